@@ -1,0 +1,162 @@
+// The workspace of a mixture-of-experts exchange in a kernel: a call's number, sending packets, waiting for
+// them.
+#ifndef VERBENA_DEVICE_MOE_AREA_CUH
+#define VERBENA_DEVICE_MOE_AREA_CUH
+
+#include "verbena/device/low_latency.cuh"
+#include "verbena/device/moe/routing.cuh"
+
+namespace verbena::device {
+
+// Packets one after the other, in a rank's workspace.
+struct MoePlace {
+  char *data, *notes;
+};
+
+class MoeArea {
+ public:
+  using Data = Packet::Data;
+
+  // By all threads of the grid. The epoch is loaded behind the wait for earlier kernels.
+  VERBENA_DEVICE MoeArea(const SymmWorkspace<>& workspace, const MoeShape& shape, MoeKind kind)
+      : context_(workspace.context),
+        shape_(shape),
+        base_(workspace.blocks.slots),
+        notes_(base_ + shape.packets() * Packet::kBytes),
+        epochs_(workspace.blocks.epochs + static_cast<uint32_t>(kind) * shape.max_blocks) {
+    epoch_ = load_relaxed<Scope::kGpu>(epochs_ + block_index()) + 1;
+    trouble_ = detail::has_failed(context_) ? static_cast<uint32_t>(WaitResult::kTimedOut) : 0;
+  }
+
+  VERBENA_DEVICE const MoeShape& shape() const { return shape_; }
+  VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
+  VERBENA_DEVICE uint32_t me() const { return static_cast<uint32_t>(context_.team_rank); }
+
+  VERBENA_DEVICE MoePlace find(uint64_t packet) const {
+    return {base_ + packet * Packet::kBytes, notes_ + packet * Packet::kNoteBytes};
+  }
+  // A place of this rank's as it is at a peer.
+  VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, uint32_t peer) const {
+    const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(peer));
+    Packet::send(detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta),
+                 detail::shift(mine.notes + uint64_t{index} * Packet::kNoteBytes, delta), Packet::mask(data),
+                 epoch_);
+  }
+  // Packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and their places are
+  // empty. Row r is member[r]'s. False: a packet has not come, or an earlier wait has failed.
+  template <uint32_t kRows, uint32_t kCount>
+  VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,
+                              uint32_t first, uint32_t end, Data (&data)[kRows][kCount]) {
+    if (trouble_ != 0) return false;
+    const auto is_awaited = [&](uint32_t row, uint32_t i) {
+      return (which >> row & 1) != 0 && first + i * kWarpLanes < end;
+    };
+    const auto find_packet = [&](uint32_t row, uint32_t i) {
+      return rows[row].data + uint64_t{first + i * kWarpLanes} * Packet::kBytes;
+    };
+    for (uint32_t spins = 1;; ++spins) {
+      VERBENA_UNROLL
+      for (uint32_t row = 0; row < kRows; ++row) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kCount; ++i)
+          data[row][i] = is_awaited(row, i) ? Packet::poll(find_packet(row, i)) : Packet::mask(Data{});
+      }
+      bool are_plain = true;
+      VERBENA_UNROLL
+      for (uint32_t row = 0; row < kRows; ++row) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kCount; ++i)
+          are_plain = static_cast<int>(are_plain) & static_cast<int>(Packet::is_plain(data[row][i]));
+      }
+      if (are_plain) break;
+      bool has_come = true;
+      uint32_t missing = 0;  // a member
+      VERBENA_UNROLL
+      for (uint32_t row = 0; row < kRows; ++row) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kCount; ++i) {
+          const char* const note = rows[row].notes + uint64_t{first + i * kWarpLanes} * Packet::kNoteBytes;
+          if (!is_awaited(row, i) || Packet::has_come(data[row][i], note, epoch_)) continue;
+          has_come = false;
+          missing = members[row];
+        }
+      }
+      if (has_come) break;
+      if (spins % kDefaultSpinsPerCheck != 0) continue;
+      const Look seen = look(context_, deadline_ns_, missing);
+      deadline_ns_ = seen.deadline_ns;
+      trouble_ = seen.trouble;
+      if (trouble_ != 0) return false;
+    }
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kRows; ++row) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i)
+        if (is_awaited(row, i)) data[row][i] = Packet::take(data[row][i], find_packet(row, i));
+    }
+    return true;
+  }
+  // One packet.
+  VERBENA_DEVICE bool receive_one(const MoePlace& place, uint32_t member, Data& data) {
+    Data all[1][1];
+    if (!receive({place}, {member}, 1, 0, 1, all)) return false;
+    data = all[0][0];
+    return true;
+  }
+
+  // What all threads of the block make of their waits.
+  [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
+    const BlockGroup block;
+    if (__builtin_expect(block.any(trouble_ != 0), 0)) return fail(context_, trouble_);
+    return SymmStatus::kDone;
+  }
+  // Ends a call that `status` is the result of. Every block's number counts all calls, whatever the grids
+  // were.
+  VERBENA_DEVICE void finish(SymmStatus status) const {
+    if (status != SymmStatus::kDone) return;
+    for (uint32_t block = block_index() + thread_index() * blocks_per_grid(); block < shape_.max_blocks;
+         block += blocks_per_grid() * threads_per_block())
+      store_relaxed<Scope::kGpu>(epochs_ + block, epoch_);
+  }
+
+ private:
+  // Whether a wait for `member` may go on. Given values, as what a far call has the address of stays in
+  // memory.
+  struct Look {
+    uint64_t deadline_ns;
+    uint32_t trouble;
+  };
+  VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
+    WaitLimits limits = detail::limit_wait(context);
+    if (deadline_ns != 0) limits.deadline_ns = deadline_ns;
+    const auto result = static_cast<uint32_t>(limits.check());
+    return {limits.deadline_ns, result == 0 ? 0 : result | member << 8};
+  }
+  VERBENA_DEVICE_FAR static SymmStatus fail(const SymmContext& context, uint32_t trouble) {
+    return detail::conclude(context, BlockGroup{}, static_cast<WaitResult>(trouble & 0xff),
+                            {SymmWait::kPacket, block_index(), trouble >> 8});
+  }
+
+  const SymmContext& context_;
+  const MoeShape& shape_;
+  char *base_, *notes_;
+  uint64_t* epochs_;
+  uint64_t epoch_;
+  uint64_t deadline_ns_ = 0;  // of all waits of the thread together; 0: not known yet
+  uint32_t trouble_;          // as LowLatency::Trouble
+};
+
+// Weak accesses of 4, 8 and 16 bytes to the caller's tensors.
+template <typename T>
+VERBENA_DEVICE T load_moe(const void* base, uint64_t index) {
+  return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(static_cast<const T*>(base) +
+                                                                              index);
+}
+template <typename T>
+VERBENA_DEVICE void store_moe(void* base, uint64_t index, T value) {
+  store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(static_cast<T*>(base) + index, value);
+}
+
+}  // namespace verbena::device
+
+#endif

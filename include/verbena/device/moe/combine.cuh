@@ -1,0 +1,293 @@
+// Brings the experts' rows back to the ranks of their tokens and adds them up, in one kernel and one NVLink
+// hop, with the handle of the dispatch.
+//
+// Reduced: the rank of the experts adds its rows of a token, rounds the sum and sends one row; the token's
+// rank adds these in the order of ranks. Exact: each expert's row goes to the token's rank, which adds in
+// top-k order. All sums are float and are rounded once at each rank, so the result has the same bits in every
+// run.
+#ifndef VERBENA_DEVICE_MOE_COMBINE_CUH
+#define VERBENA_DEVICE_MOE_COMBINE_CUH
+
+#include "verbena/device/arithmetic.cuh"
+#include "verbena/device/moe/area.cuh"
+#include "verbena/device/packed.cuh"
+
+namespace verbena::device {
+
+template <typename T, MoeOrder kOrder>
+class MoeCombineKernel {
+ public:
+  using Data = Packet::Data;
+
+  VERBENA_DEVICE MoeCombineKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
+                                  const MoeCombine& call)
+      : area_(workspace, shape, MoeKind::kCombine),
+        shape_(shape),
+        call_(call),
+        layout_(MoeHandleLayout::of(shape)),
+        routing_(find_moe_routing()),
+        row_packets_(call.row_bytes / Packet::kBytes) {}
+
+  // By all threads of the grid, behind the wait for earlier kernels.
+  [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
+    load_masks();
+    if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
+    routing_.sent.count(shape_.ranks, shape_.mask_words());
+    routing_.received.count(shape_.ranks, shape_.mask_words());
+    if ((call_.phases & kMoeSend) != 0) send_headers();
+    sync_block();
+    if ((call_.phases & kMoeSend) != 0) send_rows();
+    if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
+    receive_rows();
+    receive_headers();
+    const SymmStatus status = area_.conclude();
+    area_.finish(status);
+    return status;
+  }
+
+ private:
+  static constexpr bool kIsExact = kOrder == MoeOrder::kExact;
+  static constexpr uint32_t kAtOnce = 2;  // packets of a thread
+  static constexpr uint32_t kTerms = 4;   // rows that are waited for at once
+  using Numbers = Packed<T>;
+  using Sum = PackedSum<T>;
+
+  VERBENA_DEVICE void load_masks() const {
+    const uint32_t words = shape_.mask_words();
+    for (uint32_t i = thread_index(); i < shape_.ranks * words; i += threads_per_block()) {
+      routing_.sent.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.sent, i);
+      routing_.received.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.received, i);
+    }
+  }
+  // One from each rank to each: nobody is ahead of a rank that has no rows for him (layout.cuh).
+  VERBENA_DEVICE void send_headers() const {
+    if (block_index() != 0) return;
+    const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
+    for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
+      if (rank != area_.me()) area_.send(mine, 0, Data{}, rank);
+  }
+  VERBENA_DEVICE void receive_headers() {
+    if (block_index() != 0) return;
+    for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block()) {
+      Data data{};
+      if (rank != area_.me() &&
+          !area_.receive_one(area_.find(shape_.find_combine_header(area_.epoch(), rank)), rank, data))
+        return;
+    }
+  }
+
+  // The row of each token that comes from a rank: the rank, or the first of its experts in top-k order if
+  // that takes fewer places.
+  VERBENA_DEVICE uint32_t find_reduced_place(uint32_t rank, uint32_t first_k) const {
+    return shape_.ranks <= shape_.top_k ? rank : first_k;
+  }
+
+  // This rank's experts of a row that came: which of top_k, and each lane its weight. By all lanes.
+  struct Experts {
+    uint32_t which;
+    float weight;
+  };
+  VERBENA_DEVICE Experts find_experts(uint64_t row) const {
+    const bool is_one = lane() < shape_.top_k;
+    const uint64_t index = row * shape_.top_k + lane();
+    const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.ids, index) : -1;
+    return {ballot(kFullWarp, id >= 0),
+            is_one ? load_moe<float>(call_.handle + layout_.weights, index) : 0.0F};
+  }
+  VERBENA_DEVICE static float share(float value, uint32_t of_lane) {
+    return __builtin_bit_cast(
+        float, shuffle(kFullWarp, __builtin_bit_cast(uint32_t, value), static_cast<int>(of_lane)));
+  }
+  VERBENA_DEVICE static void add_product(Sum& sum, float weight, const Data& data) {
+    Sum term;
+    term.begin(__builtin_bit_cast(Numbers, data));
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < Sum::kCount; ++i)
+      sum.sums[i] = detail::multiply_add(weight, term.sums[i], sum.sums[i]);
+  }
+  VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
+    return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
+  }
+  // What this rank gives for a row that came, packets first + i * 32 below `end`.
+  VERBENA_DEVICE void find_partial(uint64_t row, const Experts& experts, uint32_t first, uint32_t end,
+                                   Data (&data)[kAtOnce]) const {
+    if constexpr (kOrder == MoeOrder::kRows) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        if (first + i * kWarpLanes < end) data[i] = load_row(row, first + i * kWarpLanes);
+      return;
+    }
+    Sum sums[kAtOnce] = {};
+    for (uint32_t left = experts.which; left != 0; left &= left - 1) {
+      const uint32_t k = find_lowest_moe_bit(left);
+      const float weight = share(experts.weight, k);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        if (first + i * kWarpLanes < end)
+          add_product(sums[i], weight, load_row(row * shape_.top_k + k, first + i * kWarpLanes));
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) data[i] = __builtin_bit_cast(Data, sums[i].round());
+  }
+
+  VERBENA_DEVICE void send_rows() const {
+    const MoeMasks& masks = routing_.received;
+    const MoeItems items(masks.count_rows(shape_.ranks, area_.me()), row_packets_, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(); item += items.step) {
+      uint32_t number = items.row(item);
+      const uint32_t source = masks.find_rank(area_.me(), number);
+      const uint32_t token = masks.find_token(source, number, shape_.mask_words());
+      const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
+      const Experts experts = find_experts(row);
+      if (experts.which == 0) continue;
+      const uint32_t end = items.end(item, row_packets_);
+      // All lanes take part in what a warp does together.
+      for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
+        const uint32_t first = base + lane();
+        if constexpr (kOrder == MoeOrder::kExact) {
+          for (uint32_t left = experts.which; left != 0; left &= left - 1) {
+            const uint32_t k = find_lowest_moe_bit(left);
+            send_some(token, k, source, first, end, row * shape_.top_k + k);
+          }
+          continue;
+        }
+        Data data[kAtOnce] = {};
+        find_partial(row, experts, first, end, data);
+        const MoePlace mine = area_.find(shape_.find_combine_row(
+            area_.epoch(), token, find_reduced_place(area_.me(), find_lowest_moe_bit(experts.which))));
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i)
+          if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
+      }
+    }
+  }
+  VERBENA_DEVICE void send_some(uint32_t token, uint32_t place, uint32_t source, uint32_t first, uint32_t end,
+                                uint64_t row) const {
+    const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
+    Data data[kAtOnce] = {};
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i)
+      if (first + i * kWarpLanes < end) data[i] = load_row(row, first + i * kWarpLanes);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i)
+      if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
+  }
+
+  VERBENA_DEVICE void receive_rows() {
+    const MoeItems items(call_.tokens, row_packets_, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(); item += items.step) {
+      const uint32_t token = items.row(item), end = items.end(item, row_packets_);
+      const bool is_one = lane() < shape_.top_k;
+      const uint64_t index = uint64_t{token} * shape_.top_k + lane();
+      const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
+      const float weight = is_one ? load_moe<float>(call_.handle + layout_.own_weights, index) : 0.0F;
+      const uint32_t rank = id >= 0 ? static_cast<uint32_t>(id) / shape_.local_experts() : kMoeMaxRanks;
+      const uint32_t terms =
+          kIsExact ? ballot(kFullWarp, id >= 0) : routing_.sent.find_ranks(shape_.ranks, token);
+      for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
+        Sum sums[kAtOnce] = {};
+        bool is_first = true;
+        for (uint32_t left = terms; left != 0;) {
+          const uint32_t some = take_some(left);
+          if (!add_terms(token, some, rank, weight, base + lane(), end, is_first, sums)) return;
+          is_first = false;
+        }
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          const uint32_t at = base + lane() + i * kWarpLanes;
+          if (at < end)
+            store_moe<Data>(static_cast<char*>(call_.output) + uint64_t{token} * call_.row_bytes, at,
+                            __builtin_bit_cast(Data, sums[i].round()));
+        }
+      }
+    }
+  }
+  // The lowest kTerms bits, which `left` loses.
+  VERBENA_DEVICE static uint32_t take_some(uint32_t& left) {
+    const uint32_t all = left;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kTerms; ++i) left &= left - 1;
+    return all & ~left;
+  }
+  // Terms of some bits, in their order: ranks, or of top_k. By all lanes.
+  VERBENA_DEVICE bool add_terms(uint32_t token, uint32_t some, uint32_t rank_of_lane, float weight_of_lane,
+                                uint32_t first, uint32_t end, bool is_first, Sum (&sums)[kAtOnce]) {
+    MoePlace places[kTerms];
+    uint32_t members[kTerms], remote = 0, used = 0;
+    float weights[kTerms];
+    Data data[kTerms][kAtOnce] = {};
+    uint32_t left = some;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kTerms; ++i) {
+      const bool is_used = left != 0;
+      const uint32_t bit = is_used ? find_lowest_moe_bit(left) : 0;
+      left &= left - 1;
+      used |= static_cast<uint32_t>(is_used) << i;
+      weights[i] = share(weight_of_lane, bit);
+      members[i] = kIsExact ? shuffle(kFullWarp, rank_of_lane, static_cast<int>(bit)) : bit;
+      const uint32_t of_member = ballot(kFullWarp, rank_of_lane == members[i]);
+      const uint32_t place =
+          kIsExact ? bit
+                   : find_reduced_place(members[i], of_member == 0 ? 0 : find_lowest_moe_bit(of_member));
+      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
+      if (is_used && members[i] != area_.me()) remote |= 1u << i;
+    }
+    // Lanes end together: what a warp does together needs them all.
+    const bool have_come = area_.receive(places, members, remote, first, end, data);
+    if (ballot(kFullWarp, !have_come) != 0) return false;
+    const uint32_t own = used & ~remote;
+    if (own != 0) {
+      const uint64_t row =
+          uint64_t{area_.me()} * shape_.max_tokens + routing_.sent.find_number(area_.me(), token);
+      if constexpr (kIsExact) {
+        uint32_t bits = some;
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kTerms; ++i) {
+          const uint32_t k = bits == 0 ? 0 : find_lowest_moe_bit(bits);
+          bits &= bits - 1;
+          if ((own >> i & 1) == 0) continue;
+          VERBENA_UNROLL
+          for (uint32_t p = 0; p < kAtOnce; ++p)
+            if (first + p * kWarpLanes < end)
+              data[i][p] = load_row(row * shape_.top_k + k, first + p * kWarpLanes);
+        }
+      } else {
+        Data partial[kAtOnce] = {};
+        find_partial(row, find_experts(row), first, end, partial);
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kTerms; ++i) {
+          VERBENA_UNROLL
+          for (uint32_t p = 0; p < kAtOnce; ++p)
+            if ((own >> i & 1) != 0) data[i][p] = partial[p];
+        }
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kTerms; ++i) {
+      if ((used >> i & 1) == 0) continue;
+      VERBENA_UNROLL
+      for (uint32_t p = 0; p < kAtOnce; ++p) {
+        if constexpr (kIsExact) {
+          add_product(sums[p], weights[i], data[i][p]);
+        } else if (is_first && i == 0) {
+          sums[p].begin(__builtin_bit_cast(Numbers, data[i][p]));
+        } else {
+          sums[p].add(__builtin_bit_cast(Numbers, data[i][p]));
+        }
+      }
+    }
+    return true;
+  }
+
+  MoeArea area_;
+  const MoeShape& shape_;
+  const MoeCombine& call_;
+  const MoeHandleLayout layout_;
+  MoeRouting& routing_;
+  const uint32_t row_packets_;
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,462 @@
+// Ranks of a mixture-of-experts exchange on emulated GPUs, and what has to come of their calls: an oracle
+// that knows nothing of places, packets and blocks.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/emulator/world.h"
+#include "device/support/random.h"
+#include "device/symm/fleet.h"
+#include "verbena/device/moe/combine.cuh"
+#include "verbena/device/moe/dispatch.cuh"
+
+namespace verbena::device_test {
+
+using device::MoeCombine;
+using device::MoeDispatch;
+using device::MoeHandleLayout;
+using device::MoeOrder;
+using device::MoeShape;
+
+enum class MoeCast { kNone, kBlocks, kPowers };
+
+struct MoeSetup {
+  uint32_t ranks, experts, max_tokens, top_k;
+  uint32_t blocks = 2, threads = 64;
+  uint32_t row_bytes = 64, scale_bytes = 0;
+  bool has_exact = true;  // room for an exact combine
+  MoeCast cast = MoeCast::kNone;
+  bool has_phases = false;  // each call is two kernels
+
+  // A dispatched row and its scales, which a cast changes.
+  uint32_t sent_bytes() const { return cast == MoeCast::kNone ? row_bytes : row_bytes / 2; }
+  uint32_t sent_scale_bytes() const {
+    return cast == MoeCast::kNone ? scale_bytes : (sent_bytes() + 127) / 128 * 4;
+  }
+};
+
+// Memory that begins at a multiple of 16 bytes, full of a byte.
+class MoeBytes {
+ public:
+  explicit MoeBytes(size_t length = 0, int fill = 0x5a) : words_(length / 16 + 1), length_(length) {
+    std::memset(data(), fill, words_.size() * 16);
+  }
+  char* data() { return reinterpret_cast<char*>(words_.data()); }
+  const char* data() const { return reinterpret_cast<const char*>(words_.data()); }
+  size_t size() const { return length_; }
+  template <typename T>
+  T get(size_t index) const {
+    T value;
+    std::memcpy(&value, data() + index * sizeof(T), sizeof(T));
+    return value;
+  }
+  template <typename T>
+  void set(size_t index, T value) {
+    std::memcpy(data() + index * sizeof(T), &value, sizeof(T));
+  }
+
+ private:
+  struct alignas(16) Word {
+    uint64_t low, high;
+  };
+  std::vector<Word> words_;
+  size_t length_;
+};
+
+// A dispatch and its combine, of all ranks.
+template <typename T>
+class MoePair {
+ public:
+  MoePair(const MoeSetup& setup, const MoeShape& shape, uint64_t seed, MoeOrder order,
+          bool has_weights = true, bool has_long_ids = true)
+      : setup_(setup), shape_(shape), order_(order), has_weights_(has_weights), has_long_ids_(has_long_ids) {
+    Random random(seed + 77);
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) of_.push_back(draw(random, rank));
+  }
+
+  MoeDispatch dispatch(uint32_t rank) {
+    Rank& mine = of_[rank];
+    MoeDispatch call{};
+    call.rows = mine.rows.data();
+    call.row_stride = setup_.row_bytes + 16;
+    call.row_bytes = setup_.sent_bytes();
+    call.scale_bytes = setup_.sent_scale_bytes();
+    call.has_power_scales = setup_.cast == MoeCast::kPowers ? 1 : 0;
+    call.phases = device::kMoeSend | device::kMoeReceive;
+    call.scales = mine.scales.data() + 1;
+    call.scale_stride = setup_.scale_bytes + 3;
+    call.ids = mine.ids.data();
+    call.id_stride = shape_.top_k + 1;
+    call.weights = has_weights_ ? reinterpret_cast<const float*>(mine.weights.data()) : nullptr;
+    call.tokens = mine.tokens;
+    call.has_long_ids = has_long_ids_ ? 1 : 0;
+    call.output = mine.output.data();
+    call.output_scales = mine.output_scales.data();
+    call.handle = mine.handle.data();
+    return call;
+  }
+  MoeCombine combine(uint32_t rank) {
+    Rank& mine = of_[rank];
+    return {mine.expert_rows.data(), setup_.row_bytes,   mine.tokens,
+            mine.combined.data(),    mine.handle.data(), device::kMoeSend | device::kMoeReceive};
+  }
+  std::string check_dispatch() const {
+    for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
+      for (uint32_t source = 0; source < setup_.ranks; ++source)
+        if (const std::string wrong = check_received(rank, source); !wrong.empty())
+          return "rank " + std::to_string(rank) + " from " + std::to_string(source) + ": " + wrong;
+    return "";
+  }
+  std::string check_combine() const {
+    for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      const Rank& mine = of_[rank];
+      for (uint32_t token = 0; token < shape_.max_tokens; ++token) {
+        for (uint32_t i = 0; i < setup_.row_bytes / 2; ++i) {
+          const size_t at = size_t{token} * setup_.row_bytes / 2 + i;
+          const auto got = mine.combined.template get<uint16_t>(at);
+          const uint16_t want = token < mine.tokens ? add_up(rank, token, i) : uint16_t{0x5a5a};
+          if (got != want)
+            return "rank " + std::to_string(rank) + " token " + std::to_string(token) + " element " +
+                   std::to_string(i) + ": " + std::to_string(got) + " and not " + std::to_string(want);
+        }
+      }
+    }
+    return "";
+  }
+  MoeOrder order() const { return order_; }
+  const MoeBytes& handle(uint32_t rank) const { return of_[rank].handle; }
+  const MoeBytes& output(uint32_t rank) const { return of_[rank].output; }
+  const MoeBytes& combined(uint32_t rank) const { return of_[rank].combined; }
+  uint32_t tokens(uint32_t rank) const { return of_[rank].tokens; }
+
+ private:
+  struct Rank {
+    uint32_t tokens;
+    std::vector<std::vector<int64_t>> experts;  // [token][k], as they are given
+    MoeBytes rows, scales, ids, weights, output, output_scales, handle, expert_rows, combined;
+  };
+
+  static void fill(Random& random, MoeBytes& bytes) {
+    for (size_t i = 0; i + 2 <= bytes.size(); i += 2) {
+      const uint32_t bits = random.between(0, UINT32_MAX);
+      // Numbers of one magnitude, of which sums round, and now and then any bits.
+      const auto value = bits % 16 == 0
+                             ? static_cast<uint16_t>(bits >> 16)
+                             : device::narrow<T>(static_cast<float>(bits % 4099) / 7.0F - 200.0F).bits;
+      bytes.set<uint16_t>(i / 2, value);
+    }
+    // What a packet does not carry.
+    for (size_t i = 0; i + 8 <= bytes.size(); i += 8)
+      if (random.between(0, 7) == 0)
+        bytes.set<uint64_t>(i / 8, device::Packet::kSentinel ^ random.between(0, 1));
+  }
+  int64_t draw_id(Random& random) const {
+    switch (random.between(0, 15)) {
+      case 0:
+        return -1;
+      case 1:
+        return int64_t{shape_.experts} + random.between(0, 3);
+      case 2:
+        return has_long_ids_ ? int64_t{1} << 32 : INT32_MIN;
+      default:
+        return random.between(0, shape_.experts - 1);
+    }
+  }
+  Rank draw(Random& random, uint32_t rank) {
+    Rank mine;
+    const uint32_t max_tokens = shape_.max_tokens, top_k = shape_.top_k;
+    const uint32_t kinds = random.between(0, 5);
+    mine.tokens = kinds == 0 ? 0 : kinds == 1 ? max_tokens : random.between(0, max_tokens);
+    const bool goes_to_one = random.between(0, 5) == 0;
+    mine.rows = MoeBytes(size_t{max_tokens} * (setup_.row_bytes + 16));
+    fill(random, mine.rows);
+    std::memset(mine.rows.data(), 0, setup_.row_bytes);  // no largest magnitude
+    mine.scales = MoeBytes(size_t{max_tokens} * (setup_.scale_bytes + 3) + 1);
+    fill(random, mine.scales);
+    mine.ids = MoeBytes(size_t{max_tokens} * (top_k + 1) * 8);
+    mine.weights = MoeBytes(size_t{max_tokens} * top_k * 4);
+    for (uint32_t token = 0; token < max_tokens; ++token) {
+      std::vector<int64_t> experts;
+      for (uint32_t k = 0; k < top_k; ++k) {
+        int64_t id = goes_to_one ? rank % shape_.experts : draw_id(random);
+        if (k > 0 && random.between(0, 9) == 0) id = experts[0];  // twice the same
+        experts.push_back(id);
+        const size_t at = size_t{token} * (top_k + 1) + k;
+        if (has_long_ids_) {
+          mine.ids.template set<int64_t>(at, id);
+        } else {
+          mine.ids.template set<int32_t>(at, static_cast<int32_t>(id));
+        }
+        mine.weights.template set<float>(size_t{token} * top_k + k,
+                                         static_cast<float>(random.between(1, 999)) / 777.0F);
+      }
+      mine.experts.push_back(experts);
+    }
+    const size_t rows = size_t{setup_.ranks} * max_tokens;
+    mine.output = MoeBytes(rows * setup_.sent_bytes());
+    mine.output_scales = MoeBytes(rows * setup_.sent_scale_bytes());
+    mine.handle = MoeBytes(MoeHandleLayout::of(shape_).bytes);
+    mine.expert_rows = MoeBytes(rows * (order_ == MoeOrder::kRows ? 1 : top_k) * setup_.row_bytes);
+    fill(random, mine.expert_rows);
+    mine.combined = MoeBytes(size_t{max_tokens} * setup_.row_bytes);
+    return mine;
+  }
+
+  bool is_at(int64_t id, uint32_t rank) const {
+    return id >= 0 && id < int64_t{shape_.experts} && id / shape_.local_experts() == rank;
+  }
+  bool goes_to(uint32_t source, uint32_t token, uint32_t rank) const {
+    for (const int64_t id : of_[source].experts[token])
+      if (is_at(id, rank)) return true;
+    return false;
+  }
+  float weight(uint32_t source, uint32_t token, uint32_t k) const {
+    return has_weights_ ? of_[source].weights.template get<float>(size_t{token} * shape_.top_k + k) : 1.0F;
+  }
+  static bool is_nan_at(const std::vector<char>& floats, size_t at) {
+    float value = 0;
+    std::memcpy(&value, &floats[at / 4 * 4], sizeof(value));
+    return std::isnan(value);
+  }
+  // What comes of a token: its row and scales.
+  std::pair<std::vector<char>, std::vector<char>> make_sent(const Rank& theirs, uint32_t token) const {
+    const char* const row = theirs.rows.data() + token * (setup_.row_bytes + 16);
+    const char* const scales = theirs.scales.data() + 1 + token * (setup_.scale_bytes + 3);
+    if (setup_.cast == MoeCast::kNone)
+      return {{row, row + setup_.row_bytes}, {scales, scales + setup_.scale_bytes}};
+    const uint32_t count = setup_.sent_bytes();
+    std::vector<char> bytes(count), floats(setup_.sent_scale_bytes());
+    for (uint32_t first = 0; first < count; first += 128) {
+      const uint32_t end = std::min(count, first + 128);
+      float values[128], largest = 1e-4F;
+      bool is_nan = false;
+      for (uint32_t i = first; i < end; ++i) {
+        T number;
+        std::memcpy(&number, row + i * 2, 2);
+        values[i - first] = device::widen(number);
+        is_nan = is_nan || std::isnan(values[i - first]);
+        largest = std::max(largest, std::fabs(values[i - first]));
+      }
+      float scale = largest / 448, inverse = 1 / scale;
+      if (setup_.cast == MoeCast::kPowers) {
+        int exponent = 0;
+        const float fraction = std::frexp(scale, &exponent);  // 0.5 to below 1
+        scale = std::ldexp(1.0F, fraction == 0.5F ? exponent - 1 : exponent);
+        inverse = 1 / scale;
+        is_nan = is_nan || std::isinf(largest);
+      }
+      for (uint32_t i = first; i < end; ++i) {
+        const float scaled = is_nan ? std::nanf("") : values[i - first] * inverse;
+        bytes[i] = static_cast<char>(device::narrow<device::E4m3>(scaled).bits);
+      }
+      const uint32_t nan = 0x7fffffff;
+      std::memcpy(&floats[first / 128 * 4], is_nan ? static_cast<const void*>(&nan) : &scale, 4);
+    }
+    return {bytes, floats};
+  }
+  std::string check_received(uint32_t rank, uint32_t source) const {
+    const Rank &mine = of_[rank], &theirs = of_[source];
+    const MoeHandleLayout layout = MoeHandleLayout::of(shape_);
+    const auto word = [&](uint64_t offset, uint64_t index) {
+      return mine.handle.template get<int32_t>(offset / 4 + index);
+    };
+    uint32_t number = 0;
+    for (uint32_t token = 0; token < theirs.tokens; ++token) {
+      if (!goes_to(source, token, rank)) continue;
+      const uint64_t row = uint64_t{source} * shape_.max_tokens + number++;
+      if (word(layout.sources, row) != static_cast<int32_t>(token)) return "another token";
+      const auto [bytes, scales] = make_sent(theirs, token);
+      if (std::memcmp(mine.output.data() + row * bytes.size(), bytes.data(), bytes.size()) != 0)
+        return "other bytes in row " + std::to_string(row);
+      for (size_t at = 0; at < scales.size(); ++at) {
+        const char got = mine.output_scales.data()[row * scales.size() + at];
+        // A NaN has bits of its own.
+        float scale = 0;
+        if (setup_.cast != MoeCast::kNone)
+          scale = mine.output_scales.template get<float>((row * scales.size() + at) / 4);
+        if (std::isnan(scale) ? !is_nan_at(scales, at) : got != scales[at])
+          return "other scales in row " + std::to_string(row);
+      }
+      for (uint32_t k = 0; k < shape_.top_k; ++k) {
+        const int64_t id = theirs.experts[token][k];
+        const bool is_here = is_at(id, rank);
+        if (word(layout.ids, row * shape_.top_k + k) !=
+            (is_here ? static_cast<int32_t>(id % shape_.local_experts()) : -1))
+          return "another id in row " + std::to_string(row);
+        if (mine.handle.template get<float>(layout.weights / 4 + row * shape_.top_k + k) !=
+            (is_here ? weight(source, token, k) : 0.0F))
+          return "another weight in row " + std::to_string(row);
+      }
+    }
+    if (word(layout.counts, source) != static_cast<int32_t>(number)) return "another count";
+    for (; number < shape_.max_tokens; ++number) {
+      const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
+      if (word(layout.sources, row) != -1) return "a token behind the count";
+      for (uint32_t k = 0; k < shape_.top_k; ++k)
+        if (word(layout.ids, row * shape_.top_k + k) != -1) return "an id behind the count";
+      for (uint64_t i = row * setup_.sent_bytes(); i < (row + 1) * setup_.sent_bytes(); ++i)
+        if (mine.output.data()[i] != 0x5a) return "a byte behind the count";
+    }
+    return "";
+  }
+
+  uint32_t find_row(uint32_t source, uint32_t token, uint32_t rank) const {
+    uint32_t number = 0;
+    for (uint32_t i = 0; i < token; ++i) number += goes_to(source, i, rank) ? 1 : 0;
+    return source * shape_.max_tokens + number;
+  }
+  float expert_value(uint32_t rank, uint64_t row, uint32_t element) const {
+    return device::widen(
+        T{of_[rank].expert_rows.template get<uint16_t>(row * setup_.row_bytes / 2 + element)});
+  }
+  uint16_t add_up(uint32_t source, uint32_t token, uint32_t element) const {
+    const std::vector<int64_t>& ids = of_[source].experts[token];
+    float sum = 0;
+    bool is_first = true;
+    for (uint32_t rank = 0; rank < setup_.ranks && order_ != MoeOrder::kExact; ++rank) {
+      if (!goes_to(source, token, rank)) continue;
+      const uint64_t row = find_row(source, token, rank);
+      float partial = 0;
+      if (order_ == MoeOrder::kRows) {
+        partial = expert_value(rank, row, element);
+      } else {
+        for (uint32_t k = 0; k < shape_.top_k; ++k)
+          if (is_at(ids[k], rank))
+            partial = __builtin_fmaf(weight(source, token, k),
+                                     expert_value(rank, row * shape_.top_k + k, element), partial);
+        partial = device::widen(device::narrow<T>(partial));
+      }
+      sum = is_first ? partial : sum + partial;
+      is_first = false;
+    }
+    for (uint32_t k = 0; k < shape_.top_k && order_ == MoeOrder::kExact; ++k) {
+      for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+        if (!is_at(ids[k], rank)) continue;
+        const uint64_t row = uint64_t{find_row(source, token, rank)} * shape_.top_k + k;
+        sum = __builtin_fmaf(weight(source, token, k), expert_value(rank, row, element), sum);
+      }
+    }
+    return device::narrow<T>(sum).bits;
+  }
+
+  MoeSetup setup_;
+  MoeShape shape_;
+  MoeOrder order_;
+  bool has_weights_, has_long_ids_;
+  std::vector<Rank> of_;
+};
+
+// The ranks, with a workspace that goes on from run to run.
+template <typename T>
+class MoeRanks {
+ public:
+  static constexpr uint64_t kNever_ns = uint64_t{1} << 60;
+  static constexpr uint32_t kBoth = device::kMoeSend | device::kMoeReceive;
+  // Many threads poll for long while the others have not begun, and time runs the faster the longer they do.
+  static constexpr emulator::World::Limits kPatient{.stalled_steps = 20'000'000};
+
+  explicit MoeRanks(const MoeSetup& setup)
+      : setup_(setup),
+        shape_(make_shape(setup)),
+        slot_bytes_(find_slot_bytes(shape_)),
+        fleet_(static_cast<int32_t>(setup.ranks), INT32_MAX,
+               Fleet::measure_workspace(static_cast<int32_t>(setup.ranks), 2 * setup.blocks, slot_bytes_)) {
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank)
+      fleet_.context(static_cast<int32_t>(rank)).timeout_ns = kNever_ns;
+  }
+
+  const MoeShape& shape() const { return shape_; }
+  Fleet& fleet() { return fleet_; }
+  SymmWorkspace<> workspace(uint32_t rank) {
+    return fleet_.workspace(static_cast<int32_t>(rank), 0, 2 * setup_.blocks, slot_bytes_);
+  }
+  // What peers have written into a rank's workspace.
+  std::vector<char> list_packets(uint32_t rank) {
+    const char* const begin = workspace(rank).blocks.slots;
+    return {begin, begin + shape_.workspace_bytes()};
+  }
+  MoePair<T> draw(uint64_t seed, MoeOrder order) const {
+    return MoePair<T>(setup_, shape_, seed, order, seed % 3 != 0, seed % 2 == 0);
+  }
+
+  // A call of all ranks: pair number `pair`, its dispatch or its combine.
+  struct Step {
+    size_t pair;
+    bool is_combine;
+  };
+  // Calls in this order on each rank, each a kernel behind the one before. Grids differ from call to call.
+  std::string run(uint64_t seed, std::vector<MoePair<T>>& pairs, const std::vector<Step>& steps) {
+    emulator::World world(seed, kPatient);
+    for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      emulator::Grid* earlier = nullptr;
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const uint32_t blocks = i % 3 == 1 ? 1 : setup_.blocks;
+        for (uint32_t phases = setup_.has_phases ? device::kMoeSend : kBoth; phases <= kBoth; ++phases) {
+          if (setup_.has_phases && phases == kBoth) break;
+          earlier = world.add_grid(
+              rank, blocks, setup_.threads,
+              [=, this, &pairs, &steps] {
+                device::wait_for_earlier_grids();
+                // Ranks come late, another one each time.
+                if ((seed + i + rank) % 3 == 0) device::pause(500'000);
+                emulator::require(
+                    call(rank, pairs[steps[i].pair], steps[i].is_combine, phases) == SymmStatus::kDone,
+                    "the call");
+              },
+              1, earlier);
+        }
+      }
+    }
+    return world.run();
+  }
+  SymmStatus call(uint32_t rank, MoePair<T>& pair, bool is_combine, uint32_t phases = kBoth) {
+    const SymmWorkspace<> mine = workspace(rank);
+    if (is_combine) {
+      MoeCombine told = pair.combine(rank);
+      told.phases = phases;
+      switch (pair.order()) {
+        case MoeOrder::kRows:
+          return device::MoeCombineKernel<T, MoeOrder::kRows>(mine, shape_, told).run();
+        case MoeOrder::kReduced:
+          return device::MoeCombineKernel<T, MoeOrder::kReduced>(mine, shape_, told).run();
+        case MoeOrder::kExact:
+          return device::MoeCombineKernel<T, MoeOrder::kExact>(mine, shape_, told).run();
+      }
+    }
+    MoeDispatch told = pair.dispatch(rank);
+    told.phases = phases;
+    if (setup_.cast == MoeCast::kNone)
+      return device::MoeDispatchKernel<device::MoeRowBytes>(mine, shape_, told).run();
+    return device::MoeDispatchKernel<device::MoeRowCast<T>>(mine, shape_, told).run();
+  }
+
+ private:
+  static MoeShape make_shape(const MoeSetup& setup) {
+    MoeShape shape{};
+    shape.ranks = setup.ranks;
+    shape.experts = setup.experts;
+    shape.max_tokens = setup.max_tokens;
+    shape.top_k = setup.top_k;
+    shape.max_blocks = setup.blocks;
+    shape.combine_packets = setup.row_bytes / 16;
+    shape.row_packets = setup.sent_bytes() / 16 + (setup.sent_scale_bytes() + 15) / 16;
+    shape.rows_of_token = setup.has_exact ? setup.top_k : std::min(setup.ranks, setup.top_k);
+    return shape;
+  }
+  static uint64_t find_slot_bytes(const MoeShape& shape) {
+    const uint64_t slots = uint64_t{2} * shape.max_blocks * kSymmTurns * shape.ranks;
+    return (shape.workspace_bytes() / slots / kSymmSlotUnit + 1) * kSymmSlotUnit;
+  }
+
+  const MoeSetup setup_;
+  const MoeShape shape_;
+  const uint64_t slot_bytes_;
+  Fleet fleet_;
+};
+
+}  // namespace verbena::device_test

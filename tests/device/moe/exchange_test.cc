@@ -1,0 +1,172 @@
+// Dispatch and combine on emulated GPUs: any routing, any number of tokens on each rank, every order of sums,
+// call after call, against an oracle; and a rank that does not come.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "device/emulator/sanitizer.h"
+#include "device/moe/exchange.h"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Bfloat16;
+using device::Half;
+
+constexpr uint64_t kSeeds = emulator::kSanitizer ? 1 : 4;
+constexpr MoeOrder kOrders[] = {MoeOrder::kRows, MoeOrder::kReduced, MoeOrder::kExact};
+
+template <typename T>
+std::string run_pairs(const MoeSetup& setup, uint64_t seed) {
+  MoeRanks<T> ranks(setup);
+  std::vector<MoePair<T>> pairs;
+  std::vector<typename MoeRanks<T>::Step> steps;
+  for (const MoeOrder order : kOrders) {
+    if (order == MoeOrder::kExact && !setup.has_exact) continue;
+    pairs.push_back(ranks.draw(seed + pairs.size(), order));
+    steps.push_back({pairs.size() - 1, false});
+    steps.push_back({pairs.size() - 1, true});
+  }
+  std::string wrong = ranks.run(seed, pairs, steps);
+  for (size_t i = 0; i < pairs.size() && wrong.empty(); ++i) {
+    wrong = pairs[i].check_dispatch();
+    if (wrong.empty()) wrong = pairs[i].check_combine();
+    if (!wrong.empty()) wrong = "pair " + std::to_string(i) + ": " + wrong;
+  }
+  return wrong;
+}
+
+TEST(MoeExchange, AnyRouting) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 31, 2}, seed), "") << seed;
+    EXPECT_EQ(run_pairs<Half>({3, 6, 5, 8, 3, 32, 16}, seed), "") << seed;
+    EXPECT_EQ(run_pairs<Bfloat16>({4, 16, 40, 6, 2, 64, 1040, 36}, seed), "") << seed;
+    EXPECT_EQ(run_pairs<Bfloat16>({1, 4, 7, 3}, seed), "") << seed;
+  }
+}
+TEST(MoeExchange, EightRanks) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed)
+    EXPECT_EQ(run_pairs<Bfloat16>({8, 32, 6, 4, 1, 32, 48}, seed), "") << seed;
+}
+// A combined row of each rank that has experts of a token, and no more: ranks are fewer than top-k, or more.
+TEST(MoeExchange, RoomForReducedRowsAlone) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 13, 6, 2, 64, 48, 0, false}, seed), "") << seed;
+    EXPECT_EQ(run_pairs<Half>({5, 10, 7, 3, 1, 32, 48, 0, false}, seed), "") << seed;
+  }
+}
+// Rows that are cast to e4m3 on the way: any numbers, NaN and infinities among them, the last block whole or
+// not.
+TEST(MoeExchange, RowsAreCast) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (const MoeCast cast : {MoeCast::kBlocks, MoeCast::kPowers}) {
+      EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 9, 2, 2, 64, 512, 0, false, cast}, seed), "") << seed;
+      EXPECT_EQ(run_pairs<Half>({3, 6, 7, 3, 2, 64, 1824, 0, false, cast}, seed), "") << seed;
+    }
+  }
+}
+// Each call is a kernel that sends and a kernel that receives.
+TEST(MoeExchange, CallsInTwoPhases) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 31, 2, 2, 64, 64, 4, true, MoeCast::kNone, true}, seed), "") << seed;
+    EXPECT_EQ(run_pairs<Half>({4, 8, 9, 6, 2, 32, 256, 0, true, MoeCast::kBlocks, true}, seed), "") << seed;
+  }
+}
+// More tokens than a header of one packet tells, and as many experts of a token as there are lanes.
+TEST(MoeExchange, LongMasks) {
+  EXPECT_EQ(run_pairs<Bfloat16>({2, 4, 131, 1, 2, 96, 16}, 1), "");
+  EXPECT_EQ(run_pairs<Half>({2, 64, 3, 32, 1, 64, 32, 7}, 2), "");
+  const uint32_t many = emulator::kSanitizer ? 300 : 1100;
+  EXPECT_EQ(run_pairs<Bfloat16>({2, 4, many, 1, 2, 64, 16}, 3), "");
+}
+
+// Calls in any order, each kernel as long as its rank takes: copies of the workspace are used again and
+// again, several handles are alive, and dispatches follow each other without a combine.
+TEST(MoeExchange, CallAfterCall) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const MoeSetup setup{3, 6, 5, 2, 2, 32, 32, 4, true, MoeCast::kNone, seed % 2 == 1};
+    MoeRanks<Bfloat16> ranks(setup);
+    for (uint64_t round = 0; round < (emulator::kSanitizer ? 2 : 12); ++round) {
+      Random random(seed * 100 + round);
+      std::vector<MoePair<Bfloat16>> pairs;
+      std::vector<MoeRanks<Bfloat16>::Step> steps;
+      std::vector<size_t> open;
+      while (steps.size() < 12) {
+        if (open.empty() || random.between(0, 1) == 0) {
+          open.push_back(pairs.size());
+          pairs.push_back(ranks.draw(seed * 1000 + round * 50 + pairs.size(), kOrders[pairs.size() % 3]));
+          steps.push_back({open.back(), false});
+        } else {
+          const auto at =
+              static_cast<std::ptrdiff_t>(random.between(0, static_cast<uint32_t>(open.size()) - 1));
+          steps.push_back({open[static_cast<size_t>(at)], true});
+          open.erase(open.begin() + at);
+        }
+      }
+      for (const size_t pair : open) steps.push_back({pair, true});
+      std::string wrong = ranks.run(seed + round, pairs, steps);
+      for (size_t i = 0; i < pairs.size() && wrong.empty(); ++i) {
+        wrong = pairs[i].check_dispatch();
+        if (wrong.empty()) wrong = pairs[i].check_combine();
+      }
+      ASSERT_EQ(wrong, "") << seed << " round " << round;
+    }
+  }
+}
+
+// The same bits whatever the schedule is.
+TEST(MoeExchange, SameBitsInEveryRun) {
+  const MoeSetup setup{4, 8, 9, 3, 2, 32, 48};
+  std::vector<MoePair<Half>> first;
+  for (uint64_t run = 0; run < 3; ++run) {
+    MoeRanks<Half> ranks(setup);
+    std::vector<MoePair<Half>> pairs = {ranks.draw(5, MoeOrder::kReduced)};
+    ASSERT_EQ(ranks.run(run * 17, pairs, {{0, false}, {0, true}}), "");
+    if (run == 0) first = pairs;
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+      const auto is_same = [](const MoeBytes& a, const MoeBytes& b) {
+        return std::memcmp(a.data(), b.data(), a.size()) == 0;
+      };
+      EXPECT_TRUE(is_same(pairs[0].handle(rank), first[0].handle(rank)));
+      EXPECT_TRUE(is_same(pairs[0].output(rank), first[0].output(rank)));
+      EXPECT_TRUE(is_same(pairs[0].combined(rank), first[0].combined(rank)));
+    }
+  }
+}
+
+// A rank that does not come, to a dispatch or to a combine, is named by all others, and no later call waits.
+TEST(MoeExchange, ALateRankIsNamed) {
+  for (const bool is_in_combine : {false, true}) {
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      MoeRanks<Bfloat16> ranks({3, 6, 9, 2, 2, 64, 32});
+      std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(seed, MoeOrder::kReduced)};
+      if (is_in_combine) {
+        ASSERT_EQ(ranks.run(seed, pairs, {{0, false}}), "");
+      }
+      std::vector<char> after_first;
+      for (int turn = 0; turn < 2; ++turn) {
+        emulator::World world(seed, MoeRanks<Bfloat16>::kPatient);
+        for (uint32_t rank = 0; rank < 2; ++rank) {
+          ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
+          world.add_grid(rank, 2, 64, [&, rank] {
+            emulator::require(ranks.call(rank, pairs[0], is_in_combine) != SymmStatus::kDone ||
+                                  (is_in_combine && device::block_index() != 0),
+                              "the call is done");
+          });
+        }
+        EXPECT_EQ(world.run(), "") << seed;
+        // Nothing is sent once a call has failed.
+        const std::vector<char> packets = ranks.list_packets(2);
+        if (turn == 0) after_first = packets;
+        EXPECT_TRUE(packets == after_first) << seed;
+      }
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        const uint64_t failure = *ranks.workspace(rank).context.failure;
+        EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
+        EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank << ", seed " << seed;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::device_test

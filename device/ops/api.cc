@@ -1,11 +1,9 @@
 // libverbena_ops.so: verbena/ops.h. No exception passes through C.
 #include <cstring>
-#include <exception>
-#include <new>
 #include <optional>
 
 #include "device/ops/communicator.h"
-#include "verbena/backends.h"
+#include "device/ops/guard.h"
 
 using namespace verbena;
 using namespace verbena::ops;
@@ -19,26 +17,6 @@ namespace {
 // Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and of more than two
 // ranks the bytes that each sends. Two ranks send no more in one shot than in two: of them all long rows are.
 constexpr uint64_t kMostFusedRows = 4, kMostFusedBytes = 1 << 20, kLongRowBytes = 16 << 10;
-
-template <typename Body>
-verbena_result guard(const Body& body) noexcept {
-  try {
-    body();
-    return VERBENA_SUCCESS;
-  } catch (const Failure& failure) {
-    // What a call of libverbena.so or an earlier call of this thread said is in the log.
-    if (std::strcmp(failure.what(), verbena_last_error()) == 0) return failure.result();
-    return verbena_fail(failure.result(), failure.what());
-  } catch (const std::bad_alloc&) {
-    return verbena_fail(VERBENA_SYSTEM_ERROR, "ops: out of memory");
-  } catch (const std::exception& error) {
-    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
-  }
-}
-
-void expect(bool condition, const char* text) {
-  if (!condition) throw Failure(VERBENA_INVALID_ARGUMENT, text);
-}
 
 uint64_t find_element_bytes(verbena_ops_type type) {
   switch (type) {

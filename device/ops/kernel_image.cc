@@ -6,8 +6,9 @@
       ".fatbin\"\n.byte 0\n.popsection\n")
 VERBENA_EMBED("kernels");
 VERBENA_EMBED("fused_kernels");
+VERBENA_EMBED("moe_kernels");
 extern "C" __attribute__((visibility("hidden"))) const char verbena_ops_kernels[],
-    verbena_ops_fused_kernels[];
+    verbena_ops_fused_kernels[], verbena_ops_moe_kernels[];
 
 namespace verbena::ops {
 
@@ -16,6 +17,9 @@ const char* kernel_image() {
 }
 const char* fused_kernel_image() {
   return verbena_ops_fused_kernels;
+}
+const char* moe_kernel_image() {
+  return verbena_ops_moe_kernels;
 }
 
 }  // namespace verbena::ops

@@ -7,5 +7,6 @@ namespace verbena::ops {
 // As cuModuleLoadDataEx() takes it.
 const char* kernel_image();
 const char* fused_kernel_image();
+const char* moe_kernel_image();
 
 }  // namespace verbena::ops

@@ -137,10 +137,24 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   pause_ = find(module_, "pause");
 }
 
+void KernelSet::load_moe() {
+  std::call_once(has_moe_, [this] {
+    const RelaxedCapture relaxed(driver_);
+    moe_ = load(moe_kernel_image());
+    moe_dispatch_ = find(moe_, "moe_dispatch");
+    moe_dispatch_cast_ = {find(moe_, "moe_dispatch_float16"), find(moe_, "moe_dispatch_bfloat16")};
+    static constexpr const char* kOrderNames[] = {"rows", "reduced", "exact"};
+    for (uint32_t order = 0; order < moe_combine_.size(); ++order) {
+      const std::string name = std::string("moe_combine_") + kOrderNames[order];
+      moe_combine_[order] = {find(moe_, name + "_float16"), find(moe_, name + "_bfloat16")};
+    }
+  });
+}
+
 KernelSet::~KernelSet() {
   const RelaxedCapture relaxed(driver_);
   // The application may have ended CUDA before: then the module has gone with it.
-  for (const CUmodule module : {module_, fused_})
+  for (const CUmodule module : {module_, fused_, moe_})
     if (module != nullptr) driver_.cuModuleUnload(module);
 }
 
@@ -256,6 +270,17 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
   if (call.kind == Kind::kNorm) return norm_;
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
   return all_reduce_norms_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
+}
+
+void KernelSet::launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
+                           uint32_t type, CUstream stream) {
+  const CUfunction cast = moe_dispatch_cast_[type == VERBENA_OPS_BFLOAT16 ? 1 : 0];
+  enqueue(quantisation == VERBENA_OPS_NOT_QUANTISED ? moe_dispatch_ : cast, grid, launch, stream);
+}
+void KernelSet::launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,
+                           uint32_t type, CUstream stream) {
+  enqueue(moe_combine_[static_cast<uint32_t>(order)][type == VERBENA_OPS_BFLOAT16 ? 1 : 0], grid, launch,
+          stream);
 }
 
 void KernelSet::note_call(const CompareLaunch& launch, CUstream stream) {

@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "abi/cuda.h"
 #include "device/ops/call.h"
+#include "device/ops/moe_call.h"
 
 namespace verbena::ops {
 
@@ -72,6 +74,13 @@ class KernelSet {
   // One all-reduce in few bits.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
+  // Before the first launch_moe(): other communicators do without these kernels. Any thread.
+  void load_moe();
+  // `type`: of verbena_ops_type, a float of 16 bits, of rows that are cast.
+  void launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation, uint32_t type,
+                  CUstream stream);
+  void launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order, uint32_t type,
+                  CUstream stream);
   // The halves of a comparison of calls among the ranks.
   void note_call(const CompareLaunch& launch, CUstream stream);
   void compare_calls(const CompareLaunch& launch, CUstream stream);
@@ -94,7 +103,7 @@ class KernelSet {
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
 
   const Driver& driver_;
-  CUmodule module_ = nullptr, fused_ = nullptr;
+  CUmodule module_ = nullptr, fused_ = nullptr, moe_ = nullptr;
   // For anything; of one call: all-reduces by chunks, exchanges, of two ranks and of four.
   std::array<CUfunction, kFamilies> anything_{};
   std::array<CUfunction, 2> chunks_all_reduce_{};
@@ -107,6 +116,11 @@ class KernelSet {
   // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread.
   std::array<std::array<std::array<CUfunction, kMostKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
+  std::once_flag has_moe_;
+  CUfunction moe_dispatch_ = nullptr;
+  // Of float16 and bfloat16; combines by MoeOrder.
+  std::array<CUfunction, 2> moe_dispatch_cast_{};
+  std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
   CUfunction across_hosts_ = nullptr, note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters
 };

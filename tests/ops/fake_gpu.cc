@@ -25,6 +25,7 @@
 #include "abi/cuda.h"
 #include "device/emulator/world.h"
 #include "device/ops/run_fused.cuh"
+#include "device/ops/run_moe.cuh"
 
 #define API extern "C" __attribute__((visibility("default"))) CUresult
 
@@ -247,6 +248,13 @@ void add_of(Kernels& kernels) {
     add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
   }
 }
+template <device::MoeOrder kOrder>
+void add_combine(Kernels& kernels, const std::string& name) {
+  kernels["verbena_ops_moe_combine_" + name + "_float16"] =
+      make<ops::MoeCombineLaunch, &ops::run_moe_combine<device::Half, kOrder>>();
+  kernels["verbena_ops_moe_combine_" + name + "_bfloat16"] =
+      make<ops::MoeCombineLaunch, &ops::run_moe_combine<device::Bfloat16, kOrder>>();
+}
 const Kernels& list_kernels() {
   using ops::GroupLaunch, ops::NormLaunch;
   static const Kernels all = [] {
@@ -256,10 +264,19 @@ const Kernels& list_kernels() {
         {"verbena_ops_across_hosts", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsByChunks>>()},
         {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},
         {"verbena_ops_compare", make<ops::CompareLaunch, &ops::run_compare>()},
+        {"verbena_ops_moe_dispatch",
+         make<ops::MoeDispatchLaunch, &ops::run_moe_dispatch<device::MoeRowBytes>>()},
+        {"verbena_ops_moe_dispatch_float16",
+         make<ops::MoeDispatchLaunch, &ops::run_moe_dispatch<device::MoeRowCast<device::Half>>>()},
+        {"verbena_ops_moe_dispatch_bfloat16",
+         make<ops::MoeDispatchLaunch, &ops::run_moe_dispatch<device::MoeRowCast<device::Bfloat16>>>()},
         {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };
+    add_combine<device::MoeOrder::kRows>(kernels, "rows");
+    add_combine<device::MoeOrder::kReduced>(kernels, "reduced");
+    add_combine<device::MoeOrder::kExact>(kernels, "exact");
     add_known<2>(kernels);
     add_known<4>(kernels);
     add_of<2>(kernels);

@@ -1,0 +1,33 @@
+// What every function of the library's C API is wrapped in: no exception passes through C.
+#pragma once
+
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "verbena/backends.h"
+#include "verbena/verbena.hpp"
+
+namespace verbena::ops {
+
+template <typename Body>
+verbena_result guard(const Body& body) noexcept {
+  try {
+    body();
+    return VERBENA_SUCCESS;
+  } catch (const Failure& failure) {
+    // What a call of libverbena.so or an earlier call of this thread said is in the log.
+    if (std::strcmp(failure.what(), verbena_last_error()) == 0) return failure.result();
+    return verbena_fail(failure.result(), failure.what());
+  } catch (const std::bad_alloc&) {
+    return verbena_fail(VERBENA_SYSTEM_ERROR, "ops: out of memory");
+  } catch (const std::exception& error) {
+    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
+  }
+}
+
+inline void expect(bool condition, const char* text) {
+  if (!condition) throw Failure(VERBENA_INVALID_ARGUMENT, text);
+}
+
+}  // namespace verbena::ops

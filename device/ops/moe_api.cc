@@ -1,0 +1,80 @@
+// libverbena_ops.so: verbena/moe.h.
+#include "verbena/moe.h"
+
+#include <algorithm>
+
+#include "device/ops/guard.h"
+#include "device/ops/moe_exchange.h"
+
+using namespace verbena;
+using namespace verbena::ops;
+
+struct verbena_moe {
+  MoeExchange exchange;
+};
+
+extern "C" {
+
+size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks) {
+  try {
+    const uint32_t blocks = options->blocks == 0 ? device::kMoeMaxBlocks : options->blocks;
+    return make_moe_shape(*options, ranks, blocks).workspace_bytes();
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
+                                  const verbena_moe_options* options, verbena_moe** moe) {
+  return guard([&] {
+    expect(context != nullptr && options != nullptr && moe != nullptr,
+           "moe: the context, the options, or the pointer for the exchange is NULL");
+    *moe = new verbena_moe{MoeExchange(context, team, *options)};
+  });
+}
+verbena_result verbena_moe_destroy(verbena_moe* moe) {
+  return guard([&] { delete moe; });
+}
+verbena_result verbena_moe_reset(verbena_moe* moe) {
+  return guard([&] { moe->exchange.reset(); });
+}
+verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length) {
+  const auto say = [&](const char* what) {
+    if (text == nullptr || length == 0) return;
+    text[std::string_view(what).copy(text, length - 1)] = '\0';
+  };
+  try {
+    moe->exchange.check_error();
+    say("");
+    return VERBENA_SUCCESS;
+  } catch (const Failure& failure) {
+    say(failure.what());
+    return failure.result();
+  } catch (const std::exception& error) {
+    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
+  }
+}
+verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout) {
+  return guard([&] {
+    expect(layout != nullptr, "moe: the pointer for the layout is NULL");
+    const device::MoeHandleLayout offsets = moe->exchange.layout();
+    *layout = {offsets.bytes, offsets.counts, offsets.sources, offsets.ids, offsets.weights};
+  });
+}
+
+verbena_result verbena_moe_dispatch(verbena_moe* moe, const verbena_moe_dispatch_arguments* arguments,
+                                    verbena_stream stream) {
+  return guard([&] {
+    expect(arguments != nullptr, "moe: the arguments are NULL");
+    moe->exchange.dispatch(*arguments, static_cast<CUstream>(stream));
+  });
+}
+verbena_result verbena_moe_combine(verbena_moe* moe, const verbena_moe_combine_arguments* arguments,
+                                   verbena_stream stream) {
+  return guard([&] {
+    expect(arguments != nullptr, "moe: the arguments are NULL");
+    moe->exchange.combine(*arguments, static_cast<CUstream>(stream));
+  });
+}
+
+}  // extern "C"

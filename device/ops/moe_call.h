@@ -1,0 +1,18 @@
+// What kernels of a mixture-of-experts exchange are told, by the host.
+#pragma once
+
+#include "device/ops/call.h"
+#include "verbena/device/moe/layout.cuh"
+
+namespace verbena::ops {
+
+struct MoeDispatchLaunch : Launch {
+  device::MoeShape shape;
+  device::MoeDispatch call;
+};
+struct MoeCombineLaunch : Launch {
+  device::MoeShape shape;
+  device::MoeCombine call;
+};
+
+}  // namespace verbena::ops

@@ -1,0 +1,296 @@
+#include "device/ops/moe_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "device/ops/agreement.h"
+#include "verbena/backends.h"
+
+namespace verbena::ops {
+namespace {
+
+constexpr uint32_t kThreads = 512;
+constexpr size_t kMoeErrorBytes = 512;
+using device::kMoePacketBytes;
+
+template <typename... Parts>
+[[noreturn]] void refuse(verbena_result result, const Parts&... parts) {
+  std::string text = "moe: ";
+  const auto add = [&](const auto& part) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += part;
+    }
+  };
+  (add(parts), ...);
+  throw Failure(result, text);
+}
+template <typename... Parts>
+void expect_valid(bool condition, const Parts&... parts) {
+  if (!condition) refuse(VERBENA_INVALID_ARGUMENT, parts...);
+}
+void expect_range(const char* name, uint64_t value, uint64_t min, uint64_t max) {
+  expect_valid(value >= min && value <= max, name, " is ", value, "; it has to be ", min, " to ", max);
+}
+void expect_multiple(const char* name, uint64_t value, uint64_t of) {
+  expect_valid(value % of == 0, name, " is ", value, "; it has to be a multiple of ", of);
+}
+void expect_aligned(const char* name, const void* address) {
+  expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % kMoePacketBytes == 0, name,
+               " is NULL or not at a multiple of 16 bytes");
+}
+
+// What ranks bring when the exchange is made, sent as it lies.
+struct MoeProposal {
+  verbena_moe_options options;
+  uint32_t blocks;
+  uint32_t ranks;  // of its team; 0: this rank is no member
+  uint32_t has_failed;
+  char failure[kFailureBytes];
+};
+
+struct MoeAgreement {
+  uint32_t blocks;              // as many as the smallest GPU has room for
+  std::vector<uint32_t> teams;  // sizes of all ranks' teams
+};
+
+// Collective; throws on all ranks if one has failed or if options differ.
+MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
+                          const std::exception_ptr& failure) {
+  std::vector<MoeProposal> all(verbena_context_size(context));
+  check(verbena_context_gather(context, &mine, all.data(), sizeof(mine)));
+  if (failure) std::rethrow_exception(failure);
+  MoeAgreement agreement{device::kMoeMaxBlocks, {}};
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const MoeProposal& one = all[rank];
+    if (one.has_failed != 0)
+      refuse(VERBENA_REMOTE_ERROR, "rank ", rank,
+             " cannot make the exchange: ", std::string(one.failure, strnlen(one.failure, kFailureBytes)));
+    if (std::memcmp(&one.options, &all.front().options, sizeof(one.options)) != 0)
+      refuse(VERBENA_INVALID_USAGE, "ranks 0 and ", rank,
+             " differ in verbena_moe_options; make them the same on all ranks");
+    if (one.ranks == 0) continue;
+    agreement.blocks = std::min(agreement.blocks, one.blocks);
+    agreement.teams.push_back(one.ranks);
+  }
+  return agreement;
+}
+
+}  // namespace
+
+device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks) {
+  expect_range("the number of ranks", ranks, 1, device::kMoeMaxRanks);
+  expect_range("max_tokens", options.max_tokens, 1, device::kMoeMaxTokens);
+  expect_range("top_k", options.top_k, 1, device::kMoeMaxTopK);
+  expect_range("experts", options.experts, 1, device::kMoeMaxExperts);
+  expect_multiple("experts", options.experts, ranks);
+  expect_range("hidden", options.hidden, 8, 1 << 20);
+  expect_multiple("hidden", options.hidden, 8);
+  expect_range("max_row_bytes", options.max_row_bytes, 0, 1 << 21);
+  expect_multiple("max_row_bytes", options.max_row_bytes, kMoePacketBytes);
+  expect_range("max_scale_bytes", options.max_scale_bytes, 0, 1 << 21);
+  expect_range("blocks", options.blocks, 0, device::kMoeMaxBlocks);
+  const uint32_t combined_bytes = 2 * options.hidden;
+  const uint32_t row_bytes = options.max_row_bytes == 0 ? combined_bytes : options.max_row_bytes;
+  device::MoeShape shape{};
+  shape.ranks = ranks;
+  shape.experts = options.experts;
+  shape.max_tokens = options.max_tokens;
+  shape.top_k = options.top_k;
+  shape.max_blocks = blocks;
+  shape.row_packets =
+      row_bytes / kMoePacketBytes + (options.max_scale_bytes + kMoePacketBytes - 1) / kMoePacketBytes;
+  shape.combine_packets = combined_bytes / kMoePacketBytes;
+  shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks, options.top_k);
+  return shape;
+}
+
+MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
+                         const verbena_moe_options& options)
+    : options_(options) {
+  MoeProposal mine{};
+  std::exception_ptr failure;
+  try {
+    mine.options = options;
+    if (team != nullptr) {
+      mine.ranks = verbena_team_size(team);
+      static_cast<void>(make_moe_shape(options, mine.ranks, 1));
+      if (static_cast<const SymmContext*>(verbena_team_host_context(team))->has_remote != 0)
+        refuse(VERBENA_INVALID_USAGE,
+               "the team has ranks that loads and stores do not reach; make it of ranks of "
+               "verbena_team_lsa()");
+      local_.emplace();
+      local_->kernels->load_moe();
+      const uint32_t multiprocessors = local_->gpu.multiprocessors;
+      mine.blocks = options.blocks != 0 ? options.blocks
+                                        : std::clamp<uint32_t>(multiprocessors - multiprocessors / 32, 1,
+                                                               device::kMoeMaxBlocks);
+    }
+  } catch (const Failure& cause) {
+    failure = std::current_exception();
+    mine.has_failed = 1;
+    std::strncpy(mine.failure, cause.what(), sizeof(mine.failure) - 1);
+  }
+  const auto [blocks, teams] = agree_on_moe(context, mine, failure);
+  // All ranks of the context make a workspace of one length, which is enough for each team.
+  size_t bytes = 0;
+  for (const uint32_t size : teams) {
+    const size_t rounding = size_t{2} * blocks * kSymmTurns * kSymmSlotUnit * size;
+    bytes = std::max<size_t>(bytes, make_moe_shape(options, size, blocks).workspace_bytes() + rounding);
+  }
+  if (team != nullptr) shape_ = make_moe_shape(options, mine.ranks, blocks);
+  verbena_workspace* workspace = nullptr;
+  check(verbena_workspace_create(context, team, bytes, 2 * blocks, &workspace));
+  workspace_ = SymmetricWorkspace(workspace);
+}
+
+void MoeExchange::reset() {
+  if (local_) local_->kernels->synchronize();
+  check(verbena_workspace_reset(workspace_.handle()));
+  if (local_) local_->notes.clear();
+  std::fill(std::begin(is_under_way_), std::end(is_under_way_), false);
+}
+
+void MoeExchange::check_error() const {
+  char text[kMoeErrorBytes] = "";
+  const verbena_result result = verbena_workspace_get_error(workspace_.handle(), text, sizeof(text));
+  if (result != VERBENA_SUCCESS)
+    refuse(result, text,
+           "; results of this and later calls are missing until all ranks have called verbena_moe_reset()");
+  if (local_ && local_->notes.status() != 0)
+    refuse(VERBENA_REMOTE_ERROR, "a call has ended without its result (status ", local_->notes.status(),
+           "); verbena_moe_reset() on all ranks makes the exchange usable again");
+}
+
+void MoeExchange::expect_member() const {
+  if (!local_) refuse(VERBENA_INVALID_USAGE, "this rank is not a member of the team");
+}
+// One load, where nothing has failed.
+void MoeExchange::expect_in_step() const {
+  expect_member();
+  if (local_->notes.status() != 0) check_error();
+}
+
+device::MoeHandleLayout MoeExchange::layout() const {
+  expect_member();
+  return device::MoeHandleLayout::of(shape_);
+}
+
+Grid MoeExchange::choose_grid(uint32_t blocks) const {
+  expect_range("blocks", blocks, 0, shape_.max_blocks);
+  return {blocks == 0 ? shape_.max_blocks : blocks, kThreads};
+}
+
+void MoeExchange::begin_launch(Launch& launch) const {
+  launch.workspace = workspace_.workspace();
+  launch.status = local_->notes.status_address();
+  launch.lets_next_start = options_.lets_next_start;
+  launch.hosts = 1;
+}
+
+uint32_t MoeExchange::begin_phase(device::MoeKind kind, verbena_moe_phase phase) const {
+  const bool is_dispatch = kind == device::MoeKind::kDispatch;
+  expect_valid(phase >= VERBENA_MOE_BOTH && phase <= VERBENA_MOE_RECEIVE,
+               "phase is unknown; verbena/moe.h lists the phases");
+  if ((phase == VERBENA_MOE_RECEIVE) != is_under_way_[static_cast<uint32_t>(kind)])
+    refuse(VERBENA_INVALID_USAGE,
+           phase == VERBENA_MOE_RECEIVE ? "VERBENA_MOE_RECEIVE without VERBENA_MOE_SEND before it: no "
+                                        : "VERBENA_MOE_RECEIVE has to come first: there still is a ",
+           is_dispatch ? "dispatch" : "combine", " under way");
+  constexpr uint32_t kPhases[] = {device::kMoeSend | device::kMoeReceive, device::kMoeSend,
+                                  device::kMoeReceive};
+  return kPhases[phase];
+}
+
+// What a row is made of and what comes of it.
+void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const {
+  call.row_bytes = arguments.row_bytes;
+  call.scale_bytes = arguments.scale_bytes;
+  if (arguments.quantisation != VERBENA_OPS_NOT_QUANTISED) {
+    expect_valid(arguments.quantisation == VERBENA_OPS_FP8_BLOCK ||
+                     arguments.quantisation == VERBENA_OPS_FP8_BLOCK_POWER,
+                 "quantisation ", static_cast<int>(arguments.quantisation),
+                 " is none of a dispatch; VERBENA_OPS_FP8_BLOCK and VERBENA_OPS_FP8_BLOCK_POWER are");
+    expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
+                 "rows that are cast have to be of float16 or bfloat16");
+    expect_valid(arguments.scale_bytes == 0, "scale_bytes is ", arguments.scale_bytes,
+                 "; it has to be 0 where the dispatch casts");
+    expect_multiple("row_bytes of rows that are cast", arguments.row_bytes, 2 * kMoePacketBytes);
+    call.row_bytes /= 2;
+    call.scale_bytes = static_cast<uint32_t>(sizeof(float) * ((call.row_bytes + 127) / 128));
+    call.has_power_scales = arguments.quantisation == VERBENA_OPS_FP8_BLOCK_POWER ? 1 : 0;
+  }
+  expect_multiple("row_bytes", call.row_bytes, kMoePacketBytes);
+  expect_range("row_bytes of the output", call.row_bytes, kMoePacketBytes,
+               options_.max_row_bytes == 0 ? 2 * options_.hidden : options_.max_row_bytes);
+  expect_range("scale_bytes of the output", call.scale_bytes, 0, options_.max_scale_bytes);
+  expect_valid(call.scale_bytes == 0 || arguments.output_scales != nullptr, "output_scales is NULL");
+}
+
+void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUstream stream) {
+  expect_in_step();
+  expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
+  expect_valid(arguments.id_bits == 32 || arguments.id_bits == 64, "id_bits is ", arguments.id_bits,
+               "; it has to be 32 or 64");
+  expect_aligned("output", arguments.output);
+  expect_aligned("handle", arguments.handle);
+  MoeDispatchLaunch launch{};
+  begin_launch(launch);
+  launch.shape = shape_;
+  device::MoeDispatch& call = launch.call;
+  set_rows(arguments, call);
+  call.row_stride = arguments.row_stride == 0 ? arguments.row_bytes : arguments.row_stride;
+  if (arguments.tokens != 0) {
+    expect_aligned("rows", arguments.rows);
+    expect_multiple("row_stride", call.row_stride, kMoePacketBytes);
+    expect_valid(arguments.ids != nullptr, "ids is NULL");
+    expect_valid(arguments.scale_bytes == 0 || arguments.scales != nullptr, "scales is NULL");
+  }
+  call.rows = arguments.rows;
+  call.scales = arguments.scales;
+  call.scale_stride = arguments.scale_stride == 0 ? arguments.scale_bytes : arguments.scale_stride;
+  call.ids = arguments.ids;
+  call.id_stride = arguments.id_stride == 0 ? shape_.top_k : arguments.id_stride;
+  call.weights = arguments.weights;
+  call.tokens = arguments.tokens;
+  call.has_long_ids = arguments.id_bits == 64 ? 1 : 0;
+  call.output = arguments.output;
+  call.output_scales = arguments.output_scales;
+  call.handle = static_cast<char*>(arguments.handle);
+  call.phases = begin_phase(device::MoeKind::kDispatch, arguments.phase);
+  local_->kernels->launch_moe(choose_grid(arguments.blocks), launch, arguments.quantisation, arguments.type,
+                              stream);
+  end_phase(device::MoeKind::kDispatch, call.phases);
+}
+
+void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstream stream) {
+  expect_in_step();
+  expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
+  expect_valid(arguments.order >= VERBENA_MOE_ROWS && arguments.order <= VERBENA_MOE_EXACT,
+               "order is unknown; verbena/moe.h lists the orders");
+  expect_valid(arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
+               "VERBENA_MOE_EXACT needs an exchange that was made with verbena_moe_options::exact");
+  expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
+               "a combine takes rows of float16 or bfloat16 only");
+  expect_aligned("rows", arguments.rows);
+  expect_aligned("handle", arguments.handle);
+  if (arguments.tokens != 0) expect_aligned("output", arguments.output);
+  MoeCombineLaunch launch{};
+  begin_launch(launch);
+  launch.shape = shape_;
+  launch.call = {arguments.rows,
+                 2 * options_.hidden,
+                 arguments.tokens,
+                 arguments.output,
+                 static_cast<const char*>(arguments.handle),
+                 begin_phase(device::MoeKind::kCombine, arguments.phase)};
+  local_->kernels->launch_moe(choose_grid(arguments.blocks), launch,
+                              static_cast<device::MoeOrder>(arguments.order), arguments.type, stream);
+  end_phase(device::MoeKind::kCombine, launch.call.phases);
+}
+
+}  // namespace verbena::ops

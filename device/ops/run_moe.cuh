@@ -1,0 +1,52 @@
+// The bodies of kernels that move tokens to experts and back. Also compiled for the emulated GPU.
+#pragma once
+
+#include "device/ops/moe_call.h"
+#include "device/ops/run_calls.cuh"
+#include "verbena/device/moe/combine.cuh"
+#include "verbena/device/moe/dispatch.cuh"
+
+namespace verbena::ops {
+
+// Ids, weights and sources are 0xff, which is -1 and NaN; counts and masks say that nothing came.
+VERBENA_DEVICE_FAR void spoil_dispatch(const MoeShape& shape, const MoeDispatch& call) {
+  const MoeHandleLayout layout = MoeHandleLayout::of(shape);
+  const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
+  spoil(Rows::side_by_side(static_cast<char*>(call.output)), rows * call.row_bytes);
+  if (call.scale_bytes != 0)
+    spoil(Rows::side_by_side(static_cast<char*>(call.output_scales)), rows * call.scale_bytes);
+  spoil(Rows::side_by_side(call.handle + layout.sources), layout.sent - layout.sources);
+  for (uint64_t i = thread_index(); i < shape.ranks; i += threads_per_block())
+    store_moe<int32_t>(call.handle + layout.counts, i, 0);
+  for (uint64_t i = thread_index(); i < (layout.bytes - layout.sent) / sizeof(uint32_t);
+       i += threads_per_block())
+    store_moe<uint32_t>(call.handle + layout.sent, i, 0);
+}
+
+template <typename Rows>
+VERBENA_DEVICE void run_moe_dispatch(const MoeDispatchLaunch& launch) {
+  run_grid(
+      launch,
+      [&] {
+        start_of(launch)();
+        MoeDispatchKernel<Rows> kernel(launch.workspace, launch.shape, launch.call);
+        return kernel.run();
+      },
+      [&] { spoil_dispatch(launch.shape, launch.call); });
+}
+template <typename T, MoeOrder kOrder>
+VERBENA_DEVICE void run_moe_combine(const MoeCombineLaunch& launch) {
+  run_grid(
+      launch,
+      [&] {
+        start_of(launch)();
+        MoeCombineKernel<T, kOrder> kernel(launch.workspace, launch.shape, launch.call);
+        return kernel.run();
+      },
+      [&] {
+        spoil_tensor(static_cast<char*>(launch.call.output),
+                     uint64_t{launch.call.tokens} * launch.call.row_bytes);
+      });
+}
+
+}  // namespace verbena::ops

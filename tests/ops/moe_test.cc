@@ -1,0 +1,377 @@
+// verbena/moe.h on emulated GPUs, ranks as processes: tokens there and back, from a graph whose ids change, a
+// rank that does not come, and what is refused. tests/device/moe judges the kernels.
+#include "verbena/moe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ops/rank_process.h"
+
+namespace verbena {
+namespace {
+
+constexpr uint32_t kExperts = 12, kMaxTokens = 9, kTopK = 3, kHidden = 24;
+
+uint16_t to_bfloat16(float number) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return static_cast<uint16_t>(bits >> 16);
+}
+verbena_moe_options make_options() {
+  verbena_moe_options options{};
+  options.experts = kExperts;
+  options.max_tokens = kMaxTokens;
+  options.top_k = kTopK;
+  options.hidden = kHidden;
+  options.max_scale_bytes = 4;  // also of a cast: one scale
+  options.exact = 1;
+  options.blocks = 2;
+  return options;
+}
+std::string say(const char* what, verbena_result result) {
+  return result == VERBENA_SUCCESS ? "" : std::string(what) + ": " + verbena_last_error();
+}
+
+// A rank's exchange and its tensors. Rows of numbers so small that every sum is exact.
+class Moe {
+ public:
+  Moe(Rank& rank, uint32_t number, uint32_t ranks) : rank_(rank), number_(number), ranks_(ranks) {
+    check(verbena_moe_create(rank.context().handle(), verbena_team_world(rank.context().handle()), &options_,
+                             &moe_));
+    check(verbena_moe_get_layout(moe_, &layout_));
+    rows_.resize(kMaxTokens * kHidden);
+    output_.resize(ranks * kMaxTokens * kHidden);
+    scales_.resize(kMaxTokens);
+    output_scales_.resize(ranks * kMaxTokens);
+    expert_rows_.resize(ranks * kMaxTokens * kTopK * kHidden);
+    combined_.resize(kMaxTokens * kHidden);
+    handle_.resize(layout_.bytes / sizeof(handle_[0]) + 1);
+    ids_.resize(kMaxTokens * kTopK);
+    weights_.resize(kMaxTokens * kTopK);
+  }
+  ~Moe() { static_cast<void>(verbena_moe_destroy(moe_)); }
+  Moe(const Moe&) = delete;
+  Moe& operator=(const Moe&) = delete;
+
+  verbena_moe* handle() { return moe_; }
+  // Other ids for each step, the same on whatever rank asks; -1 and ids out of range among them.
+  static int64_t find_id(uint32_t step, uint32_t rank, uint32_t token, uint32_t k) {
+    const uint32_t mixed = (step * 7919 + rank * 104729 + token * 1299709 + k * 15485863) * 2654435761U >> 7;
+    return static_cast<int64_t>(mixed % (kExperts + 2)) - 1;
+  }
+  uint32_t tokens() const { return number_ == 1 ? 0 : kMaxTokens - number_; }
+  static float row_value(uint32_t rank, uint32_t token) { return static_cast<float>(rank * 10 + token + 1); }
+  static float weight(uint32_t k) { return static_cast<float>(k + 1); }
+
+  void draw(uint32_t step) {
+    for (uint32_t token = 0; token < kMaxTokens; ++token) {
+      scales_[token] = 1000 * number_ + token;
+      for (uint32_t i = 0; i < kHidden; ++i)
+        rows_[token * kHidden + i] = to_bfloat16(row_value(number_, token));
+      for (uint32_t k = 0; k < kTopK; ++k) {
+        ids_[token * kTopK + k] = find_id(step, number_, token, k);
+        weights_[token * kTopK + k] = weight(k);
+      }
+    }
+    std::memset(combined_.data(), 0x55, combined_.size() * 2);
+  }
+  verbena_moe_dispatch_arguments dispatch_arguments() {
+    verbena_moe_dispatch_arguments arguments{};
+    arguments.tokens = tokens();
+    arguments.row_bytes = 2 * kHidden;
+    arguments.rows = rows_.data();
+    arguments.scale_bytes = 4;
+    arguments.scales = scales_.data();
+    arguments.id_bits = 64;
+    arguments.ids = ids_.data();
+    arguments.weights = weights_.data();
+    arguments.output = output_.data();
+    arguments.output_scales = output_scales_.data();
+    arguments.handle = handle_.data();
+    return arguments;
+  }
+  verbena_moe_combine_arguments combine_arguments(verbena_moe_order order) {
+    verbena_moe_combine_arguments arguments{};
+    arguments.tokens = tokens();
+    arguments.order = order;
+    arguments.type = VERBENA_OPS_BFLOAT16;
+    arguments.rows = order == VERBENA_MOE_ROWS ? output_.data() : expert_rows_.data();
+    arguments.handle = handle_.data();
+    arguments.output = combined_.data();
+    return arguments;
+  }
+  verbena_result dispatch(void* stream = nullptr) {
+    const auto arguments = dispatch_arguments();
+    return verbena_moe_dispatch(moe_, &arguments, stream);
+  }
+  verbena_result combine(verbena_moe_order order, void* stream = nullptr) {
+    const auto arguments = combine_arguments(order);
+    return verbena_moe_combine(moe_, &arguments, stream);
+  }
+  template <typename T>
+  const T* find(size_t offset) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(handle_.data()) + offset);
+  }
+  // Each expert gives its number plus one.
+  void run_experts() {
+    const auto* const ids = find<int32_t>(layout_.ids);
+    for (uint32_t row = 0; row < ranks_ * kMaxTokens; ++row)
+      for (uint32_t k = 0; k < kTopK; ++k)
+        for (uint32_t i = 0; i < kHidden; ++i) {
+          const int32_t id = ids[row * kTopK + k];
+          // Slots of other ranks are not read.
+          expert_rows_[(row * kTopK + k) * kHidden + i] =
+              id < 0 ? 0x7fff
+                     : to_bfloat16(
+                           static_cast<float>(static_cast<uint32_t>(id) + number_ * kExperts / ranks_ + 1));
+        }
+  }
+  bool goes_to(uint32_t step, uint32_t source, uint32_t token, uint32_t rank) const {
+    for (uint32_t k = 0; k < kTopK; ++k) {
+      const int64_t id = find_id(step, source, token, k);
+      if (id >= 0 && id < kExperts && static_cast<uint32_t>(id) / (kExperts / ranks_) == rank) return true;
+    }
+    return false;
+  }
+  std::string check_received(uint32_t step) const {
+    for (uint32_t source = 0; source < ranks_; ++source) {
+      uint32_t count = 0;
+      for (uint32_t token = 0; token < (source == 1 ? 0 : kMaxTokens - source); ++token) {
+        if (!goes_to(step, source, token, number_)) continue;
+        const uint32_t row = source * kMaxTokens + count++;
+        if (find<int32_t>(layout_.sources)[row] != static_cast<int32_t>(token)) return "another token";
+        if (output_scales_[row] != 1000 * source + token) return "another scale";
+        if (output_[row * kHidden + kHidden - 1] != to_bfloat16(row_value(source, token)))
+          return "another row";
+      }
+      if (find<int32_t>(layout_.counts)[source] != static_cast<int32_t>(count)) return "another count";
+      for (; count < kMaxTokens; ++count)
+        if (find<int32_t>(layout_.ids)[(source * kMaxTokens + count) * kTopK] != -1) return "an id behind";
+    }
+    return "";
+  }
+  std::string check_combined(uint32_t step, verbena_moe_order order) const {
+    for (uint32_t token = 0; token < tokens(); ++token) {
+      float want = 0;
+      for (uint32_t rank = 0; rank < ranks_ && order == VERBENA_MOE_ROWS; ++rank)
+        want += goes_to(step, number_, token, rank) ? row_value(number_, token) : 0;
+      for (uint32_t k = 0; k < kTopK && order != VERBENA_MOE_ROWS; ++k) {
+        const int64_t id = find_id(step, number_, token, k);
+        if (id >= 0 && id < kExperts) want += weight(k) * static_cast<float>(id + 1);
+      }
+      for (uint32_t i = 0; i < kHidden; ++i)
+        if (combined_[token * kHidden + i] != to_bfloat16(want))
+          return "token " + std::to_string(token) + ": another sum";
+    }
+    return "";
+  }
+  void synchronize() { rank_.synchronize(); }
+  const std::vector<uint16_t>& combined() const { return combined_; }
+  const int32_t* counts() const { return find<int32_t>(layout_.counts); }
+  const int32_t* received_ids() const { return find<int32_t>(layout_.ids); }
+
+ private:
+  struct alignas(16) Vector {
+    uint64_t words[2];
+  };
+  Rank& rank_;
+  const uint32_t number_, ranks_;
+  const verbena_moe_options options_ = make_options();
+  verbena_moe* moe_ = nullptr;
+  verbena_moe_layout layout_{};
+  std::vector<uint16_t> rows_, output_, expert_rows_, combined_;  // new gives multiples of 16
+  std::vector<uint32_t> scales_, output_scales_;
+  std::vector<int64_t> ids_;
+  std::vector<float> weights_;
+  std::vector<Vector> handle_;
+};
+
+constexpr verbena_moe_order kOrders[] = {VERBENA_MOE_ROWS, VERBENA_MOE_REDUCED, VERBENA_MOE_EXACT};
+
+std::string run_steps(Moe& moe, uint32_t first) {
+  for (uint32_t step = first; step < first + 6; ++step) {
+    const verbena_moe_order order = kOrders[step % 3];
+    moe.draw(step);
+    if (const std::string wrong = say("dispatch", moe.dispatch()); !wrong.empty()) return wrong;
+    moe.synchronize();
+    if (const std::string wrong = moe.check_received(step); !wrong.empty()) return wrong;
+    moe.run_experts();
+    if (const std::string wrong = say("combine", moe.combine(order)); !wrong.empty()) return wrong;
+    moe.synchronize();
+    if (const std::string wrong = moe.check_combined(step, order); !wrong.empty())
+      return "step " + std::to_string(step) + ": " + wrong;
+  }
+  return "";
+}
+
+TEST(Moe, TokensGoThereAndBack) {
+  for (const size_t ranks : {2, 3, 4}) {
+    EXPECT_EQ(run(std::vector<int>(ranks, 0),
+                  [&](Rank& rank, uint32_t number) {
+                    Moe moe(rank, number, static_cast<uint32_t>(ranks));
+                    return run_steps(moe, 0);
+                  }),
+              "")
+        << ranks;
+  }
+}
+
+// Ids are read when the graph runs.
+TEST(Moe, GraphIsReplayedWithOtherIds) {
+  EXPECT_EQ(run({0, 0},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  Moe moe(rank, number, 2);
+                  void *stream = nullptr, *graph = nullptr, *exec = nullptr;
+                  find_in_driver<int (*)(void**, unsigned)>("cuStreamCreate")(&stream, 0);
+                  find_in_driver<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream, 0);
+                  if (moe.dispatch(stream) != VERBENA_SUCCESS) return verbena_last_error();
+                  if (moe.combine(VERBENA_MOE_ROWS, stream) != VERBENA_SUCCESS) return verbena_last_error();
+                  find_in_driver<int (*)(void*, void**)>("cuStreamEndCapture")(stream, &graph);
+                  find_in_driver<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(
+                      &exec, graph, 0);
+                  for (uint32_t step = 0; step < 8; ++step) {
+                    moe.draw(step);
+                    find_in_driver<int (*)(void*, void*)>("cuGraphLaunch")(exec, stream);
+                    find_in_driver<int (*)(void*)>("cuStreamSynchronize")(stream);
+                    std::string wrong = moe.check_received(step);
+                    if (wrong.empty()) wrong = moe.check_combined(step, VERBENA_MOE_ROWS);
+                    if (!wrong.empty()) return "replay " + std::to_string(step) + ": " + wrong;
+                  }
+                  return "";
+                }),
+            "");
+}
+
+// Outputs say that nothing came, the next call names the rank, and after a reset all is well.
+TEST(Moe, ALateRankIsNamedAndResetGoesOn) {
+  setenv("VERBENA_SYMM_TIMEOUT_MS", "4000", 1);
+  EXPECT_EQ(run({0, 0, 0},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  Moe moe(rank, number, 3);
+                  if (std::string wrong = run_steps(moe, 0); !wrong.empty()) return wrong;
+                  if (number != 2) {
+                    moe.draw(3);
+                    if (moe.dispatch() != VERBENA_SUCCESS) return "the call itself";
+                    moe.synchronize();
+                    if (moe.counts()[0] != 0 || moe.received_ids()[0] != -1)
+                      return "outputs of a failed call";
+                    if (moe.combine(VERBENA_MOE_ROWS) != VERBENA_TIMEOUT) return "no time-out";
+                    const std::string error = verbena_last_error();
+                    if (error.find("rank 2") == std::string::npos) return "not named: " + error;
+                    char text[256];
+                    if (verbena_moe_get_error(moe.handle(), text, sizeof(text)) != VERBENA_TIMEOUT)
+                      return "no error";
+                  }
+                  if (verbena_moe_reset(moe.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                  return run_steps(moe, 10);
+                }),
+            "");
+  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
+}
+
+// A cast on the way, in a call of two kernels: rows of one number become its largest byte, 448, and a scale.
+TEST(Moe, RowsAreCastInTwoPhases) {
+  EXPECT_EQ(run({0, 0},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  Moe moe(rank, number, 2);
+                  std::vector<uint16_t> rows(kMaxTokens * 32);
+                  for (size_t i = 0; i < rows.size(); ++i)
+                    rows[i] = to_bfloat16(Moe::row_value(number, static_cast<uint32_t>(i / 32)));
+                  std::vector<float> scales(2 * kMaxTokens);
+                  std::vector<uint8_t> bytes(2 * kMaxTokens * 32);
+                  moe.draw(4);
+                  auto arguments = moe.dispatch_arguments();
+                  arguments.rows = rows.data();
+                  arguments.row_bytes = 64;
+                  arguments.scale_bytes = 0;
+                  arguments.scales = nullptr;
+                  arguments.quantisation = VERBENA_OPS_FP8_BLOCK;
+                  arguments.type = VERBENA_OPS_BFLOAT16;
+                  arguments.output = bytes.data();
+                  arguments.output_scales = scales.data();
+                  for (const verbena_moe_phase phase : {VERBENA_MOE_SEND, VERBENA_MOE_RECEIVE}) {
+                    arguments.phase = phase;
+                    if (verbena_moe_dispatch(moe.handle(), &arguments, nullptr) != VERBENA_SUCCESS)
+                      return verbena_last_error();
+                  }
+                  moe.synchronize();
+                  uint32_t row = 0;  // of rank 0, which all have tokens from
+                  for (uint32_t token = 0; token < kMaxTokens; ++token) {
+                    if (!moe.goes_to(4, 0, token, number)) continue;
+                    if (scales[row] != Moe::row_value(0, token) / 448) return "another scale";
+                    for (uint32_t i = 0; i < 32; ++i)
+                      if (bytes[row * 32 + i] != 0x7e) return "another byte";
+                    ++row;
+                  }
+                  if (row == 0 || moe.counts()[0] != static_cast<int32_t>(row)) return "another count";
+                  return run_steps(moe, 0);
+                }),
+            "");
+}
+
+TEST(Moe, RefusesWhatCannotBe) {
+  EXPECT_EQ(run({0, 0},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  verbena_context* const context = rank.context().handle();
+                  const verbena_team* const team = verbena_team_world(context);
+                  verbena_moe* other = nullptr;
+                  verbena_moe_options options = make_options();
+                  options.experts = 7;
+                  if (verbena_moe_create(context, team, &options, &other) != VERBENA_INVALID_ARGUMENT)
+                    return "experts that are no multiple of the ranks";
+                  options = make_options();
+                  options.max_tokens += number;
+                  if (verbena_moe_create(context, team, &options, &other) != VERBENA_INVALID_USAGE)
+                    return "other options on each rank";
+                  Moe moe(rank, number, 2);
+                  const auto is_refused = [&](const auto& change) {
+                    auto arguments = moe.dispatch_arguments();
+                    change(arguments);
+                    return verbena_moe_dispatch(moe.handle(), &arguments, nullptr) ==
+                           VERBENA_INVALID_ARGUMENT;
+                  };
+                  if (!is_refused([](auto& one) { one.tokens = kMaxTokens + 1; })) return "tokens";
+                  if (!is_refused([](auto& one) { one.row_bytes = 8; })) return "row_bytes";
+                  if (!is_refused([](auto& one) { one.row_bytes += 16; })) return "long rows";
+                  if (!is_refused([](auto& one) { one.scale_bytes = 5; })) return "scale_bytes";
+                  if (!is_refused([](auto& one) { one.id_bits = 16; })) return "id_bits";
+                  if (!is_refused([](auto& one) { one.output = nullptr; })) return "output";
+                  if (!is_refused([](auto& one) { one.blocks = 3; })) return "blocks";
+                  if (!is_refused([](auto& one) { one.quantisation = VERBENA_OPS_FP8_BLOCK; }))
+                    return "scales beside a cast";
+                  if (!is_refused([](auto& one) { one.quantisation = VERBENA_OPS_INT8_TOKEN; }))
+                    return "quantisation";
+                  auto receive = moe.dispatch_arguments();
+                  receive.phase = VERBENA_MOE_RECEIVE;
+                  if (verbena_moe_dispatch(moe.handle(), &receive, nullptr) != VERBENA_INVALID_USAGE)
+                    return "a phase out of turn";
+                  auto combine = moe.combine_arguments(VERBENA_MOE_ROWS);
+                  combine.type = VERBENA_OPS_FLOAT32;
+                  if (verbena_moe_combine(moe.handle(), &combine, nullptr) != VERBENA_INVALID_ARGUMENT)
+                    return "type";
+                  return run_steps(moe, 0);
+                }),
+            "");
+}
+
+TEST(Moe, WorkspaceIsWhatTheFormulaSays) {
+  verbena_moe_options options{};
+  options.experts = 256;
+  options.max_tokens = 128;
+  options.top_k = 8;
+  options.hidden = 7168;
+  options.max_row_bytes = 7168;
+  options.max_scale_bytes = 224;
+  options.blocks = 128;
+  const size_t headers = 128 * 8, rows = 8 * 128 * (7168 / 16 + 14 + 4), combined = 8 + 128 * 8 * 7168 / 8;
+  EXPECT_EQ(verbena_moe_workspace_bytes(&options, 8), 2 * (headers + rows + combined) * 24);
+  EXPECT_LE(verbena_moe_workspace_bytes(&options, 8), 70'000'000U);
+  EXPECT_EQ(verbena_moe_workspace_bytes(&options, 7), 0U) << "experts are not a multiple";
+}
+
+}  // namespace
+}  // namespace verbena

@@ -42,21 +42,29 @@ void start_ranks(ChildGroup& group, const Options& options) {
   verbena_unique_id id{};
   if (verbena_get_unique_id(&id) != VERBENA_SUCCESS) throw ToolError(verbena_last_error());
   const RankPlan& plan = options.rank_plan;
-  std::vector<std::string> common = {"--rank-of",   to_digits(id.bytes, sizeof(id.bytes)),
-                                     "--ranks",     std::to_string(options.ranks),
-                                     "--size",      list_numbers(plan.sizes),
-                                     "--type",      join(plan.types),
-                                     "--operation", join(plan.operations),
-                                     "--repeats",   std::to_string(plan.repeats),
-                                     "--chain",     std::to_string(plan.chain),
-                                     "--blocks",    std::to_string(plan.blocks),
-                                     "--timeout",   std::to_string(plan.timeout_s),
-                                     "--packets",   std::to_string(plan.packet_bytes),
-                                     "--hidden",    std::to_string(plan.hidden),
-                                     "--hosts",     std::to_string(plan.hosts),
-                                     "--soak",      std::to_string(plan.soak),
-                                     "--random",    std::to_string(plan.random),
-                                     "--seed",      std::to_string(plan.seed)};
+  std::vector<std::string> common = {"--rank-of",     to_digits(id.bytes, sizeof(id.bytes)),
+                                     "--ranks",       std::to_string(options.ranks),
+                                     "--size",        list_numbers(plan.sizes),
+                                     "--type",        join(plan.types),
+                                     "--operation",   join(plan.operations),
+                                     "--repeats",     std::to_string(plan.repeats),
+                                     "--chain",       std::to_string(plan.chain),
+                                     "--blocks",      std::to_string(plan.blocks),
+                                     "--timeout",     std::to_string(plan.timeout_s),
+                                     "--packets",     std::to_string(plan.packet_bytes),
+                                     "--hidden",      std::to_string(plan.hidden),
+                                     "--hosts",       std::to_string(plan.hosts),
+                                     "--soak",        std::to_string(plan.soak),
+                                     "--random",      std::to_string(plan.random),
+                                     "--seed",        std::to_string(plan.seed),
+                                     "--experts",     std::to_string(plan.moe_experts),
+                                     "--top-k",       std::to_string(plan.moe_top_k),
+                                     "--row-bytes",   std::to_string(plan.moe_row_bytes),
+                                     "--scale-bytes", std::to_string(plan.moe_scale_bytes)};
+  if (!plan.moe_tokens.empty()) {
+    const std::vector<uint64_t> tokens(plan.moe_tokens.begin(), plan.moe_tokens.end());
+    common.insert(common.end(), {"--moe", list_numbers(tokens)});
+  }
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
   if (!plan.checks) common.emplace_back("--no-check");
   if (!plan.measures) common.emplace_back("--check");

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "verbena/moe.h"
 #include "verbena/ops.h"
 
 namespace verbena::tools::coll {
@@ -12,7 +13,9 @@ namespace verbena::tools::coll {
   X(verbena_ops_choose) X(verbena_ops_all_reduce) X(verbena_ops_all_gather) X(verbena_ops_reduce_scatter)  \
   X(verbena_ops_broadcast) X(verbena_ops_all_to_all) X(verbena_ops_all_reduce_coded)                       \
   X(verbena_ops_all_gather_v) X(verbena_ops_all_to_all_v) X(verbena_ops_group_begin) X(verbena_ops_group_end)  \
-  X(verbena_ops_norm_rows) X(verbena_ops_all_reduce_norm) X(verbena_ops_pause)
+  X(verbena_ops_norm_rows) X(verbena_ops_all_reduce_norm) X(verbena_ops_pause)                             \
+  X(verbena_moe_create) X(verbena_moe_destroy) X(verbena_moe_get_error) X(verbena_moe_get_layout)          \
+  X(verbena_moe_workspace_bytes) X(verbena_moe_dispatch) X(verbena_moe_combine)
 // clang-format on
 
 struct OpsLibrary {

@@ -48,6 +48,23 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_option("--hidden", plan.hidden, "numbers of a row that is normed; sizes are then of whole rows")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--moe", plan.moe_tokens,
+                 "instead: dispatch and combine of mixture of experts, of so many tokens of each rank, or a "
+                 "list; rows of --hidden elements, other routing in each call; --soak rounds are checked")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--experts", plan.moe_experts, "of --moe")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--top-k", plan.moe_top_k, "experts of a token, of --moe")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  app.add_option("--row-bytes", plan.moe_row_bytes,
+                 "of a dispatched row of --moe, a multiple of 16 (default two for each element)")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--scale-bytes", plan.moe_scale_bytes,
+                 "of a dispatched row's scales, a multiple of 4 (default none)")
+      ->check(CLI::Range(0, 1 << 16));
   app.add_option(
          "--calibrate", options.calibrate,
          "write what was measured into this tuning file (VERBENA_TUNING_FILE), by which the library chooses")

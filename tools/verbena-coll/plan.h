@@ -31,6 +31,10 @@ struct RankPlan {
   uint32_t blocks = 128;      // most of a kernel's
   uint64_t packet_bytes = 0;  // of the workspace for packets; 0: the library's default
   uint64_t hidden = 8192;     // numbers of a row, of all_reduce_norm
+  // Tokens of a rank, for dispatch and combine of mixture of experts; then nothing else is done.
+  std::vector<uint32_t> moe_tokens;
+  uint32_t moe_experts = 256, moe_top_k = 8;
+  uint32_t moe_row_bytes = 0, moe_scale_bytes = 0;  // of a dispatched row; 0: 2 * hidden, none
   double timeout_s = 60;
 };
 

@@ -17,6 +17,7 @@
 #include "common/gpu.h"
 #include "common/table.h"
 #include "verbena-coll/contenders.h"
+#include "verbena-coll/moe_bench.h"
 #include "verbena-coll/numbers.h"
 #include "verbena-coll/plan.h"
 #include "verbena-coll/random_calls.h"
@@ -47,6 +48,7 @@ class Rank {
   void measure_all();
   void soak();
   void call_at_random();
+  void exchange_tokens();
   // An all-reduce in few bits of zeros and of ones in turn, which are exact: what is left of the one shows.
   void soak_coded(const Named& named);
 
@@ -664,6 +666,13 @@ void Rank::call_at_random() {
        std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
 }
 
+void Rank::exchange_tokens() {
+  make_numbers();
+  run_moe({plan_, library_, gpu_, ours_->context.handle(), ours_->team.handle(),
+           [&](const std::function<void()>& launch) { return time_us(launch); },
+           [&](std::vector<double> values) { return agree(std::move(values)); }});
+}
+
 // One graph, replayed with other data each time, every element compared.
 void Rank::soak() {
   bool has_coded = false;
@@ -725,6 +734,7 @@ void Rank::soak() {
 
 void run_rank(const RankPlan& plan) {
   Rank rank(plan);
+  if (!plan.moe_tokens.empty()) return rank.exchange_tokens();
   if (plan.checks) rank.check_all();
   if (plan.measures) rank.measure_all();
   if (plan.soak != 0) rank.soak();

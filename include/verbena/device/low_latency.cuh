@@ -474,8 +474,8 @@ class LowLatency {
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + room_bytes() + index * Packet::kNoteBytes;
   }
-  // What all threads of the group make of their waits, and of what the kernel began with; `have_come`: none of
-  // this one's was in vain.
+  // What all threads of the group make of their waits, and of what the kernel began with; `have_come`: none
+  // of this one's was in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
                                                    const Patience& patience) const {

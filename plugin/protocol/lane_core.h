@@ -117,9 +117,10 @@ struct LaneOptions {
   uint32_t rails = 1;
   uint8_t lane = 0;
   LaneRole role = LaneRole::kOffers;
-  uint32_t send_depth = 256;      // requests under way on each queue pair
-  uint32_t signal_interval = 32;  // at least one request in so many is signaled
-  uint64_t max_request_bytes = UINT64_MAX;
+  uint32_t send_depth = 256;                // requests under way on each queue pair
+  uint32_t signal_interval = 32;            // at least one request in so many is signaled
+  uint64_t max_request_bytes = UINT64_MAX;  // in PacketNumbers::max_under_way() packets at most
+  uint32_t packet_number_bits = PacketNumbers::kBits;
   uint64_t min_stripe_bytes = 65536;
   RecoveryTimes times{};
 };
@@ -149,6 +150,7 @@ class LaneCore {
         shares_(storage.shares),
         mask_(static_cast<uint32_t>(storage.operations.size() - 1)),
         posted_per_rail_(static_cast<uint32_t>(storage.posted.size() / options.rails)),
+        numbers_(options.packet_number_bits),
         recovery_(options.rails, options.times, options.lane, options.role) {
     for (uint32_t q = 0; q < options.rails; ++q)
       pairs_[q].posted = storage.posted.subspan(size_t{q} * posted_per_rail_, posted_per_rail_);
@@ -356,8 +358,8 @@ class LaneCore {
   bool issue_share(Operation& operation, uint32_t slot, uint32_t index, LaneShare& part) {
     const uint32_t q = part.queue_pair;
     while (part.issued != part.end) {
-      if (under_way(q) == options_.send_depth) return false;
       const uint64_t length = std::min(part.end - part.issued, options_.max_request_bytes);
+      if (under_way(q) == options_.send_depth || !has_numbers(q, length)) return false;
       const bool is_last = part.issued + length == part.end;
       const bool is_fenced = operation.is_fenced && part.issued == 0;  // FAULT(fence_does_not_hold)
       const uint64_t offset = part.issued;
@@ -370,10 +372,18 @@ class LaneCore {
     return true;
   }
 
+  // Otherwise what the peer's device says it carried out would have two meanings.
+  bool has_numbers(uint32_t q, uint64_t length_bytes) {
+    const Pair& pair = pairs_[q];
+    const uint32_t under_way = numbers_.count(pair.retired_packets, pair.packets);
+    // FAULT(packet_numbers_wrap)
+    return under_way + port().packets_of(q, length_bytes) <= numbers_.max_under_way();
+  }
+
   void post_request(uint32_t q, LanePosted posted, Request request) {
     Pair& pair = pairs_[q];
     // FAULT(trial_is_not_counted)
-    pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));
+    pair.packets = numbers_.add(pair.packets, port().packets_of(q, request.length_bytes));
     posted.packets = pair.packets;
     request.position = pair.tail;
     request.is_signaled |= ++pair.unsignaled >= options_.signal_interval;
@@ -401,9 +411,9 @@ class LaneCore {
   // `record` is the peer's last word on it. False: it cannot be.
   bool settle(uint32_t q, const LaneRecord& record) {
     Pair& pair = pairs_[q];
-    const uint32_t posted = count_packets(pair.retired_packets, pair.packets);
+    const uint32_t posted = numbers_.count(pair.retired_packets, pair.packets);
     const uint32_t carried_out =
-        record.has_count != 0 ? count_packets(pair.retired_packets, record.packets) : 0;
+        record.has_count != 0 ? numbers_.count(pair.retired_packets, record.packets) : 0;
     if (record.has_count != 0 && carried_out > posted) return fail(LaneFailure::kDeviceLoss, q), true;
     // FAULT(words_are_repeated_without_counts)
     if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;
@@ -413,7 +423,7 @@ class LaneCore {
       const LanePosted& request = entry(pair, pair.head);
       if (request.slot == LanePosted::kTrial) continue;
       // FAULT(one_request_too_many_counts_as_done)
-      const bool was_carried_out = count_packets(pair.retired_packets, request.packets) <= carried_out;
+      const bool was_carried_out = numbers_.count(pair.retired_packets, request.packets) <= carried_out;
       if (was_carried_out && finish_unanswered(request)) continue;  // FAULT(done_request_is_issued_again)
       LaneShare& part = share(request.slot, request.share);
       part.issued = part.done;
@@ -503,6 +513,7 @@ class LaneCore {
   const std::span<Operation> operations_;
   const std::span<LaneShare> shares_;
   const uint32_t mask_, posted_per_rail_;
+  const PacketNumbers numbers_;
   // Turns: how many operations came before. [told_, posted_) have a place in the ring; those before issued_
   // were issued whole, but for what a failure takes back: then issued_ is the first of those.
   uint32_t told_ = 0, issued_ = 0, posted_ = 0;

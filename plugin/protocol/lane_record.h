@@ -29,27 +29,33 @@ struct LaneRecord {
   uint8_t rail = 0;       // of the pair of endpoints; of kWordRail: of the sender's endpoint
   uint8_t has_count = 0;  // of kDown: the device says what it has carried out
   uint32_t generation = 0;
-  uint32_t packets = 0;    // of kDown: carried out since the queue pair began, modulo kPacketRange
+  uint32_t packets = 0;    // of kDown: carried out since the queue pair began, modulo 2^24
   QueuePairRecord pair{};  // kOffer, kAnswer
   uint32_t reserved = 0;
   RailRecord address{};  // kOffer, kAnswer: where it is reached
 };
 static_assert(sizeof(LaneRecord) == 80);
 
-// Packet numbers have 24 bits; what one queue pair has under way is less than half of that.
-inline constexpr uint32_t kPacketRange = 1U << 24;
+// Devices number the packets of a queue pair modulo 2^24. Such a number says how many packets were carried
+// out only while fewer than half of the numbers are under way: LaneCore holds requests back that would exceed
+// that.
+class PacketNumbers {
+ public:
+  static constexpr uint32_t kBits = 24;
+  explicit constexpr PacketNumbers(uint32_t bits) : mask_((1U << bits) - 1) {}
 
-inline uint32_t add_packets(uint32_t to, uint32_t packets) {
-  return (to + packets) & (kPacketRange - 1);
-}
-inline uint32_t count_packets(uint32_t from, uint32_t to) {
-  return (to - from) & (kPacketRange - 1);
-}
+  constexpr uint32_t add(uint32_t number, uint32_t packets) const { return (number + packets) & mask_; }
+  constexpr uint32_t count(uint32_t from, uint32_t to) const { return (to - from) & mask_; }
+  constexpr uint32_t max_under_way() const { return mask_ / 2; }
+
+ private:
+  const uint32_t mask_;
+};
 
 inline bool is_sane(const LaneRecord& record, uint32_t lanes, uint32_t rails) {
   return record.magic == LaneRecord::kMagic && record.kind >= LaneRecordKind::kDown &&
          record.kind <= LaneRecordKind::kGivenUp && record.rail < rails && record.lane < lanes &&
-         record.has_count <= 1 && record.packets < kPacketRange;
+         record.has_count <= 1 && record.packets < 1U << PacketNumbers::kBits;
 }
 
 }  // namespace verbena::protocol

@@ -34,7 +34,7 @@ CONNECTION = {
 
 LANES = {
     "done_request_is_issued_again": drop(),
-    "one_request_too_many_counts_as_done": value("count_packets(pair.retired_packets, request.packets) <= carried_out + 1"),
+    "one_request_too_many_counts_as_done": value("numbers_.count(pair.retired_packets, request.packets) <= carried_out + 1"),
     "get_without_its_answer_counts_as_done": operand(1),
     "word_does_not_wait_for_other_rails": drop(),
     "word_takes_any_live_rail": operand(1),
@@ -46,5 +46,6 @@ LANES = {
     "operation_is_done_before_its_last_share": returned("shares != 0 && open_shares <= (shares > 1 ? 1 : 0)"),
     "trial_is_not_counted": statement("if (request.operation != nullptr) {}"),
     "old_rail_of_words_is_not_stopped": drop(),
+    "packet_numbers_wrap": returned("true"),
     "answer_without_a_queue_pair": condition("record.generation % 2 == 0"),
 }

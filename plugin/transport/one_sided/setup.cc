@@ -142,7 +142,9 @@ OneSidedEndpoint::OneSidedEndpoint(const EndpointOptions& options, EndpointRails
               protocol::StallClock(base::parameters().stall_warning_ms * base::kNsPerMs)),
       opened_at_ns_(base::monotonic_ns()),
       told_word_rail_(word_rail_.rail()) {
-  constexpr uint64_t kLongestRequest = uint64_t{1} << 30;
+  constexpr uint64_t kLongestRequest = uint64_t{1} << 30, kLeastMtuBytes = 256;
+  static_assert(kLongestRequest / kLeastMtuBytes <=
+                protocol::PacketNumbers(protocol::PacketNumbers::kBits).max_under_way());
   for (const verbs::Device* device : rails_.devices) {
     max_message_bytes_ =
         std::min({max_message_bytes_, std::max<uint64_t>(device->max_message_bytes(), 1), kLongestRequest});

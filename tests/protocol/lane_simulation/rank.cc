@@ -25,6 +25,7 @@ SimLane::SimLane(Rank& rank, uint32_t peer, uint32_t lane, std::unique_ptr<Memor
             .send_depth = rank.shape().send_depth,
             .signal_interval = 4,
             .max_request_bytes = rank.shape().max_request_bytes,
+            .packet_number_bits = rank.shape().packet_number_bits,
             .min_stripe_bytes = 2 * kPacketBytes,
             .times = kRecoveryTimes},
            memory->storage()),
@@ -81,7 +82,9 @@ void SimLane::stop_pair(uint32_t q, LaneRecord& record) {
   World& world = rank_.world();
   world.stop(queue_pairs_[q]);
   record.has_count = rank_.shape().says_counts ? 1 : 0;
-  if (record.has_count != 0) record.packets = add_packets(0, world.queue_pair(queue_pairs_[q]).packets);
+  if (record.has_count != 0)
+    record.packets =
+        PacketNumbers(rank_.shape().packet_number_bits).add(0, world.queue_pair(queue_pairs_[q]).packets);
 }
 
 void SimLane::retire_pair(uint32_t q) {
@@ -205,8 +208,8 @@ void Rank::post_random() {
                            : LaneOperationKind::kReadWord;
   truth.length_bytes = kWordBytes;
   if (truth.kind == LaneOperationKind::kPut || truth.kind == LaneOperationKind::kGet)
-    truth.length_bytes =
-        random_.happens(40) ? random_.between(0, 200) : random_.between(0, 12 * kPacketBytes);
+    truth.length_bytes = random_.happens(40) ? random_.between(0, 200)
+                                             : random_.between(0, shape_.max_put_packets * kPacketBytes);
   truth.word =
       truth.kind == LaneOperationKind::kWriteWord ? kWrittenWord : random_.between(0, kWrittenWord - 1);
   truth.operand = random_.between(1, 1000);

@@ -182,6 +182,11 @@ Shape draw_shape(uint64_t seed, bool fails) {
   shape.max_request_bytes = random.between(1, 12) * kPacketBytes;
   shape.faults = fails ? random.between(1, 5) : 0;
   shape.says_counts = !random.happens(10);
+  if (random.happens(50)) {
+    shape.packet_number_bits = 8;
+    shape.max_put_packets = 60;
+    shape.max_request_bytes = random.between(1, PacketNumbers(8).max_under_way()) * kPacketBytes;
+  }
   return shape;
 }
 

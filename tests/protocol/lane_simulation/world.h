@@ -41,6 +41,9 @@ struct Shape {
   uint64_t max_request_bytes = 3 * kPacketBytes;
   uint32_t faults = 0;
   bool says_counts = true;  // devices say what they have carried out
+  // Narrower than a device's 24 bits where the puts of a queue pair are to wrap them.
+  uint32_t packet_number_bits = PacketNumbers::kBits;
+  uint32_t max_put_packets = 12;
 };
 Shape draw_shape(uint64_t seed, bool fails);
 

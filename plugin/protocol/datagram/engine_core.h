@@ -109,6 +109,9 @@ class EngineCore {
   explicit EngineCore(const EngineOptions& options)
       : options_(options),
         credits_(options.pages.credits),
+        grants_({.quantum = options.pages.quantum,
+                 .served_peers = options.served_peers,
+                 .patience_ns = options.grant_patience_ns}),
         budget_(options.pages),
         short_budget_(PageBudget::of_short(options.pages)) {
     for (uint32_t path = 0; path < kPaths; ++path) paths_of_rail_[options.rail_of(path)] |= 1U << path;
@@ -141,12 +144,23 @@ class EngineCore {
     peer = Peer{};
     peers_.give_back(id);
   }
-  // Nothing is sent to it any more, nothing of it is awaited. What is open stays open.
+  // Nothing is sent to it any more, nothing of it is awaited, and others have what it held. What is open
+  // stays open.
   void mute_peer(uint32_t id) {
     Peer& peer = peers_[id];
     peer.is_gone = true;
+    if (peer.is_active) leave_active(id);
     forget_flight(peer);
     peer.ack_ns = peer.wish_ns = peer.owed_since_ns = kNeverNs;
+    for (const uint32_t channel : peer.receive_channels) {
+      if (channel == kNoObject || receive_channels_[channel].ring == kNoObject) continue;
+      for (uint32_t i = 0; i < kRing; ++i) {
+        const uint32_t message = receive_channels_[channel].ring * kRing + i;
+        if (receives_[message].state != ReceiveState::kPosted) continue;
+        withdraw(receives_[message], message);
+        note_taken_back(message, receives_[message]);
+      }
+    }
   }
 
   // `wire`: what packets call it; the sender's choice.
@@ -262,7 +276,9 @@ class EngineCore {
     settle_parked(peer, message);
     message.state = ReceiveState::kPosted;
     if (message.received != 0) must_ack(receiving.peer);  // its eager credits are free again
-    want_grants(id, message);
+    // A wish may be as large as its sender likes, or of an earlier message. Packets say what is too long.
+    message.wanted = std::min(message.wanted, count_packets(peer, room_bytes));
+    want_grants(receiving.peer, peer, id, message);
     return id;
   }
   bool is_too_long(uint32_t id) const { return receives_[id].bytes > receives_[id].room_bytes; }
@@ -286,7 +302,8 @@ class EngineCore {
       peer.window.record(packet.psn);
     }
     note_delay(peer, packet);
-    const bool is_complete_now = placed.message != kNoObject && take_packet(placed.message, packet);
+    const bool is_complete_now =
+        placed.message != kNoObject && take_packet(peer_id, peer, placed.message, packet);
     note_to_ack(peer_id, peer, packet.asks || is_complete_now);
     return placed;
   }
@@ -356,7 +373,7 @@ class EngineCore {
     Peer& peer = peers_[peer_id];
     note_heard(peer);
     must_ack(peer_id);
-    for (const Wish& wish : wishes) absorb_wish(peer, wish);
+    for (const Wish& wish : wishes) absorb_wish(peer_id, peer, wish);
   }
 
   // --- A pass.
@@ -364,15 +381,16 @@ class EngineCore {
   // `now_ns` is the port's, and the same for all calls of a pass.
   void tick(int64_t now_ns) {
     wheel_.advance(now_ns, timers(), [&](uint32_t id) { on_timer(id, now_ns); });
+    if (grants_.audit_ns() <= now_ns) grants_.audit(*this, now_ns);
   }
   // Grants, then acknowledgements, then packets, as far as there is room.
   void pump() {
-    if (!demand_.is_empty()) serve();
+    if (grants_.is_any_wanted()) serve();
     post_idle();
     while (!acks_.is_empty()) send_acks(acks_.first());
     if (!active_.is_empty()) send_packets();
   }
-  int64_t next_timer_ns() const { return wheel_.find_next_ns(); }
+  int64_t next_timer_ns() const { return std::min(wheel_.find_next_ns(), grants_.audit_ns()); }
   bool has_packets_to_send() const { return !active_.is_empty(); }
 
   // Pages that were not the budget's before, or are free again.
@@ -396,7 +414,8 @@ class EngineCore {
   const PageBudget& budget() const { return budget_; }
   const PageBudget& short_budget() const { return short_budget_; }
   const EngineStatistics& statistics() const { return statistics_; }
-  uint32_t outstanding() const { return outstanding_; }
+  const Grants& grants() const { return grants_; }
+  uint32_t outstanding() const { return grants_.outstanding(); }
   uint32_t idle() const { return idle_; }
   uint32_t short_idle() const { return short_idle_; }
   void must_ack(uint32_t id) {
@@ -543,7 +562,7 @@ class EngineCore {
   }
 
   void enter_active(uint32_t id, Peer& peer) {
-    if (peer.is_active) return;
+    if (peer.is_active || peer.is_gone) return;
     peer.is_active = true;
     active_.append(peers_, id);
   }
@@ -734,16 +753,17 @@ class EngineCore {
     }
     const uint32_t ahead = (packet.place.message - channel.consumed) % kMessageNumbers;
     const bool is_full = packet.length_bytes == peer.data_bytes;
-    if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
+    if (packet.length_bytes > peer.data_bytes) return {Verdict::kStray};
+    if (packet.is_last ? packet.backlog != 0 : !is_full) return {Verdict::kStray};
     if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
     if (packet.is_short && !is_all_of_short(packet)) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
-    const uint64_t end_bytes = find_end_bytes(peer, packet);
+    const uint64_t least_bytes = find_least_bytes(peer, packet);
     if (message.state == ReceiveState::kPosted) [[likely]] {
-      if (contradicts(message, packet, end_bytes)) return {Verdict::kStray};
-      if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};
+      if (contradicts(message, packet, least_bytes)) return {Verdict::kStray};
+      if (least_bytes > message.room_bytes) return {Verdict::kTooLong, id};
       return {choose_verdict(packet), id};
     }
     if (message.state == ReceiveState::kFree && !is_before(channel.consumed + ahead, channel.next)) {
@@ -751,7 +771,7 @@ class EngineCore {
       begin_receive(message, channel_id, channel.consumed + ahead);
       return {choose_verdict(packet), id};
     }
-    if (message.state != ReceiveState::kParked || contradicts(message, packet, end_bytes))
+    if (message.state != ReceiveState::kParked || contradicts(message, packet, least_bytes))
       return {Verdict::kStray};
     return {may_park(peer, packet) ? choose_verdict(packet) : Verdict::kRefused, id};
   }
@@ -764,21 +784,22 @@ class EngineCore {
     if (packet.took_credit) ++peer.eager_settled;
     return {Verdict::kDropped};
   }
-  // Where its bytes end in the message.
-  static uint64_t find_end_bytes(const Peer& peer, const InPacket& packet) {
-    return uint64_t{packet.place.index} * peer.data_bytes + packet.length_bytes;
+  // So many bytes its message has at least; as many if it is the last.
+  static uint64_t find_least_bytes(const Peer& peer, const InPacket& packet) {
+    const uint64_t before = uint64_t{packet.place.index + packet.backlog} * peer.data_bytes;
+    return before + (packet.backlog != 0 ? 1 : packet.length_bytes);
   }
   static Verdict choose_verdict(const InPacket& packet) {
     return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
   }
   // The last packet says how many there are, each other how many come behind it. Wishes have no numbers: what
   // a late one says of an earlier message contradicts nothing.
-  static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t end_bytes) {
+  static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t least_bytes) {
     const uint32_t end = packet.place.index + 1;
     if (message.received != 0 && message.is_short != packet.is_short) return true;  // its pages are of a kind
     if (message.total != 0)
       return end + packet.backlog > message.total || (packet.is_last && end != message.total);
-    return packet.is_last && (message.received >= end || message.bytes > end_bytes);
+    return packet.is_last && (message.received >= end || message.bytes > least_bytes);
   }
   bool may_park(const Peer& peer, const InPacket& packet) const {
     const PageBudget& budget = packet.is_short ? short_budget_ : budget_;
@@ -789,11 +810,10 @@ class EngineCore {
       receives_.rings.give_back(std::exchange(channel.ring, kNoObject));
   }
   // True: it was the last that was missing.
-  [[gnu::always_inline]] bool take_packet(uint32_t id, const InPacket& packet) {
+  [[gnu::always_inline]] bool take_packet(uint32_t peer_id, Peer& peer, uint32_t id, const InPacket& packet) {
     ReceiveMessage& message = receives_[id];
-    Peer& peer = peers_[receive_channels_[message.channel].peer];
-    if (message.received++ < message.granted) --outstanding_;
-    message.bytes = std::max(message.bytes, find_end_bytes(peer, packet));
+    grants_.note_arrival(message, peer.grants);
+    message.bytes = std::max(message.bytes, find_least_bytes(peer, packet));
     const uint32_t wanted = packet.place.index + 1 + packet.backlog, pages = packet.length_bytes != 0 ? 1 : 0;
     if (wanted > message.wanted) message.wanted = wanted;
     if (packet.is_last) {
@@ -815,7 +835,7 @@ class EngineCore {
       return true;
     }
     if (message.granted != 0) settle_eager(peer, message);
-    if (message.granted < message.wanted) want_grants(id, message);
+    if (message.granted < message.wanted && !message.is_wanting) want_grants(peer_id, peer, id, message);
     return false;
   }
 
@@ -910,59 +930,43 @@ class EngineCore {
  private:
   // --- Grants.
 
-  void want_grants(uint32_t id, ReceiveMessage& message) {
-    if (message.is_in_demand || message.granted >= message.wanted || message.state != ReceiveState::kPosted)
-      return;
-    message.is_in_demand = true;
-    demand_.append(receives_, id);
+  friend Grants;
+  auto& receives() { return receives_; }
+  uint32_t peer_of(const ReceiveMessage& message) const { return receive_channels_[message.channel].peer; }
+  GrantAccount& account(uint32_t peer) { return peers_[peer].grants; }
+  uint32_t count_grantable(uint32_t outstanding) {
+    return budget_.count_grantable(outstanding, port().live_rails());
+  }
+  void note_granted(uint32_t id, ReceiveMessage& message) {
+    settle_eager(peers_[receive_channels_[message.channel].peer], message);
+    announce(id, message);
+  }
+  // Its sender has stopped: pages that wait for the rest of it are not held for that.
+  void note_taken_back(uint32_t id, ReceiveMessage&) { evacuate(id); }
+
+  void want_grants(uint32_t peer_id, Peer& peer, uint32_t id, ReceiveMessage& message) {
+    if (message.granted >= message.wanted || message.state != ReceiveState::kPosted || peer.is_gone) return;
+    grants_.want(*this, id, message, peer_id, peer.grants);
   }
   // Not served any more, nothing awaited.
   void withdraw(ReceiveMessage& message, uint32_t id) {
-    if (std::exchange(message.is_in_demand, false)) {
-      if (turn_ == id) turn_ = message.demand.next;
-      demand_.remove(receives_, id);
-    }
-    outstanding_ -= message.outstanding();
-    message.granted = std::min(message.granted, message.received);
+    grants_.withdraw(*this, id, message);
     if (message.told != Told::kAll) {
       Peer& peer = peers_[receive_channels_[message.channel].peer];
       take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);
       message.told = Told::kAll;
     }
   }
-  // A quantum each to the first few messages in turn: a message keeps its place until it has all. So few have
-  // pages at a time, and all get their share over time.
   [[gnu::noinline]] void serve() {
-    const uint32_t live = port().live_rails();
-    uint32_t room = budget_.count_grantable(outstanding_, live);
-    while (room != 0 && !demand_.is_empty()) {
-      if (turn_ == kNoObject || served_ >= options_.served_messages) turn_ = demand_.first(), served_ = 0;
-      const uint32_t id = turn_;
-      ReceiveMessage& message = receives_[id];
-      const uint32_t wish = std::min(options_.pages.quantum, message.wanted - message.granted);
-      if (room < wish && outstanding_ != 0) break;  // few large grants, not many small ones
-      const uint32_t more = std::min(wish, room);
-      const uint32_t before = message.outstanding();
-      message.granted += more;
-      outstanding_ += message.outstanding() - before;
-      room = budget_.count_grantable(outstanding_, live);
-      turn_ = message.demand.next;
-      ++served_;
-      if (message.granted == message.wanted) {
-        message.is_in_demand = false;
-        demand_.remove(receives_, id);
-        --served_;
-      }
-      settle_eager(peers_[receive_channels_[message.channel].peer], message);
-      announce(id, message);
-    }
-    if (!demand_.is_empty() && outstanding_ < credits_ && budget_.moving() == 0) evacuate();
+    grants_.serve(*this, port().now_ns());
+    if (grants_.is_any_wanted() && grants_.outstanding() < credits_ && budget_.moving() == 0) evacuate();
   }
   // Packets wait for pages: what posted receives hold is copied, the oldest first, until something moves.
   [[gnu::cold, gnu::noinline]] void evacuate() {
-    for (uint32_t id = demand_.first(); id != kNoObject && budget_.moving() == 0;
-         id = receives_[id].demand.next)
+    grants_.for_each_wanting(*this, [this](uint32_t id) {
       evacuate(id);
+      return budget_.moving() == 0;
+    });
   }
   void evacuate(uint32_t id) {
     ReceiveMessage& message = receives_[id];
@@ -995,7 +999,7 @@ class EngineCore {
     for (Peer::Chain rest = std::exchange(chain, {}); rest.first != kNoObject;)
       if (const uint32_t id = take_first(rest); id != taken) append(chain, id);
   }
-  void absorb_wish(Peer& peer, const Wish& wish) {
+  void absorb_wish(uint32_t peer_id, Peer& peer, const Wish& wish) {
     if (wish.channel >= peer.receive_channels.size()) return;
     const uint32_t channel_id = peer.receive_channels[wish.channel];
     if (channel_id == kNoObject || wish.packets == 0 || wish.packets >= kMaxPacketIndex) return;
@@ -1009,10 +1013,12 @@ class EngineCore {
       begin_receive(message, channel_id, number);
     }
     if (message.state > ReceiveState::kPosted) return;
-    if (message.total == 0) message.wanted = std::max(message.wanted, wish.packets);
-    if (message.state != ReceiveState::kPosted) return;
+    const bool is_posted = message.state == ReceiveState::kPosted;
+    const uint32_t most = is_posted ? count_packets(peer, message.room_bytes) : kMaxPacketIndex;
+    if (message.total == 0) message.wanted = std::max(message.wanted, std::min(wish.packets, most));
+    if (!is_posted) return;
     if (message.outstanding() != 0) announce(id, message);  // which the sender does not know
-    want_grants(id, message);
+    want_grants(peer_id, peer, id, message);
   }
 
   // --- Acknowledgements.
@@ -1368,6 +1374,7 @@ class EngineCore {
 
   const EngineOptions options_;
   const uint32_t credits_;
+  Grants grants_;
   std::array<uint32_t, kMaxEngineRails> paths_of_rail_{};
   PageBudget budget_, short_budget_;
   Slabs<Peer, 4> peers_;
@@ -1380,11 +1387,8 @@ class EngineCore {
   TimerWheel wheel_;
   LinkedList<ActiveLink> active_;
   LinkedList<AckLink> acks_;
-  LinkedList<DemandLink> demand_;
-  uint32_t turn_ = kNoObject, served_ = 0;  // whose turn in demand_ it is, how many had theirs
-  uint32_t outstanding_ = 0;                // packets granted and not here
-  uint32_t idle_ = 0, short_idle_ = 0;      // pages
-  uint32_t control_draw_ = 0;               // of a linear congruential generator: its upper bits
+  uint32_t idle_ = 0, short_idle_ = 0;  // pages
+  uint32_t control_draw_ = 0;           // of a linear congruential generator: its upper bits
 };
 
 }  // namespace verbena::protocol::datagram

@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "protocol/datagram/grants.h"
 #include "protocol/datagram/loss_times.h"
 #include "protocol/datagram/packet.h"
 #include "protocol/datagram/packet_window.h"
 #include "protocol/datagram/page_budget.h"
 #include "protocol/datagram/path_table.h"
+#include "protocol/datagram/receive_message.h"
 #include "protocol/datagram/send_guard.h"
 #include "protocol/datagram/slab.h"
 #include "protocol/datagram/timer_wheel.h"
@@ -112,9 +114,10 @@ class RecordTable {
 
 struct EngineOptions {
   uint32_t rails = 1;
-  uint32_t window_packets = 256;  // of a peer, under way
-  uint32_t eager_packets = 8;     // of a peer, beyond its grants
-  uint32_t served_messages = 8;   // that are granted packets in turn
+  uint32_t window_packets = 256;          // of a peer, under way
+  uint32_t eager_packets = 8;             // of a peer, beyond its grants
+  uint32_t served_peers = 8;              // that are granted packets in turn, for a message each
+  int64_t grant_patience_ns = 2'000'000;  // a grant that brings nothing for so long is taken back
   uint32_t ack_packets = 16;
   int64_t packet_ns = 83;  // a full packet's time on the link
   PageSettings pages{};    // with credits and quantum
@@ -137,43 +140,6 @@ struct EngineOptions {
 
 // --- The receiving side.
 
-enum class ReceiveState : uint8_t {
-  kFree,
-  kParked,  // packets or a wish came before the receive
-  kPosted,
-  kMoving,  // all are here, some are still being copied
-  kDone,    // in its place or the GPU's; the caller may have been told
-};
-
-struct ReceiveMessage {
-  uint64_t room_bytes = 0;
-  uint64_t bytes = 0;  // up to the end of the farthest packet that is here
-  uint32_t number = 0;
-  uint32_t channel = 0;
-  uint32_t received = 0;  // packets
-  uint32_t total = 0;     // packets; 0 until the last one says so
-  uint32_t wanted = 0;    // packets, as far as the sender has said
-  uint32_t granted = 0;
-  uint32_t held = 0;        // pages
-  uint32_t moving = 0;      // pages
-  uint32_t lent = 0;        // pages
-  uint32_t eager = 0;       // packets whose eager credits are not free again
-  uint32_t most_pages = 0;  // that may be lent: what its slot describes; 0: it is copied
-  ReceiveState state = ReceiveState::kFree;
-  bool is_copied = false;  // instead of lent, by choice or for want of pages
-  bool is_short = false;   // all of it, one packet, came in a short page
-  bool is_in_demand = false;
-  enum class Told : uint8_t {
-    kAll,
-    kNot,
-    kOnce
-  } told = Told::kAll;             // of its grant: to be told once more, twice
-  ListLink demand;                 // receives whose sender wants more grants
-  uint32_t next_told = kNoObject;  // in the peer's chain for that
-
-  uint32_t outstanding() const { return granted > received ? granted - received : 0; }
-};
-
 using ReceiveRing = std::array<ReceiveMessage, kRing>;
 
 struct ReceiveChannel {
@@ -191,9 +157,6 @@ struct ReceiveChannel {
 struct StateLink {
   static ListLink& of(SendMessage& message) { return message.link; }
   static ListLink& of(SendRecord& record) { return record.link; }
-};
-struct DemandLink {
-  static ListLink& of(ReceiveMessage& message) { return message.demand; }
 };
 
 struct Peer;
@@ -278,6 +241,7 @@ struct Peer {
     uint32_t first = kNoObject, last = kNoObject;
   } not_told, told_once;
   uint8_t data_path = kPaths;  // of the newest data packet
+  GrantAccount grants;
 
   // Both.
   TimerLink timer;

@@ -78,6 +78,7 @@ bool takes_gpu_pages(const Nic& nic, bool unpacks) {
 // queue of a network, and a packet takes what the CPU needs for it.
 void fit_software(EngineOptions& options) {
   options.packet_ns = 20'000;
+  options.grant_patience_ns = 80'000'000;
   options.pages.credits = 1024;
   options.window_packets = RecordTable::kMost - 128;
   options.loss = {
@@ -1097,8 +1098,9 @@ std::string Engine::describe() const {
   base::append(
       text,
       "  pages: %u held, %u parked, %u lent, %u being copied, %u idle of %u; %u packets granted and not "
-      "here\n",
-      pages.held(), pages.parked(), pages.lent(), pages.moving(), idle(), pages.pages(), outstanding());
+      "here, %llu grants taken back from peers that did not send\n",
+      pages.held(), pages.parked(), pages.lent(), pages.moving(), idle(), pages.pages(), outstanding(),
+      static_cast<unsigned long long>(grants().taken_back()));
   const protocol::datagram::PageBudget& shorts = short_budget();
   if (shorts.pages() != 0)
     base::append(text, "  short pages: %u parked, %u being copied, %u idle of %u\n", shorts.parked(),

@@ -631,7 +631,7 @@ TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
   post(kFullBytes);
   left.send(channel, 2 * kFullBytes);
   left.pump();
-  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTooLong) << "it says what comes behind it";
   EXPECT_EQ(deliver(right, here, left.out[1]), Verdict::kTooLong);
   left.out.clear();
   left.send(channel, 2 * kFullBytes);
@@ -651,14 +651,42 @@ TEST_F(EngineCoreTest, ALatePacketOfAMessageMustFitItsReceive) {
   EXPECT_TRUE(right.is_too_long(receive)) << "the last one is parked, the first one lost";
 }
 
+// A packet says how many come behind it, but not how long the last one is.
 TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
   left.send(channel, 8 * kFullBytes);
   left.pump();
   ASSERT_EQ(left.out.size(), 8U);
   EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
-  const uint32_t receive = right.post(receiving, kFullBytes, 0);
+  const uint32_t receive = right.post(receiving, 8 * kFullBytes - 1, 0);
   EXPECT_FALSE(right.is_too_long(receive));
   EXPECT_EQ(deliver(right, here, left.out[7]), Verdict::kTooLong);
+}
+
+TEST_F(EngineCoreTest, AMessageThatIsParkedIsTooLongByItsFirstPacket) {
+  left.send(channel, 8 * kFullBytes);
+  left.pump();
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_TRUE(right.is_too_long(right.post(receiving, 7 * kFullBytes, 0)));
+}
+
+// The packets that fit would be granted, and no other: the sender's wish says nothing that can be relied on.
+TEST_F(EngineCoreTest, AMessageIsTooLongThoughAllThatIsGrantedFits) {
+  run();
+  for (int i = 0; i < 8; ++i) left.send(channel, 10);  // no eager packet is left for the next
+  const uint32_t next = left.send(channel, 40 * kFullBytes);
+  run(2'000'000);
+  for (int i = 0; i < 8; ++i) post(10);
+  EXPECT_FALSE(right.is_too_long(post(20 * kFullBytes)));
+  bool is_told = false;
+  left.pump();
+  for (int i = 0; i < 100 && !is_told; ++i) {
+    pass_time(50'000);
+    exchange(right, left, there, {});
+    for (const Datagram& datagram : std::exchange(left.out, {}))
+      is_told |= deliver(right, here, datagram) == Verdict::kTooLong;
+  }
+  EXPECT_TRUE(is_told);
+  EXPECT_NE(left.send_message(next).state, SendState::kDone);
 }
 
 TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
@@ -727,11 +755,12 @@ TEST_F(EngineCoreTest, AMessageHasFewerPacketsThanAGrantCanName) {
 
 // Of a message that had the same number before.
 TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
-  const uint32_t receive = post(4 * kFullBytes);
+  const uint32_t receive = post(100 * kFullBytes);
   const Wish wish{0, 0, 5'000};
   right.on_request(here, {&wish, 1});
   right.pump();
   EXPECT_GT(right.outstanding(), 4U);
+  EXPECT_LE(right.outstanding(), 100U) << "there is no room for more";
   left.send(channel, 4 * kFullBytes);
   left.pump();
   const auto packets = std::exchange(left.out, {});
@@ -742,6 +771,65 @@ TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
   for (int i = 0; i < 3; ++i) deliver(right, here, packets[static_cast<size_t>(i)]);
   EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
   EXPECT_EQ(right.outstanding(), 0U);
+}
+
+// For no bytes at all it may have a packet.
+TEST_F(EngineCoreTest, AWishIsGrantedNoMoreThanTheReceiveHasRoomFor) {
+  for (uint16_t number = 0; number < 8; ++number) {
+    const Wish wish{0, number, kMaxPacketIndex - 1};
+    right.on_request(here, {&wish, 1});
+  }
+  for (int i = 0; i < 4; ++i) post(8);  // after the wish, and
+  right.pump();
+  EXPECT_EQ(right.outstanding(), 4U);
+  for (int i = 0; i < 4; ++i) post(0);
+  const Wish again{0, 2, kMaxPacketIndex - 1};  // before it
+  right.on_request(here, {&again, 1});
+  right.pump();
+  EXPECT_EQ(right.outstanding(), 8U);
+}
+
+// A peer that is given up leaves nothing that others would miss.
+TEST_F(EngineCoreTest, GrantsAndPagesOfAGivenUpPeerAreTheOthers) {
+  const uint32_t receive = post(200 * kFullBytes);
+  left.send(channel, 200 * kFullBytes);
+  left.pump();
+  exchange(left, right, here, {});
+  right.pump();
+  ASSERT_GT(right.outstanding(), 0U);
+  ASSERT_EQ(right.budget().held(), 8U);
+  right.mute_peer(here);
+  EXPECT_EQ(right.outstanding(), 0U);
+  EXPECT_EQ(right.budget().held(), 0U) << "they are copied";
+  EXPECT_FALSE(right.grants().is_any_wanted());
+  const uint32_t other = right.add_peer(~0U, kFullBytes);
+  right.open_receive(other, 0);
+  ASSERT_EQ(right.peer(other).receive_channels.size(), 1U);
+  post_on(right.peer(other).receive_channels[0], 100 * kFullBytes);
+  const Wish wish{0, 0, 100};
+  right.on_request(other, {&wish, 1});
+  right.pump();
+  EXPECT_GT(right.outstanding(), 50U);
+  EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kPosted);
+}
+
+TEST_F(EngineCoreTest, NothingIsSentToAGivenUpPeer) {
+  post(200 * kFullBytes);
+  left.send(channel, 200 * kFullBytes);
+  run(100'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kAck; });
+  for (int i = 0; i < 20; ++i) left.send(channel, 10);
+  left.room = 0;
+  left.pump();
+  ASSERT_TRUE(left.has_packets_to_send());
+  left.mute_peer(there);
+  left.room = 1;
+  left.out.clear();
+  EXPECT_FALSE(left.has_packets_to_send());
+  for (int i = 0; i < 100; ++i) pass_time(1'000'000);
+  EXPECT_TRUE(left.out.empty());
+  left.close_send(channel);
+  left.pump();
+  EXPECT_TRUE(left.out.empty());
 }
 
 TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {

@@ -1,7 +1,7 @@
 """What plant_faults.py plants in the engines' core, and the tests that have to go red."""
 
 HEADERS = "datagram"
-TESTS = ["departures_test", "engine_core_test", "loss_times_test", "packet_test", "packet_window_test", "page_budget_test",
+TESTS = ["departures_test", "engine_core_test", "grants_test", "loss_times_test", "packet_test", "packet_window_test", "page_budget_test",
          "path_table_test", "simulation_test", "slab_test", "timer_wheel_test"]
 SOURCES = [f"tests/protocol/datagram/{name}.cc" for name in TESTS] + [
     f"tests/protocol/datagram/simulation/{name}.cc" for name in ("fabric", "scenario", "small_world", "world")]
@@ -25,7 +25,7 @@ FAULTS = {
     "only the first wishes are repeated": (
         "engine_core.h", "peer.wish_turn = is_round_over ? 0 : peer.wish_turn + kMaxWishesPerRequest;", "peer.wish_turn = 0;"),
     "nothing is evacuated": (
-        "engine_core.h", "if (!demand_.is_empty() && outstanding_ < credits_ && budget_.moving() == 0) evacuate();", ""),
+        "engine_core.h", "if (grants_.is_any_wanted() && grants_.outstanding() < credits_ && budget_.moving() == 0) evacuate();", ""),
     "the GPU is lent all pages": ("page_budget.h", "return lent_ + count + reserve_ <= pages_;", "return lent_ + count <= pages_;"),
     "grants do not look at pages": (
         "page_budget.h", "least = std::min(least, posted - std::min(posted, taken));", "least = std::min(least, posted + taken);"),
@@ -45,8 +45,8 @@ FAULTS = {
     "eager credits of a complete message are not free again": (
         "engine_core.h", "      settle_eager(peer, message);\n      return true;\n", "      return true;\n"),
     "eager credits of a granted message are not free again": (
-        "engine_core.h", "      settle_eager(peers_[receive_channels_[message.channel].peer], message);\n      announce(id, message);",
-        "      announce(id, message);"),
+        "engine_core.h", "    settle_eager(peers_[receive_channels_[message.channel].peer], message);\n    announce(id, message);",
+        "    announce(id, message);"),
     "an eager packet counts twice": (
         "packet_window.h", "return (bits_ >> ahead & 1) != 0 ? ReceiveWindow::Arrival::kDuplicate : ReceiveWindow::Arrival::kNew;",
         "return ReceiveWindow::Arrival::kNew;"),
@@ -78,20 +78,50 @@ FAULTS = {
     "no path ever rests": (
         "path_table.h", "if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;", "return false;"),
     "a trial is many packets": ("path_table.h", "tried_ |= 1U << path;  // no second packet before this one's fate is known", ""),
-    "every message is served at once": ("engine_core.h", "turn_ == kNoObject || served_ >= options_.served_messages", "turn_ == kNoObject"),
-    "one message is served until it is done": ("engine_core.h", "      turn_ = message.demand.next;\n      ++served_;", "      ++served_;"),
+    "every peer has turns at once": (
+        "grants.h", "turns.next == kNoObject || turns.served >= settings_.served_peers", "turns.next == kNoObject"),
+    "one message is served until it is done": ("grants.h", "      turns.next = account.turns[length_class].next;\n", "      turns.next = peer;\n"),
+    "messages of all lengths have turns together": (
+        "grants.h", "return std::min((digits + 1) / 2, kLengthClasses - 1);", "return std::min(digits, 0U);"),
+    "a peer may hold everything": (
+        "grants.h", "    if (account.outstanding == 0) return false;", "    if (account.outstanding <= outstanding_) return false;"),
+    "the last quantum is anybody's": (
+        "grants.h", "if (account.outstanding + more <= share && left >= settings_.quantum) return false;",
+        "if (account.outstanding + more <= share) return false;"),
+    "a peer alone has a share, too": (
+        "grants.h", "return account.outstanding != outstanding_ || wanting_peers_ != 1;  // others have some, or want some", "return true;"),
+    "a peer that has its share keeps others from their turns": (
+        "grants.h", "        if (++refused[length_class] >= turns.size) left.remove(length_class);\n        continue;", "        return;"),
+    "grants that bring nothing stay": ("grants.h", "if (has_been_idle(message, account)) take_back(owner, id, message, account);", ""),
+    "a packet does not end doubts": ("grants.h", "[[unlikely]]\n      trust(message, account);", "[[unlikely]] {\n    }"),
+    "what is in doubt is granted like anything": (
+        "grants.h", "const bool is_trial = account.is_doubted || message.is_doubted;", "const bool is_trial = false;"),
+    "all that is in doubt is tried at once": (
+        "grants.h", "return account.tried != kNoObject && owner.receives()[account.tried].outstanding() != 0;", "return false;"),
+    "a message that waits behind others of its peer is in doubt": (
+        "grants.h", "(has_sent_others ? kIdleBehindOthers : kIdle)", "kIdle"),
+    "pages of a message whose grant is taken back are kept": (
+        "engine_core.h", "void note_taken_back(uint32_t id, ReceiveMessage&) { evacuate(id); }", "void note_taken_back(uint32_t, ReceiveMessage&) {}"),
+    "a peer that is given up keeps its grants": (
+        "engine_core.h", "        withdraw(receives_[message], message);\n        note_taken_back", "        note_taken_back"),
+    "a peer that is given up is sent to": ("engine_core.h", "    if (peer.is_active) leave_active(id);\n    forget_flight(peer);\n    peer.ack_ns", "    forget_flight(peer);\n    peer.ack_ns"),
+    "a wish is granted whatever there is room for": (
+        "engine_core.h", "message.wanted = std::max(message.wanted, std::min(wish.packets, most));", "message.wanted = std::max(message.wanted, wish.packets);"),
     "only the newest packets are told of": ("packet_window.h", "if (!is_turn_of_old_) return newest;", "return newest;"),
     "pages that were copied are lost": (
         "engine_core.h", "    budget_of(message).note_moved(pages);\n    add_idle(pages, message.is_short);", "    budget_of(message).note_moved(pages);"),
     "an arrival leaves its grant open": (
-        "engine_core.h", "if (message.received++ < message.granted) --outstanding_;", "++message.received;"),
+        "grants.h", "    if (message.received++ < message.granted) {", "    if (++message.received == 0) {"),
     "a message that is done is still to be told of": (
         "engine_core.h", "      take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);\n", ""),
     "what is parked is not counted down": ("engine_core.h", "    peer.parked -= message.received;\n", ""),
     "a second end of a message is believed": (
         "engine_core.h", "return end + packet.backlog > message.total || (packet.is_last && end != message.total);",
         "return false;"),
-    "a long message is placed beyond its receive": ("engine_core.h", "if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};", ""),
+    "a long message is placed beyond its receive": ("engine_core.h", "if (least_bytes > message.room_bytes) return {Verdict::kTooLong, id};", ""),
+    "a message that is too long is found by its last packet alone": (
+        "engine_core.h", "return before + (packet.backlog != 0 ? 1 : packet.length_bytes);",
+        "return before - uint64_t{packet.backlog} * peer.data_bytes + packet.length_bytes;"),
     "the window does not count what is sent again": (
         "engine_core.h", "if (where == SendRecord::Where::kFlight && !record.took_credit) ++peer.in_flight;",
         "if (where == SendRecord::Where::kFlight && !record.took_credit && record.tries == 0) ++peer.in_flight;"),

@@ -2,6 +2,7 @@
 // the goodput that the design is for is reached. Virtual time: how fast the machine is does not matter.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -87,6 +88,40 @@ TEST(DatagramSimulation, APathThatDiesIsLeftAtOnce) {
   for (size_t bin = dead_bin + 5; bin < report.bins.size(); ++bin)
     EXPECT_GE(report.bins[bin], 0.97) << (bin - dead_bin) * 20 << " us after it";
   EXPECT_GT(report.swallowed, 0U) << "it did die";
+}
+
+// With messages announced, and while it is not known that they have stopped.
+TEST(DatagramSimulation, HostsThatStopForGoodTakeNothingFromTheOthers) {
+  const std::string fault = " fault=hosts fault_ns=2e6 warm_ns=2e6 run_ns=10e6 bin_ns=1e5";
+  for (const char* const who : {"senders=16 stopped=1", "senders=16 stopped=4", "senders=2 stopped=1"}) {
+    const Report report = expect({("name=incast " + (who + fault)).c_str(), 0.98, 0});
+    EXPECT_GE(*std::min_element(report.bins.begin() + 20, report.bins.end()), 0.9) << who;
+  }
+  // So many leave little until their grants are taken back.
+  const Report report = expect({("name=incast senders=16 stopped=15" + fault).c_str(), 0.4, 0});
+  EXPECT_GE(*std::min_element(report.bins.begin() + 20, report.bins.end()), 0.1);
+  EXPECT_GE(*std::min_element(report.bins.begin() + 85, report.bins.end()), 0.9);
+}
+
+// 64 KiB beside eight senders of 64 MiB: a line's time for what is granted already, and its own.
+TEST(DatagramSimulation, AShortMessageWaitsForNoLongOne) {
+  Scenario scenario;
+  World world(scenario.shape, scenario.temper, scenario.host, scenario.engine, 1);
+  Flow flow;
+  flow.bytes = 64 << 20;
+  for (flow.source = 1; flow.source <= 8; ++flow.source) world.add_flow(flow);
+  flow.bytes = 64 << 10;
+  flow.depth = 1;
+  const uint32_t brief = world.add_flow(flow);
+  int64_t longest_ns = 0;
+  world.on_received = [&](uint32_t id, uint64_t number) {
+    if (id == brief)
+      longest_ns = std::max(longest_ns, world.now_ns() - world.flow(id).began_ns[number % kRing]);
+  };
+  for (uint32_t f = 0; f < world.flows(); ++f) world.fill(f);
+  world.run(10'000'000);
+  EXPECT_GE(world.flow(brief).received, 100U);
+  EXPECT_LE(longest_ns, 200'000);
 }
 
 TEST(DatagramSimulation, ADeadRailIsDeadPaths) {

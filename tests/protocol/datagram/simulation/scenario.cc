@@ -46,10 +46,12 @@ void plan_fault(World& world, const Scenario& scenario) {
     return;
   }
   const std::string fault = scenario.fault;
-  const auto act = [&world, &fabric, fault](bool is_rerouted) {
+  const uint32_t stopped = scenario.stopped_hosts;
+  const auto act = [&world, &fabric, fault, stopped](bool is_rerouted) {
     if (fault == "spine") fabric.set_spine(0, 0, 0, true, is_rerouted);
     if (fault == "rail") fabric.set_host(0, 0, true);
     if (fault == "slow") fabric.slow_leaf_link(0, 0, 0, 10);
+    for (uint32_t host = 1; fault == "hosts" && host <= stopped; ++host) world.stop_host(host, kNeverNs);
   };
   world.at(scenario.fault_ns, [act] { act(false); });
   if (scenario.reroute_ns != 0) world.at(scenario.fault_ns + scenario.reroute_ns, [act] { act(true); });
@@ -143,6 +145,7 @@ std::string Scenario::read(const std::string& text) {
   field("seed", seed), field("senders", senders), field("hosts", hosts), field("bytes", message_bytes);
   field("depth", depth), field("warm_ns", warm_ns), field("run_ns", run_ns), field("steps", steps);
   field("fault_ns", fault_ns), field("reroute_ns", reroute_ns), field("links", failing_links);
+  field("stopped", stopped_hosts);
   field("bin_ns", bin_ns);
   field("leaf_hosts", shape.hosts_per_leaf), field("leaves", shape.leaves_per_pod), field("pods", shape.pods);
   field("spines", shape.spines), field("cores", shape.cores_per_spine), field("planes", shape.planes);
@@ -155,7 +158,7 @@ std::string Scenario::read(const std::string& text) {
       field("consume_ns", host.consume_ns);
   field("credits", engine.pages.credits), field("quantum", engine.pages.quantum),
       field("eager", engine.eager_packets);
-  field("window", engine.window_packets), field("paths", host.paths), field("served", engine.served_messages);
+  field("window", engine.window_packets), field("paths", host.paths), field("served", engine.served_peers);
   field("acks", engine.ack_packets), field("late_ns", engine.late_ns);
   while (words >> word) {
     const size_t at = word.find('=');

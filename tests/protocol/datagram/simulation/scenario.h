@@ -26,9 +26,11 @@ struct Scenario {
   uint64_t steps = 8;           // ring, tree: of each host
   // At fault_ns something dies: a spine, a plane's link to host 0, or a link gets slow.
   int64_t fault_ns = 0;
-  std::string fault;           // spine, rail, slow, links (a share of all leaf links, dead for a while)
+  // spine, rail, slow, links (a share of all leaf links, dead for a while), hosts (stop for good)
+  std::string fault;
   int64_t reroute_ns = 0;      // until switches choose around it; 0: never
   uint32_t failing_links = 0;  // links: how many in all
+  uint32_t stopped_hosts = 1;  // hosts: the first ones that send
   int64_t bin_ns = 20'000;     // of the goodput over time
 
   // The problem with a word of the text; empty if there is none.

@@ -39,7 +39,7 @@ Draw draw(Random& random) {
   drawn.host.data_bytes = pick({896, 1920, 3968});
   drawn.engine.eager_packets = pick({1, 8, 8, 32});
   drawn.engine.window_packets = pick({8, 64, 256});
-  drawn.engine.served_messages = pick({1, 8});
+  drawn.engine.served_peers = pick({1, 8});
   drawn.host.paths = std::max(drawn.shape.planes, pick({1, 8, 32}));
   drawn.engine.silence_ns = 60'000'000'000;
   drawn.host.short_pages = drawn.shape.planes * pick({0, 0, 2, 16, 256});
@@ -54,7 +54,7 @@ std::string run_small(uint64_t seed) {
   const Draw drawn = draw(random);
   World world(drawn.shape, drawn.temper, drawn.host, drawn.engine, seed);
   const uint32_t hosts = drawn.shape.hosts(), flows = random.between(1, 12);
-  uint64_t left = 0, hoarded = 0;
+  uint64_t left = 0;
   const bool may_hoard = random.happens(30);
   for (uint32_t f = 0; f < flows; ++f) {
     Flow flow;
@@ -66,7 +66,6 @@ std::string run_small(uint64_t seed) {
     flow.depth = random.between(1, kRing);
     flow.limit = random.between(1, 60);
     flow.hoards = may_hoard && random.happens(30);
-    (flow.hoards ? hoarded : left) += flow.limit;
     world.add_flow(flow);
   }
   for (uint32_t f = 0; f < flows; ++f) world.fill(f);
@@ -80,28 +79,45 @@ std::string run_small(uint64_t seed) {
              [&world] { world.fabric().set_spine(0, 0, 0, true, false); });
     world.at(20'000'000, [&world] { world.fabric().set_spine(0, 0, 0, false, false); });
   }
-  // First those whose GPU gives pages back, then all.
-  const auto are_others_done = [&] {
-    for (uint32_t f = 0; f < flows; ++f)
-      if (!world.flow(f).hoards && world.flow(f).received < world.flow(f).limit) return false;
+  const uint32_t stopped = random.happens(25) ? random.between(0, hosts - 1) : kNoObject;
+  if (stopped != kNoObject)
+    world.at(static_cast<int64_t>(random.next() % 2'000'000),
+             [&world, stopped] { world.stop_host(stopped, kNeverNs); });
+  const auto is_of_stopped = [&](const Flow& flow) {
+    return flow.source == stopped || flow.target == stopped;
+  };
+  for (uint32_t f = 0; f < flows; ++f) left += is_of_stopped(world.flow(f)) ? 0 : world.flow(f).limit;
+  // First those whose GPU gives pages back, then all; but those of a host that has stopped for good.
+  const auto are_done = [&](bool with_hoarders) {
+    for (uint32_t f = 0; f < flows; ++f) {
+      const Flow& flow = world.flow(f);
+      if (!is_of_stopped(flow) && (with_hoarders || !flow.hoards) && flow.received < flow.limit) return false;
+    }
     return true;
   };
-  const auto are_all_done = [&] { return world.totals().messages == left + hoarded; };
+  const auto are_others_done = [&] { return are_done(false); };
+  const auto are_all_done = [&] { return are_done(true); };
   world.run(kPatienceNs, are_others_done);
   if (!are_others_done())
     return "seed " + std::to_string(seed) + ": others stand still while a GPU keeps pages";
   world.stop_hoarding();
   world.run(world.now_ns() + kPatienceNs, are_all_done);
-  // What is under way still: acknowledgements, copies, receives that the GPU has.
-  world.run(world.now_ns() + 3'000'000'000);
+  // What is under way still: acknowledgements, copies, receives that the GPU has. The host that has stopped
+  // is given up meanwhile.
+  world.run(world.now_ns() + (stopped == kNoObject ? 3'000'000'000 : 2 * drawn.engine.silence_ns));
+  if (stopped != kNoObject) {
+    for (uint32_t f = 0; f < flows; ++f)
+      if (is_of_stopped(world.flow(f))) world.close_flow(f);
+    world.run(world.now_ns() + 1'000'000'000);
+  }
   std::string problem;
   if (!are_all_done())
-    problem += " " + std::to_string(world.totals().messages) + " of " + std::to_string(left + hoarded) +
-               " messages came;";
+    problem +=
+        " " + std::to_string(world.totals().messages) + " of " + std::to_string(left) + " messages came;";
   if (world.totals().wrong != 0)
     problem += " packets at a wrong place: " + std::to_string(world.totals().wrong) + ";";
-  if (world.totals().silent != 0) problem += " peers given up;";
-  problem += world.find_leftovers();
+  if (world.totals().silent != 0 && stopped == kNoObject) problem += " peers given up;";
+  problem += world.find_leftovers(stopped);
   return problem.empty() ? problem : "seed " + std::to_string(seed) + ":" + problem;
 }
 

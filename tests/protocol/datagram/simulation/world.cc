@@ -499,7 +499,18 @@ EngineStatistics World::sum_statistics() const {
   return sum;
 }
 
-std::string World::find_leftovers() {
+void World::close_flow(uint32_t id) {
+  const Flow& flow = flows_[id];
+  Host& source = *hosts_[flow.source];
+  Host& target = *hosts_[flow.target];
+  source.now_ns_ = target.now_ns_ = now_ns_;
+  source.close_send(flow.send_channel);
+  target.close_receive(flow.receive_channel);
+  target.forget_receive(flow.receive_channel);
+  for (Host* host : {&source, &target}) host->want_wake(std::max(now_ns_, host->busy_until_ns_));
+}
+
+std::string World::find_leftovers(uint32_t stopped) {
   std::string text;
   const auto tell = [&](uint32_t host, const char* what, uint64_t count) {
     if (count != 0 && text.size() < 400)
@@ -508,6 +519,7 @@ std::string World::find_leftovers() {
   for (const auto& host : hosts_) {
     if (host == nullptr) continue;
     const uint32_t n = host->number_;
+    if (n == stopped) continue;
     PageBudget& budget = host->budget();
     tell(n, "held", budget.held());
     tell(n, "parked", budget.parked());
@@ -526,6 +538,7 @@ std::string World::find_leftovers() {
     for (uint32_t rail = 0; rail < engine_.rails; ++rail) posted += shorts.posted(rail, PageQueue::kEager);
     if (posted != shorts.pages()) tell(n, "short pages are lost or found:", posted);
     for (const auto& [other, peer] : peer_of_[n]) {
+      if (other == stopped) continue;
       const Peer& state = host->peer(peer);
       tell(n, "in flight", state.in_flight);
       tell(n, "eager packets not acknowledged", state.eager_next - state.eager_unacked);
@@ -538,6 +551,7 @@ std::string World::find_leftovers() {
   }
   for (uint32_t f = 0; f < flows_.size(); ++f) {
     const Flow& flow = flows_[f];
+    if (flow.source == stopped || flow.target == stopped) continue;
     if (flow.received != flow.sent || flow.done != flow.sent)
       tell(flow.source, "messages open", flow.sent - std::min(flow.received, flow.done));
   }

@@ -152,7 +152,7 @@ class World {
   // Receives are posted; messages leave one by one by send_one(), the first at once if it may.
   void begin_steps(uint32_t flow, bool sends_first);
   void stop_hoarding();
-  // A host does nothing for so long.
+  // A host does nothing until then; kNeverNs: for good.
   void stop_host(uint32_t host, int64_t until_ns);
   void at(int64_t at_ns, std::function<void()> action);
   // Called for each message that has arrived: of a flow, its number.
@@ -166,8 +166,11 @@ class World {
   // In packets that have arrived, of messages that are not complete too.
   uint64_t sum_received_bytes() const { return received_bytes_; }
   uint64_t events() const { return taken_events_; }
-  // Whether every page, credit and message of every host is where it was at the start; what is not.
-  std::string find_leftovers();
+  // Both ends; what is under way of it is given up.
+  void close_flow(uint32_t flow);
+  // Whether every page, credit and message of every host is where it was at the start; what is not. But for a
+  // host that has stopped for good, and what others have under way to it.
+  std::string find_leftovers(uint32_t stopped = kNoObject);
 
   // Of hosts.
   enum EventKind : uint32_t { kFabric, kWake, kMoved, kConsume, kPost, kAction };

@@ -1,0 +1,330 @@
+// Who may send how much: receives whose senders want more grants, in turn, and how many packets are granted
+// and not here. Whether there are pages for them is page_budget.h's matter; this is about fairness, and about
+// senders that do not send.
+//
+//   turns   Peers have turns, a quantum each, for one message of theirs after the other: a few peers at a
+//   time, each
+//           until its message has all, as a message holds pages until it is complete. That is so in each
+//           class of lengths, and the classes have turns with each other: a short message waits for no long
+//           one.
+//   share   A peer holds at most kShare times what is left for all, unless it is alone; the last quantum is
+//   for one
+//           that holds nothing. So peers that stop leave something to every other, whatever they have
+//           announced.
+//   audit   A grant that brings nothing for a period is taken back: its peer may have stopped or died, or
+//   never
+//           have meant to send. The message is in doubt then, and so is its peer if nothing else of it came.
+//           A peer holds a quantum at most for what is in doubt, which ends with a packet.
+//
+// A sender does not hear that its grant was taken back. What it sends by it finds a page all the same, or is
+// lost and sent again: grants keep a receiver's queues short, and nothing that is right depends on them.
+//
+// `Owner` has the messages and their peers, and offers:
+//   receives()                          messages by number
+//   peer_of(message)                    its peer's number
+//   account(peer)                       that peer's GrantAccount
+//   count_grantable(outstanding)        packets that may be granted while so many are
+//   note_granted(id, message)           its sender is to be told
+//   note_taken_back(id, message)        it has no grant any more
+//
+// One thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <utility>
+
+#include "protocol/datagram/receive_message.h"
+#include "protocol/datagram/timer_wheel.h"
+
+namespace verbena::protocol::datagram {
+
+inline constexpr uint32_t kLengthClasses = 8;  // each of messages four times as long as the one before
+
+// Which classes have something, a bit each.
+class ClassSet {
+ public:
+  bool is_empty() const { return bits_ == 0; }
+  bool has(uint32_t length_class) const { return (bits_ >> length_class & 1) != 0; }
+  void add(uint32_t length_class) { bits_ |= 1U << length_class; }
+  void remove(uint32_t length_class) { bits_ &= ~(1U << length_class); }
+  // The first from `turn` on, and round.
+  uint32_t find(uint32_t turn) const {
+    const uint32_t ahead = bits_ & ~0U << turn;
+    return static_cast<uint32_t>(std::countr_zero(ahead != 0 ? ahead : bits_));
+  }
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+struct LinkItself {
+  static ListLink& of(ListLink& link) { return link; }
+};
+
+// What a peer holds and wants.
+struct GrantAccount {
+  uint32_t outstanding = 0;    // packets granted and not here
+  uint32_t doubts = 0;         // messages that are in doubt, and one more if the peer is
+  uint32_t given = 0;          // packets granted and not taken back, ever, wrapping
+  uint32_t audited = 0;        // of them here at the last audit
+  uint32_t tried = kNoObject;  // the message that has a grant in spite of doubt
+  bool is_doubted = false;
+  ClassSet wanting;  // classes in which it has messages
+  std::array<LinkedList<DemandLink>, kLengthClasses> messages;
+  std::array<ListLink, kLengthClasses> turns;
+
+  uint32_t arrived() const { return given - outstanding; }
+};
+
+class Grants {
+ public:
+  struct Settings {
+    uint32_t quantum = 16;
+    uint32_t served_peers = 8;        // at a time
+    int64_t patience_ns = 2'000'000;  // the period
+  };
+  explicit Grants(const Settings& settings) : settings_(settings) {}
+
+  uint32_t outstanding() const { return outstanding_; }
+  bool is_any_wanted() const { return wanting_peers_ != 0; }
+  // When audit() is due; kNeverNs while nothing is granted.
+  int64_t audit_ns() const { return audit_ns_; }
+  uint64_t taken_back() const { return taken_back_; }  // packets, ever
+
+  // A packet of the message is here.
+  [[gnu::always_inline]] void note_arrival(ReceiveMessage& message, GrantAccount& account) {
+    if (message.received++ < message.granted) {
+      --outstanding_;
+      --account.outstanding;
+    }
+    if (account.doubts != 0) [[unlikely]]
+      trust(message, account);
+  }
+
+  // It is granted less than it wants.
+  template <typename Owner>
+  void want(Owner& owner, uint32_t id, ReceiveMessage& message, uint32_t peer, GrantAccount& account) {
+    if (message.is_wanting) return;
+    const uint32_t length_class = find_class(message.wanted);
+    message.is_wanting = true;
+    message.length_class = static_cast<uint8_t>(length_class);
+    account.messages[length_class].append(owner.receives(), id);
+    if (account.wanting.is_empty()) ++wanting_peers_;
+    if (account.wanting.has(length_class)) return;
+    account.wanting.add(length_class);
+    have_turns(owner, peer, length_class);
+  }
+
+  // It wants nothing any more, nothing of it is awaited.
+  template <typename Owner>
+  void withdraw(Owner& owner, uint32_t id, ReceiveMessage& message) {
+    const uint32_t peer = owner.peer_of(message);
+    GrantAccount& account = owner.account(peer);
+    if (message.is_wanting) stop_wanting(owner, id, message, peer, account);
+    const uint32_t outstanding = message.outstanding();
+    outstanding_ -= outstanding;
+    account.outstanding -= outstanding;
+    account.given -= outstanding;
+    message.granted = std::min(message.granted, message.received);
+    if (std::exchange(message.is_granted, false)) granted_.remove(owner.receives(), id);
+    if (std::exchange(message.is_doubted, false)) [[unlikely]]
+      --account.doubts;
+    if (account.tried == id) [[unlikely]]
+      account.tried = kNoObject;
+  }
+
+  // As much as there is room for.
+  template <typename Owner>
+  void serve(Owner& owner, int64_t now_ns) {
+    ClassSet left = classes_;
+    std::array<uint32_t, kLengthClasses> refused{};  // peers in a row
+    uint32_t room = owner.count_grantable(outstanding_);
+    while (room != 0 && !left.is_empty()) {
+      const uint32_t length_class = left.find(class_turn_);
+      Turns& turns = turns_[length_class];
+      if (turns.next == kNoObject || turns.served >= settings_.served_peers)
+        turns.next = turns.peers.first(), turns.served = 0;
+      const uint32_t peer = turns.next;
+      GrantAccount& account = owner.account(peer);
+      const uint32_t id = account.messages[length_class].first();
+      ReceiveMessage& message = owner.receives()[id];
+      const uint32_t base = std::max(message.granted, message.received);
+      const uint32_t wish = std::min(settings_.quantum, message.wanted - std::min(base, message.wanted));
+      if (room < wish && outstanding_ != 0) return;  // few large grants, not many small ones
+      const uint32_t more = std::min(wish, room);
+      turns.next = account.turns[length_class].next;
+      const bool is_trial = account.is_doubted || message.is_doubted;
+      if (has_its_share(account, more, room) || (is_trial && has_trial(owner, account))) {
+        // No more than a few peers, as each of them holds some.
+        if (++refused[length_class] >= turns.size) left.remove(length_class);
+        continue;
+      }
+      refused[length_class] = 0;
+      class_turn_ = (length_class + 1) % kLengthClasses;
+      if (account.outstanding == 0) account.audited = account.arrived();
+      message.granted = base + more;
+      outstanding_ += more;
+      account.outstanding += more;
+      account.given += more;
+      if (!message.is_granted) begin_audits(owner, id, message, now_ns);
+      if (is_trial) account.tried = id;
+      if (message.granted >= message.wanted || is_trial) {
+        stop_wanting(owner, id, message, peer, account);
+        if (account.wanting.has(length_class)) {  // its next one waits for the others' turns
+          have_no_turns(owner, peer, length_class);
+          have_turns(owner, peer, length_class);
+        }
+        if (turns.size == 0) left.remove(length_class);
+      } else {
+        ++turns.served;
+      }
+      room = owner.count_grantable(outstanding_);
+      owner.note_granted(id, message);
+    }
+  }
+
+  // visit(id) for each message that wants grants, until it is false.
+  template <typename Owner, typename Visit>
+  void for_each_wanting(Owner& owner, const Visit& visit) {
+    for (uint32_t length_class = 0; length_class < kLengthClasses; ++length_class)
+      for (uint32_t peer = turns_[length_class].peers.first(); peer != kNoObject;
+           peer = owner.account(peer).turns[length_class].next)
+        for (uint32_t id = owner.account(peer).messages[length_class].first(); id != kNoObject;
+             id = owner.receives()[id].demand.next)
+          if (!visit(id)) return;
+  }
+
+  // Once audit_ns() has come.
+  template <typename Owner>
+  void audit(Owner& owner, int64_t now_ns) {
+    for (uint32_t id = granted_.first(); id != kNoObject;) {
+      ReceiveMessage& message = owner.receives()[id];
+      const uint32_t next = message.audits.next;
+      if (message.outstanding() == 0) {
+        message.is_granted = false;
+        granted_.remove(owner.receives(), id);
+      } else {
+        GrantAccount& account = owner.account(owner.peer_of(message));
+        if (has_been_idle(message, account)) take_back(owner, id, message, account);
+      }
+      id = next;
+    }
+    for (uint32_t id = granted_.first(); id != kNoObject; id = owner.receives()[id].audits.next) {
+      GrantAccount& account = owner.account(owner.peer_of(owner.receives()[id]));
+      account.audited = account.arrived();
+    }
+    audit_ns_ = granted_.is_empty() ? kNeverNs : now_ns + settings_.patience_ns;
+  }
+  // This end was not there for a while: it does not know what would have arrived.
+  void put_off_audit(int64_t now_ns) {
+    if (audit_ns_ != kNeverNs) audit_ns_ = now_ns + settings_.patience_ns;
+  }
+
+ private:
+  static constexpr uint32_t kShare = 4;
+  // Audits without a packet: at least one period. More while its peer sends other messages, which may be
+  // first.
+  static constexpr uint8_t kIdle = 2, kIdleBehindOthers = 16;
+
+  struct Turns {
+    LinkedList<LinkItself> peers;
+    uint32_t size = 0;
+    uint32_t next = kNoObject, served = 0;  // whose turn it is, how many had theirs
+  };
+  template <typename Owner>
+  struct Links {
+    Owner& owner;
+    const uint32_t length_class;
+    ListLink& operator[](uint32_t peer) { return owner.account(peer).turns[length_class]; }
+  };
+
+  uint32_t find_class(uint32_t packets) const {
+    const auto digits = static_cast<uint32_t>(std::bit_width(packets / settings_.quantum));
+    return std::min((digits + 1) / 2, kLengthClasses - 1);
+  }
+  bool has_its_share(const GrantAccount& account, uint32_t more, uint32_t room) const {
+    const uint32_t left = room - more, share = std::max(kShare * left, 2 * settings_.quantum);
+    if (account.outstanding == 0) return false;
+    if (account.outstanding + more <= share && left >= settings_.quantum) return false;
+    return account.outstanding != outstanding_ || wanting_peers_ != 1;  // others have some, or want some
+  }
+
+  template <typename Owner>
+  static bool has_trial(Owner& owner, const GrantAccount& account) {
+    return account.tried != kNoObject && owner.receives()[account.tried].outstanding() != 0;
+  }
+
+  template <typename Owner>
+  void have_turns(Owner& owner, uint32_t peer, uint32_t length_class) {
+    Links<Owner> links{owner, length_class};
+    turns_[length_class].peers.append(links, peer);
+    ++turns_[length_class].size;
+    classes_.add(length_class);
+  }
+  template <typename Owner>
+  void have_no_turns(Owner& owner, uint32_t peer, uint32_t length_class) {
+    Links<Owner> links{owner, length_class};
+    Turns& turns = turns_[length_class];
+    if (turns.next == peer) turns.next = links[peer].next;
+    turns.peers.remove(links, peer);
+    if (--turns.size == 0) classes_.remove(length_class);
+  }
+  template <typename Owner>
+  void stop_wanting(Owner& owner, uint32_t id, ReceiveMessage& message, uint32_t peer,
+                    GrantAccount& account) {
+    const uint32_t length_class = message.length_class;
+    message.is_wanting = false;
+    account.messages[length_class].remove(owner.receives(), id);
+    if (!account.messages[length_class].is_empty()) return;
+    account.wanting.remove(length_class);
+    if (account.wanting.is_empty()) --wanting_peers_;
+    have_no_turns(owner, peer, length_class);
+  }
+  template <typename Owner>
+  void begin_audits(Owner& owner, uint32_t id, ReceiveMessage& message, int64_t now_ns) {
+    message.is_granted = true;
+    message.audited = message.received;
+    message.idle_audits = 0;
+    granted_.append(owner.receives(), id);
+    if (audit_ns_ == kNeverNs) audit_ns_ = now_ns + settings_.patience_ns;
+  }
+  static bool has_been_idle(ReceiveMessage& message, const GrantAccount& account) {
+    if (std::exchange(message.audited, message.received) != message.received) {
+      message.idle_audits = 0;
+      return false;
+    }
+    const bool has_sent_others = account.arrived() != account.audited;
+    return ++message.idle_audits >= (has_sent_others ? kIdleBehindOthers : kIdle);
+  }
+  template <typename Owner>
+  [[gnu::cold, gnu::noinline]] void take_back(Owner& owner, uint32_t id, ReceiveMessage& message,
+                                              GrantAccount& account) {
+    const bool is_peer_idle = account.arrived() == account.audited;
+    taken_back_ += message.outstanding();
+    withdraw(owner, id, message);
+    message.is_doubted = true;
+    ++account.doubts;
+    if (is_peer_idle && !std::exchange(account.is_doubted, true)) ++account.doubts;
+    owner.note_taken_back(id, message);
+  }
+  // Its peer has sent a packet of it.
+  [[gnu::cold, gnu::noinline]] static void trust(ReceiveMessage& message, GrantAccount& account) {
+    if (std::exchange(message.is_doubted, false)) --account.doubts;
+    if (std::exchange(account.is_doubted, false)) --account.doubts;
+  }
+
+  const Settings settings_;
+  std::array<Turns, kLengthClasses> turns_;
+  ClassSet classes_;  // in which peers have turns
+  uint32_t class_turn_ = 0;
+  uint32_t wanting_peers_ = 0;
+  uint32_t outstanding_ = 0;
+  LinkedList<AuditLink> granted_;  // messages with grants
+  int64_t audit_ns_ = kNeverNs;
+  uint64_t taken_back_ = 0;
+};
+
+}  // namespace verbena::protocol::datagram

@@ -10,6 +10,10 @@ bool is_request_at_fault(int error) {
          error == IBV_WC_MW_BIND_ERR || error == IBV_WC_REM_ACCESS_ERR;
 }
 
+bool is_flush_error(int error) {
+  return error == IBV_WC_WR_FLUSH_ERR;
+}
+
 const char* describe_completion_error(int error) {
   switch (error) {
     case IBV_WC_SUCCESS:

@@ -98,27 +98,52 @@ Result<DatagramPair> DatagramPair::create(Device& device, CompletionQueue& sends
   result.send_depth_ = options.send_depth;
   result.inline_bytes_ = std::min(attributes.cap.max_inline_data, options.inline_bytes);
   result.mark_ = uint64_t{options.mark} << 32;
-  if (Outcome outcome = result.start(device, options.key); !outcome) return outcome.error();
+  result.key_ = options.key;
+  if (Outcome outcome = result.start(); !outcome) return outcome.error();
   return result;
 }
 
-Outcome DatagramPair::start(Device& device, uint32_t key) {
-  const auto enter = [&](ibv_qp_state state, int mask, const char* name) -> Outcome {
-    ibv_qp_attr attributes{};
-    attributes.qp_state = state;
-    attributes.pkey_index = static_cast<uint16_t>(device.local_address().partition_key_index);
-    attributes.port_num = static_cast<uint8_t>(device.port_number());
-    attributes.qkey = key;
-    const int error = device.library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE | mask);
-    if (error == 0) return {};
-    return base::fail_errno(Status::kSystem, error,
-                            "device %s:%d: queue pair %u for datagrams cannot enter %s",
-                            device.name().c_str(), device.port_number(), number_, name);
-  };
-  if (Outcome outcome = enter(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "INIT"); !outcome)
-    return outcome;
-  if (Outcome outcome = enter(IBV_QPS_RTR, 0, "RTR"); !outcome) return outcome;
-  return enter(IBV_QPS_RTS, IBV_QP_SQ_PSN, "RTS");
+struct DatagramPair::Attributes {
+  ibv_qp_state state;
+  int mask;
+  const char* name;
+};
+
+Outcome DatagramPair::enter(const Attributes& state) const {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = state.state;
+  attributes.pkey_index = static_cast<uint16_t>(device_->local_address().partition_key_index);
+  attributes.port_num = static_cast<uint8_t>(device_->port_number());
+  attributes.qkey = key_;
+  const int error = device_->library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE | state.mask);
+  if (error == 0) return {};
+  return base::fail_errno(Status::kSystem, error, "device %s:%d: queue pair %u for datagrams cannot enter %s",
+                          device_->name().c_str(), device_->port_number(), number_, state.name);
+}
+
+Outcome DatagramPair::start() const {
+  for (const Attributes& state :
+       {Attributes{IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "INIT"},
+        Attributes{IBV_QPS_RTR, 0, "RTR"}, Attributes{IBV_QPS_RTS, IBV_QP_SQ_PSN, "RTS"}})
+    if (Outcome outcome = enter(state); !outcome) return outcome;
+  return {};
+}
+
+bool DatagramPair::is_ready() const {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr initial{};
+  return device_->library().query_qp(pair_.get(), &attributes, IBV_QP_STATE, &initial) == 0 &&
+         attributes.qp_state == IBV_QPS_RTS;
+}
+
+Outcome DatagramPair::stop() {
+  return enter({IBV_QPS_ERR, 0, "ERR"});
+}
+
+Outcome DatagramPair::restart(uint32_t posted) {
+  if (Outcome outcome = enter({IBV_QPS_RESET, 0, "RESET"}); !outcome) return outcome;
+  posted_ = retired_ = posted;
+  return start();
 }
 
 VERBENA_HOT_PATH Outcome DatagramPair::post(std::span<const Datagram> datagrams) {

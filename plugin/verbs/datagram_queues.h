@@ -76,11 +76,25 @@ class DatagramPair {
   // With each of this pair's send completions, failed ones too.
   void retire(uint64_t cookie) { retired_ = static_cast<uint32_t>(cookie); }
 
+  // Whether it sends and receives. Asks the device.
+  bool is_ready() const;
+  // To the error state: what is posted completes soon, and nothing of it reads memory any more then.
+  base::Outcome stop();
+  // Ready again, under its old number: peers need not know. `posted`: how many were ever posted, or were to
+  // be; all of them have completed, or never will.
+  base::Outcome restart(uint32_t posted);
+  // The device reads nothing for it any more, whatever it had begun.
+  void destroy() { pair_.reset(); }
+  explicit operator bool() const { return pair_ != nullptr; }
+
  private:
-  base::Outcome start(Device& device, uint32_t key);
+  struct Attributes;
+  base::Outcome enter(const Attributes& state) const;
+  base::Outcome start() const;
 
   Owned<ibv_qp> pair_;
-  const Device* device_ = nullptr;
+  Device* device_ = nullptr;
+  uint32_t key_ = 0;
   uint32_t number_ = 0, send_depth_ = 0, inline_bytes_ = 0;
   uint32_t posted_ = 0, retired_ = 0;  // counts, wrapping
   uint64_t mark_ = 0;

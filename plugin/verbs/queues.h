@@ -249,6 +249,8 @@ bool tells_carried_out(Device& device);
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.
 bool is_request_at_fault(int error);
+// It was not begun, as its queue pair had failed before.
+bool is_flush_error(int error);
 
 // The text of an ibv_wc_status, with what it usually means for the user.
 const char* describe_completion_error(int error);

@@ -61,7 +61,7 @@ class End : public EngineCore<End> {
   void note_sent(uint32_t message) { sent.push_back(message); }
   void note_received(uint32_t message) { received.push_back(message); }
   void note_silent(uint32_t) { std::abort(); }
-  void note_stuck(uint32_t) { std::abort(); }
+  void note_stuck(uint32_t, uint32_t) { std::abort(); }
 
   static constexpr size_t kQueue = 64;
   int64_t now = 1'000'000;

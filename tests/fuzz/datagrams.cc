@@ -396,7 +396,8 @@ class Game {
     send_control(PacketKind::kRequest, take_header(), wishes.data(), wishes.size());
   }
   void send_farewell() {
-    const Farewell farewell{take_small<uint16_t>(1), take_small<uint8_t>(1), take_small<uint8_t>(1)};
+    const Farewell farewell{take_small<uint16_t>(1), take_small<uint8_t>(1),
+                            static_cast<FarewellKind>(take_small<uint8_t>(3))};
     send_control(PacketKind::kClose, take_header(), &farewell, 1);
   }
   uint32_t count_failed() {

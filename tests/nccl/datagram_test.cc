@@ -231,16 +231,20 @@ TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
   void* const receive =
       connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
-  ASSERT_NE(connection->send(connection->sent.bytes.first(1001), connection->sent.mhandle), nullptr);
-  int sizes[abi::kMaxTestSizes] = {};
+  void* const send = connection->send(connection->sent.bytes.first(1001), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  int sizes[abi::kMaxTestSizes] = {}, sent = 0;
   EXPECT_FALSE(connection->wait(receive, sizes));
-  const auto warnings = LogCapture::get().take_warnings();
-  ASSERT_FALSE(warnings.empty());
-  EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
-  // It is sent again, and said once.
+  EXPECT_EQ(connection->result, abi::kInvalidUsage);
+  EXPECT_FALSE(connection->wait(send, &sent));
+  EXPECT_EQ(connection->result, abi::kInvalidUsage);
+  // It is sent again until the sender knows, and each end says so once.
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(connection->wait(receive, sizes));
-  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_EQ(warnings.size(), 2U);
+  EXPECT_NE(warnings[0].find("longer than its receive (1000 bytes)"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[1].find("longer than its receive, says the peer"), std::string::npos) << warnings[1];
 }
 
 TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
@@ -260,7 +264,7 @@ TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
   EXPECT_TRUE(poll_until([&] {
     return connection->send(connection->sent.bytes.first(0), connection->sent.mhandle) == nullptr;
   }));
-  EXPECT_EQ(connection->result, abi::kRemoteError) << "the sender is told";
+  EXPECT_EQ(connection->result, abi::kInvalidUsage) << "the sender is told";
   EXPECT_TRUE(std::all_of(connection->received.bytes.begin(), connection->received.bytes.end(),
                           [](std::byte byte) { return byte == std::byte{0xcc}; }));
   const auto warnings = LogCapture::get().take_warnings();

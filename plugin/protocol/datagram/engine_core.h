@@ -35,7 +35,8 @@
 //   note_sent(message)            all of it is acknowledged
 //   note_received(message)        all of it is in its place, or lent
 //   note_silent(peer)             it owes an answer for too long
-//   note_stuck(peer)              it answers, but a packet for which it has room does not arrive for so long
+//   note_stuck(peer, message)     it answers, but a packet for which it has room does not arrive for so long;
+//                                 kNoObject: not even one of no message
 //
 // One thread at a time. No function allocates while no more peers, channels and messages are open than once
 // were.
@@ -67,7 +68,7 @@ struct InPacket {
   uint32_t psn;
   uint16_t channel;
   Place place;
-  uint16_t backlog;  // without the credit's bit
+  uint16_t backlog;  // without the credit's bit; 0 of a last one
   bool took_credit;
   bool is_last, asks;
   uint8_t path;
@@ -181,12 +182,10 @@ class EngineCore {
     SendChannel& closing = send_channels_[channel];
     Peer& peer = peers_[closing.peer];
     if (closing.ring != kNoObject) {
-      drop_flight(peer, closing.ring);
+      drop_flight(closing.peer, peer, closing.ring);
       for (uint32_t i = 0; i < kRing; ++i) {
         const uint32_t id = closing.ring * kRing + i;
-        const SendMessage& message = sends_[id];
-        if (message.state == SendState::kReady && message.next < message.eager)
-          peer.eager_reserved -= message.eager - message.next;
+        give_back_credits(peer, sends_[id]);
         set_state(peer, id, SendState::kFree);
       }
       sends_.rings.give_back(closing.ring);
@@ -195,12 +194,27 @@ class EngineCore {
     closing = {};
     send_channels_.give_back(channel);
   }
+  // Nothing of its messages is sent any more. They stay until it is closed.
+  void stop_send(uint32_t channel) {
+    SendChannel& stopped = send_channels_[channel];
+    if (stopped.ring == kNoObject) return;
+    Peer& peer = peers_[stopped.peer];
+    drop_flight(stopped.peer, peer, stopped.ring);
+    for (uint32_t i = 0; i < kRing; ++i) {
+      const uint32_t id = stopped.ring * kRing + i;
+      if (sends_[id].state == SendState::kFree) continue;
+      give_back_credits(peer, sends_[id]);
+      set_state(peer, id, SendState::kDone);
+    }
+  }
+  // A message of it was too long: no packet of it is taken until it is closed.
+  void refuse_receive(uint32_t channel) { receive_channels_[channel].gate = ReceiveChannel::Gate::kRefuses; }
   // What still comes for it is acknowledged and dropped, until forget_receive(). No page of it is being
   // copied any more; those that were, and those that it held or lent, are idle now.
   void close_receive(uint32_t channel) {
     ReceiveChannel& closing = receive_channels_[channel];
     Peer& peer = peers_[closing.peer];
-    closing.is_closed = true;
+    closing.gate = ReceiveChannel::Gate::kClosed;
     if (closing.ring == kNoObject) return;
     for (uint32_t i = 0; i < kRing; ++i) {
       const uint32_t id = closing.ring * kRing + i;
@@ -488,6 +502,11 @@ class EngineCore {
         return nullptr;
     }
   }
+  // Of packets that were never sent.
+  static void give_back_credits(Peer& peer, const SendMessage& message) {
+    if (message.state == SendState::kReady && message.next < message.eager)
+      peer.eager_reserved -= message.eager - message.next;
+  }
   // Eager credits go to the oldest message without leave. The others tell the receiver what they want.
   void admit(uint32_t peer_id) {
     Peer& peer = peers_[peer_id];
@@ -747,14 +766,14 @@ class EngineCore {
       return place_nowhere(peer, packet);
     const uint32_t channel_id = peer.receive_channels[packet.channel];
     ReceiveChannel& channel = receive_channels_[channel_id];
-    if (channel.is_closed) [[unlikely]] {
+    if (channel.gate != ReceiveChannel::Gate::kOpen) [[unlikely]] {
+      if (!channel.is_closed()) return {Verdict::kTooLong};
       if (packet.took_credit) ++peer.eager_settled;
       return {Verdict::kDropped};
     }
     const uint32_t ahead = (packet.place.message - channel.consumed) % kMessageNumbers;
     const bool is_full = packet.length_bytes == peer.data_bytes;
-    if (packet.length_bytes > peer.data_bytes) return {Verdict::kStray};
-    if (packet.is_last ? packet.backlog != 0 : !is_full) return {Verdict::kStray};
+    if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
     if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
     if (packet.is_short && !is_all_of_short(packet)) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
@@ -787,7 +806,7 @@ class EngineCore {
   // So many bytes its message has at least; as many if it is the last.
   static uint64_t find_least_bytes(const Peer& peer, const InPacket& packet) {
     const uint64_t before = uint64_t{packet.place.index + packet.backlog} * peer.data_bytes;
-    return before + (packet.backlog != 0 ? 1 : packet.length_bytes);
+    return before + (packet.is_last ? packet.length_bytes : 1);
   }
   static Verdict choose_verdict(const InPacket& packet) {
     return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
@@ -1005,7 +1024,7 @@ class EngineCore {
     if (channel_id == kNoObject || wish.packets == 0 || wish.packets >= kMaxPacketIndex) return;
     ReceiveChannel& channel = receive_channels_[channel_id];
     const uint32_t ahead = (wish.message - channel.consumed) % kMessageNumbers;
-    if (channel.is_closed || ahead >= kRing) return;
+    if (channel.gate != ReceiveChannel::Gate::kOpen || ahead >= kRing) return;
     const uint32_t number = channel.consumed + ahead, id = find_receive(channel, number);
     ReceiveMessage& message = receives_[id];
     if (message.state == ReceiveState::kFree) {
@@ -1182,13 +1201,16 @@ class EngineCore {
     for (uint32_t id = peer.held_back.first(); id != kNoObject;) {
       const SendRecord& record = records_[id];
       const uint32_t next = record.link.next;
-      if (record.message == message_id && record.index < sends_[message_id].granted) {
-        leave_list(peer, id);
-        enter_list(peer, id, SendRecord::Where::kLost);
-        if (record.psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();
-      }
+      if (record.message == message_id && record.index < sends_[message_id].granted)
+        release_held_back_record(peer, id);
       id = next;
     }
+  }
+  // The time for which it was held back is not the peer's.
+  void release_held_back_record(Peer& peer, uint32_t id) {
+    leave_list(peer, id);
+    enter_list(peer, id, SendRecord::Where::kLost);
+    if (records_[id].psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();
   }
 
   // --- Losses.
@@ -1231,22 +1253,20 @@ class EngineCore {
     enter_list(peer, record_id, is_held_back ? SendRecord::Where::kHeldBack : SendRecord::Where::kLost);
     if (is_held_back && peer.wish_ns == kNeverNs) peer.wish_ns = port().now_ns();
   }
-  // Records of messages that are no more.
-  void drop_flight(Peer& peer, uint32_t ring) {
+  // Records of messages that are no more: their numbers are still to be told.
+  void drop_flight(uint32_t peer_id, Peer& peer, uint32_t ring) {
     for (LinkedList<StateLink>* list : {&peer.flight, &peer.lost, &peer.held_back}) {
       for (uint32_t id = list->first(); id != kNoObject;) {
         SendRecord& record = records_[id];
         const uint32_t next = record.link.next;
         if (record.message != kNoObject && record.message / kRing == ring) {
           record.message = kNoObject;
-          if (list == &peer.held_back) {
-            leave_list(peer, id);
-            enter_list(peer, id, SendRecord::Where::kLost);
-          }
+          if (list == &peer.held_back) release_held_back_record(peer, id);
         }
         id = next;
       }
     }
+    if (!peer.lost.is_empty()) enter_active(peer_id, peer);
   }
   void forget_flight(Peer& peer) {
     for (LinkedList<StateLink>* list : {&peer.flight, &peer.lost, &peer.held_back}) {
@@ -1301,8 +1321,8 @@ class EngineCore {
       if (peer.is_gone || !peer.is_open) return;
       peer.owed_since_ns = now_ns;
     }
-    if (is_stuck(peer, now_ns)) {
-      port().note_stuck(id);
+    if (const uint32_t stuck = find_stuck(peer, now_ns); stuck != kNoObject) [[unlikely]] {
+      port().note_stuck(id, records_[stuck].message);
       if (peer.is_gone || !peer.is_open) return;
       peer.oldest_ns = peer.eager_oldest_ns = now_ns;
     }
@@ -1325,14 +1345,19 @@ class EngineCore {
     }
     file_timer(id, peer);
   }
-  // What the peer is silent about is another matter. An eager packet without a grant may find no page for as
-  // long as the application likes.
-  bool is_stuck(const Peer& peer, int64_t now_ns) const {
-    if (peer.known != 0 && now_ns - peer.oldest_ns >= options_.silence_ns) return true;
+  // The record of a packet that should have arrived. What the peer is silent about is another matter. An
+  // eager packet without a grant may find no page for as long as the application likes.
+  uint32_t find_stuck(const Peer& peer, int64_t now_ns) const {
+    if (peer.known != 0 && now_ns - peer.oldest_ns >= options_.silence_ns) {
+      uint32_t oldest = peer.unacked;
+      while (!peer.open.has(oldest)) ++oldest;  // some that is known is open
+      return tables_[peer.records].find(records_, oldest);
+    }
     if (peer.eager_unacked == peer.eager_next || now_ns - peer.eager_oldest_ns < options_.silence_ns)
-      return false;
+      return kNoObject;
     const uint16_t oldest = peer.eager_records[peer.eager_unacked % kEagerSpan];
-    return oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;
+    const bool is_free = oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;
+    return is_free ? oldest : kNoObject;
   }
   // Nothing of what was sent so long ago is heard of.
   void time_out(Peer& peer) {

@@ -149,7 +149,10 @@ struct ReceiveChannel {
   uint32_t consumed = 0;  // all before are
   uint16_t wire = 0;
   uint16_t open = 0;  // entries of the ring in use
-  bool is_closed = false;
+  // Packets are taken; refused, as one was too long, until their sender knows; or acknowledged and dropped.
+  enum class Gate : uint8_t { kOpen, kRefuses, kClosed } gate = Gate::kOpen;
+
+  bool is_closed() const { return gate == Gate::kClosed; }
 };
 
 // --- Links of the lists.

@@ -19,7 +19,7 @@
 namespace verbena::protocol::datagram {
 
 inline constexpr uint64_t kDatagramMagic = 0x44414E4542524556;  // "VERBENAD" in memory order
-inline constexpr uint16_t kDatagramVersion = 4;
+inline constexpr uint16_t kDatagramVersion = 5;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
 
@@ -120,10 +120,15 @@ inline constexpr uint32_t kMaxGreetingBytes = sizeof(PacketHeader) + sizeof(Gree
 // Empty: it makes no sense.
 std::optional<Greeting> read_greeting(std::span<const uint8_t> bytes);
 
+enum class FarewellKind : uint8_t {
+  kClosed,    // that end, which is its sender's
+  kQuestion,  // is that end, which is the other's, closed?
+  kTooLong,   // that end, its sender's, has failed: a message is longer than its receive
+};
 struct Farewell {
   uint16_t channel;
-  uint8_t of_sender;    // 1: it is about the end that sends messages, 0: the one that receives them
-  uint8_t is_question;  // 1: is that end, the other's, closed? 0: it is, and is the one that says so
+  uint8_t of_sender;  // 1: it is about the end that sends messages, 0: the one that receives them
+  FarewellKind kind;
 };
 static_assert(sizeof(Farewell) == 4, "wire format");
 

@@ -249,10 +249,8 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
       engine_->Engine::Core::post(channel_, room_bytes, may_lend ? lending_->most_pages() : 0);
   if (message == kNoObject) return {};
   if (engine_->is_too_long(message)) {
+    engine_->refuse_too_long(*this, room_bytes);
     end_messages();  // what is parked is copied nowhere
-    fail(base::fail(Status::kInvalidUsage,
-                    "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)", wire_,
-                    engine_->peer_of(peer_).text.c_str(), static_cast<unsigned long long>(room_bytes)));
     return tell_failure();
   }
   request.data = static_cast<std::byte*>(data);

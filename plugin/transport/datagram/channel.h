@@ -176,6 +176,7 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
   ~ReceiveEnd() { close(); }
 
   bool unpacks() const { return lending_ != nullptr; }
+  int64_t refused_ns = 0;  // when the peer was last told that a message is too long
   void* device_handle() const { return lending_ == nullptr ? nullptr : lending_->device_handle(); }
   // Null in `*request`: not now.
   base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,

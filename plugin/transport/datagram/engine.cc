@@ -171,7 +171,7 @@ Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<Nic
                                              bool unpacks) {
   Engines& engines = Engines::instance();
   const std::lock_guard lock(engines.mutex);
-  if (auto known = engines.by_nic[&nic].lock()) return known;
+  if (auto known = engines.by_nic[&nic].lock(); known != nullptr && !known->has_failed()) return known;
   uint32_t random = 0;
   if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&random), sizeof(random)}, "datagrams");
       !drawn)
@@ -286,31 +286,36 @@ void Engine::pass() {
   }
   if (failure_.has_failed()) return;
   uint32_t live = 0;
-  for (uint32_t i = 0; i < rails_.size(); ++i) live |= uint32_t{rails_[i]->device().is_healthy()} << i;
-  if (live != live_rails_) [[unlikely]] {
-    const uint32_t lost = live_rails_ & ~live, found = live & ~live_rails_;
-    live_rails_ = live;
-    if (lost != 0) placer_->leave_rails(lost, now_ns_);
-    for (uint32_t rail = 0; rail < rails_.size(); ++rail) {
-      if (((lost | found) >> rail & 1) == 0) continue;
-      for_each_end([&](const ChannelEnd& end) {
-        if (end.observed() != nullptr) end.observed()->count_rail(rail, (found >> rail & 1) != 0);
-      });
-    }
-    for (uint32_t path = 0; path < kPaths; ++path) {
-      const uint32_t rail = options().rail_of(path);
-      for (uint32_t id = 0; id < peers_of_.size(); ++id) {
-        if ((lost >> rail & 1) != 0) peer(id).paths.rest_all(1U << path, make_stamp(now_ns_));
-        if ((found >> rail & 1) != 0) peer(id).paths.wake_all(1U << path);
-      }
-    }
-  }
+  for (uint32_t i = 0; i < rails_.size(); ++i) live |= uint32_t{rails_[i]->is_usable()} << i;
+  if (live != live_rails_) [[unlikely]]
+    note_live_rails(live);
   for (uint32_t i = 0; i < rails_.size(); ++i) poll_rail(i);
   place_pages();
   if (now_ns_ - looked_ns_ > kLookNs) look_around();
   tick(now_ns_);
   pump();
-  for (auto& rail : rails_) note(rail->flush());
+  for (uint32_t i = 0; i < rails_.size(); ++i)
+    if (!rails_[i]->flush()) [[unlikely]]
+      mend(i);
+}
+
+void Engine::note_live_rails(uint32_t live) {
+  const uint32_t lost = live_rails_ & ~live, found = live & ~live_rails_;
+  live_rails_ = live;
+  if (lost != 0) placer_->leave_rails(lost, now_ns_);
+  for (uint32_t rail = 0; rail < rails_.size(); ++rail) {
+    if (((lost | found) >> rail & 1) == 0) continue;
+    for_each_end([&](const ChannelEnd& end) {
+      if (end.observed() != nullptr) end.observed()->count_rail(rail, (found >> rail & 1) != 0);
+    });
+  }
+  for (uint32_t path = 0; path < kPaths; ++path) {
+    const uint32_t rail = options().rail_of(path);
+    for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+      if ((lost >> rail & 1) != 0) peer(id).paths.rest_all(1U << path, make_stamp(now_ns_));
+      if ((found >> rail & 1) != 0) peer(id).paths.wake_all(1U << path);
+    }
+  }
 }
 
 // What goes to memory of GPUs.
@@ -322,60 +327,64 @@ void Engine::place_pages() {
                     nic_.name.c_str(), cause.c_str()));
 }
 
-// Whether the device has failed at a datagram: final.
-bool Engine::is_fault(const Rail& rail, const verbs::Completion& completion, const char* verb) {
-  if (completion.error == 0) return false;
-  note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be %s: %s", rail.device().name().c_str(),
-                  rail.device().port_number(), verb, verbs::describe_completion_error(completion.error)));
-  return true;
-}
-
-// As long as there are some, `rounds` times at most, and `take` wants more.
+// As long as there are some, `rounds` times at most.
 template <typename Take>
-void Engine::poll(verbs::CompletionQueue& queue, int rounds, const Take& take) {
+void Engine::poll(uint32_t rail, verbs::CompletionQueue& queue, int rounds, const Take& take) {
   verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
   for (int round = 0; round < rounds; ++round) {
     const int count = queue.poll(completions);
-    for (int i = 0; i < count; ++i)
-      if (!take(completions[i])) return;
-    if (count < 0) return note(base::Error{Status::kSystem});
+    for (int i = 0; i < count; ++i) take(completions[i]);
+    if (count < 0) [[unlikely]]
+      return give_up_rail(rail, "a completion queue cannot be polled");
     if (count < verbs::CompletionQueue::kMaxPollEntries) return;
   }
+}
+
+void Engine::note_left(uint32_t message) {
+  if (message == kNoObject || sends_of_[message] == nullptr) return;
+  SendRequest& request = *sends_of_[message];
+  if (request.posted != 0) --request.posted;
+  if (request.posted == 0 && request.is_acked) finish(message, request);
+}
+
+void Engine::poll_sends(uint32_t number) {
+  Rail& rail = *rails_[number];
+  const Stamp polled = std::exchange(rail.polled_sends, make_stamp(now_ns_));
+  poll(number, rail.sends, INT_MAX, [&](const verbs::Completion& completion) {
+    SendQueue* const pair = rail.find_pair(completion.cookie);
+    if (pair == nullptr) return;
+    if (completion.error != 0) [[unlikely]]
+      note_send_failure(number, *pair, completion);
+    else
+      rail.mendings = 0;
+    pair->retire(completion.cookie, polled, [this](uint32_t message) { note_left(message); });
+  });
 }
 
 void Engine::poll_rail(uint32_t number) {
   constexpr int kRounds = 8;  // of one kind of receives; then the next has its turn
   Rail& rail = *rails_[number];
-  const Stamp polled = std::exchange(rail.polled_sends, make_stamp(now_ns_));
-  poll(rail.sends, INT_MAX, [&](const verbs::Completion& completion) {
-    SendQueue* const pair = rail.find_pair(completion.cookie);
-    if (pair == nullptr) return true;
-    pair->retire(completion.cookie, polled, [this](uint32_t message) {
-      if (message == kNoObject || sends_of_[message] == nullptr) return;
-      SendRequest& request = *sends_of_[message];
-      if (request.posted != 0) --request.posted;
-      if (request.posted == 0 && request.is_acked) finish(message, request);
-    });
-    return !is_fault(rail, completion, "sent");
-  });
-  poll(rail.control_receives, kRounds, [&](const verbs::Completion& completion) {
-    if (is_fault(rail, completion, "received")) return false;
+  if (rail.is_given_up()) [[unlikely]]
+    return;
+  poll_sends(number);
+  poll(number, rail.control_receives, kRounds, [&](const verbs::Completion& completion) {
     const auto buffer = static_cast<uint32_t>(completion.cookie);
-    if (completion.length > verbs::kGrhBytes &&
-        completion.length <= verbs::kGrhBytes + Rail::kMaxControlBytes)
+    if (completion.error != 0) [[unlikely]] {
+      note_receive_failure(number, completion);
+    } else if (completion.length > verbs::kGrhBytes &&
+               completion.length <= verbs::kGrhBytes + Rail::kMaxControlBytes)
       take_control(completion.imm(), rail.control_bytes(buffer, completion.length - verbs::kGrhBytes));
-    note(rail.post_control(buffer));
-    return true;
+    if (!rail.post_control(buffer)) give_up_rail(number, "receives cannot be posted");
   });
   poll_pages(number, kRounds);
 }
 
 void Engine::poll_pages(uint32_t number, int rounds) {
   Rail& rail = *rails_[number];
-  poll(rail.page_receives, rounds, [&](const verbs::Completion& completion) {
-    if (is_fault(rail, completion, "received")) return false;
-    take_page(number, completion.cookie, completion.imm(), completion.length);
-    return true;
+  poll(number, rail.page_receives, rounds, [&](const verbs::Completion& completion) {
+    if (completion.error != 0) [[unlikely]]
+      note_receive_failure(number, completion);
+    take_page(number, completion.cookie, completion.imm(), completion.error == 0 ? completion.length : 0);
   });
 }
 
@@ -411,7 +420,7 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       .psn = header.psn,
       .channel = header.channel,
       .place = place,
-      .backlog = static_cast<uint16_t>(header.backlog & kMostBacklog),
+      .backlog = static_cast<uint16_t>(immediate.is_last ? 0 : header.backlog & kMostBacklog),
       .took_credit = (header.backlog & kTookCredit) != 0,
       .is_last = immediate.is_last,
       .asks = immediate.asks,
@@ -434,13 +443,10 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       free_page(page);
       return settle_packet(placed.message);
     case Verdict::kTooLong: {
-      ReceiveEnd* const end = receive_ends_[receive_message(placed.message).channel];
-      if (end != nullptr && !end->has_failed())  // it is sent again and again
-        end->fail(
-            base::fail(Status::kInvalidUsage,
-                       "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",
-                       header.channel, peers_of_[id]->text.c_str(),
-                       static_cast<unsigned long long>(receive_message(placed.message).room_bytes)));
+      const uint32_t channel = peer(id).receive_channels[header.channel];
+      if (receive_ends_[channel] != nullptr)
+        refuse_too_long(*receive_ends_[channel],
+                        placed.message == kNoObject ? 0 : receive_message(placed.message).room_bytes);
       return free_page(page);
     }
     case Verdict::kDuplicate:
@@ -569,21 +575,26 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
 }
 
 void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
-  const auto& channels =
-      farewell.of_sender == farewell.is_question ? peer(id).send_channels : peer(id).receive_channels;
+  const bool is_question = farewell.kind == FarewellKind::kQuestion;
+  const bool is_of_ours = (farewell.of_sender != 0) == is_question;  // the end that sends
+  const auto& channels = is_of_ours ? peer(id).send_channels : peer(id).receive_channels;
   const uint32_t channel = farewell.channel < channels.size() ? channels[farewell.channel] : kNoObject;
-  if (farewell.is_question != 0) {
-    const bool is_open =
-        channel != kNoObject && (farewell.of_sender != 0 || !receive_channel(channel).is_closed);
-    if (!is_open) post_farewell(id, {farewell.channel, farewell.of_sender, 0});
+  if (is_question) {
+    const bool is_closed =
+        channel == kNoObject || (farewell.of_sender == 0 && receive_channel(channel).is_closed());
+    const bool refuses =
+        !is_closed && farewell.of_sender == 0 && receive_channel(channel).gate != ReceiveChannel::Gate::kOpen;
+    if (is_closed) post_farewell(id, {farewell.channel, farewell.of_sender, FarewellKind::kClosed});
+    if (refuses) post_farewell(id, {farewell.channel, 0, FarewellKind::kTooLong});
     return;
   }
   if (channel == kNoObject) return;
   if (farewell.of_sender == 0) {
-    if (channel < send_ends_.size() && send_ends_[channel] != nullptr)
-      return send_ends_[channel]->note_peer_closed(now_ns_);
+    const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
+    if (has_end && farewell.kind == FarewellKind::kTooLong) return note_too_long(*send_ends_[channel]);
+    if (has_end) return send_ends_[channel]->note_peer_closed(now_ns_);
     for (Connector* connector : connectors_) connector->note_farewell(channel, now_ns_);  // it has no end yet
-  } else if (receive_channel(channel).is_closed) {
+  } else if (receive_channel(channel).is_closed()) {
     forget_receive(channel);
   } else if (receive_ends_[channel] != nullptr) {
     receive_ends_[channel]->note_peer_closed(now_ns_);
@@ -655,7 +666,7 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
   datagram.header = place;
   const uint32_t number = options().rail_of(packet.path) * Rail::kPairs + mark;
   const uint32_t index = queue.added() & ((1U << Departures::kIndexBits) - 1);
-  note(queue.add(datagram, packet.message));
+  queue.add(datagram, packet.message);
   return number << Departures::kIndexBits | index;
 }
 
@@ -670,7 +681,7 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
   const Peer& to = *peers_of_[id];
   if (!to.is_met) return;
   Rail& rail = *rails_[options().rail_of(path)];
-  if (rail.control.room() == 0) return;  // whoever needs it sends it again
+  if (rail.control.room() == 0 || rail.is_given_up()) return;  // whoever needs it sends it again
   const Immediate immediate{.slot = to.slot,
                             .path = static_cast<uint8_t>(path),
                             .is_last = false,
@@ -683,13 +694,13 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
   std::byte* const place = rail.control.next_header();
   std::memcpy(place, &header, sizeof(header));
   if (!body.empty()) std::memcpy(place + sizeof(header), body.data(), body.size());
-  note(rail.control.add({.way = to.ways.find(path),
-                         .pair_number = to.rail[path % to.name.rails].control,
-                         .key = to.name.queue_key,
-                         .imm = immediate.encode(),
-                         .header_length = static_cast<uint32_t>(sizeof(header) + body.size()),
-                         .header = place},
-                        kNoObject));
+  rail.control.add({.way = to.ways.find(path),
+                    .pair_number = to.rail[path % to.name.rails].control,
+                    .key = to.name.queue_key,
+                    .imm = immediate.encode(),
+                    .header_length = static_cast<uint32_t>(sizeof(header) + body.size()),
+                    .header = place},
+                   kNoObject);
 }
 
 void Engine::post_ack(uint32_t id, uint32_t path, const Ack& ack) {
@@ -722,7 +733,8 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   while (count != 0) {
     const uint32_t now = std::min(count, static_cast<uint32_t>(pages.size()));
     for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take(rail, queue);
-    note(rails_[rail]->post_page(queue, pool_, {pages.data(), now}));
+    if (!rails_[rail]->post_page(queue, pool_, {pages.data(), now}))
+      give_up_rail(rail, "receives cannot be posted");
     count -= now;
   }
 }
@@ -816,19 +828,10 @@ void Engine::note_silent(uint32_t id) {
                          static_cast<long long>(options().silence_ns / base::kNsPerMs)));
 }
 
-void Engine::note_stuck(uint32_t id) {
-  give_up(id, base::fail(
-                  Status::kRemote,
-                  "datagrams: %s answers, but a packet of up to %u bytes does not arrive there for %lld ms "
-                  "(VERBENA_FAILOVER_TIMEOUT_MS): if its log shows no error, look for a switch whose MTU "
-                  "is below the ports' MTU",
-                  peers_of_[id]->text.c_str(), peer(id).data_bytes + PagePool::kLineBytes,
-                  static_cast<long long>(options().silence_ns / base::kNsPerMs)));
-}
-
 void Engine::note(const Outcome& outcome) {
   if (outcome || failure_.has_failed()) return;
   failure_ = outcome;
+  has_failed_.store(true, std::memory_order_release);
   for_each_end([&](ChannelEnd& end) { end.fail(failure_); });
 }
 
@@ -878,7 +881,7 @@ uint16_t Engine::choose_wire(uint32_t id) {
 uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
   const auto& channels = peer(id).receive_channels;
   if (wire < channels.size() && channels[wire] != kNoObject) {
-    if (!receive_channel(channels[wire]).is_closed) return kNoObject;
+    if (!receive_channel(channels[wire]).is_closed()) return kNoObject;
     forget_receive(channels[wire]);
   }
   const uint32_t channel = open_receive(id, wire);
@@ -902,7 +905,7 @@ Greeting Engine::make_greeting(uint32_t id, uint16_t channel, uint64_t nonce) co
 void Engine::post_greeting(PacketKind kind, Greeting greeting, const EngineName& to, uint32_t rail_number,
                            ibv_ah* way, uint32_t pair_number) {
   Rail& rail = *rails_[rail_number];
-  if (rail.control.room() == 0) return;
+  if (rail.control.room() == 0 || rail.is_given_up()) return;
   std::byte* const place = rail.control.next_header();
   const PacketHeader header{};
   const uint32_t covered = greeting.covered_bytes(), length = sizeof(header) + covered;
@@ -913,13 +916,13 @@ void Engine::post_greeting(PacketKind kind, Greeting greeting, const EngineName&
   std::memcpy(place + length, mac->data(), mac->size());
   const Immediate immediate{
       .slot = kStrangerSlot, .path = 0, .is_last = false, .asks = false, .is_resent = false, .kind = kind};
-  note(rail.control.add({.way = way,
-                         .pair_number = pair_number,
-                         .key = to.queue_key,
-                         .imm = immediate.encode(),
-                         .header_length = length + kGreetingMacBytes,
-                         .header = place},
-                        kNoObject));
+  rail.control.add({.way = way,
+                    .pair_number = pair_number,
+                    .key = to.queue_key,
+                    .imm = immediate.encode(),
+                    .header_length = length + kGreetingMacBytes,
+                    .header = place},
+                   kNoObject);
 }
 
 void Engine::welcome(uint32_t id, uint16_t channel, uint64_t nonce, GreetingRefusal refusal) {
@@ -948,28 +951,21 @@ void Engine::attach(uint32_t message, ReceiveRequest* request) {
   ++peers_of_[receive_channel(receive_message(message).channel).peer]->open_receives;
 }
 
-// Datagrams that still read messages leave first.
+// Datagrams that still read messages leave first, or never.
 void Engine::detach(SendEnd* end) {
-  constexpr int64_t kLongestMs = 1000;
+  constexpr int64_t kPatienceMs = 50;
   const uint32_t channel = end->channel(), ring = send_channel(channel).ring;
   close_send(channel);
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) {
     SendRequest* const request = reach(sends_of_, ring * kRing + i);
     if (request != nullptr) request->is_acked = false;  // the core knows nothing of them any more
   }
-  const auto deadline = base::Deadline::after_ms(kLongestMs);
+  const auto deadline = base::Deadline::after_ms(kPatienceMs);
   while (end->is_read() && !failure_.has_failed() && !deadline.has_passed()) pass();
-  // Their completions would be taken for those of the ring's next messages: there are none.
-  if (end->is_read())
-    note(base::fail(
-        Status::kSystem,
-        "datagrams on %s: datagrams of channel %u to %s have not left after %lld ms; are its ports "
-        "up?",
-        nic_.name.c_str(), end->wire(), peers_of_[end->peer()]->text.c_str(),
-        static_cast<long long>(kLongestMs)));
+  if (end->is_read()) empty_pairs_of(ring * kRing, kRing);
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) reach(sends_of_, ring * kRing + i) = nullptr;
   send_ends_[channel] = nullptr;
-  post_farewell(end->peer(), {end->wire(), 1, 0});
+  post_farewell(end->peer(), {end->wire(), 1, FarewellKind::kClosed});
   pass();
 }
 
@@ -991,7 +987,7 @@ void Engine::detach(ReceiveEnd* end) {
   close_receive(channel);
   receive_ends_[channel] = nullptr;
   if (peers_of_[end->peer()]->is_met) must_ack(end->peer());
-  post_farewell(end->peer(), {end->wire(), 0, 0});
+  post_farewell(end->peer(), {end->wire(), 0, FarewellKind::kClosed});
   if (end->has_peer_closed()) forget_receive(channel);
   pass();
 }
@@ -1002,14 +998,9 @@ void Engine::detach(ReceiveEnd* end) {
 void Engine::look_around() {
   const bool asks_all = now_ns_ / kLookNs % kLooksBetweenQuestions == 0;
   looked_ns_ = now_ns_;
-  for (const auto& rail : rails_) {
-    if (!failure_.has_failed() && rail->has_failed_queue())
-      note(base::fail(
-          Status::kSystem,
-          "device %s:%d: a completion queue of datagrams failed: it overran or its device is gone; "
-          "see dmesg",
-          rail->device().name().c_str(), rail->device().port_number()));
-  }
+  for (uint32_t i = 0; i < rails_.size(); ++i)
+    if (rails_[i]->has_failed_queue())
+      give_up_rail(i, "a completion queue of datagrams failed: it overran or its device is gone");
   look_for_ended();
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
@@ -1025,12 +1016,14 @@ void Engine::look_around() {
     for (uint32_t wire = 0; wire < channels.size(); ++wire) {
       if (channels[wire] == kNoObject) continue;
       const ReceiveChannel& channel = receive_channel(channels[wire]);
-      if (channel.is_closed || channel.open != 0) post_farewell(id, {static_cast<uint16_t>(wire), 1, 1});
+      if (channel.is_closed() || channel.open != 0)
+        post_farewell(id, {static_cast<uint16_t>(wire), 1, FarewellKind::kQuestion});
     }
     for (const uint32_t channel : peer(id).send_channels) {
       // One without its end is not the peer's yet.
       const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
-      if (has_end && send_channel(channel).open != 0) post_farewell(id, {send_ends_[channel]->wire(), 0, 1});
+      if (has_end && send_channel(channel).open != 0)
+        post_farewell(id, {send_ends_[channel]->wire(), 0, FarewellKind::kQuestion});
     }
   }
 }
@@ -1053,7 +1046,7 @@ void Engine::linger() {
       for (uint32_t wire = 0; wire < channels.size(); ++wire) {
         if (channels[wire] == kNoObject) continue;
         is_awaited = true;
-        if (asks) post_farewell(id, {static_cast<uint16_t>(wire), 1, 1});
+        if (asks) post_farewell(id, {static_cast<uint16_t>(wire), 1, FarewellKind::kQuestion});
       }
     }
     if (!is_awaited) break;

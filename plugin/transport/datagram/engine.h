@@ -57,6 +57,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   // Takes what has come, sends what may leave.
   void pass();
   base::Outcome failure() const { return failure_; }
+  // From any thread.
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
 
   // Takes a way that datagrams of the rail's control pair may still have to read.
   void retire_way(verbs::AddressHandle way, uint32_t rail);
@@ -100,6 +102,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   // Null: nothing is unpacked here.
   const std::shared_ptr<PageSpace>& space() const { return pool_.space(); }
   bool may_lend() const { return pool_.is_reached_by_kernels(); }
+  // A message is longer than its receive: the end fails, and the other end is told.
+  void refuse_too_long(ReceiveEnd& end, uint64_t room_bytes);
   // The pages of a message that were lent.
   void take_back(uint32_t message);
   // See ReceiveEnd::flush().
@@ -130,16 +134,18 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void note_sent(uint32_t message);
   void note_received(uint32_t message);
   void note_silent(uint32_t peer);
-  void note_stuck(uint32_t peer);
+  void note_stuck(uint32_t peer, uint32_t message);
 
   void post_control(uint32_t peer, uint32_t path, protocol::datagram::PacketKind kind,
                     protocol::datagram::PacketHeader header, std::span<const uint8_t> body);
   void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void poll_rail(uint32_t number);
+  void poll_sends(uint32_t number);
   void poll_pages(uint32_t number, int rounds);
   template <typename Take>
-  void poll(verbs::CompletionQueue& queue, int rounds, const Take& take);
-  bool is_fault(const Rail& rail, const verbs::Completion& completion, const char* verb);
+  void poll(uint32_t rail, verbs::CompletionQueue& queue, int rounds, const Take& take);
+  void note_left(uint32_t message);
+  void note_live_rails(uint32_t live);
   void take_control(uint32_t immediate, std::span<const uint8_t> bytes);
   void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
   void take_greeting(protocol::datagram::PacketKind kind, std::span<const uint8_t> bytes);
@@ -147,6 +153,14 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void place_pages();
   void lend(uint32_t message, ReceiveRequest& request);
   void put_in_order(uint32_t message);
+  // faults.cc: what fails of a channel, a queue pair, a rail, and who is told.
+  void note_too_long(SendEnd& end);
+  void stop(SendEnd& end, const base::Outcome& failure);
+  void note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion);
+  void note_receive_failure(uint32_t rail, const verbs::Completion& completion);
+  void mend(uint32_t rail);
+  void give_up_rail(uint32_t rail, const std::string& cause);
+  void empty_pairs_of(uint32_t first_message, uint32_t messages);
   // restart.cc: nothing is sent to it or taken of it any more but what follows, and its ends fail.
   void give_up(uint32_t peer, const base::Outcome& failure);
   void answer_given_up(uint32_t peer);
@@ -192,7 +206,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   PagePool pool_;
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Placer> placer_;
-  base::Outcome failure_;  // of a device: final
+  base::Outcome failure_;  // of all rails: final
+  std::atomic<bool> has_failed_{false};
 
   int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;
   uint32_t live_rails_ = 0;

@@ -29,16 +29,22 @@ constexpr size_t kHeadersBytes =
 
 }  // namespace
 
-VERBENA_HOT_PATH Outcome SendQueue::add(verbs::Datagram datagram, uint32_t owner) {
+VERBENA_HOT_PATH void SendQueue::add(verbs::Datagram datagram, uint32_t owner) {
   datagram.header_key = header_key_;
   owners_[added_++ % kDepth] = owner;
   batch_[batched_++] = datagram;
-  return batched_ == kBatch ? flush() : Outcome();
+  if (batched_ == kBatch) flush();
 }
 
-Outcome SendQueue::flush() {
-  if (batched_ == 0) return {};
-  return pair_.post({batch_.data(), std::exchange(batched_, 0)});
+void SendQueue::flush() {
+  const uint32_t count = std::exchange(batched_, 0);
+  if (count != 0 && !is_broken_ && !pair_.post({batch_.data(), count})) is_broken_ = true;
+}
+
+bool SendQueue::holds(uint32_t first_owner, uint32_t owners) const {
+  for (uint32_t at = departures_.count(); at != added_; ++at)
+    if (owners_[at % kDepth] - first_owner < owners) return true;
+  return false;
 }
 
 Result<std::unique_ptr<Rail>> Rail::create(verbs::Device& device, const PagePool& pool, uint32_t queue_key) {
@@ -146,13 +152,13 @@ bool Rail::has_room() const {
   return eager.room() != 0;
 }
 
-Outcome Rail::flush() {
-  if (Outcome outcome = control.flush(); !outcome) return outcome;
-  if (Outcome outcome = eager.flush(); !outcome) return outcome;
-  for (SendQueue& pair : granted) {
-    if (Outcome outcome = pair.flush(); !outcome) return outcome;
+bool Rail::flush() {
+  bool is_whole = true;
+  for (uint32_t mark = 0; mark < kPairs; ++mark) {
+    pair(mark).flush();
+    is_whole &= !pair(mark).is_broken();
   }
-  return {};
+  return is_whole;
 }
 
 VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,

@@ -39,21 +39,59 @@ class SendQueue {
   const protocol::datagram::Departures& departures() const { return departures_; }
   // Where the next datagram's header goes; there is room.
   std::byte* next_header() { return headers_ + size_t{added_ % kDepth} * header_bytes_; }
-  // Posted at the latest by flush(). `owner`: see retire().
-  base::Outcome add(verbs::Datagram datagram, uint32_t owner);
-  base::Outcome flush();
+  // Posted at the latest by flush(). `owner`: see retire(). What cannot be posted breaks the pair.
+  void add(verbs::Datagram datagram, uint32_t owner);
+  void flush();
   // What a completion of this pair says: done(owner) for each datagram that has left.
   template <typename Done>
   void retire(uint64_t cookie, protocol::datagram::Stamp when, Done&& done) {
+    const auto last = static_cast<uint32_t>(cookie);
+    if (last - departures_.count() > added_ - departures_.count()) return;  // of before a restart
     pair_.retire(cookie);
-    for (const auto last = static_cast<uint32_t>(cookie); departures_.count() != last;) {
+    leave_until(last, when, done);
+  }
+  // Whose datagram this completion is of.
+  uint32_t owner_of(uint64_t cookie) const { return owners_[(static_cast<uint32_t>(cookie) - 1) % kDepth]; }
+  // Whether datagrams of these owners have not left.
+  bool holds(uint32_t first_owner, uint32_t owners) const;
+
+  // --- A pair that does not work: something has failed, or takes too long.
+  bool is_broken() const { return is_broken_; }
+  void set_broken() { is_broken_ = true; }
+  bool is_ready() const { return pair_.is_ready(); }
+  bool is_empty() const { return departures_.count() == added_; }
+  // What was posted completes soon.
+  base::Outcome stop() { return pair_.stop(); }
+  // Begins anew, empty: what has not left is lost. The old datagrams read no memory any more, also if it
+  // fails.
+  template <typename Done>
+  base::Outcome restart(protocol::datagram::Stamp when, Done&& done) {
+    batched_ = 0;
+    base::Outcome outcome = pair_.restart(added_);
+    if (outcome) is_broken_ = false;
+    if (!outcome) pair_.destroy();
+    leave_until(added_, when, done);
+    return outcome;
+  }
+  // For good.
+  template <typename Done>
+  void destroy(protocol::datagram::Stamp when, Done&& done) {
+    is_broken_ = true;
+    batched_ = 0;
+    pair_.destroy();
+    leave_until(added_, when, done);
+  }
+
+ private:
+  template <typename Done>
+  void leave_until(uint32_t last, protocol::datagram::Stamp when, Done&& done) {
+    while (departures_.count() != last) {
       const uint32_t owner = owners_[departures_.count() % kDepth];
       departures_.note(when);
       done(owner);
     }
   }
 
- private:
   static constexpr uint32_t kBatch = 16;
 
   verbs::DatagramPair pair_;
@@ -64,6 +102,7 @@ class SendQueue {
   std::array<uint32_t, kDepth> owners_{};
   std::array<verbs::Datagram, kBatch> batch_{};
   uint32_t batched_ = 0;
+  bool is_broken_ = false;
 };
 
 class Rail {
@@ -98,7 +137,12 @@ class Rail {
   bool has_failed_queue() const {
     return sends.has_failed() || control_receives.has_failed() || page_receives.has_failed();
   }
-  base::Outcome flush();
+  // False: a pair is broken.
+  bool flush();
+  // It is never used again.
+  bool is_given_up() const { return is_given_up_; }
+  void set_given_up() { is_given_up_ = true; }
+  bool is_usable() const { return !is_given_up_ && device_.is_healthy(); }
   base::Outcome post_page(protocol::datagram::PageQueue queue, const PagePool& pool,
                           std::span<const uint32_t> pages);
   base::Outcome post_control(uint32_t buffer);
@@ -118,6 +162,7 @@ class Rail {
   // Queue pairs go before the queues that they use, and these before the memory.
   verbs::Device& device_;
   const bool is_ethernet_;
+  bool is_given_up_ = false;
   verbs::NearMemory memory_;      // control buffers, then headers
   std::byte* headers_ = nullptr;  // that are no queue pair's yet
   uint32_t control_bytes_ = 0;    // of a control buffer
@@ -126,6 +171,7 @@ class Rail {
   uint32_t waste_bytes_ = 0;    // 0: no datagram is
 
  public:
+  uint32_t mendings = 0;  // since something was last sent
   verbs::CompletionQueue sends, control_receives, page_receives;
   protocol::datagram::Stamp polled_sends = 0;  // when the last time
 

@@ -90,7 +90,7 @@ class End : public EngineCore<End> {
   void note_sent(uint32_t message) { sent.push_back(message); }
   void note_received(uint32_t message) { received.push_back(message); }
   void note_silent(uint32_t peer) { silent.push_back(peer); }
-  void note_stuck(uint32_t peer) { stuck.push_back(peer); }
+  void note_stuck(uint32_t, uint32_t message) { stuck.push_back(message); }
 
   uint32_t count(Datagram::Kind kind) const {
     return static_cast<uint32_t>(
@@ -152,18 +152,19 @@ class EngineCoreTest : public testing::Test {
     to.note_taken(0, datagram.data.kind == PacketKind::kGranted ? PageQueue::kGranted
                      : is_short                                 ? PageQueue::kShort
                                                                 : PageQueue::kEager);
-    const Placed placed = to.on_data(peer, {.psn = datagram.data.psn,
-                                            .channel = datagram.channel,
-                                            .place = datagram.place,
-                                            .backlog = datagram.data.backlog,
-                                            .took_credit = datagram.data.took_credit,
-                                            .is_last = datagram.data.is_last,
-                                            .asks = datagram.data.asks,
-                                            .path = datagram.data.path,
-                                            .was_marked = false,
-                                            .is_short = is_short,
-                                            .time = datagram.time,
-                                            .length_bytes = datagram.length_bytes});
+    const Placed placed =
+        to.on_data(peer, {.psn = datagram.data.psn,
+                          .channel = datagram.channel,
+                          .place = datagram.place,
+                          .backlog = datagram.data.is_last ? uint16_t{0} : datagram.data.backlog,
+                          .took_credit = datagram.data.took_credit,
+                          .is_last = datagram.data.is_last,
+                          .asks = datagram.data.asks,
+                          .path = datagram.data.path,
+                          .was_marked = false,
+                          .is_short = is_short,
+                          .time = datagram.time,
+                          .length_bytes = datagram.length_bytes});
     if (placed.verdict != Verdict::kHeld) to.add_idle(1, is_short);
     if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
       to.settle_packet(placed.message);
@@ -586,7 +587,7 @@ TEST_F(EngineCoreTest, AFullPacketThatNeverArrivesIsToldThoughShortOnesDo) {
     left.stuck.clear();
     const int64_t began_ns = left.now;
     post(packets * kFullBytes);
-    left.send(channel, packets * kFullBytes);
+    const uint32_t full = left.send(channel, packets * kFullBytes);
     while (left.stuck.empty() && left.now < began_ns + 20'000'000'000) {
       const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
       run(50'000'000, is_lost);
@@ -594,12 +595,69 @@ TEST_F(EngineCoreTest, AFullPacketThatNeverArrivesIsToldThoughShortOnesDo) {
       left.forget(send);
       right.release(receive);
     }
-    EXPECT_EQ(left.stuck, std::vector<uint32_t>{there}) << packets;
+    EXPECT_EQ(left.stuck, std::vector<uint32_t>{full}) << packets;
     EXPECT_GE(left.now - began_ns, left.options().silence_ns);
     EXPECT_LE(left.now - began_ns, 2 * left.options().silence_ns);
     run(1'000'000'000);
   }
   EXPECT_TRUE(left.silent.empty());
+}
+
+// Its packets go on as such of no message, which say that their numbers are taken.
+TEST_F(EngineCoreTest, AChannelThatIsStoppedHoldsUpNoOther) {
+  const uint32_t talk = left.open_send(there, 1), listening = right.open_receive(here, 1);
+  const auto is_lost = [&](const Datagram& datagram) { return datagram.length_bytes == kFullBytes; };
+  for (const uint32_t packets : {2U, 40U}) {
+    post(packets * kFullBytes);
+    left.send(channel, packets * kFullBytes);
+    run(100'000'000, is_lost);
+  }
+  ASSERT_NE(left.peer(there).known + left.peer(there).eager_next - left.peer(there).eager_unacked, 0U);
+  left.stop_send(channel);
+  for (int i = 0; i < 100; ++i) {
+    const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
+    run(50'000'000, is_lost);
+    ASSERT_EQ(left.send_message(send).state, SendState::kDone) << i;
+    left.forget(send);
+    right.release(receive);
+  }
+  EXPECT_TRUE(left.stuck.empty());
+  EXPECT_TRUE(left.silent.empty());
+  EXPECT_EQ(left.peer(there).known, 0U);
+  EXPECT_EQ(left.peer(there).eager_next, left.peer(there).eager_unacked);
+  left.close_send(channel);
+  EXPECT_EQ(left.peer(there).eager_reserved, left.peer(there).eager_next) << "no credit is lost";
+}
+
+TEST_F(EngineCoreTest, AChannelThatIsStoppedGivesBackItsCredits) {
+  left.room = 0;
+  left.send(channel, 5 * kFullBytes);
+  ASSERT_EQ(left.peer(there).eager_reserved, 5U) << "they may leave, and have not";
+  left.stop_send(channel);
+  EXPECT_EQ(left.peer(there).eager_reserved, 0U);
+  left.close_send(channel);
+  EXPECT_EQ(left.peer(there).eager_reserved, 0U);
+}
+
+// No packet of it counts as arrived, so that its sender does not take it for sent.
+TEST_F(EngineCoreTest, AChannelThatRefusesTakesNothingUntilItsSenderKnows) {
+  post(kFullBytes);
+  left.send(channel, 2 * kFullBytes);
+  right.refuse_receive(receiving);
+  uint32_t refused = 0;
+  for (int i = 0; i < 50; ++i) {
+    pass_time(100'000);
+    exchange(right, left, there, {});
+    for (const Datagram& datagram : std::exchange(left.out, {}))
+      refused += deliver(right, here, datagram) == Verdict::kTooLong ? 1 : 0;
+  }
+  EXPECT_GE(refused, 4U) << "again and again";
+  EXPECT_TRUE(left.sent.empty());
+  left.stop_send(channel);
+  run(100'000'000);
+  EXPECT_EQ(left.peer(there).eager_next, left.peer(there).eager_unacked);
+  right.close_receive(receiving);
+  EXPECT_EQ(right.peer(here).eager_settled, left.peer(there).eager_reserved);
 }
 
 // With hardly any pages for what nobody has posted a receive for.
@@ -625,6 +683,18 @@ TEST_F(EngineOfFewPagesTest, AnEagerPacketThatFindsNoPageIsNotOnTheWay) {
   EXPECT_TRUE(left.stuck.empty());
   run(100'000'000);
   EXPECT_EQ(right.received.size(), 1U);
+}
+
+// For so long it has waited for its receive, not for its peer.
+TEST_F(EngineOfFewPagesTest, AChannelThatClosesWithPacketsHeldBackIsNotStuck) {
+  left.send(channel, 8 * kFullBytes);
+  run(3'000'000'000);
+  ASSERT_FALSE(left.peer(there).held_back.is_empty());
+  left.close_send(channel);
+  run(1'000'000'000);
+  EXPECT_TRUE(left.stuck.empty());
+  EXPECT_TRUE(left.silent.empty());
+  EXPECT_EQ(left.peer(there).eager_next, left.peer(there).eager_unacked);
 }
 
 TEST_F(EngineCoreTest, APacketMustFitItsReceive) {

@@ -14,13 +14,18 @@ FAULTS = {
     "a lost grant is not asked for again soon": (
         "engine_core.h", "    peer.wish_doublings = 0;\n    if (peer.wish_ns != kNeverNs) peer.wish_ns = std::min(peer.wish_ns, port().now_ns() + kFirstWishNs);\n", ""),
     "a packet that never arrives is not told": (
-        "engine_core.h", "    if (peer.known != 0 && now_ns - peer.oldest_ns >= options_.silence_ns) return true;\n", ""),
+        "engine_core.h", "    if (peer.known != 0 && now_ns - peer.oldest_ns >= options_.silence_ns) {", "    if (false) {"),
     "an eager packet that never arrives is not told": (
-        "engine_core.h", "return oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;", "return false;"),
+        "engine_core.h", "    return is_free ? oldest : kNoObject;", "    return is_free ? kNoObject : kNoObject;"),
     "an eager packet without a grant is told to be lost": (
-        "engine_core.h", "return oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;", "return true;"),
+        "engine_core.h", "oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;", "oldest != kNoRecord;"),
     "the time in which a packet waits for its grant counts": (
-        "engine_core.h", "        if (record.psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();\n", ""),
+        "engine_core.h", "    if (records_[id].psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();\n", ""),
+    "what a closed channel has under way stays unsaid": (
+        "engine_core.h", "    if (!peer.lost.is_empty()) enter_active(peer_id, peer);\n  }\n  void forget_flight", "  }\n  void forget_flight"),
+    "what a channel refuses counts as arrived": ("engine_core.h", "      if (!channel.is_closed()) return {Verdict::kTooLong};\n", ""),
+    "credits of a stopped channel are lost": (
+        "engine_core.h", "      give_back_credits(peer, sends_[id]);\n      set_state(peer, id, SendState::kDone);", "      set_state(peer, id, SendState::kDone);"),
     "a wish is not repeated": ("engine_core.h", "        repeat_wishes(id, peer);\n", ""),
     "only the first wishes are repeated": (
         "engine_core.h", "peer.wish_turn = is_round_over ? 0 : peer.wish_turn + kMaxWishesPerRequest;", "peer.wish_turn = 0;"),
@@ -41,7 +46,7 @@ FAULTS = {
     "anything may be parked": ("page_budget.h", "return parked_ < shelf_;", "return true;"),
     "pages go to granted packets alone": ("page_budget.h", "    consider(PageQueue::kEager, eager_goal_);\n", ""),
     "a packet that is held back stays so": (
-        "engine_core.h", "if (record.message == message_id && record.index < sends_[message_id].granted) {", "if (false) {"),
+        "engine_core.h", "if (record.message == message_id && record.index < sends_[message_id].granted)", "if (false)"),
     "eager credits of a complete message are not free again": (
         "engine_core.h", "      settle_eager(peer, message);\n      return true;\n", "      return true;\n"),
     "eager credits of a granted message are not free again": (
@@ -120,7 +125,7 @@ FAULTS = {
         "return false;"),
     "a long message is placed beyond its receive": ("engine_core.h", "if (least_bytes > message.room_bytes) return {Verdict::kTooLong, id};", ""),
     "a message that is too long is found by its last packet alone": (
-        "engine_core.h", "return before + (packet.backlog != 0 ? 1 : packet.length_bytes);",
+        "engine_core.h", "return before + (packet.is_last ? packet.length_bytes : 1);",
         "return before - uint64_t{packet.backlog} * peer.data_bytes + packet.length_bytes;"),
     "the window does not count what is sent again": (
         "engine_core.h", "if (where == SendRecord::Where::kFlight && !record.took_credit) ++peer.in_flight;",

@@ -88,7 +88,7 @@ class Host : public EngineCore<Host> {
   void note_sent(uint32_t message);
   void note_received(uint32_t message);
   void note_silent(uint32_t peer);
-  void note_stuck(uint32_t peer) { note_silent(peer); }
+  void note_stuck(uint32_t peer, uint32_t) { note_silent(peer); }
 
  private:
   friend class World;

@@ -1,0 +1,158 @@
+// What fails of a channel, a queue pair or a rail, and who is told: the channel whose message or memory it
+// is, and nobody else. A queue pair that does not work begins anew under its old number, so that peers need
+// not know; what was in it is lost, and sent again. A rail whose queue pairs cannot is given up, as one whose
+// port is down for good. Only without any rail the engine has failed.
+#include "base/clock.h"
+#include "base/log.h"
+#include "transport/datagram/engine.h"
+
+namespace verbena::transport::datagram {
+
+using base::Status;
+using protocol::datagram::FarewellKind;
+using protocol::datagram::kNoObject;
+using protocol::datagram::make_stamp;
+
+namespace {
+
+constexpr uint32_t kMaxMendings = 64;  // in a row, without anything sent
+
+std::string name_port(const verbs::Device& device) {
+  return device.name() + ":" + std::to_string(device.port_number());
+}
+
+}  // namespace
+
+// --- Channels.
+
+// Said again with each packet that comes all the same: the other end may not have heard it.
+void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
+  constexpr int64_t kSpacingNs = 1'000'000;
+  if (!end.has_failed()) {
+    end.fail(base::fail(Status::kInvalidUsage,
+                        "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",
+                        end.wire(), peers_of_[end.peer()]->text.c_str(),
+                        static_cast<unsigned long long>(room_bytes)));
+    refuse_receive(end.channel());
+  } else if (now_ns_ - end.refused_ns < kSpacingNs) {
+    return;
+  }
+  end.refused_ns = now_ns_;
+  post_farewell(end.peer(), {end.wire(), 0, FarewellKind::kTooLong});
+}
+
+void Engine::note_too_long(SendEnd& end) {
+  if (end.has_failed()) return;
+  stop(end,
+       base::fail(
+           Status::kInvalidUsage,
+           "datagrams: channel %u to %s: a message is longer than its receive, says the peer; its log names "
+           "the length",
+           end.wire(), peers_of_[end.peer()]->text.c_str()));
+}
+
+void Engine::stop(SendEnd& end, const base::Outcome& failure) {
+  end.fail(failure);
+  stop_send(end.channel());
+}
+
+void Engine::note_stuck(uint32_t id, uint32_t message) {
+  const auto explain = [&](const std::string& what) {
+    return base::fail(
+        Status::kRemote,
+        "datagrams: %s%s answers, but a packet of up to %u bytes does not arrive there for %lld ms "
+        "(VERBENA_FAILOVER_TIMEOUT_MS): if its log shows no error, look for a switch whose MTU "
+        "is below the ports' MTU",
+        what.c_str(), peers_of_[id]->text.c_str(), peer(id).data_bytes + PagePool::kLineBytes,
+        static_cast<long long>(options().silence_ns / base::kNsPerMs));
+  };
+  if (message == kNoObject) return give_up(id, explain(""));
+  if (SendEnd* const end = send_ends_[send_message(message).channel]; end != nullptr)
+    stop(*end, explain("channel " + std::to_string(end->wire()) + ": "));
+}
+
+// --- Queue pairs.
+
+// By the completion of a datagram: with it all before it have left. Those behind it are flushed.
+void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion) {
+  if (!pair.is_broken() && !verbs::is_flush_error(completion.error))
+    base::log_warn("datagrams on %s: a datagram cannot be sent: %s; its queue pair begins anew",
+                   name_port(rails_[rail]->device()).c_str(),
+                   verbs::describe_completion_error(completion.error));
+  pair.set_broken();
+  const uint32_t message = pair.owner_of(completion.cookie);
+  if (!verbs::is_request_at_fault(completion.error) || message == kNoObject || sends_of_[message] == nullptr)
+    return;
+  auto& end = *static_cast<SendEnd*>(sends_of_[message]->owner);
+  if (end.has_failed()) return;
+  stop(end,
+       base::fail(Status::kSystem, "datagrams: channel %u to %s: device %s cannot send its memory: %s",
+                  end.wire(), peers_of_[end.peer()]->text.c_str(), name_port(rails_[rail]->device()).c_str(),
+                  verbs::describe_completion_error(completion.error)));
+}
+
+// Which pair it was may not be known.
+void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& completion) {
+  ++statistics_.strays;
+  for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
+    SendQueue& pair = rails_[rail]->pair(mark);
+    if (pair.is_broken() || pair.is_ready()) continue;
+    pair.set_broken();
+    base::log_warn("datagrams on %s: a datagram cannot be received: %s; its queue pair begins anew",
+                   name_port(rails_[rail]->device()).c_str(),
+                   verbs::describe_completion_error(completion.error));
+  }
+}
+
+// What is in a pair is flushed at once, and if not, forgotten: one that is reset reads no memory.
+void Engine::mend(uint32_t number) {
+  constexpr int64_t kFlushMs = 100;
+  Rail& rail = *rails_[number];
+  if (rail.is_given_up()) return;
+  if (++rail.mendings > kMaxMendings) return give_up_rail(number, "its queue pairs fail again and again");
+  for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
+    SendQueue& pair = rail.pair(mark);
+    if (!pair.is_broken()) continue;
+    const bool stops = pair.stop().is_ok();
+    const auto deadline = base::Deadline::after_ms(kFlushMs);
+    while (stops && !rail.is_given_up() && !pair.is_empty() && !deadline.has_passed()) poll_sends(number);
+    if (rail.is_given_up()) return;
+    if (!pair.restart(make_stamp(now_ns_), [this](uint32_t message) { note_left(message); }))
+      return give_up_rail(number, "a queue pair cannot begin anew");
+  }
+}
+
+void Engine::empty_pairs_of(uint32_t first_message, uint32_t messages) {
+  for (uint32_t i = 0; i < rails_.size(); ++i) {
+    for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
+      SendQueue& pair = rails_[i]->pair(mark);
+      if (!pair.holds(first_message, messages)) continue;
+      base::log_info(
+          "datagrams on %s: memory is taken back while datagrams wait to read it: their queue pair begins "
+          "anew",
+          name_port(rails_[i]->device()).c_str());
+      pair.set_broken();
+    }
+    mend(i);
+  }
+}
+
+// --- Rails.
+
+void Engine::give_up_rail(uint32_t number, const std::string& cause) {
+  Rail& rail = *rails_[number];
+  if (rail.is_given_up()) return;
+  rail.set_given_up();
+  note_live_rails(live_rails_ & ~(1U << number));
+  const bool is_last =
+      std::all_of(rails_.begin(), rails_.end(), [](const auto& other) { return other->is_given_up(); });
+  base::log_warn("datagrams on %s: it is given up: %s; see dmesg%s", name_port(rail.device()).c_str(),
+                 cause.c_str(), is_last ? "" : "; the other rails go on");
+  for (uint32_t mark = 0; mark < Rail::kPairs; ++mark)
+    rail.pair(mark).destroy(make_stamp(now_ns_), [this](uint32_t message) { note_left(message); });
+  if (is_last)
+    note(base::fail(Status::kSystem, "datagrams on %s: no rail is left; new communicators begin anew",
+                    nic_.name.c_str()));
+}
+
+}  // namespace verbena::transport::datagram

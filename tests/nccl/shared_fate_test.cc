@@ -1,0 +1,262 @@
+// One channel fails, or one peer: all others go on, and so does a communicator that is made afterwards. The
+// rows of docs/fault-matrix.md, for both transports. This process has channels both ways to two others; what
+// happens to one of these is a test's.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nccl/actor.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+constexpr uint64_t kBytes = 300'000;
+constexpr uint64_t kEagerBytes = 1'000;
+
+class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterface<const char*> {
+ protected:
+  using Act = Command::Act;
+
+  // A channel from one to another, by the number that both have of it.
+  struct Channel {
+    Actor *sender = nullptr, *receiver = nullptr;
+    uint32_t number = 0;
+  };
+
+  bool is_datagram() const { return GetParam() == std::string("datagram"); }
+
+  void SetUp() override {
+    environment_.set("VERBENA_TRANSPORT", GetParam());
+    environment_.set("VERBENA_UNPACK", "0");
+    environment_.set("SOFTVERBS_DEVICES", "1");
+    environment_.set("VERBENA_BOUNCE_BYTES", "16m");
+    environment_.set("VERBENA_PEER_GRACE_MS", "200");
+    environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "60000");
+    environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "8000");
+  }
+  // Of this process alone: a plan of faults, and how soon it gives up who does not answer.
+  void start(const std::string& plan = "", const std::string& timeout_ms = "") {
+    for (auto* actor : {&peer_, &other_, &spare_}) *actor = std::make_unique<RemoteActor>();
+    if (!plan.empty()) environment_.set("SOFTVERBS_FAULTS", plan);
+    if (!timeout_ms.empty()) environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", timeout_ms);
+    here_ = std::make_unique<LocalActor>();
+    ASSERT_TRUE(here_->is_up());
+    for (RemoteActor* actor : {peer_.get(), other_.get()}) {
+      for (const bool sends : {true, false}) {
+        channels_.push_back(
+            join(sends ? static_cast<Actor&>(*here_) : *actor, sends ? *actor : static_cast<Actor&>(*here_)));
+        ASSERT_FALSE(HasFatalFailure());
+      }
+    }
+  }
+  Channel join(Actor& sender, Actor& receiver) {
+    const Channel channel{&sender, &receiver, next_++};
+    Command command{Act::kListen, channel.number};
+    const Reply listened = receiver.run(command);
+    EXPECT_TRUE(listened.is_right());
+    std::memcpy(command.text, listened.text, sizeof(command.text));
+    const auto [sent, received] = run_both(channel, Act::kConnect, Act::kAccept, 0, 0, listened.text);
+    EXPECT_TRUE(sent.is_right()) << sent.result;
+    EXPECT_TRUE(received.is_right()) << received.result;
+    return channel;
+  }
+  std::pair<Reply, Reply> run_both(const Channel& channel, Act sender, Act receiver, uint64_t sent,
+                                   uint64_t room, const char* handle = nullptr) {
+    Command of_sender{sender, channel.number, sent}, of_receiver{receiver, channel.number, room};
+    if (handle != nullptr) std::memcpy(of_sender.text, handle, sizeof(of_sender.text));
+    // The other process first: this one works when its reply is asked for.
+    const bool is_local_sender = channel.sender == here_.get();
+    channel.sender->begin(of_sender);
+    channel.receiver->begin(of_receiver);
+    Reply replies[2];
+    replies[is_local_sender ? 0 : 1] = (is_local_sender ? channel.sender : channel.receiver)->finish();
+    replies[is_local_sender ? 1 : 0] = (is_local_sender ? channel.receiver : channel.sender)->finish();
+    return {replies[0], replies[1]};
+  }
+  // A connected sender takes nothing before its receive. Datagrams are announced first, and nothing is
+  // granted yet.
+  void begin_both(const Channel& channel, uint64_t bytes) {
+    for (const bool sends : {is_datagram(), !is_datagram()}) {
+      Actor& actor = sends ? *channel.sender : *channel.receiver;
+      ASSERT_TRUE(actor.run({Act::kBegin, channel.number, bytes}).is_right());
+    }
+  }
+  void expect_transfer(const Channel& channel, const std::string& which, uint64_t bytes = kBytes) {
+    const auto [sent, received] = run_both(channel, Act::kTransfer, Act::kTransfer, bytes, bytes);
+    EXPECT_TRUE(sent.is_right()) << which << ": the sender: " << sent.result;
+    EXPECT_TRUE(received.is_right()) << which << ": the receiver: " << received.result;
+  }
+
+  const Channel& to_peer() const { return channels_[0]; }
+  const Channel& from_peer() const { return channels_[1]; }
+  // All channels but the one that has failed, and new ones, both ways.
+  void expect_others_go_on(const Channel* failed, bool is_peer_well = true) {
+    static constexpr const char* kNames[] = {"to the peer", "from the peer", "to the other",
+                                             "from the other"};
+    for (size_t i = is_peer_well ? 0 : 2; i < channels_.size(); ++i)
+      if (&channels_[i] != failed) expect_transfer(channels_[i], kNames[i]);
+    expect_new_ones_work(*other_, "the other");
+    if (is_peer_well) expect_new_ones_work(*peer_, "the peer");
+  }
+  void expect_new_ones_work(Actor& actor, const std::string& which) {
+    for (const bool sends : {true, false}) {
+      Actor &from = sends ? static_cast<Actor&>(*here_) : actor, &to = sends ? actor : *here_;
+      const Channel channel = join(from, to);
+      if (!HasFailure()) expect_transfer(channel, "a new one, " + which);
+    }
+  }
+  void expect_failure(Actor& actor, const Channel& channel, const char* which) {
+    const Reply reply = actor.run({Act::kWait, channel.number});
+    EXPECT_TRUE(reply.has_failed()) << which << " took " << reply.took_s << " s";
+  }
+  bool has_warned(Actor& actor, const char* words) {
+    Command command{Act::kFindWarning};
+    std::strncpy(command.text, words, sizeof(command.text) - 1);
+    return actor.run(command).is_done;
+  }
+
+  std::unique_ptr<RemoteActor> peer_, other_, spare_;
+  std::unique_ptr<LocalActor> here_;
+  std::vector<Channel> channels_;  // to the peer, from it, to the other, from it
+  uint32_t next_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, SharedFateTest, ::testing::Values("connected", "datagram"),
+                         [](const auto& transport) { return std::string(transport.param); });
+
+TEST_P(SharedFateTest, AMessageThatIsTooLongEndsItsChannel) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = from_peer();
+  run_both(channel, Act::kBegin, Act::kBegin, kBytes, 1'000);
+  expect_failure(*channel.sender, channel, "the sender");
+  if (is_datagram()) expect_failure(*channel.receiver, channel, "the receiver");
+  expect_others_go_on(&channel);
+}
+
+// It is sent eagerly, and waits for its receive.
+TEST_P(SharedFateTest, AParkedMessageThatIsTooLongEndsItsChannel) {
+  if (!is_datagram()) GTEST_SKIP() << "nothing is sent before its receive";
+  start();
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = from_peer();
+  ASSERT_TRUE(channel.sender->run({Act::kBegin, channel.number, kBytes}).is_right());
+  const Reply refused = channel.receiver->run({Act::kTransfer, channel.number, 1'000});
+  EXPECT_TRUE(refused.has_failed());
+  expect_failure(*channel.sender, channel, "the sender");
+  expect_others_go_on(&channel);
+}
+
+TEST_P(SharedFateTest, AReceiverThatClosesEndsItsChannel) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = from_peer();
+  ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
+  ASSERT_TRUE(channel.sender->run({Act::kBegin, channel.number, 2 * kBytes + 1}).is_done);
+  ASSERT_TRUE(channel.receiver->run({Act::kClose, channel.number}).is_right());
+  expect_failure(*channel.sender, channel, "the sender");
+  expect_others_go_on(&channel);
+}
+
+TEST_P(SharedFateTest, ASenderThatClosesEndsItsChannel) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = to_peer();
+  ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
+  ASSERT_TRUE(channel.sender->run({Act::kClose, channel.number}).is_right());
+  expect_failure(*channel.receiver, channel, "the receiver");
+  expect_others_go_on(&channel);
+}
+
+// With an open request, which NCCL does when it aborts.
+TEST_P(SharedFateTest, MemoryThatIsDeregisteredEndsItsChannel) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  for (const Channel* channel : {&to_peer(), &from_peer()}) {
+    begin_both(*channel, kBytes);
+    ASSERT_TRUE(here_->run({Act::kDeregister, channel->number}).is_done);
+    ASSERT_TRUE(here_->run({Act::kClose, channel->number}).is_right());
+  }
+  for (size_t i = 2; i < channels_.size(); ++i) expect_transfer(channels_[i], "the other's");
+  expect_new_ones_work(*peer_, "the peer");
+  expect_new_ones_work(*other_, "the other");
+}
+
+// Its port is paused, for one, and a datagram still reads the memory that is deregistered.
+TEST_P(SharedFateTest, ALateDatagramHoldsUpNobody) {
+  if (!is_datagram()) GTEST_SKIP() << "needs datagrams";
+  start("delay qp=3 by=3s nth=1");
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = to_peer();
+  ASSERT_TRUE(channel.sender->run({Act::kBegin, channel.number, kEagerBytes}).is_right());
+  EXPECT_TRUE(channel.sender->run({Act::kDeregister, channel.number}).is_done);
+  EXPECT_TRUE(channel.sender->run({Act::kClose, channel.number}).is_right());
+  expect_others_go_on(&channel);
+}
+
+// As of a request whose memory is not what it was.
+TEST_P(SharedFateTest, ABadCompletionEndsItsChannel) {
+  start(is_datagram() ? "fail qp=3 status=LOC_PROT nth=1"
+                      : "fail status=LOC_PROT nth=1 opcode=RDMA_WRITE_WITH_IMM");
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = to_peer();
+  ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kEagerBytes}).is_right());
+  const Reply sent = channel.sender->run({Act::kTransfer, channel.number, kEagerBytes});
+  EXPECT_TRUE(sent.has_failed());
+  expect_others_go_on(&channel);
+}
+
+// A request that fails though nothing is wrong with it, as a device's queue pair may.
+TEST_P(SharedFateTest, ABrokenQueuePairIsMended) {
+  if (!is_datagram()) GTEST_SKIP() << "failover_test has them";
+  start("error every=50");
+  ASSERT_FALSE(HasFailure());
+  for (int i = 0; i < 20; ++i) expect_transfer(to_peer(), "to the peer");
+  expect_others_go_on(nullptr);
+}
+
+// Memory that is gone though it is registered.
+TEST_P(SharedFateTest, UnmappedMemoryEndsItsChannel) {
+  start("", "3000");
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = to_peer();
+  ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
+  ASSERT_TRUE(channel.sender->run({Act::kUnmap, channel.number}).is_right());
+  Command begin{Act::kBegin, channel.number, kBytes};
+  if (channel.sender->run(begin).is_right()) expect_failure(*channel.sender, channel, "the sender");
+  expect_others_go_on(&channel);
+}
+
+TEST_P(SharedFateTest, APeerThatIsKilledTakesNoOtherWithIt) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  const Channel& channel = from_peer();
+  ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
+  peer_->kill(SIGKILL);
+  expect_failure(*here_, channel, "the receiver");
+  EXPECT_TRUE(here_->run({Act::kTransfer, to_peer().number, kBytes}).has_failed());
+  expect_others_go_on(&channel, false);
+  expect_new_ones_work(*spare_, "another process in its place");
+}
+
+// For less than VERBENA_FAILOVER_TIMEOUT_MS. It has announced far more than all grants.
+TEST_P(SharedFateTest, APeerThatStopsForAWhileHoldsUpNobody) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  std::vector<Channel> many;
+  for (int i = 0; i < 8; ++i) many.push_back(join(*peer_, *here_));
+  for (const Channel& channel : many) begin_both(channel, 8 << 20);
+  peer_->kill(SIGSTOP);
+  for (int i = 0; i < 10; ++i) expect_transfer(channels_[3], "from the other", 4 << 20);
+  expect_others_go_on(nullptr, false);
+  peer_->kill(SIGCONT);
+  for (const Channel& channel : many) {
+    channel.sender->begin({Act::kWait, channel.number});
+    EXPECT_TRUE(channel.receiver->run({Act::kWait, channel.number}).is_right());
+    EXPECT_TRUE(channel.sender->finish().is_right());
+  }
+  expect_others_go_on(nullptr);
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

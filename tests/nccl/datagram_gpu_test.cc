@@ -438,6 +438,48 @@ TEST_F(DatagramGpuTest, PagesOfTheGpuAreCopiedToTheHost) {
   }
 }
 
+// Memory of a GPU that cannot be written ends its channel, and no other: what these have under way begins
+// again.
+TEST_F(DatagramGpuTest, APlacementThatFailsEndsItsChannel) {
+  constexpr size_t kLength = 100'000;
+  environment_.set("SOFTVERBS_FAULTS", "fail opcode=RDMA_WRITE status=LOC_PROT nth=3");
+  ASSERT_EQ(start(), 2);
+  auto* const other = connect();
+  auto* const failing = establish(0, HandleShape::kNull);
+  GpuMemory theirs;
+  ASSERT_NE(other, nullptr);
+  ASSERT_NE(failing, nullptr);
+  ASSERT_TRUE(add(failing->recv_comm, theirs));
+  ASSERT_TRUE(hold_copies(true));
+  // One page, the first write. The third is the other channel's.
+  void* const kept = other->receive(target_.at(0, 1'000), target_.mhandle);
+  const auto kept_bytes = other->sent.bytes.first(1'000);
+  void* const kept_send = other->send(kept_bytes, other->sent.mhandle);
+  ASSERT_NE(kept, nullptr);
+  ASSERT_NE(kept_send, nullptr);
+  expect_sent(*other, kept_send);
+  void* const lost = failing->receive(theirs.at(0, kLength), theirs.mhandle);
+  ASSERT_NE(lost, nullptr);
+  ASSERT_NE(failing->send(failing->sent.bytes.first(kLength), failing->sent.mhandle), nullptr);
+  std::thread release = release_copies_later();
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(failing->wait(lost, sizes));
+  EXPECT_TRUE(other->wait(kept, sizes));
+  release.join();
+  EXPECT_EQ(target_.read(0, 1'000), std::vector<std::byte>(kept_bytes.begin(), kept_bytes.end()));
+  for (int i = 0; i < 5; ++i) transfer(*other, 300'000, 0, 0);
+  auto* const next = establish(0, HandleShape::kNull);
+  ASSERT_NE(next, nullptr);
+  ASSERT_TRUE(drop(failing->recv_comm, theirs));
+  ASSERT_TRUE(add(next->recv_comm, theirs));
+  void* const last = next->receive(theirs.at(0, kLength), theirs.mhandle);
+  ASSERT_NE(last, nullptr);
+  void* const last_send = next->send(next->sent.bytes.first(kLength), next->sent.mhandle);
+  ASSERT_NE(last_send, nullptr);
+  EXPECT_TRUE(next->wait(last, sizes));
+  expect_sent(*next, last_send);
+}
+
 // Its last message is whole all the same.
 TEST_F(DatagramGpuTest, APeerThatClosesWithCopiesUnderWay) {
   auto* connection = start_connected();

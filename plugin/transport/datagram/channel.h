@@ -176,6 +176,11 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
   ~ReceiveEnd() { close(); }
 
   bool unpacks() const { return lending_ != nullptr; }
+  // By the engine: nothing is written for it any more once this returns.
+  void end_for(const base::Outcome& failure) {
+    fail(failure);
+    end_messages();
+  }
   int64_t refused_ns = 0;  // when the peer was last told that a message is too long
   void* device_handle() const { return lending_ == nullptr ? nullptr : lending_->device_handle(); }
   // Null in `*request`: not now.

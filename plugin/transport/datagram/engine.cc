@@ -322,9 +322,8 @@ void Engine::note_live_rails(uint32_t live) {
 void Engine::place_pages() {
   std::string cause;
   if (!placer_->progress(live_rails_, now_ns_, &cause, [this](uint32_t message) { note_moved(message, 1); }))
-    note(base::fail(Status::kSystem,
-                    "datagrams on %s: what has arrived cannot be put in its place in memory of a GPU: %s",
-                    nic_.name.c_str(), cause.c_str()));
+      [[unlikely]]
+    note_placement_failure(cause);
 }
 
 // As long as there are some, `rounds` times at most.

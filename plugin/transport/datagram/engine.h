@@ -158,6 +158,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void stop(SendEnd& end, const base::Outcome& failure);
   void note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion);
   void note_receive_failure(uint32_t rail, const verbs::Completion& completion);
+  void note_placement_failure(const std::string& cause);
   void mend(uint32_t rail);
   void give_up_rail(uint32_t rail, const std::string& cause);
   void empty_pairs_of(uint32_t first_message, uint32_t messages);

@@ -56,6 +56,18 @@ void Engine::stop(SendEnd& end, const base::Outcome& failure) {
   stop_send(end.channel());
 }
 
+// Its memory is not what it was, or the device cannot reach it. What is on its way for others begins again.
+void Engine::note_placement_failure(const std::string& cause) {
+  const Placer::Failed failed = placer_->find_failed();
+  ReceiveEnd* end = nullptr;
+  if (failed.flush != nullptr) end = static_cast<ReceiveEnd*>(failed.flush->owner);
+  if (failed.message != kNoObject) end = receive_ends_[receive_message(failed.message).channel];
+  const base::Outcome failure = base::fail(
+      Status::kSystem, "datagrams on %s: what has arrived cannot be put in its place in memory of a GPU: %s",
+      nic_.name.c_str(), cause.c_str());
+  end == nullptr ? note(failure) : end->end_for(failure);
+}
+
 void Engine::note_stuck(uint32_t id, uint32_t message) {
   const auto explain = [&](const std::string& what) {
     return base::fail(

@@ -97,6 +97,15 @@ void Placer::leave_rails(uint32_t rails, int64_t now_ns) {
   if (is_there || !flushes_.empty()) restart();
 }
 
+Placer::Failed Placer::find_failed() const {
+  const uint32_t* const failed = loopback_->failed();
+  for (const uint32_t page : under_way_)
+    if (&placements_[page].outstanding == failed) return {.message = placements_[page].message};
+  for (const ChannelFlush* flush : flushes_)
+    if (&flush->outstanding == failed) return {.flush = flush};
+  return {};
+}
+
 void Placer::drop(uint32_t first_message, uint32_t messages, const void* flushes_owner) {
   const auto is_theirs = [&](uint32_t page) { return placements_[page].message - first_message < messages; };
   const auto flushes = [&](const ChannelFlush* flush) { return flush->owner == flushes_owner; };

@@ -32,7 +32,7 @@ class Placer {
   // `request` is open, and done once the GPU sees all that was placed before.
   void flush(ChannelFlush* request);
   // Begins what the rails have room for; done(message) for each page that is in its place and nobody's now.
-  // False, with the cause: memory or device have failed.
+  // False, with the cause: memory or device have failed; find_failed() says whose.
   template <typename Done>
   bool progress(uint32_t live_rails, int64_t now_ns, std::string* failure, const Done& done) {
     if (is_idle()) return true;
@@ -52,6 +52,12 @@ class Placer {
     progress_flushes(live_rails, now_ns);
     return true;
   }
+  // The message whose page cannot be placed, or whose flush; neither: the device has failed for all.
+  struct Failed {
+    uint32_t message = protocol::datagram::kNoObject;
+    const ChannelFlush* flush = nullptr;
+  };
+  Failed find_failed() const;
   // Those rails do not work any more: what is under way there begins again on others.
   void leave_rails(uint32_t rails, int64_t now_ns);
   // Nothing is written for them any more once this returns; their pages are nobody's.

@@ -112,7 +112,10 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
   if (completion.error != 0) [[unlikely]] {
     const bool is_final = !base::parameters().failover || verbs::is_request_at_fault(completion.error);
     const std::string cause = rail.link.describe_failure(completion, 0);
-    if (is_final && slot.user != nullptr && slot.user->failure_.empty()) slot.user->failure_ = cause;
+    if (is_final && slot.user != nullptr && slot.user->failure_.empty()) {
+      slot.user->failure_ = cause;
+      slot.user->failed_ = slot.user->tickets_[slot.ticket].outstanding;
+    }
     return give_up(rail, cause);
   }
   rail.is_reported = false;

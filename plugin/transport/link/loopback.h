@@ -87,6 +87,8 @@ class LoopbackUser {
   // False, with the cause in `failure`, if an operation failed for good: on its own account, or as its rail
   // has not worked for VERBENA_FAILOVER_TIMEOUT_MS. Then the connection must not go on.
   bool poll(std::string* failure) { return outstanding_ == 0 || look(failure); }
+  // After that: the operation that was wrong, by its `outstanding`; null: a rail has failed.
+  const uint32_t* failed() const { return failed_; }
 
  private:
   friend class Loopback;
@@ -115,6 +117,7 @@ class LoopbackUser {
   uint32_t outstanding_ = 0;                         // operations; without one, poll() looks at nothing
   std::array<uint32_t, verbs::kMaxRails> counts_{};  // of them on each rail
   std::string failure_;                              // of a request that was wrong; with the mutex
+  const uint32_t* failed_ = nullptr;                 // and its counter
 };
 
 }  // namespace verbena::transport

@@ -129,9 +129,7 @@ class Service {
       if (due_ns == kNever) {
         changed_.wait(lock);
       } else if (due_ns > now_ns) {
-        // By the system's clock, whose waits the thread sanitizer knows; short, as that clock may jump.
-        const int64_t wait_ns = std::min<int64_t>(due_ns - now_ns, 100 * base::kNsPerMs);
-        changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::nanoseconds(wait_ns));
+        changed_.wait_for(lock, std::chrono::nanoseconds(due_ns - now_ns));  // by a clock that nobody sets
       } else {
         reschedule(next, kNever);
         progress_idle(lock, next);

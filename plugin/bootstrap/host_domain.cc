@@ -24,7 +24,7 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr size_t kMaxIdLetters = 32;
+constexpr size_t kMaxIdLetters = 48;  // of what goes into a key as it is
 constexpr const char* kBootIdFile = "/proc/sys/kernel/random/boot_id";
 constexpr const char* kNetworkNamespace = "/proc/self/ns/net";
 
@@ -37,20 +37,24 @@ std::string read_boot_id() {
   return text;
 }
 
+// A long id is replaced by its first letters and a hash (FNV-1a) of all.
+std::string shorten_id(std::string_view id) {
+  if (id.size() <= kMaxIdLetters) return std::string(id);
+  uint64_t hash = 0xcbf2'9ce4'8422'2325;
+  for (const char letter : id) hash = (hash ^ static_cast<uint8_t>(letter)) * 0x100'0000'01b3;
+  return std::string(id.substr(0, kMaxIdLetters - 20)) + std::to_string(hash);
+}
+
 }  // namespace
 
 base::Result<HostKey> identify_host(std::string_view configured_id) {
-  if (configured_id.size() > kMaxIdLetters) {
-    return base::fail(base::Status::kInvalidUsage, "bootstrap: VERBENA_HOSTID has %zu letters (at most %zu)",
-                      configured_id.size(), kMaxIdLetters);
-  }
   struct stat space {};
   if (stat(kNetworkNamespace, &space) != 0) {
     return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot read the link %s",
                             kNetworkNamespace);
   }
   const std::string text =
-      read_boot_id() + "/" + std::to_string(space.st_ino) + "/" + std::string(configured_id);
+      read_boot_id() + "/" + std::to_string(space.st_ino) + "/" + shorten_id(configured_id);
   HostKey key;
   std::copy_n(text.begin(), std::min(text.size(), key.text.size()), key.text.begin());
   return key;
@@ -196,7 +200,11 @@ base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof(control.bytes);
     const ssize_t length = recvmsg(caller->socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (length < 0 && is_not_now(errno) && !caller->deadline.has_passed()) continue;
+    const int error = length < 0 ? errno : 0;
+    if (is_not_now(error) && !caller->deadline.has_passed()) continue;
+    if (error != 0 && !is_not_now(error) && error != ECONNRESET) {  // ours: the packet is still there
+      return base::fail_errno(base::Status::kSystem, error, "bootstrap: cannot receive a descriptor");
+    }
     callers_.erase(caller);
     base::FileDescriptor descriptor = length > 0 ? take_descriptor(message) : base::FileDescriptor();
     if (length != sizeof(packet) || packet.magic != kMagic || !is_same_nonce(packet.secret, address_.secret))

@@ -28,8 +28,7 @@ struct HostKey {
   bool operator==(const HostKey&) const = default;
 };
 
-// `configured_id` is VERBENA_HOSTID. More than 32 letters are an error, because cutting them off could make
-// two hosts equal.
+// `configured_id` is VERBENA_HOSTID, of any length.
 base::Result<HostKey> identify_host(std::string_view configured_id);
 
 class HostDomain {

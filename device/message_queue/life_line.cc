@@ -66,6 +66,7 @@ base::Outcome LifeLine::start(std::vector<LifeWord*> own, std::function<void()> 
 }
 
 void LifeLine::watch(std::vector<LifeWord*> peers) {
+  if (step_.load(std::memory_order_relaxed) == kWatching) return;  // as in start()
   peers_ = std::move(peers);
   if (peers_.size() > kMaxWatched) peers_.resize(kMaxWatched);
   step_.store(kWatching, std::memory_order_release);

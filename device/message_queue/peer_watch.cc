@@ -52,6 +52,7 @@ base::Outcome PeerWatch::start(int connection, bool hears_data, const ProcessNam
   };
   const base::Outcome watched = EventLoop::instance().watch(process_.get(), Interest::kNewData, on_end, this);
   is_process_watched_ = static_cast<bool>(watched);
+  if (!watched) stop();
   return watched;
 }
 

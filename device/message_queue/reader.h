@@ -84,8 +84,9 @@ class Reader {
   std::optional<bootstrap::Link> link_;
   ProcessName writer_process_;
   std::optional<bootstrap::UnixPost> post_;  // until the ring has come
+  base::FileDescriptor ring_file_;           // from then until it is mapped
   Admission admission_;
-  bool is_introduced_ = false, is_ready_ = false, has_ended_ = false;
+  bool is_introduced_ = false, may_go_ = false, is_ready_ = false, has_ended_ = false;
   std::atomic<uint32_t> interrupt_{0};
   base::FileDescriptor wake_;  // remote: an eventfd
   std::optional<Local> local_;

@@ -65,20 +65,23 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
 }
 
 Outcome Reader::map_ring(base::Deadline deadline) {
-  bootstrap::UnixPost::Arrival arrival;
-  for (;;) {
+  while (!local_ && !ring_file_) {
+    bootstrap::UnixPost::Arrival arrival;
     const auto verdict = post_->receive(arrival);
     if (!verdict) return verdict.error();
-    if (*verdict == bootstrap::UnixPost::Verdict::kArrived && arrival.descriptor) break;
+    if (*verdict == bootstrap::UnixPost::Verdict::kArrived) ring_file_ = std::move(arrival.descriptor);
+    if (ring_file_) break;
     if (deadline.has_passed()) return fail_setup("send its shared memory");
     pollfd entry{post_->fd(), POLLIN, 0};
     ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
   }
-  auto ring = SharedRing::open(std::move(arrival.descriptor), admission_.shape);
-  if (!ring) return ring.error();
-  const RingMemory memory = ring->memory();
-  local_.emplace(Local{std::move(*ring), RingReader<RingMemory>(memory, number_)});
-  return life_.start({&memory.life_of_reader(number_)}, [this] { notify(); });
+  if (!local_) {
+    auto ring = SharedRing::open(ring_file_, admission_.shape);
+    if (!ring) return ring.error();
+    const RingMemory memory = ring->memory();
+    local_.emplace(Local{std::move(*ring), RingReader<RingMemory>(memory, number_)});
+  }
+  return life_.start({&local_->ring.memory().life_of_reader(number_)}, [this] { notify(); });
 }
 
 void Reader::notify() {
@@ -127,7 +130,10 @@ Outcome Reader::wait_until_ready(int64_t timeout_ms) {
   if (!is_introduced_) {
     if (auto introduced = introduce(deadline); !introduced) return introduced;
   }
-  if (const auto go = await_frame(kGo, deadline, "find all readers"); !go) return go.error();
+  if (!may_go_) {
+    if (const auto go = await_frame(kGo, deadline, "find all readers"); !go) return go.error();
+    may_go_ = true;
+  }
   if (local_) {
     life_.watch({&local_->ring.memory().life_of_writer(number_)});
     if (auto watched = watch_.start(link_->poll_entry().fd, false, writer_process_, [this] { notify(); });

@@ -34,6 +34,7 @@ base::Outcome RemoteFeed::start() {
     const base::BlockedSignals blocked;
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
+    watch_.stop();
     return base::fail_errno(base::Status::kSystem, error.code().value(),
                             "queue: no thread for a reader over TCP");
   }

@@ -78,26 +78,27 @@ base::Result<SharedRing> SharedRing::create(const RingShape& shape) {
     return base::fail_errno(base::Status::kSystem, errno, "queue: no shared memory of %llu bytes",
                             static_cast<unsigned long long>(shape.length_bytes()));
   }
-  if (auto mapped = ring.map(); !mapped) return mapped.error();
+  if (auto mapped = ring.map(ring.fd()); !mapped) return mapped.error();
   return ring;
 }
 
-base::Result<SharedRing> SharedRing::open(base::FileDescriptor file, const RingShape& shape) {
-  SharedRing ring;
-  ring.shape_ = shape;
-  ring.file_ = std::move(file);
+base::Result<SharedRing> SharedRing::open(base::FileDescriptor& file, const RingShape& shape) {
   struct stat status {};
-  const bool is_whole = shape.is_valid() && fstat(ring.fd(), &status) == 0 &&
-                        static_cast<uint64_t>(status.st_size) == shape.length_bytes() &&
-                        (fcntl(ring.fd(), F_GET_SEALS) & kSeals) == kSeals;
+  if (fstat(file.get(), &status) != 0)
+    return base::fail_errno(base::Status::kSystem, errno, "queue: cannot look at the writer's shared memory");
+  const bool is_whole = shape.is_valid() && static_cast<uint64_t>(status.st_size) == shape.length_bytes() &&
+                        (fcntl(file.get(), F_GET_SEALS) & kSeals) == kSeals;
   if (!is_whole)
     return base::fail(base::Status::kRemote, "queue: the writer's shared memory is not what it says");
-  if (auto mapped = ring.map(); !mapped) return mapped.error();
+  SharedRing ring;
+  ring.shape_ = shape;
+  if (auto mapped = ring.map(file.get()); !mapped) return mapped.error();
+  ring.file_ = std::move(file);
   return ring;
 }
 
-base::Outcome SharedRing::map() {
-  void* const begin = mmap(nullptr, shape_.length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd(), 0);
+base::Outcome SharedRing::map(int file) {
+  void* const begin = mmap(nullptr, shape_.length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (begin == MAP_FAILED) {
     return base::fail_errno(base::Status::kSystem, errno, "queue: cannot map %llu bytes",
                             static_cast<unsigned long long>(shape_.length_bytes()));

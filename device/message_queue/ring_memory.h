@@ -107,8 +107,8 @@ class SharedRing {
  public:
   // Zero-filled, so that everything is free and nobody sleeps.
   static base::Result<SharedRing> create(const RingShape& shape);
-  // What create() made in another process.
-  static base::Result<SharedRing> open(base::FileDescriptor file, const RingShape& shape);
+  // What create() made in another process. Takes the descriptor unless it fails.
+  static base::Result<SharedRing> open(base::FileDescriptor& file, const RingShape& shape);
   SharedRing() = default;
   SharedRing(SharedRing&& other) noexcept;
   SharedRing& operator=(SharedRing&& other) noexcept;
@@ -121,7 +121,7 @@ class SharedRing {
   base::Outcome pin();
 
  private:
-  base::Outcome map();
+  base::Outcome map(int file);
   void unmap();
 
   base::FileDescriptor file_;

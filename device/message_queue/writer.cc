@@ -24,34 +24,39 @@ base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& option
                       "1 TiB in all",
                       shape.count_readers, shape.count_slots, shape.chunk_bytes, kMaxReaders, kMaxSlots);
   }
-  std::unique_ptr<Writer> writer(new Writer(options));
   auto listener = options.bind.family == base::IpFamily::kNone ? base::Listener::open()
                                                                : base::Listener::open_at(options.bind);
   if (!listener) return listener.error();
-  writer->listener_ = std::move(*listener);
   auto proof = bootstrap::Proof::create();
   if (!proof) return proof.error();
-  writer->proof_.emplace(std::move(*proof));
-  auto host = bootstrap::identify_host(base::parameters().host_id);
+  const auto host = bootstrap::identify_host(base::parameters().host_id);
   if (!host) return host.error();
-  writer->host_ = *host;
   auto ring = SharedRing::create(shape);
   if (!ring) return ring.error();
-  writer->ring_ = std::move(*ring);
-  writer->writer_.emplace(writer->ring_.memory());
-  writer->published_ns_.resize(shape.count_slots);
-  for (uint32_t reader = 0; reader < shape.count_readers; ++reader) {
-    writer->peers_.push_back(std::make_unique<Peer>());
-  }
-  Handle& handle = writer->handle_;
+  Handle handle;
   if (auto drawn = base::draw_random(handle.nonce, "queue"); !drawn) return drawn.error();
   handle.count_readers = shape.count_readers;
-  handle.writer = writer->listener_.address();
-  return writer;
+  handle.writer = listener->address();
+  return std::unique_ptr<Writer>(
+      new Writer(options, handle, std::move(*listener), std::move(*proof), *host, std::move(*ring)));
+}
+
+Writer::Writer(const WriterOptions& options, const Handle& handle, base::Listener listener,
+               bootstrap::Proof proof, const bootstrap::HostKey& host, SharedRing ring)
+    : options_(options),
+      handle_(handle),
+      listener_(std::move(listener)),
+      proof_(std::move(proof)),
+      host_(host),
+      ring_(std::move(ring)),
+      writer_(ring_.memory()),
+      published_ns_(options.shape.count_slots) {
+  for (uint32_t reader = 0; reader < options.shape.count_readers; ++reader)
+    peers_.push_back(std::make_unique<Peer>());
 }
 
 Writer::~Writer() {
-  writer_->end();
+  writer_.end();
   life_.stop();
   for (const auto& peer : peers_) {
     peer->watch.stop();
@@ -61,12 +66,12 @@ Writer::~Writer() {
 
 void Writer::notify() {
   interrupt_.fetch_or(kPeerNews, std::memory_order_release);
-  RingWriter<RingMemory>::interrupt(writer_->memory());
+  RingWriter<RingMemory>::interrupt(writer_.memory());
 }
 
 void Writer::cancel() {
   interrupt_.fetch_or(kCancelled, std::memory_order_release);
-  RingWriter<RingMemory>::interrupt(writer_->memory());
+  RingWriter<RingMemory>::interrupt(writer_.memory());
 }
 
 uint32_t Writer::count_local() const {
@@ -83,7 +88,7 @@ Outcome Writer::enqueue(std::span<const std::span<const std::byte>> parts, int64
   size_t part = 0, part_bytes = 0;  // how far: whole parts, and bytes of the next
   do {
     if (auto awaited = await_slot(deadline_ns); !awaited) return awaited;
-    std::byte* const data = writer_->memory().data(writer_->slot());
+    std::byte* const data = writer_.memory().data(writer_.slot());
     uint64_t filled_bytes = 0;
     while (part < parts.size() && filled_bytes < chunk_bytes) {
       const size_t length = std::min<uint64_t>(parts[part].size() - part_bytes, chunk_bytes - filled_bytes);
@@ -103,11 +108,11 @@ Outcome Writer::enqueue(std::span<const std::span<const std::byte>> parts, int64
 
 base::Result<std::span<std::byte>> Writer::reserve(int64_t timeout_ms) {
   if (auto awaited = await_slot(deadline_after(timeout_ms)); !awaited) return awaited.error();
-  return std::span(writer_->memory().data(writer_->slot()), options_.shape.chunk_bytes);
+  return std::span(writer_.memory().data(writer_.slot()), options_.shape.chunk_bytes);
 }
 
 Outcome Writer::commit(size_t length_bytes) {
-  if (length_bytes > options_.shape.chunk_bytes || !writer_->can_write()) {
+  if (length_bytes > options_.shape.chunk_bytes || !writer_.can_write()) {
     return base::fail(Status::kInvalidUsage,
                       "queue: writer: commit of %zu bytes: reserve() comes before, and a chunk has %" PRIu64
                       " bytes",
@@ -118,12 +123,12 @@ Outcome Writer::commit(size_t length_bytes) {
 }
 
 void Writer::publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags) {
-  const uint32_t slot = writer_->slot();
-  SlotHead& head = writer_->memory().head(slot);
+  const uint32_t slot = writer_.slot();
+  SlotHead& head = writer_.memory().head(slot);
   head.length_bytes = length_bytes;
   head.message_bytes = message_bytes;
   head.flags = flags;
-  writer_->publish();
+  writer_.publish();
   published_ns_[slot] = base::monotonic_ns();  // after: no reader waits for it
 }
 
@@ -137,15 +142,15 @@ Outcome Writer::await_slot(int64_t deadline_ns) {
     if (interrupt_.load(std::memory_order_relaxed) != 0) {
       if (auto going_on = look_after_peers(); !going_on) return going_on;
     }
-    if (writer_->can_write()) return {};
+    if (writer_.can_write()) return {};
     const int64_t now_ns = base::monotonic_ns();
     if (began_ns == 0) began_ns = now_ns;
     if (now_ns >= deadline_ns) return fail_slow(now_ns - began_ns);
     const auto has_news = [&] {
-      return writer_->can_write() || interrupt_.load(std::memory_order_relaxed) != 0;
+      return writer_.can_write() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
     if (spin(options_.spin_us, deadline_ns, has_news)) continue;
-    if (writer_->sleep(interrupt_, deadline_ns) == SleepEnd::kSignal) return base::Error{Status::kTimeout, 0};
+    if (writer_.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal) return base::Error{Status::kTimeout, 0};
   }
 }
 
@@ -158,9 +163,9 @@ Outcome Writer::look_after_peers() {
     Peer& peer = *peers_[reader];
     const bool has_gone = peer.watch.has_closed() || peer.watch.has_ended() ||
                           peer.feed_ended.load(std::memory_order_acquire) ||
-                          LifeLine::has_died(writer_->memory().life_of_reader(reader));
+                          LifeLine::has_died(writer_.memory().life_of_reader(reader));
     if (peer.step == Step::kReady && has_gone) {
-      const bool is_orderly = writer_->memory().released(reader).load(std::memory_order_acquire) == kLeft;
+      const bool is_orderly = writer_.memory().released(reader).load(std::memory_order_acquire) == kLeft;
       peer.step = is_orderly ? Step::kGone : Step::kDead;
     }
     if (peer.step == Step::kDead) dead.push_back(reader);
@@ -186,7 +191,7 @@ Outcome Writer::drop_reader(uint32_t reader) {
   peer.feed.reset();
   peer.link.reset();
   peer.step = Step::kDropped;
-  writer_->drop(reader);
+  writer_.drop(reader);
   return {};
 }
 
@@ -201,13 +206,13 @@ std::string Writer::describe(uint32_t reader) const {
 }
 
 base::Error Writer::fail_slow(int64_t waited_ns) const {
-  const RingMemory& memory = writer_->memory();
-  const uint64_t oldest = writer_->next() - memory.count_slots();
+  const RingMemory& memory = writer_.memory();
+  const uint64_t oldest = writer_.next() - memory.count_slots();
   std::string who;
   uint32_t more = 0;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
     const uint64_t released = memory.released(reader).load(std::memory_order_relaxed);
-    if (writer_->is_dropped(reader) || released > oldest) continue;
+    if (writer_.is_dropped(reader) || released > oldest) continue;
     if (!who.empty()) {
       ++more;
       continue;
@@ -216,7 +221,7 @@ base::Error Writer::fail_slow(int64_t waited_ns) const {
     who = describe(reader) + (is_taken ? " has read and not released it" : " has not read it");
   }
   if (more != 0) who += ", nor have " + std::to_string(more) + " more released it";
-  const uint32_t slot = writer_->slot();
+  const uint32_t slot = writer_.slot();
   return base::fail(
       Status::kTimeout,
       "queue: writer: no chunk is free after %.3f s: slot %u was written %.3f s ago and %s; is that process "

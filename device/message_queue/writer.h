@@ -54,7 +54,7 @@ class Writer {
   enum class Step : uint8_t { kAbsent, kAdmitted, kReady, kGone, kDead, kDropped };
   struct Peer {
     Step step = Step::kAbsent;
-    bool is_local = false;
+    bool is_local = false, is_told_to_go = false, is_looked_after = false;
     ProcessName process;
     std::optional<bootstrap::Link> link;  // of one that shares memory; a feed has its own
     PeerWatch watch;
@@ -69,7 +69,9 @@ class Writer {
   };
   enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2 };
 
-  explicit Writer(const WriterOptions& options) : options_(options) {}
+  // All parts that can fail have been made before, so there is no half-made writer.
+  Writer(const WriterOptions& options, const Handle& handle, base::Listener listener, bootstrap::Proof proof,
+         const bootstrap::HostKey& host, SharedRing ring);
 
   base::Outcome admit(base::Deadline deadline);
   base::Outcome take_callers();
@@ -77,7 +79,7 @@ class Writer {
   bool hear(Caller& caller, const bootstrap::Record& record);
   base::Outcome hear_peers();
   base::Outcome hold_life();
-  base::Outcome start_peer(uint32_t reader);
+  base::Outcome start_peer(uint32_t reader, base::Deadline deadline);
   base::Error fail_absent() const;
 
   base::Outcome await_slot(int64_t deadline_ns);
@@ -90,10 +92,10 @@ class Writer {
   WriterOptions options_;
   Handle handle_;
   base::Listener listener_;
-  std::optional<bootstrap::Proof> proof_;
+  bootstrap::Proof proof_;
   bootstrap::HostKey host_;
   SharedRing ring_;
-  std::optional<RingWriter<RingMemory>> writer_;
+  RingWriter<RingMemory> writer_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Caller> callers_;
   LifeLine life_;

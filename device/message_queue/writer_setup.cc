@@ -16,6 +16,12 @@ using base::Status;
 using bootstrap::Record;
 using bootstrap::Refusal;
 
+namespace {
+
+constexpr int kStepMs = 100;  // how soon a deadline is noticed where nothing comes
+
+}  // namespace
+
 Outcome Writer::wait_until_ready(int64_t timeout_ms) {
   if (is_ready_) return {};
   const auto deadline =
@@ -23,7 +29,7 @@ Outcome Writer::wait_until_ready(int64_t timeout_ms) {
   if (auto admitted = admit(deadline); !admitted) return admitted;
   if (auto held = hold_life(); !held) return held;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
-    if (auto started = start_peer(reader); !started) return started;
+    if (auto started = start_peer(reader, deadline); !started) return started;
   }
   listener_ = {};
   callers_.clear();
@@ -75,7 +81,7 @@ Outcome Writer::take_callers() {
     auto socket = listener_.accept();
     if (!socket) return socket.error();
     if (!*socket) return {};
-    callers_.push_back({bootstrap::Link::accept(std::move(**socket), *proof_), std::nullopt, 0,
+    callers_.push_back({bootstrap::Link::accept(std::move(**socket), proof_), std::nullopt, 0,
                         base::Deadline::after_ms(bootstrap::kIntroductionMs)});
   }
 }
@@ -161,8 +167,8 @@ Outcome Writer::hold_life() {
   std::vector<LifeWord*> own, peers;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
     if (!peers_[reader]->is_local) continue;
-    own.push_back(&writer_->memory().life_of_writer(reader));
-    peers.push_back(&writer_->memory().life_of_reader(reader));
+    own.push_back(&writer_.memory().life_of_writer(reader));
+    peers.push_back(&writer_.memory().life_of_reader(reader));
   }
   if (own.empty()) return {};
   if (auto started = life_.start(std::move(own), [this] { notify(); }); !started) return started;
@@ -170,18 +176,33 @@ Outcome Writer::hold_life() {
   return {};
 }
 
-Outcome Writer::start_peer(uint32_t reader) {
+// After a failure the next call goes on from there.
+Outcome Writer::start_peer(uint32_t reader, base::Deadline deadline) {
   Peer& peer = *peers_[reader];
-  peer.link->send(make_frame(kGo));
-  peer.link->advance();
-  if (peer.is_local)
-    return peer.watch.start(peer.link->poll_entry().fd, false, peer.process, [this] { notify(); });
-  peer.feed = std::make_unique<RemoteFeed>(writer_->memory(), reader, std::move(*peer.link), [this, &peer] {
-    peer.feed_ended.store(true, std::memory_order_release);
-    notify();
-  });
-  peer.link.reset();
-  return peer.feed->start();
+  if (peer.is_looked_after) return {};
+  if (!std::exchange(peer.is_told_to_go, true)) peer.link->send(make_frame(kGo));
+  while (peer.link) {
+    peer.link->advance();
+    if (peer.link->is_flushed()) break;
+    if (deadline.has_passed()) {
+      return base::fail(Status::kTimeout, "queue: writer: %s takes nothing from its connection",
+                        describe(reader).c_str());
+    }
+    pollfd entry = peer.link->poll_entry();
+    ::poll(&entry, 1, kStepMs);
+  }
+  if (!peer.is_local && peer.feed == nullptr) {
+    peer.feed = std::make_unique<RemoteFeed>(writer_.memory(), reader, std::move(*peer.link), [this, &peer] {
+      peer.feed_ended.store(true, std::memory_order_release);
+      notify();
+    });
+    peer.link.reset();
+  }
+  const Outcome started =
+      peer.is_local ? peer.watch.start(peer.link->poll_entry().fd, false, peer.process, [this] { notify(); })
+                    : peer.feed->start();
+  peer.is_looked_after = started.is_ok();
+  return started;
 }
 
 }  // namespace verbena::message_queue

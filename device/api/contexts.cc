@@ -120,6 +120,13 @@ Outcome load_settings() {
   return outcome;
 }
 
+Outcome refuse_in_child() {
+  return base::fail(
+      Status::kInvalidUsage,
+      "api: this process was forked from the one that made this object, which alone may use it: "
+      "make another one here, or start the process anew (multiprocessing: spawn)");
+}
+
 void copy_text(const std::string& cause, char* text, size_t length) {
   if (text == nullptr || length == 0) return;
   const size_t copied = cause.copy(text, length - 1);
@@ -130,6 +137,7 @@ void copy_text(const std::string& cause, char* text, size_t length) {
 
 using namespace verbena;
 using api::guard;
+using api::guard_end;
 
 extern "C" {
 
@@ -221,11 +229,12 @@ verbena_result verbena_context_create_over_heap(const verbena_heap* heap, verben
 }
 
 verbena_result verbena_context_destroy(verbena_context* context) {
-  return guard([&]() -> base::Outcome {
+  if (context == nullptr) return VERBENA_SUCCESS;
+  return guard_end(context->context->process(), [&]() -> base::Outcome {
     const std::unique_ptr<verbena_context> owned(context);
-    if (owned) api::note_destroyed(*owned);
-    if (owned) api::forget_pools(*owned);
-    if (!owned || owned->context->state() != SymmAbort::kNone) return {};
+    api::note_destroyed(*owned);
+    api::forget_pools(*owned);
+    if (owned->context->state() != SymmAbort::kNone) return {};
     return owned->context->leave();
   });
 }
@@ -238,11 +247,11 @@ uint32_t verbena_context_size(const verbena_context* context) {
 }
 
 verbena_result verbena_context_barrier(verbena_context* context) {
-  return guard([&] { return context->context->barrier(); });
+  return guard(context->context->process(), [&] { return context->context->barrier(); });
 }
 
 verbena_result verbena_context_quiet(verbena_context* context) {
-  return guard([&] { return context->context->quiet(); });
+  return guard(context->context->process(), [&] { return context->context->quiet(); });
 }
 
 verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length) {
@@ -255,7 +264,7 @@ verbena_result verbena_context_get_error(verbena_context* context, char* text, s
 }
 
 void verbena_context_abort(verbena_context* context) {
-  context->context->end_waits();
+  if (context->context->process().is_here()) context->context->end_waits();
 }
 
 }  // extern "C"

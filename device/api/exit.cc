@@ -1,7 +1,5 @@
 #include "device/api/exit.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -14,7 +12,7 @@ namespace {
 struct Living {
   std::mutex mutex;
   std::set<verbena_context*> contexts;
-  const pid_t process = getpid();
+  const base::OwnProcess process;
 };
 
 // Never destroyed: handlers of exit() may still destroy contexts.
@@ -26,7 +24,7 @@ Living& living() {
 // In a forked child the threads are not there to be waited for.
 void end_threads() {
   Living& all = living();
-  if (getpid() != all.process) return;
+  if (!all.process.is_here()) return;
   const std::lock_guard lock(all.mutex);
   for (verbena_context* context : all.contexts) context->context->end_threads();
 }

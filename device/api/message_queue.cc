@@ -13,14 +13,16 @@
 
 using namespace verbena;
 using api::guard;
+using api::guard_end;
 using base::Outcome;
 using base::Status;
 using message_queue::Handle;
 
 // One of the two.
 struct verbena_queue {
-  std::unique_ptr<message_queue::Writer> writer;
-  std::unique_ptr<message_queue::Reader> reader;
+  base::OwnProcess process = {};
+  std::unique_ptr<message_queue::Writer> writer = nullptr;
+  std::unique_ptr<message_queue::Reader> reader = nullptr;
 };
 
 namespace {
@@ -47,19 +49,17 @@ Outcome fail_null(const char* what) {
 // `call` on the writer, or on the reader, as the call says that it needs.
 template <typename Call>
 verbena_result on_writer(verbena_queue* queue, const Call& call) {
-  return guard([&]() -> Outcome {
-    if (queue == nullptr || queue->writer == nullptr) {
+  return guard(queue->process, [&]() -> Outcome {
+    if (queue->writer == nullptr)
       return base::fail(Status::kInvalidUsage, "queue: only the writer may do that");
-    }
     return call(*queue->writer);
   });
 }
 template <typename Call>
 verbena_result on_reader(verbena_queue* queue, const Call& call) {
-  return guard([&]() -> Outcome {
-    if (queue == nullptr || queue->reader == nullptr) {
+  return guard(queue->process, [&]() -> Outcome {
+    if (queue->reader == nullptr)
       return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");
-    }
     return call(*queue->reader);
   });
 }
@@ -82,7 +82,7 @@ verbena_result verbena_queue_create(const verbena_queue_options* options, verben
          .reader_ranks = ranks == nullptr ? std::vector<uint32_t>()
                                           : std::vector<uint32_t>(ranks, ranks + options->count_readers)});
     if (!made) return made.error();
-    *queue = new verbena_queue{std::move(*made), nullptr};
+    *queue = new verbena_queue{.writer = std::move(*made)};
     return {};
   });
 }
@@ -105,14 +105,13 @@ verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t
     std::memcpy(&known, handle->bytes, sizeof(known));
     auto made = message_queue::Reader::attach(known, reader, spin_us);
     if (!made) return made.error();
-    *queue = new verbena_queue{nullptr, std::move(*made)};
+    *queue = new verbena_queue{.reader = std::move(*made)};
     return {};
   });
 }
 
 verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms) {
-  return guard([&]() -> Outcome {
-    if (queue == nullptr) return fail_null("queue");
+  return guard(queue->process, [&] {
     return queue->writer ? queue->writer->wait_until_ready(timeout_ms)
                          : queue->reader->wait_until_ready(timeout_ms);
   });
@@ -124,15 +123,13 @@ int verbena_queue_is_local(const verbena_queue* queue) {
 }
 
 verbena_result verbena_queue_pin(verbena_queue* queue) {
-  return guard([&]() -> Outcome {
-    if (queue == nullptr) return fail_null("queue");
-    return queue->writer ? queue->writer->pin() : queue->reader->pin();
-  });
+  return guard(queue->process, [&] { return queue->writer ? queue->writer->pin() : queue->reader->pin(); });
 }
 
 verbena_result verbena_queue_destroy(verbena_queue* queue) {
-  return guard([&]() -> Outcome {
-    if (queue != nullptr && queue->reader && queue->reader->count_held() != 0) {
+  if (queue == nullptr) return VERBENA_SUCCESS;
+  return guard_end(queue->process, [&]() -> Outcome {
+    if (queue->reader && queue->reader->count_held() != 0) {
       return base::fail(Status::kInvalidUsage,
                         "queue: reader: destroyed while %zu of its messages are held: release them before",
                         queue->reader->count_held());
@@ -143,6 +140,7 @@ verbena_result verbena_queue_destroy(verbena_queue* queue) {
 }
 
 void verbena_queue_cancel(verbena_queue* queue) {
+  if (!queue->process.is_here()) return;
   queue->writer ? queue->writer->cancel() : queue->reader->cancel();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/own_process.h"
 #include "device/symm/context.h"
 #include "verbena/verbena.h"
 
@@ -52,6 +53,9 @@ void forget_pools(const verbena_context& context);
 // `cause`, cut to `length` bytes with its zero, goes to `text`, which may be null.
 void copy_text(const std::string& cause, char* text, size_t length);
 
+// In a forked child: what the call is about belongs to the parent.
+base::Outcome refuse_in_child();
+
 // The boundary that no exception crosses: what a call did, as its result.
 template <typename Call>
 verbena_result guard(const Call& call) noexcept {
@@ -63,6 +67,18 @@ verbena_result guard(const Call& call) noexcept {
   } catch (const std::exception& error) {
     return static_cast<verbena_result>(base::fail(base::Status::kInternal, "api: %s", error.what()).status);
   }
+}
+
+// The same for a call on an object of that process.
+template <typename Call>
+verbena_result guard(const base::OwnProcess& owner, const Call& call) noexcept {
+  return guard(
+      [&]() -> base::Outcome { return owner.is_here() ? base::Outcome(call()) : refuse_in_child(); });
+}
+// For a call that frees an object: does nothing in a forked child.
+template <typename Call>
+verbena_result guard_end(const base::OwnProcess& owner, const Call& call) noexcept {
+  return owner.is_here() ? guard(call) : VERBENA_SUCCESS;
 }
 
 }  // namespace verbena::api

@@ -158,7 +158,7 @@ static_assert(kMaxPools == 8, "verbena: functions for each pool");
 extern "C" {
 
 verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes, verbena_pool** pool) {
-  return api::guard([&]() -> Outcome {
+  return api::guard(context->context->process(), [&]() -> Outcome {
     const auto window = context->context->allocate_window(length_bytes);
     if (!window) return window.error();
     const Outcome entered = enter(context, *window, pool);
@@ -172,9 +172,11 @@ verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes
 }
 
 verbena_result verbena_pool_free(verbena_pool* pool) {
-  return api::guard([&]() -> Outcome {
-    if (pool == nullptr) return base::fail(Status::kInvalidArgument, "api: no pool to free");
-    symm::Context& context = *pool->context->context;
+  if (pool == nullptr)
+    return api::guard(
+        [&]() -> Outcome { return base::fail(Status::kInvalidArgument, "api: no pool to free"); });
+  symm::Context& context = *pool->context->context;
+  return api::guard_end(context.process(), [&] {
     symm::ContextWindow& window = *pool->window;
     leave(pool);
     return context.free_window(window);
@@ -182,7 +184,7 @@ verbena_result verbena_pool_free(verbena_pool* pool) {
 }
 
 verbena_result verbena_pool_check(verbena_pool* pool) {
-  return api::guard([&] {
+  return api::guard(pool->context->context->process(), [&] {
     std::unique_lock lock(pool->mutex);
     const uint64_t count = pool->count, history = pool->history;
     lock.unlock();

@@ -13,6 +13,7 @@ using base::Status;
 
 struct verbena_ranks {
   bootstrap::Bootstrap bootstrap;
+  base::OwnProcess process = {};
 };
 
 namespace {
@@ -67,7 +68,7 @@ uint32_t verbena_ranks_count(const verbena_ranks* ranks) {
 
 verbena_result verbena_ranks_all_gather(verbena_ranks* ranks, const void* mine, void* all,
                                         size_t bytes_each) {
-  return guard([&] {
+  return guard(ranks->process, [&] {
     const std::span given(static_cast<const std::byte*>(mine), bytes_each);
     return ranks->bootstrap.all_gather(
         given, std::span(static_cast<std::byte*>(all), bytes_each * ranks->bootstrap.count_ranks()));
@@ -75,11 +76,11 @@ verbena_result verbena_ranks_all_gather(verbena_ranks* ranks, const void* mine, 
 }
 
 verbena_result verbena_ranks_barrier(verbena_ranks* ranks) {
-  return guard([&] { return ranks->bootstrap.barrier(); });
+  return guard(ranks->process, [&] { return ranks->bootstrap.barrier(); });
 }
 
 void verbena_ranks_leave(verbena_ranks* ranks) {
-  delete ranks;
+  if (ranks != nullptr && ranks->process.is_here()) delete ranks;
 }
 
 }  // extern "C"

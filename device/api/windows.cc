@@ -7,6 +7,7 @@
 
 using namespace verbena;
 using api::guard;
+using api::guard_end;
 using api::unwrap;
 using api::wrap;
 using base::Outcome;
@@ -30,6 +31,10 @@ Outcome take_team(verbena_context* context, const base::Result<symm::Team*>& mad
   return {};
 }
 
+verbena_result refuse_null(const char* what) {
+  return guard([&]() -> Outcome { return base::fail(Status::kInvalidArgument, "api: no %s", what); });
+}
+
 bool is_workspaces(const verbena_team& team) {
   const std::lock_guard lock(team.context->teams_mutex);
   const auto& all = team.context->workspaces;
@@ -42,19 +47,20 @@ extern "C" {
 
 verbena_result verbena_window_allocate(verbena_context* context, size_t length_bytes,
                                        verbena_window** window) {
-  return guard([&] { return take_window(context->context->allocate_window(length_bytes), window); });
+  return guard(context->context->process(),
+               [&] { return take_window(context->context->allocate_window(length_bytes), window); });
 }
 
 verbena_result verbena_window_register(verbena_context* context, void* address, size_t length_bytes,
                                        verbena_window** window) {
-  return guard([&] { return take_window(context->context->register_window(address, length_bytes), window); });
+  return guard(context->context->process(),
+               [&] { return take_window(context->context->register_window(address, length_bytes), window); });
 }
 
 verbena_result verbena_window_free(verbena_window* window) {
-  return guard([&]() -> Outcome {
-    if (window == nullptr) return base::fail(Status::kInvalidArgument, "api: no window to free");
-    return unwrap(window)->context->free_window(*unwrap(window));
-  });
+  if (window == nullptr) return refuse_null("window");
+  symm::Context& context = *unwrap(window)->context;
+  return guard_end(context.process(), [&] { return context.free_window(*unwrap(window)); });
 }
 
 void* verbena_window_address(const verbena_window* window) {
@@ -79,7 +85,7 @@ verbena_team* verbena_team_lsa(verbena_context* context) {
 
 verbena_result verbena_team_split(verbena_context* context, const verbena_team* parent, int64_t color,
                                   int64_t key, verbena_team** team) {
-  return guard([&] {
+  return guard(context->context->process(), [&] {
     const symm::Team* const of = parent == nullptr ? nullptr : parent->team;
     return take_team(context, context->context->split_team(of, color, key), team);
   });
@@ -87,12 +93,13 @@ verbena_result verbena_team_split(verbena_context* context, const verbena_team* 
 
 verbena_result verbena_team_create(verbena_context* context, const uint32_t* ranks, size_t count,
                                    verbena_team** team) {
-  return guard(
-      [&] { return take_team(context, context->context->make_team(std::span(ranks, count)), team); });
+  return guard(context->context->process(), [&] {
+    return take_team(context, context->context->make_team(std::span(ranks, count)), team);
+  });
 }
 
 verbena_result verbena_team_reset(verbena_context* context, verbena_team* team) {
-  return guard([&]() -> Outcome {
+  return guard(context->context->process(), [&]() -> Outcome {
     if (team != nullptr && is_workspaces(*team))
       return base::fail(Status::kInvalidArgument, "api: a workspace's team is reset with the workspace");
     return context->context->reset_team(team == nullptr ? nullptr : team->team);
@@ -100,9 +107,9 @@ verbena_result verbena_team_reset(verbena_context* context, verbena_team* team) 
 }
 
 verbena_result verbena_team_free(verbena_team* team) {
-  return guard([&]() -> Outcome {
-    if (team == nullptr || team == &team->context->world || team == &team->context->lsa ||
-        is_workspaces(*team))
+  if (team == nullptr) return refuse_null("team");
+  return guard_end(team->context->context->process(), [&]() -> Outcome {
+    if (team == &team->context->world || team == &team->context->lsa || is_workspaces(*team))
       return base::fail(Status::kInvalidArgument, "api: no team of the caller's");
     verbena_context& context = *team->context;
     context.context->free_team(*team->team);
@@ -130,7 +137,7 @@ const void* verbena_team_host_context(const verbena_team* team) {
 
 verbena_result verbena_workspace_create(verbena_context* context, const verbena_team* team,
                                         size_t slots_bytes, uint32_t blocks, verbena_workspace** workspace) {
-  return guard([&]() -> Outcome {
+  return guard(context->context->process(), [&]() -> Outcome {
     const auto made = context->context->make_workspace(team == nullptr ? nullptr : team->team,
                                                        {.slots_bytes = slots_bytes, .blocks = blocks});
     if (!made) return made.error();
@@ -143,16 +150,15 @@ verbena_result verbena_workspace_create(verbena_context* context, const verbena_
 }
 
 verbena_result verbena_workspace_reset(verbena_workspace* workspace) {
-  return guard([&]() -> Outcome {
-    if (workspace == nullptr) return base::fail(Status::kInvalidArgument, "api: no workspace to reset");
-    return workspace->workspace->context->reset_workspace(*workspace->workspace);
-  });
+  if (workspace == nullptr) return refuse_null("workspace");
+  symm::Context& context = *workspace->workspace->context;
+  return guard(context.process(), [&] { return context.reset_workspace(*workspace->workspace); });
 }
 
 verbena_result verbena_workspace_free(verbena_workspace* workspace) {
-  return guard([&]() -> Outcome {
-    if (workspace == nullptr) return base::fail(Status::kInvalidArgument, "api: no workspace to free");
-    verbena_context& context = *workspace->team.context;
+  if (workspace == nullptr) return refuse_null("workspace");
+  verbena_context& context = *workspace->team.context;
+  return guard_end(context.context->process(), [&]() -> Outcome {
     if (auto freed = context.context->free_workspace(*workspace->workspace); !freed) return freed;
     const std::lock_guard lock(context.teams_mutex);
     std::erase_if(context.workspaces, [&](const auto& one) { return one.get() == workspace; });

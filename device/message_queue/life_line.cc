@@ -52,7 +52,6 @@ base::Outcome LifeLine::start(std::vector<LifeWord*> own, std::function<void()> 
   if (thread_.joinable()) return {};  // the call before failed later on, and its caller tries again
   own_ = std::move(own);
   notify_ = std::move(notify);
-  owner_pid_ = getpid();
   try {
     const base::BlockedSignals blocked;
     thread_ = std::thread([this] { run(); });
@@ -75,10 +74,6 @@ void LifeLine::watch(std::vector<LifeWord*> peers) {
 
 void LifeLine::stop() {
   if (!thread_.joinable()) return;
-  if (getpid() != owner_pid_) {
-    thread_.detach();  // in a forked child the thread does not exist, and joining it would never end
-    return;
-  }
   step_.store(kStopping, std::memory_order_release);
   call_futex(step_, FUTEX_WAKE_PRIVATE, 1);
   thread_.join();

@@ -6,8 +6,6 @@
 // Needs futex_waitv (Linux 5.16); where it is refused, the connection has to do.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -51,7 +49,6 @@ class LifeLine {
   std::vector<LifeWord*> own_, peers_;
   std::function<void()> notify_;
   std::thread thread_;
-  pid_t owner_pid_ = 0;
   std::atomic<uint32_t> step_{0};
 };
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/own_process.h"
 #include "bootstrap/bootstrap.h"
 #include "device/put_queue/abort_word.h"
 #include "device/symm/alias_table.h"
@@ -70,6 +71,7 @@ class Context {
   // follow.
   void end_threads();
 
+  const base::OwnProcess& process() const { return process_; }
   uint32_t rank() const { return bootstrap_.rank(); }
   uint32_t count_ranks() const { return bootstrap_.count_ranks(); }
   int gpu() const { return heap_->owner().gpu; }
@@ -168,6 +170,7 @@ class Context {
   uint64_t find_taken_words() const;
   base::Result<std::unique_ptr<Team>> build_team(TeamPlace place);
 
+  const base::OwnProcess process_;
   const HeapLease lease_;   // of a borrowed heap: the last to go
   std::mutex calls_mutex_;  // held by each collective call, and by the watch while it looks
   bootstrap::Bootstrap bootstrap_;

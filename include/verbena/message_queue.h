@@ -4,8 +4,8 @@
  *
  * A writer is made, its handle carried to the readers by whatever the application has, each reader attached;
  * all call verbena_queue_wait_until_ready(). A queue is used by one thread at a time, but for
- * verbena_queue_cancel(), and not in a forked child. With VERBENA_JOB_KEY_FILE, connections prove the job's
- * key.
+ * verbena_queue_cancel(). In a forked child its calls give VERBENA_INVALID_USAGE, and to destroy it does
+ * nothing. With VERBENA_JOB_KEY_FILE, connections prove the job's key.
  *
  * Time-outs are in milliseconds; -1: none. A wait ends early with VERBENA_TIMEOUT when a signal's handler has
  * run on its thread, so that an interpreter may have its turn. Ends of processes are noticed within

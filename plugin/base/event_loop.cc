@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <thread>
@@ -62,7 +63,6 @@ class EventLoop::Watcher {
   FileDescriptor epoll_;
   FileDescriptor stop_;
   std::thread thread_;
-  pid_t owner_pid_ = 0;
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable callback_ended_;
@@ -80,7 +80,6 @@ Result<std::unique_ptr<EventLoop::Watcher>> EventLoop::Watcher::start() {
   }
   const Outcome added = watcher->add_to_epoll(watcher->stop_.get(), EPOLLIN, kStopId);
   if (!added) return added.error();
-  watcher->owner_pid_ = getpid();
   try {
     const BlockedSignals blocked;
     watcher->thread_ = std::thread([target = watcher.get()] { target->run(); });
@@ -93,10 +92,6 @@ Result<std::unique_ptr<EventLoop::Watcher>> EventLoop::Watcher::start() {
 
 EventLoop::Watcher::~Watcher() {
   if (!thread_.joinable()) return;
-  if (getpid() != owner_pid_) {
-    thread_.detach();  // in a forked child the thread does not exist, and joining it would never end
-    return;
-  }
   const uint64_t one = 1;
   while (write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) continue;
   thread_.join();
@@ -161,8 +156,20 @@ EventLoop::EventLoop() = default;
 EventLoop::~EventLoop() = default;
 
 EventLoop& EventLoop::instance() {
-  static EventLoop loop;
-  return loop;
+  struct Latest {
+    std::atomic<EventLoop*> loop{nullptr};
+    ~Latest() {
+      if (EventLoop* const last = loop.load(); last != nullptr && last->process_.is_here()) delete last;
+    }
+  };
+  static Latest latest;
+  EventLoop* loop = latest.loop.load(std::memory_order_acquire);
+  while (loop == nullptr || !loop->process_.is_here()) {  // the parent's is left as it is, locked or not
+    auto* const made = new EventLoop;
+    if (latest.loop.compare_exchange_strong(loop, made)) return *made;
+    delete made;
+  }
+  return *loop;
 }
 
 Outcome EventLoop::watch(int fd, Interest interest, Callback callback, void* context) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/own_process.h"
 #include "base/status.h"
 
 namespace verbena::base {
@@ -24,6 +25,7 @@ class EventLoop {
   // it sets a flag, or drains an event descriptor.
   using Callback = void (*)(void* context);
 
+  // One a process: a forked child has one of its own, and cannot unwatch what its parent watches.
   static EventLoop& instance();
 
   EventLoop();
@@ -44,6 +46,7 @@ class EventLoop {
 
   // Serialises watch and unwatch, including the start and the join of the thread. The thread itself never
   // takes it.
+  const OwnProcess process_;
   mutable std::mutex lifecycle_mutex_;
   std::unique_ptr<Watcher> watcher_;
 };

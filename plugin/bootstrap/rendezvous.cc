@@ -16,6 +16,7 @@
 #include "base/blocked_signals.h"
 #include "base/hmac.h"
 #include "base/log.h"
+#include "base/own_process.h"
 #include "base/parameters.h"
 #include "base/random.h"
 #include "bootstrap/link.h"
@@ -38,7 +39,7 @@ static_assert(sizeof(Content) == kUniqueIdBytes);
 // The rendezvous that still run, and those that ended since the last id was made.
 struct OpenRendezvous {
   std::mutex mutex;
-  std::list<std::unique_ptr<Rendezvous>> list;
+  std::list<base::OwnedHere<Rendezvous>> list;
 };
 
 OpenRendezvous& open_rendezvous() {
@@ -90,7 +91,7 @@ base::Result<UniqueId> make_unique_id() {
   OpenRendezvous& open = open_rendezvous();
   const std::lock_guard lock(open.mutex);
   open.list.remove_if([](const auto& one) { return one->has_ended(); });
-  open.list.push_back(std::move(*rendezvous));
+  open.list.emplace_back(rendezvous->release());
   return id;
 }
 
@@ -124,8 +125,7 @@ Rendezvous::Rendezvous(base::Listener listener, const Meeting& meeting, Proof pr
       id_(make_id({listener_.address(), meeting.nonce, meeting.secret})),
       nonce_(meeting.nonce),
       proof_(std::move(proof)),
-      deadline_(base::Deadline::after_ms(timeout_ms)),
-      owner_pid_(getpid()) {}
+      deadline_(base::Deadline::after_ms(timeout_ms)) {}
 
 base::Outcome Rendezvous::start() {
   if (!stop_)
@@ -143,10 +143,6 @@ base::Outcome Rendezvous::start() {
 
 Rendezvous::~Rendezvous() {
   if (!thread_.joinable()) return;
-  if (getpid() != owner_pid_) {
-    thread_.detach();  // in a forked child this thread does not exist
-    return;
-  }
   const uint64_t one = 1;
   while (write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) continue;
   thread_.join();

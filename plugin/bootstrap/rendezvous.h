@@ -94,7 +94,6 @@ class Rendezvous {
   Nonce nonce_;
   Proof proof_;  // with the key from when the rendezvous was opened
   base::Deadline deadline_;
-  pid_t owner_pid_ = 0;
   std::thread thread_;
   std::atomic<bool> has_ended_{false};  // stored with release by the thread, as its last action
 

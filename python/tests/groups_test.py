@@ -234,6 +234,31 @@ class MallocInfo(ctypes.Structure):
                                                      "uordblks", "fordblks", "keepcost")]
 
 
+def fork_a_child(rank):
+    init_dist_env(2, timeout=PATIENCE_S)
+    ranks, tp = state._world.ranks, get_tp_group()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert not is_initialized()
+            destroy_dist_env()
+            for end in (tp.destroy, ranks.close):
+                end()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    told = [tp.broadcast_object(("step", step) if rank == 0 else None) for step in range(10)]
+    ranks.barrier()
+    destroy_dist_env()
+    return told
+
+
+def test_a_forked_child_changes_nothing():
+    assert run_ranks(2, fork_a_child) == [[("step", step) for step in range(10)]] * 2
+
+
 def count_left():
     """What this process has of each: by the kernel's and the allocator's own accounting."""
     gc.collect()

@@ -232,3 +232,45 @@ def test_dead_reader_is_named():
                     time.sleep(0.05)
             queue.drop_reader(0)
             queue.enqueue("nobody")
+
+
+# Both ends in one process, so that a child has a copy of each; the ring has room for three.
+FORKED = """
+import gc, os, sys, threading
+from verbena.distributed import MessageQueue
+writer = MessageQueue(1, max_chunk_bytes=1024, max_chunks=3)
+reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
+other = threading.Thread(target=writer.wait_until_ready, args=(60,))
+other.start(); reader.wait_until_ready(60); other.join()
+child = os.fork()
+if child == 0:
+    {how}
+assert os.waitpid(child, 0)[1] == 0
+for number in range(3):
+    writer.enqueue(number, timeout=60)
+try:
+    writer.enqueue("no room", timeout=0.05)
+    sys.exit("the writer does not wait for its reader any more")
+except TimeoutError:
+    pass
+assert [reader.dequeue(60) for number in range(3)] == [0, 1, 2]
+"""
+
+
+@pytest.mark.parametrize("how", [
+    "os._exit(0)",
+    "sys.exit(0)",
+    "del writer, reader; gc.collect(); os._exit(0)",
+    "writer.shutdown(); reader.shutdown(); os._exit(0)",
+    """
+    for call in (lambda: writer.enqueue("mine"), reader.dequeue, writer.wait_until_ready, lambda: writer.drop_reader(0)):
+        try:
+            call()
+            os._exit(1)
+        except Exception as error:
+            assert "was forked" in str(error), error
+    writer.cancel(); reader.cancel(); os._exit(0)
+"""])
+def test_forked_child_changes_nothing(how):
+    done = subprocess.run([sys.executable, "-c", FORKED.format(how=how)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr

@@ -266,6 +266,30 @@ TEST(EventLoop, ForkedChildCanExit) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
   EventLoop::instance().unwatch(event.fd.get());
 }
+
+// The epoll set is one for both: what a child takes out of it would be missing here.
+TEST(EventLoop, AForkedChildUnwatchesNothingOfItsParent) {
+  Event event;
+  ASSERT_TRUE(EventLoop::instance().watch(event.fd.get(), Interest::kReadable, &Event::drain, &event));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(5);
+    EventLoop::instance().unwatch(event.fd.get());
+    Event own;
+    const bool is_watched =
+        EventLoop::instance().watch(own.fd.get(), Interest::kReadable, &Event::drain, &own).is_ok();
+    own.raise();
+    const bool is_told = is_watched && becomes_true([&] { return own.calls == 1; });
+    EventLoop::instance().unwatch(own.fd.get());
+    _exit(is_told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  event.raise();
+  EXPECT_TRUE(becomes_true([&] { return event.calls == 1; }));
+  EventLoop::instance().unwatch(event.fd.get());
+}
 #endif
 
 }  // namespace

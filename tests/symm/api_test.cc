@@ -297,6 +297,33 @@ TEST(ApiTest, ThreadsEndBeforeWhatWasThereBefore) {
   });
 }
 
+// What a child frees, leaves and destroys is its parent's.
+TEST(ApiTest, AForkedChildChangesNothing) {
+  run_ranks(2, [](uint32_t) {
+    setenv("VERBENA_SYMM_PATH", "rdma", 1);
+    setenv("VERBENA_IBVERBS_LIB", "softverbs", 1);
+    verbena_context* context = nullptr;
+    verbena_window* window = nullptr;
+    if (verbena_context_create_from_environment(&context) != VERBENA_SUCCESS ||
+        verbena_window_allocate(context, 64, &window) != VERBENA_SUCCESS)
+      return false;
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      const bool is_refused = verbena_context_barrier(context) == VERBENA_INVALID_USAGE &&
+                              verbena_context_quiet(context) == VERBENA_INVALID_USAGE;
+      const bool is_ended = verbena_window_free(window) == VERBENA_SUCCESS &&
+                            verbena_context_destroy(context) == VERBENA_SUCCESS;
+      std::exit(is_refused && is_ended ? 0 : 1);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) return false;
+    return verbena_context_barrier(context) == VERBENA_SUCCESS &&
+           verbena_window_free(window) == VERBENA_SUCCESS &&
+           verbena_context_destroy(context) == VERBENA_SUCCESS;
+  });
+}
+
 TEST(ApiTest, ContextsOneAfterTheOtherAndSideBySide) {
   run_ranks(2, [](uint32_t) {
     for (int round = 0; round < 3; ++round) {

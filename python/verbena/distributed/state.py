@@ -41,6 +41,15 @@ _world: _World | None = None
 _state: _State | None = None
 
 
+def _forget() -> None:
+    global _world, _state
+    _world = _state = None
+
+
+# What a forked child inherits is its parent's, and stays as it is.
+os.register_at_fork(after_in_child=_forget)
+
+
 def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None, backend: str = "cpu:gloo,cuda:nccl",
                   distributed_init_method: str = "env://", local_rank: int = -1, data_parallel_size: int = 1,
                   data_parallel_rank: int = 0, *, pipeline_model_parallel_size: int = 1,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/job_key.h"
 #include "base/log.h"
 #include "base/parameters.h"
@@ -170,6 +171,10 @@ const char* verbena_last_error(void) {
 void verbena_set_log(void (*sink)(verbena_log_level level, const char* line)) {
   api::g_sink.store(sink, std::memory_order_release);
   base::set_log_sink(sink == nullptr ? nullptr : &api::forward_line);
+}
+
+void verbena_set_interrupt_check(int (*check)(void)) {
+  base::set_interrupt_check(check);
 }
 
 verbena_result verbena_get_unique_id(verbena_unique_id* id) {

@@ -3,8 +3,12 @@
 
 #include <netdb.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <mutex>
 #include <span>
+#include <thread>
 
 #include "base/log.h"
 #include "device/api/objects.h"
@@ -18,11 +22,29 @@ using base::Outcome;
 using base::Status;
 using message_queue::Handle;
 
-// One of the two.
+namespace {
+
+// Of verbena_queue::calls: the queue was shut down.
+constexpr uint32_t kShut = uint32_t{1} << 31;
+
+}  // namespace
+
+// A writer or a reader.
 struct verbena_queue {
   base::OwnProcess process = {};
   std::unique_ptr<message_queue::Writer> writer = nullptr;
   std::unique_ptr<message_queue::Reader> reader = nullptr;
+  std::atomic<uint32_t> calls{0};  // that are under way
+  std::mutex ending = {};          // of an end, and of what may come after it
+
+  void end() {
+    const std::lock_guard lock(ending);
+    writer ? writer->end() : reader->end();
+  }
+  void cancel(bool is_for_good) {
+    const std::lock_guard lock(ending);
+    writer ? writer->cancel(is_for_good) : reader->cancel(is_for_good);
+  }
 };
 
 namespace {
@@ -46,10 +68,58 @@ Outcome fail_null(const char* what) {
   return base::fail(Status::kInvalidArgument, "api: no %s", what);
 }
 
+// A call under way. The last to leave a queue that was shut down ends it: a handler of a signal may shut it
+// down in the middle of its thread's own call.
+class Call {
+ public:
+  explicit Call(verbena_queue& queue)
+      : queue_(queue),
+        outer_(innermost),
+        is_admitted_((queue.calls.fetch_add(1, std::memory_order_acquire) & kShut) == 0) {
+    innermost = this;
+  }
+  // The queue may be freed as soon as the count is 0.
+  ~Call() {
+    innermost = outer_;
+    uint32_t calls = queue_.calls.load(std::memory_order_acquire);
+    do {
+      if (calls == (kShut | 1)) queue_.end();
+    } while (!queue_.calls.compare_exchange_weak(calls, calls - 1, std::memory_order_acq_rel));
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool is_admitted() const { return is_admitted_; }
+  // Of this thread.
+  static bool is_under_way(const verbena_queue& queue) {
+    const Call* call = innermost;
+    while (call != nullptr && &call->queue_ != &queue) call = call->outer_;
+    return call != nullptr;
+  }
+
+ private:
+  static inline thread_local const Call* innermost = nullptr;
+  verbena_queue& queue_;
+  const Call* outer_;
+  bool is_admitted_;
+};
+
+// The boundary of each call but those that end the queue.
+template <typename Body>
+verbena_result enter(verbena_queue* queue, const Body& body) {
+  return guard(queue->process, [&]() -> Outcome {
+    const Call call(*queue);
+    if (!call.is_admitted())
+      return base::fail_quietly(Status::kInvalidUsage,
+                                "queue: cancelled: this process has shut the queue down");
+    return body();
+  });
+}
+
 // `call` on the writer, or on the reader, as the call says that it needs.
 template <typename Call>
 verbena_result on_writer(verbena_queue* queue, const Call& call) {
-  return guard(queue->process, [&]() -> Outcome {
+  return enter(queue, [&]() -> Outcome {
     if (queue->writer == nullptr)
       return base::fail(Status::kInvalidUsage, "queue: only the writer may do that");
     return call(*queue->writer);
@@ -57,7 +127,7 @@ verbena_result on_writer(verbena_queue* queue, const Call& call) {
 }
 template <typename Call>
 verbena_result on_reader(verbena_queue* queue, const Call& call) {
-  return guard(queue->process, [&]() -> Outcome {
+  return enter(queue, [&]() -> Outcome {
     if (queue->reader == nullptr)
       return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");
     return call(*queue->reader);
@@ -96,6 +166,14 @@ verbena_result verbena_queue_get_handle(const verbena_queue* queue, verbena_queu
   });
 }
 
+verbena_result verbena_queue_get_address(const verbena_queue* queue, char* text, size_t length) {
+  return guard([&]() -> Outcome {
+    if (queue == nullptr || queue->writer == nullptr) return fail_null("writer");
+    api::copy_text(base::describe(queue->writer->handle().writer), text, length);
+    return {};
+  });
+}
+
 verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t reader, int64_t spin_us,
                                     verbena_queue** queue) {
   return guard([&]() -> Outcome {
@@ -111,7 +189,7 @@ verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t
 }
 
 verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms) {
-  return guard(queue->process, [&] {
+  return enter(queue, [&] {
     return queue->writer ? queue->writer->wait_until_ready(timeout_ms)
                          : queue->reader->wait_until_ready(timeout_ms);
   });
@@ -123,7 +201,19 @@ int verbena_queue_is_local(const verbena_queue* queue) {
 }
 
 verbena_result verbena_queue_pin(verbena_queue* queue) {
-  return guard(queue->process, [&] { return queue->writer ? queue->writer->pin() : queue->reader->pin(); });
+  return enter(queue, [&] { return queue->writer ? queue->writer->pin() : queue->reader->pin(); });
+}
+
+verbena_result verbena_queue_shutdown(verbena_queue* queue) {
+  return guard_end(queue->process, [&]() -> Outcome {
+    queue->cancel(true);
+    queue->calls.fetch_or(kShut, std::memory_order_acq_rel);
+    if (Call::is_under_way(*queue)) return {};
+    while (queue->calls.load(std::memory_order_acquire) != kShut)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    queue->end();
+    return {};
+  });
 }
 
 verbena_result verbena_queue_destroy(verbena_queue* queue) {
@@ -140,8 +230,7 @@ verbena_result verbena_queue_destroy(verbena_queue* queue) {
 }
 
 void verbena_queue_cancel(verbena_queue* queue) {
-  if (!queue->process.is_here()) return;
-  queue->writer ? queue->writer->cancel() : queue->reader->cancel();
+  if (queue->process.is_here()) queue->cancel(false);
 }
 
 verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts, size_t count,
@@ -186,7 +275,13 @@ verbena_result verbena_queue_dequeue(verbena_queue* queue, int64_t timeout_ms,
 }
 
 verbena_result verbena_queue_release(verbena_queue* queue, uint64_t ticket) {
-  return on_reader(queue, [&](message_queue::Reader& reader) { return reader.release(ticket); });
+  return guard(queue->process, [&]() -> Outcome {  // also once it was shut down
+    const Call call(*queue);
+    if (queue->reader == nullptr)
+      return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");
+    const std::lock_guard lock(queue->ending);
+    return queue->reader->release(ticket);
+  });
 }
 
 }  // extern "C"

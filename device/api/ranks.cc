@@ -1,9 +1,12 @@
 // The calls of ranks.h.
 #include "verbena/ranks.h"
 
+#include <cstring>
+
 #include "base/log.h"
 #include "base/parameters.h"
 #include "bootstrap/environment.h"
+#include "bootstrap/host_domain.h"
 #include "device/api/objects.h"
 
 using namespace verbena;
@@ -44,6 +47,17 @@ base::Result<bootstrap::LaunchPlace> find_place(const verbena_ranks_place& asked
 }  // namespace
 
 extern "C" {
+
+verbena_result verbena_identify_host(char* text, size_t length) {
+  return guard([&]() -> Outcome {
+    if (auto loaded = api::load_settings(); !loaded) return loaded;
+    const auto host = bootstrap::identify_host(base::parameters().host_id);
+    if (!host) return host.error();
+    api::copy_text(std::string(host->text.data(), strnlen(host->text.data(), host->text.size())), text,
+                   length);
+    return {};
+  });
+}
 
 verbena_result verbena_ranks_join(const verbena_ranks_place* place, verbena_ranks** ranks) {
   return guard([&]() -> Outcome {

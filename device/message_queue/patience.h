@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "device/message_queue/ring_memory.h"
 
 namespace verbena::message_queue {
@@ -23,19 +24,29 @@ inline void pause_processor() {
 #endif
 }
 
-// True as soon as `look` is; false once `spin_us` or the deadline is over.
+enum class SpinEnd : uint8_t { kSeen, kOver, kInterrupted };
+
+// Until `look` is true, `spin_us` or the deadline is over, or the interpreter wants its thread back.
 template <typename Look>
-bool spin(int64_t spin_us, int64_t deadline_ns, const Look& look) {
+SpinEnd spin(int64_t spin_us, int64_t deadline_ns, const Look& look) {
   constexpr int kLooksPerClock = 64;
-  const int64_t end_ns =
-      spin_us < 0 ? deadline_ns : std::min(deadline_ns, base::monotonic_ns() + spin_us * 1000);
+  int64_t now_ns = base::monotonic_ns();
+  const int64_t end_ns = spin_us < 0 ? deadline_ns : std::min(deadline_ns, now_ns + spin_us * 1000);
+  base::InterruptPoll interrupt;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
-      if (look()) return true;
+      if (look()) return SpinEnd::kSeen;
       pause_processor();
     }
-  } while (base::monotonic_ns() < end_ns);
-  return false;
+    now_ns = base::monotonic_ns();
+    if (interrupt.is_interrupted(now_ns)) return SpinEnd::kInterrupted;
+  } while (now_ns < end_ns);
+  return SpinEnd::kOver;
+}
+
+// After a signal's handler has run in a wait: whether the caller gets its turn.
+inline bool must_return_after_signal() {
+  return !base::has_interrupt_check() || base::is_interrupted();
 }
 
 }  // namespace verbena::message_queue

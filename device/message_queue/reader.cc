@@ -1,8 +1,6 @@
 #include "device/message_queue/reader.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cinttypes>
@@ -36,57 +34,77 @@ std::string Reader::name_writer() const {
 }
 
 base::Error Reader::fail_end(bool is_orderly) {
-  return base::fail(Status::kRemote, "queue: reader %u: %s %s", number_, name_writer().c_str(),
-                    is_orderly ? "has shut the queue down: no message follows"
-                               : "is dead or lost: its own log says why; restart it and make the queue anew");
+  const std::string own = name_reader(number_), writer = name_writer();
+  if (is_orderly) {
+    return base::fail_quietly(Status::kRemote, "queue: %s: %s has shut the queue down: no message follows",
+                              own.c_str(), writer.c_str());
+  }
+  return base::fail(Status::kRemote,
+                    "queue: %s: %s is dead or lost: its own log says why; restart it and make the queue anew",
+                    own.c_str(), writer.c_str());
 }
 
 Outcome Reader::check_cancelled() {
-  if ((interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire) & kCancelled) == 0) return {};
-  return base::fail(Status::kInvalidUsage, "queue: reader %u: cancelled", number_);
+  const uint32_t news = interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire);
+  if ((news & (kCancelled | kShut)) == 0) return {};
+  wake_.clear();
+  return base::fail_quietly(Status::kInvalidUsage, "queue: %s: cancelled%s", name_reader(number_).c_str(),
+                            (news & kShut) != 0 ? ": this process has shut the queue down" : "");
 }
 
 Reader::~Reader() {
+  end();
+  leave();
+}
+
+void Reader::end() {
+  is_leaving_ = true;
   watch_.stop();
+  if (count_held() == 0) leave();
+}
+
+void Reader::leave() {
   if (local_) {
+    has_ring_.store(false, std::memory_order_relaxed);
     local_->reader.leave();
     life_.stop();
-  } else if (link_ && is_ready_) {
+    local_.reset();
+  } else if (is_ready_ && link_) {
     link_->send(make_frame(kLeave));
     link_->advance();
   }
+  link_.reset();
+  post_.reset();
 }
 
-void Reader::cancel() {
-  interrupt_.fetch_or(kCancelled, std::memory_order_release);
-  if (local_) {
+void Reader::cancel(bool is_for_good) {
+  interrupt_.fetch_or(is_for_good ? kShut : kCancelled, std::memory_order_release);
+  if (has_ring_.load(std::memory_order_acquire)) {
     RingMemory memory = local_->ring.memory();
     RingReader<RingMemory>::interrupt(memory);
   }
-  const uint64_t one = 1;
-  if (wake_) [[maybe_unused]]
-    const ssize_t written = write(wake_.get(), &one, sizeof one);
+  wake_.ring();
 }
 
 Outcome Reader::pin() {
   if (local_) return local_->ring.pin();
-  return base::fail(Status::kInvalidUsage,
-                    "queue: reader %u: no ring to pin: it reads over TCP, or is not ready", number_);
+  return base::fail(Status::kInvalidUsage, "queue: %s: no ring to pin: it reads over TCP, or is not ready",
+                    name_reader(number_).c_str());
 }
 
 base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
   if (!is_ready_) {
     return base::fail(Status::kInvalidUsage,
-                      "queue: reader %u: not ready: wait_until_ready() comes before dequeue()", number_);
+                      "queue: %s: not ready: wait_until_ready() comes before dequeue()",
+                      name_reader(number_).c_str());
   }
   const int64_t deadline_ns = deadline_after(timeout_ms);
   for (;;) {
     if (count_held_parts_ >= count_slots_) {
-      return base::fail(
-          Status::kInvalidUsage,
-          "queue: reader %u: all %u chunks are held by messages that were not released: release one "
-          "before the next dequeue()",
-          number_, count_slots_);
+      return base::fail(Status::kInvalidUsage,
+                        "queue: %s: all %u chunks are held by messages that were not released: release one "
+                        "before the next dequeue()",
+                        name_reader(number_).c_str(), count_slots_);
     }
     auto awaited = local_ ? await_local(deadline_ns) : await_remote(deadline_ns);
     if (!awaited) return awaited.error();
@@ -119,15 +137,16 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       return look != Look::kNothing || interrupt_.load(std::memory_order_relaxed) != 0;
     };
     const bool is_over = deadline_ns <= base::monotonic_ns();
-    if (!has_news() && !is_over) spin(spin_us_, deadline_ns, has_news);
+    if (!has_news() && !is_over && spin(spin_us_, deadline_ns, has_news) == SpinEnd::kInterrupted)
+      return std::optional<Part>();
     if (look == Look::kMessage) {
       const SlotHead& head = ring.memory().head(ring.slot());
       const std::byte* const data = ring.memory().data(ring.slot());
       ring.take();
       if (head.length_bytes > ring.memory().shape().chunk_bytes) {
         return base::fail(Status::kRemote,
-                          "queue: reader %u: a chunk claims %" PRIu64 " bytes: memory was overwritten",
-                          number_, head.length_bytes);
+                          "queue: %s: a chunk claims %" PRIu64 " bytes: memory was overwritten",
+                          name_reader(number_).c_str(), head.length_bytes);
       }
       return std::optional(Part{{data, head.length_bytes}, head.message_bytes, head.flags});
     }
@@ -141,7 +160,8 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       return fail_end(false);
     }
     if (is_over) return std::optional<Part>();
-    if (ring.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal) return std::optional<Part>();
+    if (ring.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal && must_return_after_signal())
+      return std::optional<Part>();
   }
 }
 
@@ -167,20 +187,18 @@ base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_
       return part || has_ended_ || link_->is_closed() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
     const bool is_over = deadline_ns <= base::monotonic_ns();
-    if (!has_news() && !is_over) spin(spin_us_, deadline_ns, has_news);
+    if (!has_news() && !is_over && spin(spin_us_, deadline_ns, has_news) == SpinEnd::kInterrupted)
+      return std::optional<Part>();
     if (part) return part;
     if (has_ended_ || link_->is_closed()) return fail_end(has_ended_);
     if (auto going_on = check_cancelled(); !going_on) return going_on.error();
     if (is_over) return std::optional<Part>();
-    pollfd polled[] = {link_->poll_entry(), {wake_.get(), POLLIN, 0}};
+    pollfd polled[] = {link_->poll_entry(), {wake_.fd(), POLLIN, 0}};
     const int64_t left_ns = std::max<int64_t>(0, deadline_ns - base::monotonic_ns());
     const timespec left{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
-    if (ppoll(polled, 2, deadline_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR) {
-      return std::optional<Part>();
-    }
-    uint64_t count = 0;
-    if (polled[1].revents != 0) [[maybe_unused]]
-      const ssize_t length = read(wake_.get(), &count, sizeof count);
+    const bool is_signal =
+        ppoll(polled, 2, deadline_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR;
+    if (is_signal && must_return_after_signal()) return std::optional<Part>();
   }
 }
 
@@ -206,13 +224,18 @@ void Reader::give_back(uint64_t number) {
 }
 
 Outcome Reader::release(uint64_t ticket) {
-  if (whole_.erase(ticket) != 0) return {};
+  const auto let_go = [this](bool is_done) {
+    if (is_done && is_leaving_ && count_held() == 0) leave();
+    return is_done;
+  };
+  if (let_go(whole_.erase(ticket) != 0)) return {};
   if (ticket < first_held_ || ticket - first_held_ >= given_back_.size() ||
       given_back_[ticket - first_held_]) {
-    return base::fail(Status::kInvalidUsage,
-                      "queue: reader %u: that message is not held: it was released before", number_);
+    return base::fail(Status::kInvalidUsage, "queue: %s: that message is not held: it was released before",
+                      name_reader(number_).c_str());
   }
   give_back(ticket);
+  let_go(true);
   return {};
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/wake_event.h"
 #include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
@@ -43,8 +44,11 @@ class Reader {
   // kInvalidUsage: that message is not held.
   base::Outcome release(uint64_t ticket);
   size_t count_held() const { return whole_.size() + count_held_parts_; }
-  // From any thread: the call under way, or the next one, ends with kInvalidUsage.
-  void cancel();
+  // From any thread: the call under way, or the next one, ends with kInvalidUsage; for good: so do all, but
+  // release().
+  void cancel(bool is_for_good = false);
+  // Once no call is under way: leaves the queue, as destruction does, when the last message is released.
+  void end();
   // Pins the ring, once ready.
   base::Outcome pin();
 
@@ -58,14 +62,17 @@ class Reader {
     uint64_t message_bytes = 0;
     uint32_t flags = 0;
   };
-  enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2 };
+  enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2, kShut = 4 };
 
-  explicit Reader(uint32_t number, int64_t spin_us) : number_(number), spin_us_(spin_us) {}
+  Reader(const Handle& handle, uint32_t number, int64_t spin_us, bootstrap::Link link, base::WakeEvent wake)
+      : number_(number), spin_us_(spin_us), handle_(handle), link_(std::move(link)), wake_(std::move(wake)) {}
 
   base::Outcome introduce(base::Deadline deadline);
   base::Outcome map_ring(base::Deadline deadline);
   base::Result<bootstrap::Record> await_frame(uint8_t kind, base::Deadline deadline, const char* what);
+  base::Outcome wait_for_setup(int descriptor, short events, base::Deadline deadline, const char* what);
   base::Error fail_setup(const char* what) const;
+  void leave();
   void notify();
   std::string name_writer() const;
 
@@ -87,9 +94,11 @@ class Reader {
   base::FileDescriptor ring_file_;           // from then until it is mapped
   Admission admission_;
   bool is_introduced_ = false, may_go_ = false, is_ready_ = false, has_ended_ = false;
+  bool is_leaving_ = false;
   std::atomic<uint32_t> interrupt_{0};
-  base::FileDescriptor wake_;  // remote: an eventfd
+  base::WakeEvent wake_;  // ends the waits that are not for the ring
   std::optional<Local> local_;
+  std::atomic<bool> has_ring_{false};  // in local_, so that other threads may wake who sleeps on it
   PeerWatch watch_;
   LifeLine life_;
 

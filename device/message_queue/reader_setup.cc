@@ -1,10 +1,9 @@
 // How a reader meets its writer: Reader::attach() and wait_until_ready().
 #include <poll.h>
-#include <sys/eventfd.h>
 
-#include <cerrno>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "device/message_queue/reader.h"
@@ -22,33 +21,33 @@ base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint3
         "queue: that is no handle of a queue, or one of another version: every process needs the same "
         "libverbena.so");
   }
-  if (number >= handle.count_readers) {
+  if (number >= handle.count_readers && number != kAnyReader) {
     return base::fail(Status::kInvalidArgument,
                       "queue: reader %u of a queue with %u readers: they count from 0", number,
                       handle.count_readers);
   }
-  std::unique_ptr<Reader> reader(new Reader(number, spin_us));
-  reader->handle_ = handle;
+  auto wake = base::WakeEvent::create("queue");
+  if (!wake) return wake.error();
   auto link = bootstrap::Link::connect(
       handle.writer,
       {.purpose = kQueuePurpose, .rank = number, .count_ranks = handle.count_readers, .nonce = handle.nonce});
   if (!link) {
     return base::fail_errno(Status::kRemote, link.error().errno_value,
-                            "queue: reader %u: %s cannot be reached", number, reader->name_writer().c_str());
+                            "queue: %s: the writer at %s cannot be reached", name_reader(number).c_str(),
+                            base::describe(handle.writer).c_str());
   }
-  reader->link_.emplace(std::move(*link));
-  return reader;
+  return std::unique_ptr<Reader>(new Reader(handle, number, spin_us, std::move(*link), std::move(*wake)));
 }
 
 base::Error Reader::fail_setup(const char* what) const {
   if (link_->is_closed()) {
-    return base::fail(Status::kRemote, "queue: reader %u: %s: %s", number_, name_writer().c_str(),
-                      link_->problem().c_str());
+    return base::fail(Status::kRemote, "queue: %s: %s: %s", name_reader(number_).c_str(),
+                      name_writer().c_str(), link_->problem().c_str());
   }
   return base::fail(Status::kTimeout,
-                    "queue: reader %u: %s did not %s in time; is its process in wait_until_ready(), "
+                    "queue: %s: %s did not %s in time; is its process in wait_until_ready(), "
                     "and are all %u readers?",
-                    number_, name_writer().c_str(), what, handle_.count_readers);
+                    name_reader(number_).c_str(), name_writer().c_str(), what, handle_.count_readers);
 }
 
 base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, const char* what) {
@@ -58,10 +57,20 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
       if (kind_of(record) == kind) return record;
       link_->close("it sends what no writer sends");
     }
-    if (link_->is_closed() || deadline.has_passed()) return fail_setup(what);
-    pollfd entry = link_->poll_entry();
-    ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+    if (link_->is_closed()) return fail_setup(what);
+    const pollfd entry = link_->poll_entry();
+    if (auto waited = wait_for_setup(entry.fd, entry.events, deadline, what); !waited) return waited.error();
   }
+}
+
+// Until something comes, at most a second.
+Outcome Reader::wait_for_setup(int descriptor, short events, base::Deadline deadline, const char* what) {
+  if (auto going_on = check_cancelled(); !going_on) return going_on;
+  if (deadline.has_passed()) return fail_setup(what);
+  if (base::is_interrupted()) return base::Error{Status::kTimeout, 0};
+  pollfd entries[] = {{descriptor, events, 0}, {wake_.fd(), POLLIN, 0}};
+  ::poll(entries, 2, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+  return {};
 }
 
 Outcome Reader::map_ring(base::Deadline deadline) {
@@ -71,15 +80,15 @@ Outcome Reader::map_ring(base::Deadline deadline) {
     if (!verdict) return verdict.error();
     if (*verdict == bootstrap::UnixPost::Verdict::kArrived) ring_file_ = std::move(arrival.descriptor);
     if (ring_file_) break;
-    if (deadline.has_passed()) return fail_setup("send its shared memory");
-    pollfd entry{post_->fd(), POLLIN, 0};
-    ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+    if (auto waited = wait_for_setup(post_->fd(), POLLIN, deadline, "send its shared memory"); !waited)
+      return waited;
   }
   if (!local_) {
     auto ring = SharedRing::open(ring_file_, admission_.shape);
     if (!ring) return ring.error();
     const RingMemory memory = ring->memory();
     local_.emplace(Local{std::move(*ring), RingReader<RingMemory>(memory, number_)});
+    has_ring_.store(true, std::memory_order_release);
   }
   return life_.start({&local_->ring.memory().life_of_reader(number_)}, [this] { notify(); });
 }
@@ -105,18 +114,17 @@ Outcome Reader::introduce(base::Deadline deadline) {
     const auto record = await_frame(kAdmitted, deadline, "answer");
     if (!record) return record.error();
     if (!read_payload(*record, admission_) || !admission_.shape.is_valid() ||
-        admission_.shape.count_readers != handle_.count_readers) {
-      return base::fail(Status::kRemote, "queue: reader %u: %s sends what no writer sends", number_,
-                        name_writer().c_str());
+        admission_.shape.count_readers != handle_.count_readers ||
+        admission_.reader >= handle_.count_readers) {
+      return base::fail(Status::kRemote, "queue: %s: %s sends what no writer sends",
+                        name_reader(number_).c_str(), name_writer().c_str());
     }
+    number_ = admission_.reader;
     writer_process_ = admission_.process;
     count_slots_ = admission_.shape.count_slots;
   }
   if (admission_.is_local != 0) {
     if (auto mapped = map_ring(deadline); !mapped) return mapped;
-  } else {
-    wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_) return base::fail_errno(Status::kSystem, errno, "queue: no eventfd");
   }
   link_->send(make_frame(kMapped));
   is_introduced_ = true;

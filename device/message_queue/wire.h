@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "base/socket_address.h"
 #include "bootstrap/host_domain.h"
@@ -14,7 +15,12 @@
 namespace verbena::message_queue {
 
 inline constexpr uint64_t kHandleMagic = 0x7565'7571'6272'6576;  // "verbqueu"
-inline constexpr uint32_t kHandleVersion = 1;
+inline constexpr uint32_t kHandleVersion = 2;
+// In place of a reader's number: the writer gives it the highest that is free.
+inline constexpr uint32_t kAnyReader = UINT32_MAX;
+inline std::string name_reader(uint32_t number) {
+  return number == kAnyReader ? "a reader" : "reader " + std::to_string(number);
+}
 
 // Opaque to applications; comes from anywhere.
 struct Handle {
@@ -59,7 +65,7 @@ struct Attachment {
 struct Admission {
   RingShape shape;
   uint32_t is_local = 0;
-  uint32_t reserved = 0;
+  uint32_t reader = 0;  // its number
   ProcessName process;
 };
 

@@ -31,18 +31,20 @@ base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& option
   if (!proof) return proof.error();
   const auto host = bootstrap::identify_host(base::parameters().host_id);
   if (!host) return host.error();
+  auto wake = base::WakeEvent::create("queue");
+  if (!wake) return wake.error();
   auto ring = SharedRing::create(shape);
   if (!ring) return ring.error();
   Handle handle;
   if (auto drawn = base::draw_random(handle.nonce, "queue"); !drawn) return drawn.error();
   handle.count_readers = shape.count_readers;
   handle.writer = listener->address();
-  return std::unique_ptr<Writer>(
-      new Writer(options, handle, std::move(*listener), std::move(*proof), *host, std::move(*ring)));
+  return std::unique_ptr<Writer>(new Writer(options, handle, std::move(*listener), std::move(*proof), *host,
+                                            std::move(*ring), std::move(*wake)));
 }
 
 Writer::Writer(const WriterOptions& options, const Handle& handle, base::Listener listener,
-               bootstrap::Proof proof, const bootstrap::HostKey& host, SharedRing ring)
+               bootstrap::Proof proof, const bootstrap::HostKey& host, SharedRing ring, base::WakeEvent wake)
     : options_(options),
       handle_(handle),
       listener_(std::move(listener)),
@@ -50,18 +52,28 @@ Writer::Writer(const WriterOptions& options, const Handle& handle, base::Listene
       host_(host),
       ring_(std::move(ring)),
       writer_(ring_.memory()),
-      published_ns_(options.shape.count_slots) {
+      published_ns_(options.shape.count_slots),
+      wake_(std::move(wake)) {
   for (uint32_t reader = 0; reader < options.shape.count_readers; ++reader)
     peers_.push_back(std::make_unique<Peer>());
 }
 
 Writer::~Writer() {
+  end();
+}
+
+void Writer::end() {
+  if (std::exchange(has_ended_, true)) return;
   writer_.end();
   life_.stop();
   for (const auto& peer : peers_) {
     peer->watch.stop();
     peer->feed.reset();
+    peer->link.reset();
   }
+  callers_.clear();
+  listener_ = {};
+  if (!is_reserved_) ring_ = {};
 }
 
 void Writer::notify() {
@@ -69,9 +81,19 @@ void Writer::notify() {
   RingWriter<RingMemory>::interrupt(writer_.memory());
 }
 
-void Writer::cancel() {
-  interrupt_.fetch_or(kCancelled, std::memory_order_release);
+void Writer::cancel(bool is_for_good) {
+  if (has_ended_) return;
+  interrupt_.fetch_or(is_for_good ? kShut : kCancelled, std::memory_order_release);
   RingWriter<RingMemory>::interrupt(writer_.memory());
+  wake_.ring();
+}
+
+Outcome Writer::check_cancelled() {
+  const uint32_t news = interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire);
+  if ((news & (kCancelled | kShut)) == 0) return {};
+  wake_.clear();
+  return base::fail_quietly(Status::kInvalidUsage, "queue: writer: cancelled%s",
+                            (news & kShut) != 0 ? ": this process has shut the queue down" : "");
 }
 
 uint32_t Writer::count_local() const {
@@ -108,6 +130,7 @@ Outcome Writer::enqueue(std::span<const std::span<const std::byte>> parts, int64
 
 base::Result<std::span<std::byte>> Writer::reserve(int64_t timeout_ms) {
   if (auto awaited = await_slot(deadline_after(timeout_ms)); !awaited) return awaited.error();
+  is_reserved_ = true;
   return std::span(writer_.memory().data(writer_.slot()), options_.shape.chunk_bytes);
 }
 
@@ -119,6 +142,7 @@ Outcome Writer::commit(size_t length_bytes) {
                       length_bytes, options_.shape.chunk_bytes);
   }
   publish(length_bytes, length_bytes, SlotHead::kFirst | SlotHead::kLast);
+  is_reserved_ = false;
   return {};
 }
 
@@ -149,15 +173,19 @@ Outcome Writer::await_slot(int64_t deadline_ns) {
     const auto has_news = [&] {
       return writer_.can_write() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    if (spin(options_.spin_us, deadline_ns, has_news)) continue;
-    if (writer_.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal) return base::Error{Status::kTimeout, 0};
+    const SpinEnd spun = spin(options_.spin_us, deadline_ns, has_news);
+    if (spun == SpinEnd::kSeen) continue;
+    const bool is_interrupted =
+        spun == SpinEnd::kInterrupted ||
+        (writer_.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal && must_return_after_signal());
+    if (is_interrupted) return base::Error{Status::kTimeout, 0};
   }
 }
 
 // Who has gone since: in order, or not.
 Outcome Writer::look_after_peers() {
-  const uint32_t news = interrupt_.exchange(0, std::memory_order_acquire);
-  if ((news & kCancelled) != 0) return base::fail(Status::kInvalidUsage, "queue: writer: cancelled");
+  if (auto going_on = check_cancelled(); !going_on) return going_on;
+  interrupt_.fetch_and(~uint32_t{kPeerNews}, std::memory_order_acquire);
   std::vector<uint32_t> dead;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
     Peer& peer = *peers_[reader];
@@ -198,7 +226,8 @@ Outcome Writer::drop_reader(uint32_t reader) {
 std::string Writer::describe(uint32_t reader) const {
   const Peer& peer = *peers_[reader];
   std::string known;
-  if (!options_.reader_ranks.empty()) known = "rank " + std::to_string(options_.reader_ranks[reader]);
+  if (!options_.reader_ranks.empty() && options_.reader_ranks[reader] != kAnyReader)
+    known = "rank " + std::to_string(options_.reader_ranks[reader]);
   if (peer.process.pid != 0) {
     known += (known.empty() ? "process " : ", process ") + std::to_string(peer.process.pid);
   }

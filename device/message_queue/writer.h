@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/socket.h"
+#include "base/wake_event.h"
 #include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
@@ -22,7 +23,7 @@ struct WriterOptions {
   RingShape shape;
   int64_t spin_us = 0;         // before each sleep; kForever
   base::SocketAddress bind{};  // where readers connect to; none: the interface of VERBENA_SOCKET_IFNAME
-  std::vector<uint32_t> reader_ranks{};  // by which errors name readers; empty: none have one
+  std::vector<uint32_t> reader_ranks{};  // by which errors name readers; kAnyReader, or empty: they have none
 };
 
 class Writer {
@@ -45,8 +46,10 @@ class Writer {
   base::Outcome commit(size_t length_bytes);
   // The queue goes on without that reader.
   base::Outcome drop_reader(uint32_t reader);
-  // From any thread: the call under way, or the next one, ends with kInvalidUsage.
-  void cancel();
+  // From any thread: the call under way, or the next one, ends with kInvalidUsage; for good: so do all.
+  void cancel(bool is_for_good = false);
+  // Once no call is under way: all that destruction does, but to the memory while a chunk is reserved.
+  void end();
   base::Outcome pin() { return ring_.pin(); }
   uint32_t count_local() const;
 
@@ -67,15 +70,16 @@ class Writer {
     uint32_t reader = 0;
     base::Deadline deadline;
   };
-  enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2 };
+  enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2, kShut = 4 };
 
   // All parts that can fail have been made before, so there is no half-made writer.
   Writer(const WriterOptions& options, const Handle& handle, base::Listener listener, bootstrap::Proof proof,
-         const bootstrap::HostKey& host, SharedRing ring);
+         const bootstrap::HostKey& host, SharedRing ring, base::WakeEvent wake);
 
   base::Outcome admit(base::Deadline deadline);
   base::Outcome take_callers();
   bool advance(Caller& caller);
+  bool is_free(uint32_t reader) const;
   bool hear(Caller& caller, const bootstrap::Record& record);
   base::Outcome hear_peers();
   base::Outcome hold_life();
@@ -83,6 +87,7 @@ class Writer {
   base::Error fail_absent() const;
 
   base::Outcome await_slot(int64_t deadline_ns);
+  base::Outcome check_cancelled();
   base::Outcome look_after_peers();
   base::Error fail_slow(int64_t waited_ns) const;
   std::string describe(uint32_t reader) const;
@@ -101,7 +106,8 @@ class Writer {
   LifeLine life_;
   std::vector<int64_t> published_ns_;  // of each slot
   std::atomic<uint32_t> interrupt_{0};
-  bool is_ready_ = false;
+  base::WakeEvent wake_;  // ends the waits for readers
+  bool is_ready_ = false, is_reserved_ = false, has_ended_ = false;
 };
 
 }  // namespace verbena::message_queue

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "device/message_queue/writer.h"
@@ -43,8 +44,10 @@ Outcome Writer::admit(base::Deadline deadline) {
     if (auto taken = take_callers(); !taken) return taken;
     std::erase_if(callers_, [this](Caller& caller) { return !advance(caller); });
     if (auto heard = hear_peers(); !heard) return heard;
+    if (auto going_on = check_cancelled(); !going_on) return going_on;
     if (deadline.has_passed()) return fail_absent();
-    std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}};
+    if (base::is_interrupted()) return base::Error{Status::kTimeout, 0};
+    std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}, {wake_.fd(), POLLIN, 0}};
     // A post that had no room for our descriptor is tried again soon.
     bool is_post_full = false;
     for (const Caller& caller : callers_) {
@@ -86,6 +89,12 @@ Outcome Writer::take_callers() {
   }
 }
 
+// Whether no reader has that number yet; of kAnyReader whether any is left.
+bool Writer::is_free(uint32_t reader) const {
+  const auto is_absent = [](const auto& peer) { return peer->step == Step::kAbsent; };
+  return reader == kAnyReader ? std::ranges::any_of(peers_, is_absent) : is_absent(peers_[reader]);
+}
+
 // False: it is done with, as a reader or as a stranger.
 bool Writer::advance(Caller& caller) {
   bootstrap::Link& link = caller.link;
@@ -94,9 +103,9 @@ bool Writer::advance(Caller& caller) {
     Refusal refusal = Refusal::kNone;
     if (hello->purpose != kQueuePurpose || !bootstrap::is_same_nonce(hello->nonce, handle_.nonce)) {
       refusal = Refusal::kOtherJob;
-    } else if (hello->rank >= peers_.size()) {
+    } else if (hello->rank >= peers_.size() && hello->rank != kAnyReader) {
       refusal = Refusal::kUnexpected;
-    } else if (peers_[hello->rank]->step != Step::kAbsent) {
+    } else if (!is_free(hello->rank)) {
       refusal = Refusal::kRankTaken;
     }
     caller.reader = hello->rank;
@@ -120,7 +129,7 @@ bool Writer::advance(Caller& caller) {
   if (!sent) return false;
   if (!*sent) return true;
   Peer& peer = *peers_[caller.reader];
-  const Admission admission{options_.shape, 1, 0, name_own_process()};
+  const Admission admission{options_.shape, 1, caller.reader, name_own_process()};
   link.send(make_frame(kAdmitted, {base::as_whole(admission)}));
   link.advance();
   peer.link.emplace(std::move(link));
@@ -129,9 +138,13 @@ bool Writer::advance(Caller& caller) {
 
 bool Writer::hear(Caller& caller, const Record& record) {
   Attachment attachment;
-  Peer& peer = *peers_[caller.reader];
-  if (kind_of(record) != kAttach || !read_payload(record, attachment) || peer.step != Step::kAbsent)
+  if (kind_of(record) != kAttach || !read_payload(record, attachment) || !is_free(caller.reader))
     return false;
+  if (caller.reader == kAnyReader) {
+    caller.reader = static_cast<uint32_t>(peers_.size()) - 1;
+    while (!is_free(caller.reader)) --caller.reader;
+  }
+  Peer& peer = *peers_[caller.reader];
   peer.step = Step::kAdmitted;
   peer.process = attachment.process;
   peer.is_local = attachment.host == host_;
@@ -139,7 +152,7 @@ bool Writer::hear(Caller& caller, const Record& record) {
     caller.post = attachment.post;
     return advance(caller);
   }
-  const Admission admission{options_.shape, 0, 0, name_own_process()};
+  const Admission admission{options_.shape, 0, caller.reader, name_own_process()};
   caller.link.send(make_frame(kAdmitted, {base::as_whole(admission)}));
   caller.link.advance();
   peer.link.emplace(std::move(caller.link));
@@ -184,6 +197,7 @@ Outcome Writer::start_peer(uint32_t reader, base::Deadline deadline) {
   while (peer.link) {
     peer.link->advance();
     if (peer.link->is_flushed()) break;
+    if (auto going_on = check_cancelled(); !going_on) return going_on;
     if (deadline.has_passed()) {
       return base::fail(Status::kTimeout, "queue: writer: %s takes nothing from its connection",
                         describe(reader).c_str());

@@ -4,8 +4,9 @@
  *
  * A writer is made, its handle carried to the readers by whatever the application has, each reader attached;
  * all call verbena_queue_wait_until_ready(). A queue is used by one thread at a time, but for
- * verbena_queue_cancel(). In a forked child its calls give VERBENA_INVALID_USAGE, and to destroy it does
- * nothing. With VERBENA_JOB_KEY_FILE, connections prove the job's key.
+ * verbena_queue_cancel() and verbena_queue_shutdown(). In a forked child its calls give
+ * VERBENA_INVALID_USAGE, and to destroy it does nothing. With VERBENA_JOB_KEY_FILE, connections prove the
+ * job's key.
  *
  * Time-outs are in milliseconds; -1: none. A wait ends early with VERBENA_TIMEOUT when a signal's handler has
  * run on its thread, so that an interpreter may have its turn. Ends of processes are noticed within
@@ -34,13 +35,18 @@ typedef struct {
   int64_t spin_us;        /* how long a wait spins before it sleeps; -1: it never sleeps */
   const char*
       address; /* of this host, in figures, at which readers connect; null: of VERBENA_SOCKET_IFNAME */
-  const uint32_t* reader_ranks; /* count_readers ranks, by which errors name readers; null: none have one */
+  const uint32_t* reader_ranks; /* count_readers ranks, by which errors name readers;
+                                   VERBENA_QUEUE_ANY_READER, or null: they have none */
 } verbena_queue_options;
 
 /* The writer. Memory of count_chunks * chunk_bytes is shared without a name, and filled as it is used. */
 VERBENA_API verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue);
 VERBENA_API verbena_result verbena_queue_get_handle(const verbena_queue* queue, verbena_queue_handle* handle);
-/* Reader `reader` of the queue, from 0 on, each once; returns before it is connected. */
+/* Where readers connect, as "10.0.0.1:4711" or "[fd00::1]:4711"; cut to `length` with its zero. */
+VERBENA_API verbena_result verbena_queue_get_address(const verbena_queue* queue, char* text, size_t length);
+#define VERBENA_QUEUE_ANY_READER 0xffffffffu
+/* Reader `reader` of the queue, from 0 on, each once; or VERBENA_QUEUE_ANY_READER: the highest that has not
+ * come. Returns before it is connected. */
 VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t reader,
                                                 int64_t spin_us, verbena_queue** queue);
 /* Returns when the writer and all readers are here. VERBENA_TIMEOUT: who is not is named. -1 stands for
@@ -51,8 +57,13 @@ VERBENA_API int verbena_queue_is_local(const verbena_queue* queue);
 /* Pins the ring for direct copies between messages and the current GPU (cudaMemcpyAsync), once ready; on the
  * writer or on a reader that is local. VERBENA_INVALID_USAGE: no GPU is current, or there is no ring. */
 VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
-/* Readers find the end behind what was written before; a writer learns that a reader has left, and goes on
- * without it. VERBENA_INVALID_USAGE: messages are still held, and nothing was done. */
+/* From any thread, at any time, once or more: readers find the end behind what was written before; a writer
+ * learns that a reader has left, and goes on without it. Calls under way in other threads end with
+ * VERBENA_INVALID_USAGE before this one returns, and so does every later call, but release, which still gives
+ * back messages: a reader leaves with the last of them. The handle stays good until it is destroyed. */
+VERBENA_API verbena_result verbena_queue_shutdown(verbena_queue* queue);
+/* Shuts down and frees; when no other thread uses the handle. VERBENA_INVALID_USAGE: messages are still held,
+ * and nothing was done. */
 VERBENA_API verbena_result verbena_queue_destroy(verbena_queue* queue);
 /* From any thread: the call under way, or the next one, ends with VERBENA_INVALID_USAGE. */
 VERBENA_API void verbena_queue_cancel(verbena_queue* queue);

@@ -22,6 +22,10 @@ typedef struct {
   int64_t timeout_ms; /* of this and of each call to come; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS */
 } verbena_ranks_place;
 
+/* Text of at most 128 letters that is the same for processes that can share memory: one kernel, one network
+ * namespace, one VERBENA_HOSTID. Cut to `length` with its zero. */
+VERBENA_API verbena_result verbena_identify_host(char* text, size_t length);
+
 /* Returns once all have joined. The caller's until verbena_ranks_leave(). */
 VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_place* place, verbena_ranks** ranks);
 VERBENA_API uint32_t verbena_ranks_rank(const verbena_ranks* ranks);

@@ -44,6 +44,10 @@ VERBENA_API const char* verbena_last_error(void);
 typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2 } verbena_log_level;
 /* Lines go there instead of (warnings only) to stderr, from any thread; null: to stderr again. */
 VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
+/* For interpreters, whose handlers of signals run between two steps of the interpreter only: `check` runs
+ * them. Calls of the process's first thread that wait for other processes call it after each signal and
+ * several times a second, and end early, with an error, when it does not return 0. Null: no check. */
+VERBENA_API void verbena_set_interrupt_check(int (*check)(void));
 
 /* ---- Contexts ---- */
 

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,6 +13,7 @@
 #include "base/blocked_signals.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
+#include "base/wake_event.h"
 
 namespace verbena::base {
 namespace {
@@ -61,7 +61,7 @@ class EventLoop::Watcher {
   void dispatch(uint64_t id);
 
   FileDescriptor epoll_;
-  FileDescriptor stop_;
+  WakeEvent stop_;
   std::thread thread_;
 
   mutable std::mutex mutex_;  // guards all below
@@ -74,11 +74,12 @@ class EventLoop::Watcher {
 Result<std::unique_ptr<EventLoop::Watcher>> EventLoop::Watcher::start() {
   auto watcher = std::make_unique<Watcher>();
   watcher->epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  watcher->stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!watcher->epoll_ || !watcher->stop_) {
-    return fail_errno(Status::kSystem, errno, "events: cannot create the watcher's descriptors");
-  }
-  const Outcome added = watcher->add_to_epoll(watcher->stop_.get(), EPOLLIN, kStopId);
+  if (!watcher->epoll_)
+    return fail_errno(Status::kSystem, errno, "events: cannot create the watcher's epoll descriptor");
+  auto stop = WakeEvent::create("events");
+  if (!stop) return stop.error();
+  watcher->stop_ = std::move(*stop);
+  const Outcome added = watcher->add_to_epoll(watcher->stop_.fd(), EPOLLIN, kStopId);
   if (!added) return added.error();
   try {
     const BlockedSignals blocked;
@@ -92,8 +93,7 @@ Result<std::unique_ptr<EventLoop::Watcher>> EventLoop::Watcher::start() {
 
 EventLoop::Watcher::~Watcher() {
   if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  while (write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) continue;
+  stop_.ring();
   thread_.join();
 }
 

@@ -58,8 +58,8 @@ void emit(LogLevel level, Line& line) {
   errno = saved_errno;
 }
 
-void emit_failure(Line& line) {
-  emit(LogLevel::kWarn, line);
+void emit_failure(Line& line, LogLevel level = LogLevel::kWarn) {
+  emit(level, line);
   std::strncpy(t_last_failure, line.text() + sizeof(kPrefix) - 1, kLineBytes - 1);
 }
 
@@ -94,6 +94,12 @@ void log_trace(const char* format, ...) {
 Error fail(Status status, const char* format, ...) {
   VERBENA_LINE;
   emit_failure(line);
+  return Error{status, 0};
+}
+
+Error fail_quietly(Status status, const char* format, ...) {
+  VERBENA_LINE;
+  emit_failure(line, LogLevel::kInfo);
   return Error{status, 0};
 }
 

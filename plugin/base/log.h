@@ -23,7 +23,10 @@ void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// The line that the last fail() or fail_errno() of this thread logged, without the prefix; empty if there was
+// The same at kInfo: for an end that the application, or its peer, asked for.
+Error fail_quietly(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// The line that the last of these functions of this thread logged, without the prefix; empty if there was
 // none.
 const char* last_failure();
 

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
@@ -320,6 +321,11 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
     }
     if (is_done()) return {};
     if (auto all_there = bootstrap_.check_ranks(); !all_there) return all_there;
+    if (base::is_interrupted()) {
+      text = "passing descriptors: interrupted by a signal";
+      return base::fail_errno(base::Status::kSystem, EINTR, "bootstrap: rank %u of %u: %s", bootstrap_.rank(),
+                              bootstrap_.count_ranks(), text.c_str());
+    }
     if (deadline_.has_passed()) {
       text = "passing descriptors: waited for " + describe_missing();
       return base::fail(base::Status::kTimeout, "bootstrap: rank %u of %u: %s", bootstrap_.rank(),

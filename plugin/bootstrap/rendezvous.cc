@@ -1,7 +1,6 @@
 #include "bootstrap/rendezvous.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "base/blocked_signals.h"
 #include "base/hmac.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/own_process.h"
 #include "base/parameters.h"
@@ -113,23 +113,24 @@ base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open_at(base::Listener lis
                                                               int64_t timeout_ms) {
   auto proof = Proof::create(meeting.secret);
   if (!proof) return proof.error();
+  auto stop = base::WakeEvent::create("bootstrap");
+  if (!stop) return stop.error();
   std::unique_ptr<Rendezvous> rendezvous(
-      new Rendezvous(std::move(listener), meeting, std::move(*proof), timeout_ms));
+      new Rendezvous(std::move(listener), std::move(*stop), meeting, std::move(*proof), timeout_ms));
   if (auto started = rendezvous->start(); !started) return started.error();
   return rendezvous;
 }
 
-Rendezvous::Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms)
+Rendezvous::Rendezvous(base::Listener listener, base::WakeEvent stop, const Meeting& meeting, Proof proof,
+                       int64_t timeout_ms)
     : listener_(std::move(listener)),
-      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      stop_(std::move(stop)),
       id_(make_id({listener_.address(), meeting.nonce, meeting.secret})),
       nonce_(meeting.nonce),
       proof_(std::move(proof)),
       deadline_(base::Deadline::after_ms(timeout_ms)) {}
 
 base::Outcome Rendezvous::start() {
-  if (!stop_)
-    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot create an event descriptor");
   try {
     const base::BlockedSignals blocked;
     thread_ = std::thread([this] { run(); });
@@ -143,8 +144,7 @@ base::Outcome Rendezvous::start() {
 
 Rendezvous::~Rendezvous() {
   if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  while (write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) continue;
+  stop_.ring();
   thread_.join();
 }
 
@@ -176,7 +176,7 @@ bool Rendezvous::is_done() const {
 }
 
 void Rendezvous::wait() {
-  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+  std::vector<pollfd> polled{{stop_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
   for (const auto& caller : callers_) polled.push_back(caller->link.poll_entry());
   ::poll(polled.data(), polled.size(),
          static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
@@ -344,6 +344,11 @@ class Asking {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,
                       place_.shape.count_ranks, base::describe(meeting_.address).c_str(), text.c_str());
   }
+  base::Error fail_interrupted() const {
+    base::Error error = fail(base::Status::kSystem, "interrupted by a signal");
+    error.errno_value = EINTR;
+    return error;
+  }
 
  private:
   base::Result<std::optional<base::SocketAddress>> read(const Record& record) const;
@@ -393,6 +398,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
       deadline_ = base::Deadline::after_ms(kVerdictMs);
       continue;
     }
+    if (base::is_interrupted()) return fail_interrupted();
     pollfd entry = link.poll_entry();
     ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
   }
@@ -427,6 +433,7 @@ base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const T
     if (patience == Patience::kNone && !asking.was_sent_away())
       return asking.fail(base::Status::kRemote, problem);
     if (deadline.has_passed()) return asking.fail(base::Status::kTimeout, problem);
+    if (base::is_interrupted()) return asking.fail_interrupted();
     ::poll(nullptr, 0, static_cast<int>(std::min(deadline.remaining_ms(), kRetryMs)));
   }
 }

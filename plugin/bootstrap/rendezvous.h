@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/file_descriptor.h"
 #include "base/socket.h"
 #include "base/socket_address.h"
 #include "base/status.h"
+#include "base/wake_event.h"
 #include "bootstrap/link.h"
 #include "bootstrap/messages.h"
 #include "bootstrap/tree_carrier.h"
@@ -73,7 +73,8 @@ class Rendezvous {
     bool is_answered = false;
   };
 
-  Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms);
+  Rendezvous(base::Listener listener, base::WakeEvent stop, const Meeting& meeting, Proof proof,
+             int64_t timeout_ms);
   base::Outcome start();
   void run();
   void accept_all();
@@ -89,7 +90,7 @@ class Rendezvous {
   std::string describe_missing() const;
 
   base::Listener listener_;
-  base::FileDescriptor stop_;  // an eventfd, written by the destructor
+  base::WakeEvent stop_;  // rung by the destructor
   UniqueId id_;
   Nonce nonce_;
   Proof proof_;  // with the key from when the rendezvous was opened

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "bootstrap/messages.h"
@@ -261,6 +262,12 @@ base::Outcome TreeCarrier::run(Operation operation, base::Bytes mine, std::span<
     if (is_done(call)) return {};
     if (auto checked = check_for_lost(call); !checked) return checked;
     if (auto timely = handle_time(call); !timely) return timely;
+    if (base::is_interrupted()) {
+      return fail_all({{base::Status::kSystem, EINTR},
+                       describe_call(operation, sequence_) + ": rank " + std::to_string(rank_) +
+                           " was interrupted by a signal"},
+                      std::nullopt);
+    }
     links_.wait(std::min(call.deadline.remaining_ms(), kStepMs));
   }
 }

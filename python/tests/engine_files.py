@@ -15,9 +15,14 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
+def list_engines(name):
+    """The folders of the versions that are there, whose names end with the version: the newest last."""
+    return sorted(path for path in CACHE.glob(f"{name}-*") if path.is_dir())
+
+
 def find_engine(name):
-    """The folder of the newest version that is there, whose name ends with the version."""
-    found = sorted(path for path in CACHE.glob(f"{name}-*") if path.is_dir())
+    """The newest version's folder."""
+    found = list_engines(name)
     if not found:
         pytest.skip(f"no files of {name} in {CACHE} (tools/setup engines)")
     return found[-1]

@@ -1,5 +1,6 @@
 """The message queue: threads of this process, and ranks as processes; engines' ways to make one."""
 import array
+import contextlib
 import os
 import pickle
 import signal
@@ -9,9 +10,9 @@ import threading
 import time
 
 import pytest
-from ranks import run_ranks
+from ranks import reserve_port, run_ranks
 from verbena import VerbenaError
-from verbena.distributed import MessageQueue, Ranks
+from verbena.distributed import Handle, MessageQueue, Ranks
 
 PATIENCE_S = 60
 
@@ -84,11 +85,44 @@ def test_view_in_use_is_not_pulled_away(pair):
     part = view.buffer[2:]
     with pytest.raises(BufferError):
         view.release()
-    with pytest.raises(BufferError, match="1 of its messages"):
-        reader.shutdown()
+    reader.shutdown()
+    for _ in range(2):
+        writer.enqueue(b"into the other chunks")
+    with pytest.raises(TimeoutError, match="has read and not released it"):
+        writer.enqueue(b"into this one", timeout=0.01)
     assert part == b" place"
     part.release()
     view.release()
+    for _ in range(4):  # it has left
+        writer.enqueue(b"to nobody", timeout=PATIENCE_S)
+
+
+def test_an_exception_in_a_readers_block_is_the_one_that_is_raised(pair):
+    writer, reader = pair
+    for number in range(3):
+        writer.enqueue(b"message %d" % number)
+
+    def fail(block):
+        with block as message:
+            part = (message.buffer if hasattr(message, "buffer") else message)[3:]
+            raise ZeroDivisionError(len(part))
+
+    # The traceback has the part of the buffer as long as it is looked at, and then the chunk is the writer's again.
+    for block in (reader.dequeue_view(PATIENCE_S), reader.acquire_read(PATIENCE_S)):
+        with pytest.raises(ZeroDivisionError) as raised:
+            fail(block)
+    del raised, block
+    assert reader.dequeue(PATIENCE_S) == b"message 2"
+    for _ in range(3):
+        writer.enqueue(b"again", timeout=PATIENCE_S)
+    assert [reader.dequeue(PATIENCE_S) for _ in range(3)] == [b"again"] * 3
+
+
+def test_a_view_that_is_dropped_is_given_back(pair):
+    writer, reader = pair
+    for _ in range(10):  # more than there are chunks
+        writer.enqueue(b"x", timeout=PATIENCE_S)
+        reader.dequeue_view(PATIENCE_S)
 
 
 def test_in_place(pair):
@@ -148,8 +182,56 @@ def test_the_end(pair):
     assert reader.dequeue(PATIENCE_S) == "last"
     with pytest.raises(VerbenaError, match="has shut the queue down"):
         reader.dequeue(PATIENCE_S)
-    with pytest.raises(ValueError, match="shut down"):
+    with pytest.raises(VerbenaError, match="this process has shut the queue down"):
         writer.enqueue("more")
+    writer.shutdown()
+
+
+def test_shutdown_by_another_thread_ends_a_call():
+    """As vLLM's thread does that watches for the parent's death."""
+    for end in ("reader", "writer"):
+        writer, reader = make_pair()
+        for _ in range(3):
+            writer.enqueue(b"x")
+        call = reader.dequeue if end == "reader" else (lambda queue=writer: queue.enqueue(b"no room"))
+        said = []
+
+        def run_until_it_fails(call=call, said=said):
+            with pytest.raises(VerbenaError, match="cancelled") as raised:
+                while True:
+                    call()
+            said.append(str(raised.value))
+
+        blocked = threading.Thread(target=run_until_it_fails)
+        blocked.start()
+        time.sleep(0.05)
+        (reader if end == "reader" else writer).shutdown()
+        blocked.join(PATIENCE_S)
+        assert len(said) == 1
+
+
+def test_readers_without_a_rank_of_their_own():
+    """As vLLM numbers them: ranks of readers on the writer's host, others by any number, -1 among them."""
+    writer = MessageQueue(4, 2, [7, 8], 1024, 4)
+    handle = pickle.loads(pickle.dumps(writer.export_handle()))
+    assert handle == Handle.from_bytes(handle.to_bytes())
+    assert handle.local_reader_ranks == [7, 8] and handle.remote_subscribe_addr.startswith("tcp://")
+    readers = [MessageQueue.create_from_handle(handle, rank) for rank in (-1, 7, 30, 8)]
+    waiting = [threading.Thread(target=queue.wait_until_ready, args=(PATIENCE_S,)) for queue in (writer, *readers)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    writer.enqueue("to all")
+    assert [reader.dequeue(PATIENCE_S) for reader in readers] == ["to all"] * 4
+    readers[1].shutdown()
+    with pytest.raises(TimeoutError, match="reader 1 .rank 8"):
+        for _ in range(5):
+            writer.enqueue("x", timeout=0.05)
+    with MessageQueue(1, 1) as local:
+        assert local.export_handle().remote_subscribe_addr is None
+        reader = MessageQueue.create_from_handle(local.export_handle(), -1)
+        assert reader.export_handle() == local.export_handle()
 
 
 def test_arguments():
@@ -274,3 +356,70 @@ assert [reader.dequeue(60) for number in range(3)] == [0, 1, 2]
 def test_forked_child_changes_nothing(how):
     done = subprocess.run([sys.executable, "-c", FORKED.format(how=how)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
+
+
+PAIR = """
+from verbena.distributed import MessageQueue
+import threading
+writer = MessageQueue(1, 1, max_chunk_bytes=1024, max_chunks=2)
+reader = MessageQueue.create_from_handle(writer.export_handle(), 0, spin_us=SPIN)
+other = threading.Thread(target=writer.wait_until_ready, args=(60,))
+other.start(); reader.wait_until_ready(60); other.join()
+"""
+RANKS = """
+import os
+os.environ.update(RANK=os.environ.get("RANK", "@RANK@"), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", VERBENA_BOOTSTRAP_PORT="@PORT@")
+from verbena.distributed import Ranks, init_dist_env
+"""
+WAITS = {
+    "the other rank does not come": (RANKS, "init_dist_env(2)"),
+    "rank 0 does not come": (RANKS.replace("@RANK@", "1"), "Ranks()"),
+    "a rank is late": (RANKS + """
+child = os.fork()
+os.environ["RANK"] = "1" if child == 0 else "0"
+ranks = Ranks()
+if child == 0:
+    import signal
+    signal.pause()
+""", "ranks.barrier()"),
+    "the readers do not come": (PAIR.split("reader =", maxsplit=1)[0], "writer.wait_until_ready()"),
+    "the writer does not come": (PAIR.split("other =", maxsplit=1)[0], "reader.wait_until_ready()"),
+    "no message": (PAIR, "reader.dequeue()"),
+    "no message, spinning": (PAIR.replace("SPIN", "-1"), "reader.dequeue()"),
+    "no room": (PAIR + "writer.enqueue(b'x'); writer.enqueue(b'x')", "writer.enqueue(b'x')"),
+    "no room for the rest": (PAIR, "writer.enqueue(bytes(10000))"),
+}
+AROUND = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: None)  # what does not raise does not end it
+print("waiting", flush=True)
+try:
+    {call}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+{after}
+"""
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_ctrl_c_ends_every_wait(name):
+    before, call = WAITS[name]
+    after = "import os; os.killpg(0, signal.SIGKILL)" if "fork" in before else "import os; os._exit(0)"
+    with reserve_port() as holder:
+        code = (before + AROUND.format(call=call, after=after)).replace("SPIN", "0").replace("@RANK@", "0")
+        code = code.replace("@PORT@", str(holder.getsockname()[1]))
+        environment = dict(os.environ, VERBENA_BOOTSTRAP_TIMEOUT_MS="600000")
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment,
+                              start_new_session=True) as process:
+            try:
+                assert process.stdout.readline() == "waiting\n"
+                for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGINT):
+                    time.sleep(0.1)
+                    process.send_signal(number)
+                killing = threading.Timer(PATIENCE_S, process.kill)
+                killing.start()
+                assert process.stdout.readline() == "interrupted\n"
+                killing.cancel()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)

@@ -1,9 +1,12 @@
 """The functions of libverbena.so and of the libraries beside it, as declared in include/verbena. Failures are raised as
 exceptions."""
+import atexit
 import ctypes
 import enum
 import functools
 import importlib
+import threading
+from collections.abc import Iterator
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any
 
@@ -15,6 +18,7 @@ UNIQUE_ID_BYTES = 128
 
 AllGatherFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 LogFunction = ctypes.CFUNCTYPE(None, c_int, c_char_p)
+InterruptFunction = ctypes.CFUNCTYPE(c_int)
 
 
 class UniqueIdBytes(ctypes.Structure):
@@ -150,12 +154,15 @@ _PROTOTYPES: Prototypes = {
     "pool_number": (c_uint32, [Handle]),
     "pool_window": (c_void_p, [Handle]),
     "pool_most_used": (c_size_t, [Handle]),
+    "set_interrupt_check": (None, [InterruptFunction]),
     "queue_create": (c_int, [POINTER(QueueOptions), POINTER(Handle)]),
     "queue_get_handle": (c_int, [Handle, POINTER(QueueHandle)]),
     "queue_attach": (c_int, [POINTER(QueueHandle), c_uint32, c_int64, POINTER(Handle)]),
     "queue_wait_until_ready": (c_int, [Handle, c_int64]),
     "queue_is_local": (c_int, [Handle]),
+    "queue_get_address": (c_int, [Handle, c_char_p, c_size_t]),
     "queue_pin": (c_int, [Handle]),
+    "queue_shutdown": (c_int, [Handle]),
     "queue_destroy": (c_int, [Handle]),
     "queue_cancel": (None, [Handle]),
     "queue_enqueue": (c_int, [Handle, POINTER(QueuePart), c_size_t, c_int64]),
@@ -164,6 +171,7 @@ _PROTOTYPES: Prototypes = {
     "queue_drop_reader": (c_int, [Handle, c_uint32]),
     "queue_dequeue": (c_int, [Handle, c_int64, POINTER(QueueMessage)]),
     "queue_release": (c_int, [Handle, ctypes.c_uint64]),
+    "identify_host": (c_int, [c_char_p, c_size_t]),
     "ranks_join": (c_int, [POINTER(RanksPlace), POINTER(Handle)]),
     "ranks_rank": (c_uint32, [Handle]),
     "ranks_count": (c_uint32, [Handle]),
@@ -201,6 +209,38 @@ _OPS_PROTOTYPES: Prototypes = {
 }
 
 
+def _check_signals(raised: list[BaseException]) -> Iterator[int]:
+    """Runs the handlers of signals at each step. 1: one has raised something, such as KeyboardInterrupt, which is in `raised`.
+
+    A generator, since Python runs handlers as soon as it runs anything: here that is within the `try`."""
+    result = 0
+    while True:
+        try:
+            yield result
+            ctypes.pythonapi.PyErr_CheckSignals()
+            result = 0
+        except GeneratorExit:  # the interpreter ends
+            return
+        except BaseException as error:
+            raised.append(error)
+            result = 1
+
+
+_raised: list[BaseException] = []
+_signals = _check_signals(_raised)
+next(_signals)
+# In the middle of a wait of the main thread.
+_INTERRUPT_CHECK = InterruptFunction(_signals.__next__)
+
+
+def raise_interrupt() -> None:
+    """What a signal's handler raised in the call of this thread that has just ended early."""
+    if _raised and threading.current_thread() is threading.main_thread():
+        error = _raised.pop()
+        _raised.clear()
+        raise error
+
+
 class NativeLibrary:
     """The functions of a library as attributes, by their names without `verbena_`."""
 
@@ -220,6 +260,7 @@ class NativeLibrary:
         """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""
         if result == Result.SUCCESS:
             return
+        raise_interrupt()
         # libverbena.so keeps the last error for all libraries.
         library = load_library()
         text = library.last_error() or library.describe(result)
@@ -234,7 +275,10 @@ class NativeLibrary:
 
 @functools.cache
 def load_library() -> NativeLibrary:
-    return NativeLibrary(LibraryFinder.find_library(), _PROTOTYPES)
+    library = NativeLibrary(LibraryFinder.find_library(), _PROTOTYPES)
+    library.set_interrupt_check(_INTERRUPT_CHECK)
+    atexit.register(library.set_interrupt_check, InterruptFunction(0))
+    return library
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -84,6 +86,122 @@ TEST_F(QueueApi, WhoMayDoWhat) {
   EXPECT_EQ(verbena_queue_dequeue(reader_, 0, &message), VERBENA_TIMEOUT);
   verbena_queue_cancel(reader_);
   EXPECT_EQ(verbena_queue_dequeue(reader_, -1, &message), VERBENA_INVALID_USAGE);
+}
+
+// By another thread: whatever the call waits for, it ends, and the memory goes behind it.
+class QueueShutdown : public testing::Test {
+ protected:
+  // `call` until it fails; whether it did so by the shutdown of `queue`.
+  template <typename Call>
+  static void shut_during(verbena_queue* queue, const Call& call) {
+    std::atomic<bool> is_under_way{false};
+    verbena_result result = VERBENA_SUCCESS;
+    std::string error;
+    std::thread blocked([&] {
+      is_under_way = true;
+      while (result == VERBENA_SUCCESS) result = call();
+      error = verbena_last_error();
+    });
+    while (!is_under_way) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // both before and in the wait it is right
+    EXPECT_EQ(verbena_queue_shutdown(queue), VERBENA_SUCCESS);
+    EXPECT_EQ(call(), VERBENA_INVALID_USAGE);  // and so is each further one
+    EXPECT_EQ(verbena_queue_shutdown(queue), VERBENA_SUCCESS);
+    blocked.join();
+    EXPECT_EQ(result, VERBENA_INVALID_USAGE);
+    EXPECT_THAT(error, testing::HasSubstr("this process has shut the queue down"));
+  }
+  void make(bool waits = true, int64_t spin_us = 0) {
+    verbena_queue_options options = kOptions;
+    options.spin_us = spin_us;
+    ASSERT_EQ(verbena_queue_create(&options, &writer_), VERBENA_SUCCESS);
+    verbena_queue_handle handle;
+    ASSERT_EQ(verbena_queue_get_handle(writer_, &handle), VERBENA_SUCCESS);
+    ASSERT_EQ(verbena_queue_attach(&handle, VERBENA_QUEUE_ANY_READER, spin_us, &reader_), VERBENA_SUCCESS);
+    if (!waits) return;
+    std::thread other(
+        [this] { EXPECT_EQ(verbena_queue_wait_until_ready(writer_, kPatienceMs), VERBENA_SUCCESS); });
+    EXPECT_EQ(verbena_queue_wait_until_ready(reader_, kPatienceMs), VERBENA_SUCCESS);
+    other.join();
+  }
+  void TearDown() override {
+    EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_SUCCESS);
+    EXPECT_EQ(verbena_queue_destroy(writer_), VERBENA_SUCCESS);
+  }
+  verbena_result dequeue() {
+    verbena_queue_message message{};
+    return verbena_queue_dequeue(reader_, -1, &message);
+  }
+  verbena_result enqueue() {
+    const verbena_queue_part part{"x", 1};
+    return verbena_queue_enqueue(writer_, &part, 1, -1);
+  }
+
+  verbena_queue *writer_ = nullptr, *reader_ = nullptr;
+};
+
+TEST_F(QueueShutdown, AReaderThatSleeps) {
+  make();
+  shut_during(reader_, [this] { return dequeue(); });
+}
+TEST_F(QueueShutdown, AReaderThatSpins) {
+  make(true, -1);
+  shut_during(reader_, [this] { return dequeue(); });
+}
+TEST_F(QueueShutdown, AWriterWhoseRingIsFull) {
+  make();
+  shut_during(writer_, [this] { return enqueue(); });
+}
+TEST_F(QueueShutdown, AWriterWhoseReadersHaveNotCome) {
+  make(false);
+  shut_during(writer_, [this] { return verbena_queue_wait_until_ready(writer_, kPatienceMs); });
+}
+TEST_F(QueueShutdown, AReaderWhoseWriterHasNotCome) {
+  make(false);
+  shut_during(reader_, [this] { return verbena_queue_wait_until_ready(reader_, kPatienceMs); });
+}
+
+// What is held stays as it is, and keeps its chunk from the writer, until it is released.
+TEST_F(QueueShutdown, AReaderThatHoldsAMessage) {
+  make();
+  ASSERT_EQ(enqueue(), VERBENA_SUCCESS);
+  verbena_queue_message message{};
+  ASSERT_EQ(verbena_queue_dequeue(reader_, kPatienceMs, &message), VERBENA_SUCCESS);
+  EXPECT_EQ(verbena_queue_shutdown(reader_), VERBENA_SUCCESS);
+  EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_INVALID_USAGE);
+  const verbena_queue_part part{"y", 1};
+  verbena_result result = VERBENA_SUCCESS;
+  for (int i = 0; i < 3 && result == VERBENA_SUCCESS; ++i)
+    result = verbena_queue_enqueue(writer_, &part, 1, 10);
+  EXPECT_EQ(result, VERBENA_TIMEOUT);
+  EXPECT_EQ(*static_cast<const char*>(message.data), 'x');
+  EXPECT_EQ(verbena_queue_release(reader_, message.ticket), VERBENA_SUCCESS);
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(enqueue(), VERBENA_SUCCESS);  // it has left
+}
+
+// Many times, so that it meets each step of the calls.
+TEST_F(QueueShutdown, AtAnyTime) {
+  for (int round = 0; round < 300; ++round) {
+    make();
+    std::thread writing([&] {
+      while (enqueue() == VERBENA_SUCCESS) continue;
+    });
+    std::thread reading([&] {
+      verbena_queue_message message{};
+      while (verbena_queue_dequeue(reader_, -1, &message) == VERBENA_SUCCESS)
+        EXPECT_EQ(verbena_queue_release(reader_, message.ticket), VERBENA_SUCCESS);
+    });
+    for (int i = 0; i < round % 20; ++i) std::this_thread::yield();
+    EXPECT_EQ(verbena_queue_shutdown(round % 2 == 0 ? reader_ : writer_), VERBENA_SUCCESS);
+    if (round % 2 == 0) {
+      EXPECT_EQ(verbena_queue_shutdown(writer_), VERBENA_SUCCESS);  // it goes on without a reader
+    }
+    writing.join();
+    reading.join();
+    EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_SUCCESS);
+    EXPECT_EQ(verbena_queue_destroy(writer_), VERBENA_SUCCESS);
+    reader_ = writer_ = nullptr;
+  }
 }
 
 TEST(QueueApiArguments, AreChecked) {

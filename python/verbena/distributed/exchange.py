@@ -1,12 +1,13 @@
 """What ranks tell each other on the host: an all-gather of bytes, over libverbena.so or over what the application has."""
 import ctypes
-import os
-import pathlib
 import pickle
 from typing import Any, Protocol, runtime_checkable
 
 from verbena.communicators import adapt
 from verbena.native import RanksPlace, load_library
+
+
+_HOST_NAME_BYTES = 129
 
 
 @runtime_checkable
@@ -28,30 +29,37 @@ def adapt_exchange(group: Any) -> Exchange:
     return group
 
 
+def gather_bytes(exchange: Exchange, mine: bytes) -> list[bytes]:
+    """Collective: bytes of any length, which may differ."""
+    lengths = [int.from_bytes(length, "little") for length in exchange.all_gather(len(mine).to_bytes(8, "little"))]
+    padded = exchange.all_gather(mine.ljust(max(lengths), b"\0")) if max(lengths) else [b""] * exchange.size
+    return [one[:length] for one, length in zip(padded, lengths, strict=True)]
+
+
 def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
-    """Collective: what can be pickled, of any length."""
-    pickled = pickle.dumps(mine)
-    lengths = [int.from_bytes(length, "little") for length in exchange.all_gather(len(pickled).to_bytes(8, "little"))]
-    padded = exchange.all_gather(pickled.ljust(max(lengths), b"\0"))
-    return [pickle.loads(one[:length]) for one, length in zip(padded, lengths, strict=True)]
+    """Collective: what can be pickled, of any length. Whoever is among the ranks can run code here: pickle does as it is told."""
+    return [pickle.loads(one) for one in gather_bytes(exchange, pickle.dumps(mine))]
 
 
 def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
     """Collective over a process group of torch's, or any Exchange: of each member, whether it shares memory with that one, as a
     queue finds it: it sees the same kernel and network, and VERBENA_HOSTID says nothing else."""
     exchange = adapt_exchange(group)
-    hosts = gather_objects(exchange, _identify_host())
+    hosts = gather_bytes(exchange, _identify_host())
     return [host == hosts[source_rank] for host in hosts]
 
 
 def get_node_count(group: Any) -> int:
     """Collective like in_the_same_node_as()."""
-    return len(set(gather_objects(adapt_exchange(group), _identify_host())))
+    return len(set(gather_bytes(adapt_exchange(group), _identify_host())))
 
 
-def _identify_host() -> tuple[str, int, str]:
-    boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    return boot_id, os.stat("/proc/self/ns/net").st_ino, os.environ.get("VERBENA_HOSTID", "")
+def _identify_host() -> bytes:
+    """As the library does."""
+    text = ctypes.create_string_buffer(_HOST_NAME_BYTES)
+    library = load_library()
+    library.check(library.identify_host(text, _HOST_NAME_BYTES))
+    return text.value
 
 
 class Ranks:

@@ -1,6 +1,8 @@
 """One writer's messages to many readers: through shared memory on its host, over TCP elsewhere."""
 import contextlib
 import ctypes
+import dataclasses
+import json
 import math
 import pickle
 import struct
@@ -8,10 +10,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
-from verbena.distributed.exchange import Exchange, adapt_exchange, gather_objects
-from verbena.native import QueueHandle, QueueMessage, QueueOptions, QueuePart, Result, load_library
+from verbena.distributed.exchange import Exchange, adapt_exchange, gather_bytes, in_the_same_node_as
+from verbena.native import QueueHandle, QueueMessage, QueueOptions, QueuePart, Result, load_library, raise_interrupt
 
 # How long a wait spins before it sleeps: more than it takes to wake up, less than anybody notices.
 SPIN_US = 20
@@ -24,19 +26,45 @@ _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
 # Up to this length a message is copied before it is taken apart: cheaper than views of it.
 _SHORT_BYTES = 16384
 _TIMEOUT = int(Result.TIMEOUT)
+_LOOPBACK = "127.0.0.1"
+_ADDRESS_BYTES = 80
 # How often a wait looks at the event that may cancel it.
 _CANCEL_LOOK_S = 0.1
 
 
-class Handle(NamedTuple):
-    """By which readers find a queue. Can be pickled."""
+# Of a rank: any reader that has no rank of its own.
+ANY_READER = -1
+_NATIVE_ANY = 0xFFFF_FFFF
+_NATIVE_HANDLE_BYTES = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """By which readers find a queue. Can be pickled; to_bytes() is for whoever may not trust those it comes from.
+
+    `local_reader_ranks` and `remote_subscribe_addr` are what vLLM's handle has: the ranks that were said to be on the writer's
+    host, and, where there are others, where the writer is reached."""
     native: bytes
-    reader_ranks: tuple[int, ...]
+    reader_ranks: tuple[int, ...]  # ANY_READER: of whoever comes without a rank of its own
+    local_reader_ranks: list[int]
+    remote_subscribe_addr: str | None
+
+    def to_bytes(self) -> bytes:
+        return self.native + json.dumps([self.reader_ranks, self.local_reader_ranks, self.remote_subscribe_addr]).encode()
+
+    @staticmethod
+    def from_bytes(given: bytes) -> "Handle":
+        native, rest = given[:_NATIVE_HANDLE_BYTES], json.loads(given[_NATIVE_HANDLE_BYTES:])
+        ranks, local, address = rest
+        return Handle(native, tuple(int(rank) for rank in ranks), [int(rank) for rank in local], address and str(address))
 
 
 class MessageView:
     """A message as it lies in the queue: `buffer`, until release() or the end of the `with` block. Its chunk is not written
-    before. What was made of the buffer (a slice, a NumPy array) goes first: otherwise release() raises BufferError."""
+    before. What was made of the buffer (a slice, a NumPy array) goes first: otherwise release() raises BufferError.
+
+    A block that ends with an exception raises that one: if its traceback still has a part of the buffer, the chunk is given back by
+    the first call of the queue after the last part has gone. So it is with a view that is dropped."""
 
     def __init__(self, queue: "MessageQueue", message: QueueMessage, skip_bytes: int) -> None:
         self._queue = queue
@@ -44,8 +72,9 @@ class MessageView:
         self._is_held = True
         length = message.length - skip_bytes
         memory = (ctypes.c_char * length).from_address((message.data or 0) + skip_bytes)
-        # Whatever is made of the buffer keeps the memory's object alive.
+        memory.queue = queue  # whatever is made of the buffer keeps the queue's memory
         self._memory = weakref.ref(memory)
+        queue._note_view(self._ticket, self._memory)
         self.buffer = memoryview(memory).cast("B").toreadonly()
 
     def release(self) -> None:
@@ -57,41 +86,41 @@ class MessageView:
             self.buffer = memoryview(memory).cast("B").toreadonly()
             raise BufferError("parts of this message's buffer are in use: release or delete them before")
         self._is_held = False
-        self._queue._release(self._ticket)
+        self._queue._give_back_views()
 
     def __enter__(self) -> "MessageView":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._is_held:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._is_held:
+            return
+        with contextlib.suppress(*([BufferError] if kind is not None else [])):
             self.release()
 
 
 class MessageQueue:
     """The writer is made by the constructor, each reader from the writer's export_handle(); then all call
     wait_until_ready(). Time-outs are in seconds, None for none, and raise TimeoutError; a peer that is dead, or has shut
-    the queue down, raises VerbenaError, which names it. One thread at a time uses a queue."""
+    the queue down, raises VerbenaError, which names it. One thread at a time uses a queue; any may shutdown() or cancel() it."""
 
     def __init__(self, n_reader: int, n_local_reader: int | None = None, local_reader_ranks: Sequence[int] | None = None,
                  max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, connect_ip: str | None = None,
                  enable_shm_tensor_arena: bool = False, *, reader_ranks: Sequence[int] | None = None,
                  spin_us: int = SPIN_US) -> None:
-        """`reader_ranks` are the ranks by which readers attach; without them `local_reader_ranks` if all are local, or else 0
-        and up. Who shares the writer's host is found out; `n_local_reader` is only checked. `connect_ip` is an address of this
-        host. Buffers need no arena of their own (`enable_shm_tensor_arena`): they go through the ring as they are."""
-        if n_local_reader is not None and not 0 <= n_local_reader <= n_reader:
-            raise ValueError(f"{n_local_reader} local readers of {n_reader}")
-        if reader_ranks is None and local_reader_ranks is not None and len(local_reader_ranks) == n_reader:
-            reader_ranks = local_reader_ranks
-        ranks = tuple(range(n_reader) if reader_ranks is None else reader_ranks)
-        if len(set(ranks)) != n_reader:
-            raise ValueError(f"{n_reader} readers, but reader_ranks names {ranks}")
-        options = QueueOptions(n_reader, max_chunks, max_chunk_bytes, spin_us, connect_ip.encode() if connect_ip else None,
-                               (ctypes.c_uint32 * n_reader)(*ranks))
+        """`reader_ranks` are the ranks by which readers attach. Without them, as in vLLM: `local_reader_ranks` of readers on this
+        host (0 and up unless given), and any ranks of the others. Who shares the writer's host is found out; if all are said to, the
+        queue is reached from this host only. `connect_ip` is an address of this host, for the others. Buffers need no arena of
+        their own (`enable_shm_tensor_arena`): they go through the ring as they are."""
+        local, ranks = _name_readers(n_reader, n_local_reader, local_reader_ranks, reader_ranks)
+        is_all_local = n_local_reader == n_reader
+        address = _LOOPBACK if is_all_local else connect_ip
+        options = QueueOptions(n_reader, max_chunks, max_chunk_bytes, spin_us, address.encode() if address else None,
+                               (ctypes.c_uint32 * n_reader)(*(rank % (1 << 32) for rank in ranks)))
         self._adopt(load_library().make("queue_create", ctypes.byref(options)), is_writer=True)
         native = QueueHandle()
         self._check(self._library.queue_get_handle(self._queue, ctypes.byref(native)))
-        self._handle: Handle | None = Handle(bytes(native.bytes), ranks)
+        where = None if is_all_local else self._find_address()
+        self._handle = Handle(bytes(native.bytes), ranks, local, where and f"tcp://{where}")
         self._chunk_bytes = max_chunk_bytes
 
     def _adopt(self, queue: int | None, is_writer: bool) -> None:
@@ -99,12 +128,18 @@ class MessageQueue:
         self._check = self._library.check
         self._queue = queue
         self.is_writer = is_writer
+        self._views: dict[int, weakref.ref[Any]] = {}  # of those that are not given back, by ticket
         # Made once: the interpreter takes longer over these than the queue over a short message.
         self._message = QueueMessage()
         self._message_place = ctypes.byref(self._message)
         self._parts = (QueuePart * 2)()
         self._head, self._body = self._parts
         self._head.length = _HEAD.size
+
+    def _find_address(self) -> str:
+        text = ctypes.create_string_buffer(_ADDRESS_BYTES)
+        self._check(self._library.queue_get_address(self._queue, text, _ADDRESS_BYTES))
+        return text.value.decode()
 
     @property
     def is_reader(self) -> bool:
@@ -113,20 +148,21 @@ class MessageQueue:
     # -- How it is made --
 
     def export_handle(self) -> Handle:
-        if self._handle is None:
-            raise RuntimeError("only the writer has the queue's handle")
         return self._handle
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_US) -> "MessageQueue":
-        """The reader of that rank. Returns before it is connected."""
-        if rank not in handle.reader_ranks:
+        """The reader of that rank; ANY_READER, or a rank that is none of the queue's, stands for one that has no rank of its own.
+        Returns before it is connected."""
+        has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
+        if not has_place:
             raise ValueError(f"rank {rank} is no reader of this queue: its readers are {list(handle.reader_ranks)}")
         native = QueueHandle.from_buffer_copy(handle.native)
         queue = MessageQueue.__new__(MessageQueue)
-        number = handle.reader_ranks.index(rank)
+        is_named = rank != ANY_READER and rank in handle.reader_ranks
+        number = handle.reader_ranks.index(rank) if is_named else _NATIVE_ANY
         queue._adopt(load_library().make("queue_attach", ctypes.byref(native), number, spin_us), is_writer=False)
-        queue._handle = None
+        queue._handle = handle
         return queue
 
     @staticmethod
@@ -134,18 +170,19 @@ class MessageQueue:
                                   external_writer_handle: Handle | None = None, blocking: bool = True,
                                   spin_us: int = SPIN_US) -> "MessageQueue":
         """Collective over a process group of torch's, or any Exchange: its member `writer_rank` writes and the others read, or
-        all read what a writer outside has the handle of. `blocking`: ready when it returns."""
+        all read what a writer outside has the handle of; member `writer_rank` needs it, the others get it. `blocking`: ready
+        when it returns."""
         group = adapt_exchange(pg)
-        readers = [rank for rank in range(group.size) if external_writer_handle is not None or rank != writer_rank]
+        here = in_the_same_node_as(group, writer_rank)
         queue = None
         if external_writer_handle is None and group.rank == writer_rank:
-            queue = MessageQueue(len(readers), max_chunk_bytes=max_chunk_bytes, max_chunks=max_chunks, reader_ranks=readers,
-                                 spin_us=spin_us)
-        handle = external_writer_handle
-        if handle is None:
-            handle = gather_objects(group, queue and queue.export_handle())[writer_rank]
+            readers = [rank for rank in range(group.size) if rank != writer_rank]
+            queue = MessageQueue(len(readers), len(readers) if all(here) else None, max_chunk_bytes=max_chunk_bytes,
+                                 max_chunks=max_chunks, reader_ranks=readers, spin_us=spin_us)
+        own = queue.export_handle() if queue is not None else external_writer_handle
+        handles = gather_bytes(group, b"" if own is None else own.to_bytes())
         if queue is None:
-            queue = MessageQueue.create_from_handle(handle, group.rank, spin_us)
+            queue = MessageQueue.create_from_handle(Handle.from_bytes(handles[writer_rank]), group.rank, spin_us)
         if blocking:
             queue.wait_until_ready()
         return queue
@@ -156,8 +193,9 @@ class MessageQueue:
         """Collective: a queue from each member to whoever attaches to it as rank `reader_rank`; this member's, and the handles
         of all. `blocking`: that reader has attached to this member's when it returns."""
         group = adapt_exchange(pg)
-        queue = MessageQueue(1, max_chunk_bytes=max_chunk_bytes, max_chunks=max_chunks, reader_ranks=[reader_rank])
-        handles = gather_objects(group, queue.export_handle())
+        is_local = in_the_same_node_as(group, reader_rank)[group.rank]
+        queue = MessageQueue(1, 1 if is_local else 0, [reader_rank] if is_local else [], max_chunk_bytes, max_chunks)
+        handles = [Handle.from_bytes(one) for one in gather_bytes(group, queue.export_handle().to_bytes())]
         if blocking:
             queue.wait_until_ready()
         return queue, handles
@@ -165,17 +203,16 @@ class MessageQueue:
     def wait_until_ready(self, timeout: float | None = None) -> None:
         """Until the writer and all readers are here; by default VERBENA_BOOTSTRAP_TIMEOUT_MS."""
         result = self._library.queue_wait_until_ready(self._queue, -1 if timeout is None else math.ceil(timeout * 1000))
-        self._raise_unless_done(result)
+        raise_interrupt()
+        if result == Result.TIMEOUT:
+            raise TimeoutError(self._last_error())
+        self._check(result)
 
     def shutdown(self) -> None:
-        """Readers find the end behind what was written. Raises BufferError while views of messages are held."""
-        if self._queue is None:
-            return
-        result = self._library.queue_destroy(self._queue)
-        if result == Result.INVALID_USAGE:
-            raise BufferError(self._last_error())
-        self._check(result)
-        self._queue = None
+        """From any thread: calls under way elsewhere raise before this one returns, and so does every later one. Readers find the
+        end behind what was written. A reader that still has views of messages leaves when the last of them is released."""
+        self._give_back_views()
+        self._check(self._library.queue_shutdown(self._queue))
 
     close = shutdown
 
@@ -186,10 +223,10 @@ class MessageQueue:
         self.shutdown()
 
     def __del__(self) -> None:
-        # What could not be made has nothing to be freed; what is viewed is not pulled away.
+        # What could not be made has nothing to be freed. Nobody has a view any more: it would have this object.
         if getattr(self, "_queue", None) is not None:
-            with contextlib.suppress(BufferError):
-                self.shutdown()
+            self._give_back_views()
+            self._library.queue_destroy(self._queue)
 
     @property
     def is_local(self) -> bool:
@@ -268,7 +305,7 @@ class MessageQueue:
 
     # -- A reader --
 
-    def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
+    def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
         """The next message's object. `cancel`: an event that, once set, ends the wait with RuntimeError. `indefinite` changes
         nothing: without a time-out the wait lasts, and takes no processor time."""
         message = self._receive(timeout, cancel)
@@ -281,7 +318,7 @@ class MessageQueue:
         finally:
             self._release(message.ticket)
 
-    def dequeue_view(self, timeout: float | None = None, cancel: Any = None) -> MessageView:
+    def dequeue_view(self, timeout: float | None = None, *, cancel: Any = None) -> MessageView:
         """The next message, which must be bytes-like, without a copy if one chunk holds it."""
         message = self._receive(timeout, cancel)
         head = ctypes.string_at(message.data, _HEAD.size) if message.length >= _HEAD.size else b""
@@ -291,8 +328,8 @@ class MessageQueue:
         return MessageView(self, message, _HEAD.size)
 
     @contextlib.contextmanager
-    def acquire_read(self, timeout: float | None = None, cancel: Any = None,
-                     indefinite: bool = False) -> Iterator[memoryview]:
+    def acquire_read(self, timeout: float | None = None, indefinite: bool = False, *,
+                     cancel: Any = None) -> Iterator[memoryview]:
         """What acquire_write() filled, in place, until the block ends."""
         with MessageView(self, self._receive(timeout, cancel), 0) as view:
             yield view.buffer
@@ -306,11 +343,22 @@ class MessageQueue:
 
     def _receive(self, timeout: float | None, cancel: Any) -> QueueMessage:
         """Valid until the next call."""
+        if self._views:
+            self._give_back_views()
         self._wait(self._library.queue_dequeue, (), (self._message_place,), timeout, cancel)
         return self._message
 
     def _release(self, ticket: int) -> None:
         self._check(self._library.queue_release(self._queue, ticket))
+
+    def _note_view(self, ticket: int, memory: "weakref.ref[Any]") -> None:
+        self._views[ticket] = memory
+
+    def _give_back_views(self) -> None:
+        """Those of whose memory nothing is left."""
+        for ticket in [ticket for ticket, memory in self._views.copy().items() if memory() is None]:
+            if self._views.pop(ticket, None) is not None:  # another thread may have been here before
+                self._release(ticket)
 
     # -- Waiting --
 
@@ -318,8 +366,6 @@ class MessageQueue:
               cancel: Any) -> None:
         """Calls with the queue, `before`, a time-out in milliseconds, and `after`. A call that a signal ends early is made
         again, after the interpreter has handled it."""
-        if self._queue is None:
-            raise ValueError("this queue was shut down")
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             milliseconds = -1
@@ -331,13 +377,9 @@ class MessageQueue:
             result = call(self._queue, *before, milliseconds, *after)
             if result != _TIMEOUT:
                 return self._check(result) if result else None
+            raise_interrupt()
             if end is not None and time.monotonic() >= end:
                 raise TimeoutError(self._last_error() if self.is_writer else f"no message came in {timeout} s")
-
-    def _raise_unless_done(self, result: int) -> None:
-        if result == Result.TIMEOUT:
-            raise TimeoutError(self._last_error())
-        self._check(result)
 
     def _last_error(self) -> str:
         return str(self._library.last_error().decode())
@@ -360,6 +402,26 @@ class _Exported:
 
     def __del__(self) -> None:
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self.buffer))
+
+
+def _name_readers(count: int, count_local: int | None, local: Sequence[int] | None,
+                  ranks: Sequence[int] | None) -> tuple[list[int], tuple[int, ...]]:
+    """(the ranks that are said to be local, the ranks of all readers)."""
+    if count_local is not None and not 0 <= count_local <= count:
+        raise ValueError(f"{count_local} local readers of {count}")
+    if local is None:
+        local = range(count_local or 0)
+    elif count_local is not None and len(local) != count_local:
+        raise ValueError(f"{count_local} local readers, but local_reader_ranks names {list(local)}")
+    if ranks is None:
+        others = range(count) if count_local is None and not local else [ANY_READER] * (count - len(local))
+        ranks = [*local, *others]
+    elif count_local is not None:
+        local = list(ranks)[:count_local]
+    named = [rank for rank in ranks if rank != ANY_READER]
+    if len(ranks) != count or len(set(named)) != len(named):
+        raise ValueError(f"{count} readers, but reader_ranks names {tuple(ranks)}")
+    return list(local), tuple(ranks)
 
 
 def _take_apart(whole: memoryview) -> Any:
@@ -392,4 +454,4 @@ def _find_memory(buffer: Any, keep: list[Any]) -> tuple[int, int]:
     return exported.buffer.data or 0, exported.buffer.length
 
 
-__all__ = ["SPIN_FOREVER", "SPIN_US", "Exchange", "Handle", "MessageQueue", "MessageView"]
+__all__ = ["ANY_READER", "SPIN_FOREVER", "SPIN_US", "Exchange", "Handle", "MessageQueue", "MessageView"]

@@ -70,7 +70,8 @@ class Reader {
   base::Outcome introduce(base::Deadline deadline);
   base::Outcome map_ring(base::Deadline deadline);
   base::Result<bootstrap::Record> await_frame(uint8_t kind, base::Deadline deadline, const char* what);
-  base::Outcome wait_for_setup(int descriptor, short events, base::Deadline deadline, const char* what);
+  base::Outcome wait_for_setup(base::Deadline deadline, const char* what);
+  base::Outcome take_ring();
   base::Error fail_setup(const char* what) const;
   void leave();
   void notify();

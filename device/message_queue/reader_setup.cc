@@ -30,7 +30,8 @@ base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint3
   if (!wake) return wake.error();
   auto link = bootstrap::Link::connect(
       handle.writer,
-      {.purpose = kQueuePurpose, .rank = number, .count_ranks = handle.count_readers, .nonce = handle.nonce});
+      {.purpose = kQueuePurpose, .rank = number, .count_ranks = handle.count_readers, .nonce = handle.nonce},
+      handle.secret);
   if (!link) {
     return base::fail_errno(Status::kRemote, link.error().errno_value,
                             "queue: %s: the writer at %s cannot be reached", name_reader(number).c_str(),
@@ -58,30 +59,41 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
       link_->close("it sends what no writer sends");
     }
     if (link_->is_closed()) return fail_setup(what);
-    const pollfd entry = link_->poll_entry();
-    if (auto waited = wait_for_setup(entry.fd, entry.events, deadline, what); !waited) return waited.error();
+    if (auto taken = take_ring(); !taken) return taken.error();
+    if (auto waited = wait_for_setup(deadline, what); !waited) return waited.error();
   }
 }
 
+// At each step, so that the queue of those who call at our socket for descriptors, and are not the writer,
+// never gets full: it would keep the writer out.
+Outcome Reader::take_ring() {
+  while (post_ && !local_ && !ring_file_) {
+    bootstrap::UnixPost::Arrival arrival;
+    const auto verdict = post_->receive(arrival);
+    if (!verdict) return verdict.error();
+    if (*verdict == bootstrap::UnixPost::Verdict::kNothing) return {};
+    if (*verdict == bootstrap::UnixPost::Verdict::kArrived) ring_file_ = std::move(arrival.descriptor);
+  }
+  return {};
+}
+
 // Until something comes, at most a second.
-Outcome Reader::wait_for_setup(int descriptor, short events, base::Deadline deadline, const char* what) {
+Outcome Reader::wait_for_setup(base::Deadline deadline, const char* what) {
   if (auto going_on = check_cancelled(); !going_on) return going_on;
   if (deadline.has_passed()) return fail_setup(what);
   if (base::is_interrupted()) return base::Error{Status::kTimeout, 0};
-  pollfd entries[] = {{descriptor, events, 0}, {wake_.fd(), POLLIN, 0}};
-  ::poll(entries, 2, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+  pollfd entries[] = {link_->poll_entry(), {wake_.fd(), POLLIN, 0}, {post_ ? post_->fd() : -1, POLLIN, 0}};
+  ::poll(entries, 3, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
   return {};
 }
 
 Outcome Reader::map_ring(base::Deadline deadline) {
-  while (!local_ && !ring_file_) {
-    bootstrap::UnixPost::Arrival arrival;
-    const auto verdict = post_->receive(arrival);
-    if (!verdict) return verdict.error();
-    if (*verdict == bootstrap::UnixPost::Verdict::kArrived) ring_file_ = std::move(arrival.descriptor);
-    if (ring_file_) break;
-    if (auto waited = wait_for_setup(post_->fd(), POLLIN, deadline, "send its shared memory"); !waited)
-      return waited;
+  for (;;) {
+    if (auto taken = take_ring(); !taken) return taken;
+    if (local_ || ring_file_) break;
+    link_->advance();
+    if (link_->is_closed()) return fail_setup("send its shared memory");
+    if (auto waited = wait_for_setup(deadline, "send its shared memory"); !waited) return waited;
   }
   if (!local_) {
     auto ring = SharedRing::open(ring_file_, admission_.shape);

@@ -28,8 +28,9 @@ struct Handle {
   uint32_t version = kHandleVersion;
   uint32_t count_readers = 0;
   base::SocketAddress writer;
-  bootstrap::Nonce nonce{};  // who does not know it is of another queue
-  uint8_t reserved[56] = {};
+  bootstrap::Nonce nonce{};   // who does not know it is of another queue; sent over the network
+  bootstrap::Nonce secret{};  // never sent, only proven, where there is no job key; zeros: there is none
+  uint8_t reserved[24] = {};
 };
 static_assert(sizeof(Handle) == 128 && std::is_trivially_copyable_v<Handle>);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/hmac.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
@@ -14,6 +15,23 @@ namespace verbena::message_queue {
 
 using base::Outcome;
 using base::Status;
+
+namespace {
+
+Outcome draw_secrets(Handle& handle) {
+  if (auto drawn = base::draw_random(handle.nonce, "queue"); !drawn) return drawn;
+  if (base::has_crypto()) return base::draw_random(handle.secret, "queue");
+  static std::atomic<bool> is_said{false};
+  if (!is_said.exchange(true)) {
+    base::log_warn(
+        "queue: no secret: OpenSSL's libcrypto (3 or 1.1) is not there; who hears a reader of another host "
+        "attach may come as a reader, or speak as the writer, whose messages readers may unpickle: install "
+        "it");
+  }
+  return {};
+}
+
+}  // namespace
 
 base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& options) {
   const RingShape& shape = options.shape;
@@ -27,7 +45,9 @@ base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& option
   auto listener = options.bind.family == base::IpFamily::kNone ? base::Listener::open()
                                                                : base::Listener::open_at(options.bind);
   if (!listener) return listener.error();
-  auto proof = bootstrap::Proof::create();
+  Handle handle;
+  if (auto drawn = draw_secrets(handle); !drawn) return drawn.error();
+  auto proof = bootstrap::Proof::create(handle.secret);
   if (!proof) return proof.error();
   const auto host = bootstrap::identify_host(base::parameters().host_id);
   if (!host) return host.error();
@@ -35,8 +55,6 @@ base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& option
   if (!wake) return wake.error();
   auto ring = SharedRing::create(shape);
   if (!ring) return ring.error();
-  Handle handle;
-  if (auto drawn = base::draw_random(handle.nonce, "queue"); !drawn) return drawn.error();
   handle.count_readers = shape.count_readers;
   handle.writer = listener->address();
   return std::unique_ptr<Writer>(new Writer(options, handle, std::move(*listener), std::move(*proof), *host,
@@ -47,8 +65,7 @@ Writer::Writer(const WriterOptions& options, const Handle& handle, base::Listene
                bootstrap::Proof proof, const bootstrap::HostKey& host, SharedRing ring, base::WakeEvent wake)
     : options_(options),
       handle_(handle),
-      listener_(std::move(listener)),
-      proof_(std::move(proof)),
+      callers_(std::move(listener), std::move(proof), "queue: writer"),
       host_(host),
       ring_(std::move(ring)),
       writer_(ring_.memory()),
@@ -71,8 +88,8 @@ void Writer::end() {
     peer->feed.reset();
     peer->link.reset();
   }
-  callers_.clear();
-  listener_ = {};
+  newcomers_.clear();
+  callers_.close();
   if (!is_reserved_) ring_ = {};
 }
 

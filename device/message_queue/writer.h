@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/socket.h"
 #include "base/wake_event.h"
+#include "bootstrap/callers.h"
 #include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
@@ -64,11 +65,11 @@ class Writer {
     std::unique_ptr<RemoteFeed> feed;
     std::atomic<bool> feed_ended{false};
   };
-  struct Caller {  // who has not proven yet which reader it is
+  struct Newcomer {  // of this queue, but not admitted yet
     bootstrap::Link link;
+    uint32_t reader;
+    base::Deadline deadline;                     // for saying where it is
     std::optional<bootstrap::PostAddress> post;  // awaits our descriptor
-    uint32_t reader = 0;
-    base::Deadline deadline;
   };
   enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2, kShut = 4 };
 
@@ -77,10 +78,10 @@ class Writer {
          const bootstrap::HostKey& host, SharedRing ring, base::WakeEvent wake);
 
   base::Outcome admit(base::Deadline deadline);
-  base::Outcome take_callers();
-  bool advance(Caller& caller);
+  bootstrap::Callers::Verdict judge(const bootstrap::Hello& hello) const;
+  bool advance(Newcomer& newcomer);
   bool is_free(uint32_t reader) const;
-  bool hear(Caller& caller, const bootstrap::Record& record);
+  bool hear(Newcomer& newcomer, const bootstrap::Record& record);
   base::Outcome hear_peers();
   base::Outcome hold_life();
   base::Outcome start_peer(uint32_t reader, base::Deadline deadline);
@@ -96,13 +97,12 @@ class Writer {
 
   WriterOptions options_;
   Handle handle_;
-  base::Listener listener_;
-  bootstrap::Proof proof_;
+  bootstrap::Callers callers_;
   bootstrap::HostKey host_;
   SharedRing ring_;
   RingWriter<RingMemory> writer_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<Caller> callers_;
+  std::vector<Newcomer> newcomers_;
   LifeLine life_;
   std::vector<int64_t> published_ns_;  // of each slot
   std::atomic<uint32_t> interrupt_{0};

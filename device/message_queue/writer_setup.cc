@@ -32,8 +32,8 @@ Outcome Writer::wait_until_ready(int64_t timeout_ms) {
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
     if (auto started = start_peer(reader, deadline); !started) return started;
   }
-  listener_ = {};
-  callers_.clear();
+  newcomers_.clear();
+  callers_.close();
   is_ready_ = true;
   return {};
 }
@@ -41,23 +41,29 @@ Outcome Writer::wait_until_ready(int64_t timeout_ms) {
 Outcome Writer::admit(base::Deadline deadline) {
   const auto is_absent = [](const auto& peer) { return peer->step != Step::kReady; };
   while (std::ranges::any_of(peers_, is_absent)) {
-    if (auto taken = take_callers(); !taken) return taken;
-    std::erase_if(callers_, [this](Caller& caller) { return !advance(caller); });
+    callers_.advance([this](const bootstrap::Hello& hello) { return judge(hello); });
+    while (auto link = callers_.take()) {
+      const uint32_t reader = link->hello().rank;
+      newcomers_.push_back({std::move(*link), reader,
+                            base::Deadline::after_ms(bootstrap::Callers::kIntroductionMs), std::nullopt});
+    }
+    std::erase_if(newcomers_, [this](Newcomer& newcomer) { return !advance(newcomer); });
     if (auto heard = hear_peers(); !heard) return heard;
+    if (!std::ranges::any_of(peers_, is_absent)) break;
     if (auto going_on = check_cancelled(); !going_on) return going_on;
     if (deadline.has_passed()) return fail_absent();
     if (base::is_interrupted()) return base::Error{Status::kTimeout, 0};
-    std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}, {wake_.fd(), POLLIN, 0}};
+    std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}};
+    callers_.add_poll_entries(polled);
     // A post that had no room for our descriptor is tried again soon.
     bool is_post_full = false;
-    for (const Caller& caller : callers_) {
-      polled.push_back(caller.link.poll_entry());
-      is_post_full = is_post_full || caller.post;
+    for (const Newcomer& newcomer : newcomers_) {
+      polled.push_back(newcomer.link.poll_entry());
+      is_post_full = is_post_full || newcomer.post;
     }
     for (const auto& peer : peers_)
       if (peer->link) polled.push_back(peer->link->poll_entry());
-    const int64_t limit_ms = is_post_full ? 10 : 1000;
-    if (!std::ranges::any_of(peers_, is_absent)) break;
+    const int64_t limit_ms = callers_.limit_wait_ms(is_post_full ? 10 : 1000);
     ::poll(polled.data(), polled.size(), static_cast<int>(std::min(deadline.remaining_ms(), limit_ms)));
   }
   return {};
@@ -79,14 +85,11 @@ base::Error Writer::fail_absent() const {
       peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
 }
 
-Outcome Writer::take_callers() {
-  for (;;) {
-    auto socket = listener_.accept();
-    if (!socket) return socket.error();
-    if (!*socket) return {};
-    callers_.push_back({bootstrap::Link::accept(std::move(**socket), proof_), std::nullopt, 0,
-                        base::Deadline::after_ms(bootstrap::kIntroductionMs)});
-  }
+bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {
+  if (hello.purpose != kQueuePurpose || !bootstrap::is_same_nonce(hello.nonce, handle_.nonce))
+    return {Refusal::kOtherJob};
+  if (hello.rank >= peers_.size() && hello.rank != kAnyReader) return {Refusal::kUnexpected};
+  return {is_free(hello.rank) ? Refusal::kNone : Refusal::kRankTaken};
 }
 
 // Whether no reader has that number yet; of kAnyReader whether any is left.
@@ -95,67 +98,49 @@ bool Writer::is_free(uint32_t reader) const {
   return reader == kAnyReader ? std::ranges::any_of(peers_, is_absent) : is_absent(peers_[reader]);
 }
 
-// False: it is done with, as a reader or as a stranger.
-bool Writer::advance(Caller& caller) {
-  bootstrap::Link& link = caller.link;
+// False: it is a reader now, or has gone.
+bool Writer::advance(Newcomer& newcomer) {
+  bootstrap::Link& link = newcomer.link;
   link.advance();
-  if (const bootstrap::Hello* hello = link.asking()) {
-    Refusal refusal = Refusal::kNone;
-    if (hello->purpose != kQueuePurpose || !bootstrap::is_same_nonce(hello->nonce, handle_.nonce)) {
-      refusal = Refusal::kOtherJob;
-    } else if (hello->rank >= peers_.size() && hello->rank != kAnyReader) {
-      refusal = Refusal::kUnexpected;
-    } else if (!is_free(hello->rank)) {
-      refusal = Refusal::kRankTaken;
-    }
-    caller.reader = hello->rank;
-    link.answer(refusal);
-    link.advance();
-  }
-  if (link.refusal() != Refusal::kNone && link.is_closed()) {
-    base::log_warn("queue: a caller at %s was refused: %s", base::describe(handle_.writer).c_str(),
-                   bootstrap::describe_caller(link.refusal()));
+  if (link.is_closed() || newcomer.deadline.has_passed()) {
+    if (newcomer.post) peers_[newcomer.reader]->step = Step::kAbsent;
     return false;
   }
-  if (link.is_closed() || caller.deadline.has_passed()) {
-    if (caller.post) peers_[caller.reader]->step = Step::kAbsent;
-    return false;
-  }
-  if (!caller.post) {
+  if (!newcomer.post) {
     const Record record = link.take();
-    return record == nullptr || hear(caller, record);
+    return record == nullptr || hear(newcomer, record);
   }
-  const auto sent = bootstrap::UnixPost::send(*caller.post, caller.reader, ring_.fd());
+  const auto sent = bootstrap::UnixPost::send(*newcomer.post, newcomer.reader, ring_.fd());
   if (!sent) return false;
   if (!*sent) return true;
-  Peer& peer = *peers_[caller.reader];
-  const Admission admission{options_.shape, 1, caller.reader, name_own_process()};
+  Peer& peer = *peers_[newcomer.reader];
+  const Admission admission{options_.shape, 1, newcomer.reader, name_own_process()};
   link.send(make_frame(kAdmitted, {base::as_whole(admission)}));
   link.advance();
   peer.link.emplace(std::move(link));
   return false;
 }
 
-bool Writer::hear(Caller& caller, const Record& record) {
+bool Writer::hear(Newcomer& newcomer, const Record& record) {
   Attachment attachment;
-  if (kind_of(record) != kAttach || !read_payload(record, attachment) || !is_free(caller.reader))
+  if (kind_of(record) != kAttach || !read_payload(record, attachment) || !is_free(newcomer.reader))
     return false;
-  if (caller.reader == kAnyReader) {
-    caller.reader = static_cast<uint32_t>(peers_.size()) - 1;
-    while (!is_free(caller.reader)) --caller.reader;
+  if (newcomer.reader == kAnyReader) {
+    newcomer.reader = static_cast<uint32_t>(peers_.size()) - 1;
+    while (!is_free(newcomer.reader)) --newcomer.reader;
   }
-  Peer& peer = *peers_[caller.reader];
+  Peer& peer = *peers_[newcomer.reader];
   peer.step = Step::kAdmitted;
   peer.process = attachment.process;
   peer.is_local = attachment.host == host_;
   if (peer.is_local) {
-    caller.post = attachment.post;
-    return advance(caller);
+    newcomer.post = attachment.post;
+    return advance(newcomer);
   }
-  const Admission admission{options_.shape, 0, caller.reader, name_own_process()};
-  caller.link.send(make_frame(kAdmitted, {base::as_whole(admission)}));
-  caller.link.advance();
-  peer.link.emplace(std::move(caller.link));
+  const Admission admission{options_.shape, 0, newcomer.reader, name_own_process()};
+  newcomer.link.send(make_frame(kAdmitted, {base::as_whole(admission)}));
+  newcomer.link.advance();
+  peer.link.emplace(std::move(newcomer.link));
   return false;
 }
 

@@ -44,7 +44,7 @@ bool is_gone_already(int error) {
 }
 
 // The process, or the host, has no descriptor or memory left. The caller stays in the listener's queue.
-bool is_out_of_room(int error) {
+bool is_short_of_room(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
@@ -378,11 +378,12 @@ Result<std::optional<Socket>> Listener::accept() {
   peer.length_bytes = sizeof peer.storage;
   FileDescriptor fd(::accept4(fd_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length_bytes,
                               SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const int error = fd ? 0 : errno;
+  is_out_of_room_ = is_short_of_room(error);
   if (!fd) {
-    const int error = errno;
     if (is_not_now(error) || is_gone_already(error)) return std::optional<Socket>();
     const bool has_logged = std::exchange(logged_error_, error) == error;
-    if (is_out_of_room(error)) {
+    if (is_out_of_room_) {
       if (!has_logged)
         log_warn("socket: cannot accept at %s now, it is tried again (errno %d); raise `ulimit -n`?",
                  describe(address_).c_str(), error);

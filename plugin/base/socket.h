@@ -100,6 +100,9 @@ class Listener {
   // A connected socket, or empty if none is waiting or if the process or the host has no descriptor or memory
   // left for it. An error that repeats is logged once.
   Result<std::optional<Socket>> accept();
+  // The last accept() found a caller, and no descriptor or memory for it: poll() would report it at once,
+  // again and again.
+  bool is_out_of_room() const { return is_out_of_room_; }
   int fd() const { return fd_.get(); }
 
  private:
@@ -109,6 +112,7 @@ class Listener {
   FileDescriptor fd_;
   SocketAddress address_;
   int logged_error_ = 0;
+  bool is_out_of_room_ = false;
 };
 
 }  // namespace verbena::base

@@ -175,7 +175,8 @@ UnixPost::Verdict UnixPost::drop_stranger() {
 }
 
 base::Outcome UnixPost::accept_all() {
-  while (callers_.size() < kMaxCallers) {
+  // Bounded: others may call as fast as they are sent away.
+  for (int i = 0; i < kBacklogMessages && callers_.size() < kMaxCallers; ++i) {
     base::FileDescriptor caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!caller && is_not_now(errno)) return {};
     if (!caller)

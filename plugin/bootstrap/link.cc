@@ -1,7 +1,5 @@
 #include "bootstrap/link.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -50,8 +48,9 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
   } else if (id_secret != Nonce{}) {
     if (!base::has_crypto()) {
       return base::fail(base::Status::kSystem,
-                        "bootstrap: cannot prove the unique id's secret: OpenSSL's libcrypto (3 or 1.1), "
-                        "which the process that made the id has, is missing here; install it");
+                        "bootstrap: cannot prove the secret of the unique id, or of the queue's handle: "
+                        "OpenSSL's libcrypto (3 or 1.1), which the process that made it has, is missing "
+                        "here; install it");
     }
     auto key = base::HmacKey::create(id_secret);
     if (!key) return key.error();
@@ -61,38 +60,39 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
   return proof;
 }
 
-base::Outcome Proof::sign(Hello& hello) const {
+base::Outcome Proof::sign(const Challenge& challenge, Hello& hello) const {
   if (!is_keyed()) return {};
   hello.key = kind_;
   if (auto drawn = base::draw_random(hello.challenge, kWhat); !drawn) return drawn;
-  const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
+  const auto mac = key_->compute({as_label(kHelloLabel), as_whole(challenge), as_signed(hello)});
   if (!mac) return mac.error();
   hello.mac = *mac;
   return {};
 }
 
-base::Outcome Proof::sign(const Hello& hello, Welcome& welcome) const {
+base::Outcome Proof::sign(const Challenge& challenge, const Hello& hello, Welcome& welcome) const {
   if (!is_keyed()) return {};
-  if (auto drawn = base::draw_random(welcome.challenge, kWhat); !drawn) return drawn;
-  const auto mac = key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)});
+  const auto mac =
+      key_->compute({as_label(kWelcomeLabel), as_whole(challenge), as_whole(hello), as_signed(welcome)});
   if (!mac) return mac.error();
   welcome.mac = *mac;
   return {};
 }
 
-Refusal Proof::judge(const Hello& hello) const {
+Refusal Proof::judge(const Challenge& challenge, const Hello& hello) const {
   if (hello.key != kind_) {
     if (kind_ == KeyKind::kJob) return Refusal::kKeyMissing;
     return hello.key == KeyKind::kJob ? Refusal::kKeyUnknown : Refusal::kOtherJob;
   }
   if (!is_keyed()) return Refusal::kNone;
-  return judge_mac(key_->compute({as_label(kHelloLabel), as_signed(hello)}), hello.mac);
+  return judge_mac(key_->compute({as_label(kHelloLabel), as_whole(challenge), as_signed(hello)}), hello.mac);
 }
 
-Refusal Proof::judge(const Hello& hello, const Welcome& welcome) const {
+Refusal Proof::judge(const Challenge& challenge, const Hello& hello, const Welcome& welcome) const {
   if (!is_keyed()) return Refusal::kNone;
-  return judge_mac(key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)}),
-                   welcome.mac);
+  return judge_mac(
+      key_->compute({as_label(kWelcomeLabel), as_whole(challenge), as_whole(hello), as_signed(welcome)}),
+      welcome.mac);
 }
 
 Refusal Proof::judge_mac(const base::Result<base::Mac>& right, const base::Mac& claimed) const {
@@ -104,10 +104,10 @@ base::Outcome Proof::encrypt(base::Socket& socket, base::ConnectionEnd end) cons
   return encrypts_ ? socket.encrypt(key_, end) : base::Outcome();
 }
 
-base::Result<base::RecordAuth> Proof::start_records(base::ConnectionEnd end, const Hello& hello,
-                                                    const Welcome& welcome) const {
+base::Result<base::RecordAuth> Proof::start_records(base::ConnectionEnd end, const Challenge& challenge,
+                                                    const Hello& hello, const Welcome& welcome) const {
   if (!is_keyed()) return base::RecordAuth();
-  auto key = key_->derive({as_label(kSessionLabel), as_whole(hello), as_whole(welcome)});
+  auto key = key_->derive({as_label(kSessionLabel), as_whole(challenge), as_whole(hello), as_whole(welcome)});
   if (!key) return key.error();
   return base::RecordAuth(std::make_shared<const base::HmacKey>(std::move(*key)), end);
 }
@@ -160,13 +160,6 @@ constexpr size_t kMaxArrivals = 1 << 18;  // one frame for each rank and call at
 
 }  // namespace
 
-size_t find_max_strangers() {
-  constexpr size_t kLeast = 8, kMost = 256;
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;
-  return std::clamp<size_t>(limit.rlim_cur / 8, kLeast, kMost);
-}
-
 base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& hello,
                                  const Nonce& id_secret) {
   auto proof = Proof::create(id_secret);
@@ -176,14 +169,18 @@ base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& h
   if (auto outcome = proof->encrypt(*socket, base::ConnectionEnd::kSender); !outcome) return outcome.error();
   Link link(std::move(*socket), std::move(*proof), Step::kConnecting);
   link.hello_ = hello;
-  if (auto is_signed = link.proof_.sign(link.hello_); !is_signed) return is_signed.error();
   return link;
 }
 
 Link Link::accept(base::Socket socket, const Proof& proof) {
   Link link(std::move(socket), proof, Step::kAwaitingHello);
-  if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver))
+  if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver)) {
     link.close("cannot set up the encryption");
+  } else if (!base::draw_random(link.challenge_.random, kWhat)) {
+    link.close("cannot draw a challenge");
+  } else {
+    link.greet(link.challenge_);
+  }
   return link;
 }
 
@@ -210,8 +207,10 @@ bool Link::step() {
   switch (step_) {
     case Step::kConnecting:
       return finish_connect();
+    case Step::kAwaitingChallenge:
+      return receive_challenge();
     case Step::kAwaitingHello:
-      return receive_hello();
+      return flush_greeting() && receive_hello();
     case Step::kAwaitingWelcome:
       return flush_greeting() && receive_welcome();
     case Step::kRefusing:
@@ -236,9 +235,24 @@ bool Link::finish_connect() {
   }
   if (!*done) return false;
   was_connected_ = true;
-  greet(hello_);
-  step_ = Step::kAwaitingWelcome;
+  step_ = Step::kAwaitingChallenge;
   return true;
+}
+
+bool Link::receive_challenge() {
+  if (!receive(challenge_)) return false;
+  if (challenge_.magic != kMagic) {
+    close("it is no rank of ours");
+  } else if (challenge_.version != kVersion) {
+    welcome_.refusal = Refusal::kOtherVersion;
+    close(describe(welcome_.refusal));
+  } else if (!proof_.sign(challenge_, hello_)) {
+    close("cannot compute the proof of the key");
+  } else {
+    greet(hello_);
+    step_ = Step::kAwaitingWelcome;
+  }
+  return !is_closed();
 }
 
 template <typename Message>
@@ -272,11 +286,11 @@ bool Link::receive_hello() {
 }
 
 void Link::answer(Refusal refusal, uint32_t detail) {
-  if (refusal == Refusal::kNone) refusal = proof_.judge(hello_);
+  if (refusal == Refusal::kNone) refusal = proof_.judge(challenge_, hello_);
   welcome_ = {};
   welcome_.refusal = refusal;
   welcome_.detail = detail;
-  if (refusal == Refusal::kNone && !proof_.sign(hello_, welcome_)) {
+  if (refusal == Refusal::kNone && !proof_.sign(challenge_, hello_, welcome_)) {
     close("cannot compute the proof of the key");
     return;
   }
@@ -294,7 +308,7 @@ bool Link::receive_welcome() {
   }
   was_answered_ = true;
   if (welcome_.version != kVersion) welcome_.refusal = Refusal::kOtherVersion;
-  if (welcome_.refusal == Refusal::kNone) welcome_.refusal = proof_.judge(hello_, welcome_);
+  if (welcome_.refusal == Refusal::kNone) welcome_.refusal = proof_.judge(challenge_, hello_, welcome_);
   if (welcome_.refusal != Refusal::kNone) {
     close(describe(welcome_.refusal));
     return false;
@@ -307,7 +321,7 @@ bool Link::receive_welcome() {
 }
 
 void Link::start_records(base::ConnectionEnd end) {
-  auto auth = proof_.start_records(end, hello_, welcome_);
+  auto auth = proof_.start_records(end, challenge_, hello_, welcome_);
   if (auth) {
     auth_ = std::move(*auth);
   } else {
@@ -319,7 +333,9 @@ bool Link::receive_frame() {
   if (!fill(sizeof(FrameHeader))) return false;
   FrameHeader header;
   std::memcpy(&header, in_.data(), sizeof(header));
-  if (header.length_bytes > kMaxFrameBytes || inbox_.size() >= kMaxArrivals) {
+  // Nothing is kept of what has not proven where it comes from.
+  const uint64_t most_bytes = step_ == Step::kStanding ? kMaxFrameBytes : 0;
+  if (header.length_bytes > most_bytes || inbox_.size() >= kMaxArrivals) {
     close("it sends what no rank of ours sends");
     return false;
   }

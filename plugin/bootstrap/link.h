@@ -19,7 +19,8 @@
 namespace verbena::bootstrap {
 
 // The proof that two ranks are of one job: both have the job's key or, in a job without one, the secret of
-// the unique id. A MAC covers the kind of its message and all messages before it, so also both challenges.
+// the unique id. A MAC covers the kind of its message and all messages before it, so also both challenges:
+// the listener's is the first message of all.
 
 // Compares in constant time.
 bool is_same_nonce(const Nonce& a, const Nonce& b);
@@ -31,16 +32,16 @@ class Proof {
   static base::Result<Proof> create(const Nonce& id_secret = {});
 
   bool is_keyed() const { return kind_ != KeyKind::kNone; }
-  // Fill in the challenge and the MAC of a message whose other fields are final.
-  base::Outcome sign(Hello& hello) const;
-  base::Outcome sign(const Hello& hello, Welcome& welcome) const;
+  // Fill in the MAC of a message whose other fields are final, and a hello's challenge.
+  base::Outcome sign(const Challenge& challenge, Hello& hello) const;
+  base::Outcome sign(const Challenge& challenge, const Hello& hello, Welcome& welcome) const;
   // Judges only the key; the caller compares the other fields of the hello.
-  Refusal judge(const Hello& hello) const;
-  Refusal judge(const Hello& hello, const Welcome& welcome) const;
+  Refusal judge(const Challenge& challenge, const Hello& hello) const;
+  Refusal judge(const Challenge& challenge, const Hello& hello, const Welcome& welcome) const;
   // Encrypts the connection if VERBENA_ENCRYPTION is set. To be called before the first byte.
   base::Outcome encrypt(base::Socket& socket, base::ConnectionEnd end) const;
-  base::Result<base::RecordAuth> start_records(base::ConnectionEnd end, const Hello& hello,
-                                               const Welcome& welcome) const;
+  base::Result<base::RecordAuth> start_records(base::ConnectionEnd end, const Challenge& challenge,
+                                               const Hello& hello, const Welcome& welcome) const;
 
  private:
   Refusal judge_mac(const base::Result<base::Mac>& right, const base::Mac& claimed) const;
@@ -53,12 +54,6 @@ class Proof {
 // The reason in words, for the end that was refused, and for the end that refuses.
 const char* describe(Refusal refusal);
 const char* describe_caller(Refusal refusal);
-
-// For the accepting end: a rank identifies itself as soon as it is connected; a stranger may never do so.
-inline constexpr int64_t kIntroductionMs = 10000;
-// The number of unidentified callers above which the one that has been silent for longest is dropped: a part
-// of the descriptors that this process may have.
-size_t find_max_strangers();
 
 class Link {
  public:
@@ -73,7 +68,7 @@ class Link {
   // True once both ends have introduced themselves. Frames that are sent before wait for it.
   bool is_standing() const { return step_ == Step::kStanding; }
   bool is_closed() const { return step_ == Step::kClosed; }
-  // The accepting end: true while the caller has not proven its identity; its data may be a replay.
+  // The accepting end: true while the caller has not proven its identity.
   bool is_stranger() const {
     return step_ == Step::kAwaitingHello || step_ == Step::kAsked || step_ == Step::kAwaitingReady ||
            step_ == Step::kRefusing;
@@ -106,6 +101,7 @@ class Link {
   void close_lost();
   enum class Step : uint8_t {
     kConnecting,
+    kAwaitingChallenge,
     kAwaitingWelcome,
     kAwaitingHello,
     kAsked,
@@ -126,6 +122,7 @@ class Link {
 
   bool step();
   bool finish_connect();
+  bool receive_challenge();
   bool receive_hello();
   bool receive_welcome();
   bool receive_frame();
@@ -142,11 +139,12 @@ class Link {
   Proof proof_;
   base::RecordAuth auth_;
   Step step_;
+  Challenge challenge_;
   Hello hello_;
   Welcome welcome_;
   bool was_connected_ = false, was_answered_ = false;
   std::string problem_;
-  std::vector<uint8_t> greeting_;  // the rest of hello or welcome that is not sent yet
+  std::vector<uint8_t> greeting_;  // the rest of challenge, hello or welcome that is not sent yet
   std::deque<Outgoing> out_;
   std::vector<uint8_t> in_;  // the first in_bytes_ are received
   size_t in_bytes_ = 0;

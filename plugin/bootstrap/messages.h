@@ -19,7 +19,7 @@
 namespace verbena::bootstrap {
 
 inline constexpr uint64_t kMagic = 0x746f'6f62'6272'6576;  // "verbboot"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint32_t kMaxRanks = 65536;
 inline constexpr uint64_t kMaxFrameBytes = uint64_t{1} << 30;
 
@@ -50,6 +50,15 @@ enum class Refusal : uint8_t {
   kUnexpected,  // no such rank, or not expected here
 };
 
+// The listening end's first message, so that no hello of an earlier connection can be said again.
+struct Challenge {
+  uint64_t magic = kMagic;
+  uint32_t version = kVersion;
+  uint32_t reserved = 0;
+  Nonce random{};  // different in each connection
+};
+static_assert(sizeof(Challenge) == 48 && std::is_trivially_copyable_v<Challenge>);
+
 // The connecting end's first message.
 struct Hello {
   uint64_t magic = kMagic;
@@ -61,7 +70,7 @@ struct Hello {
   uint32_t count_ranks = 0;
   Nonce nonce{};
   Nonce challenge{};  // random, different in each connection
-  base::Mac mac{};    // over all fields above; zero without a key
+  base::Mac mac{};    // over the listener's challenge and all fields above; zero without a key
 };
 static_assert(sizeof(Hello) == 120 && std::is_trivially_copyable_v<Hello>);
 
@@ -73,13 +82,12 @@ struct Welcome {
   uint8_t reserved[3] = {};
   uint32_t detail = 0;  // of kOtherCount: how many ranks there are
   uint32_t reserved_too = 0;
-  Nonce challenge{};
-  base::Mac mac{};  // over the hello and all fields above
+  base::Mac mac{};  // over both messages before it and all fields above
 };
-static_assert(sizeof(Welcome) == 88 && std::is_trivially_copyable_v<Welcome>);
+static_assert(sizeof(Welcome) == 56 && std::is_trivially_copyable_v<Welcome>);
 
 enum class FrameKind : uint8_t {
-  kReady = 1,     // the connecting end's first: proves that its hello was fresh
+  kReady = 1,     // the connecting end's first: it was welcomed, and is still there
   kRegistration,  // to the rendezvous: a Registration
   kParent,        // from the rendezvous: the parent's SocketAddress
   kContribution,  // up the tree: the contribution of `rank` to a collective call

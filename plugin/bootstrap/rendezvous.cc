@@ -123,11 +123,10 @@ base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open_at(base::Listener lis
 
 Rendezvous::Rendezvous(base::Listener listener, base::WakeEvent stop, const Meeting& meeting, Proof proof,
                        int64_t timeout_ms)
-    : listener_(std::move(listener)),
+    : callers_(std::move(listener), std::move(proof), "bootstrap: rendezvous"),
       stop_(std::move(stop)),
-      id_(make_id({listener_.address(), meeting.nonce, meeting.secret})),
+      id_(make_id({callers_.address(), meeting.nonce, meeting.secret})),
       nonce_(meeting.nonce),
-      proof_(std::move(proof)),
       deadline_(base::Deadline::after_ms(timeout_ms)) {}
 
 base::Outcome Rendezvous::start() {
@@ -151,126 +150,91 @@ Rendezvous::~Rendezvous() {
 void Rendezvous::run() {
   while (!is_stopped_ && !is_done()) {
     wait();
-    accept_all();
-    for (const auto& caller : callers_) serve(*caller);
+    callers_.advance([this](const Hello& hello) { return judge(hello); });
+    while (auto link = callers_.take()) guests_.push_back(std::make_unique<Guest>(std::move(*link)));
+    for (const auto& guest : guests_) serve(*guest);
     if (deadline_.has_passed()) is_overdue_ = true;
     notice_the_dead();
     tell_parents();
     if (is_overdue_ || !reason_.empty()) break;
-    std::erase_if(callers_, [](const auto& caller) {
-      if (caller->link.is_closed()) return true;
-      return (caller->is_answered && caller->link.is_flushed()) ||
-             (!caller->registration && caller->deadline.has_passed());
+    std::erase_if(guests_, [](const auto& guest) {
+      if (guest->link.is_closed()) return true;
+      return (guest->is_answered && guest->link.is_flushed()) ||
+             (!guest->registration && guest->deadline.has_passed());
     });
   }
   if (!is_stopped_ && !is_done()) tell_failure();
-  callers_.clear();
-  listener_ = base::Listener();
+  guests_.clear();
+  callers_.close();
   has_ended_.store(true, std::memory_order_release);
 }
 
 bool Rendezvous::is_done() const {
   if (count_ranks_ == 0 || told_ < count_ranks_) return false;
-  return std::all_of(callers_.begin(), callers_.end(),
-                     [](const auto& caller) { return !caller->is_answered || caller->link.is_flushed(); });
+  return std::all_of(guests_.begin(), guests_.end(),
+                     [](const auto& guest) { return !guest->is_answered || guest->link.is_flushed(); });
 }
 
 void Rendezvous::wait() {
-  std::vector<pollfd> polled{{stop_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
-  for (const auto& caller : callers_) polled.push_back(caller->link.poll_entry());
-  ::poll(polled.data(), polled.size(),
-         static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
+  std::vector<pollfd> polled{{stop_.fd(), POLLIN, 0}};
+  callers_.add_poll_entries(polled);
+  for (const auto& guest : guests_) polled.push_back(guest->link.poll_entry());
+  const int64_t limit_ms = std::min<int64_t>(deadline_.remaining_ms(), kStepMs);
+  ::poll(polled.data(), polled.size(), static_cast<int>(callers_.limit_wait_ms(limit_ms)));
   is_stopped_ = (polled[0].revents & POLLIN) != 0;
 }
 
-void Rendezvous::accept_all() {
-  while (true) {
-    auto socket = listener_.accept();
-    if (!socket) {  // out of descriptors: it is logged; the next step tries again
-      send_stranger_away();
-      ::poll(nullptr, 0, kStepMs);
-    }
-    if (!socket || !*socket) return;
-    const auto strangers = std::count_if(callers_.begin(), callers_.end(),
-                                         [](const auto& caller) { return caller->link.is_stranger(); });
-    if (static_cast<size_t>(strangers) >= find_max_strangers()) send_stranger_away();
-    callers_.push_back(std::make_unique<Caller>(Link::accept(std::move(**socket), proof_), kIntroductionMs));
-  }
-}
-
-// Drops the caller that has been silent for longest, if it is still silent.
-void Rendezvous::send_stranger_away() {
-  const auto longest = std::find_if(callers_.begin(), callers_.end(),
-                                    [](const auto& caller) { return caller->link.is_stranger(); });
-  if (longest == callers_.end()) return;
-  serve(**longest);
-  if ((*longest)->link.is_stranger()) (*longest)->link.close("it was silent, and too many others are");
-  if ((*longest)->link.is_closed()) callers_.erase(longest);
-}
-
-void Rendezvous::serve(Caller& caller) {
-  caller.link.advance();
-  if (caller.link.asking() != nullptr) {
-    judge(caller.link);
-    caller.link.advance();
-  }
-  while (const Record record = caller.link.take()) {
+void Rendezvous::serve(Guest& guest) {
+  guest.link.advance();
+  while (const Record record = guest.link.take()) {
     const FrameKind kind = header_of(record).kind;
-    if (kind == FrameKind::kRegistration && !caller.registration) {
+    if (kind == FrameKind::kRegistration && !guest.registration) {
       if (payload_of(record).size() != sizeof(Registration))
-        return caller.link.close("its registration has a wrong length");
-      std::memcpy(&caller.registration.emplace(), payload_of(record).data(), sizeof(Registration));
-      take_registration(caller);
-    } else if (kind == FrameKind::kOverdue && caller.registration) {
+        return guest.link.close("its registration has a wrong length");
+      std::memcpy(&guest.registration.emplace(), payload_of(record).data(), sizeof(Registration));
+      take_registration(guest);
+    } else if (kind == FrameKind::kOverdue && guest.registration) {
       is_overdue_ = true;
     }
   }
 }
 
-void Rendezvous::judge(Link& link) {
-  const Hello& hello = *link.asking();
-  const bool is_ours = is_same_nonce(hello.nonce, nonce_);
+Callers::Verdict Rendezvous::judge(const Hello& hello) const {
+  if (!is_same_nonce(hello.nonce, nonce_)) return {Refusal::kOtherJob};
   Refusal refusal = Refusal::kNone;
-  if (!is_ours) {
-    refusal = Refusal::kOtherJob;
-  } else if (hello.purpose != Purpose::kRegister || hello.count_ranks == 0 || hello.count_ranks > kMaxRanks ||
-             hello.rank >= hello.count_ranks) {
+  if (hello.purpose != Purpose::kRegister || hello.count_ranks == 0 || hello.count_ranks > kMaxRanks ||
+      hello.rank >= hello.count_ranks) {
     refusal = Refusal::kUnexpected;
   } else if (count_ranks_ != 0 && hello.count_ranks != count_ranks_) {
     refusal = Refusal::kOtherCount;
   } else if (count_ranks_ != 0 && addresses_[hello.rank]) {
     refusal = Refusal::kRankTaken;
   }
-  link.answer(refusal, is_ours ? count_ranks_ : 0);
-  if (!link.is_standing() && link.refusal() != Refusal::kNone) {
-    base::log_warn("bootstrap: rendezvous: caller from %s refused: %s", base::describe(link.peer()).c_str(),
-                   describe_caller(link.refusal()));
-  }
+  return {refusal, count_ranks_};
 }
 
-// The caller has proven that it is of our job.
-void Rendezvous::take_registration(Caller& caller) {
-  const Hello& hello = caller.link.hello();
+void Rendezvous::take_registration(Guest& guest) {
+  const Hello& hello = guest.link.hello();
   if (count_ranks_ == 0) {
     count_ranks_ = hello.count_ranks;
     addresses_.resize(count_ranks_);
     is_answered_.resize(count_ranks_);
   }
   if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
-      (hello.rank != 0 && caller.registration->parent >= hello.rank)) {
-    return caller.link.close(
+      (hello.rank != 0 && guest.registration->parent >= hello.rank)) {
+    return guest.link.close(
         "its rank has registered before, or it contradicts the other ranks");  // of two with the same rank
                                                                                // the first one counts
   }
-  addresses_[hello.rank] = caller.registration->address;
+  addresses_[hello.rank] = guest.registration->address;
   ++came_;
 }
 
 void Rendezvous::notice_the_dead() {
-  for (const auto& caller : callers_) {
-    if (!caller->registration || caller->is_answered || !caller->link.is_closed()) continue;
+  for (const auto& guest : guests_) {
+    if (!guest->registration || guest->is_answered || !guest->link.is_closed()) continue;
     reason_ =
-        "rank " + std::to_string(caller->link.hello().rank) + " has gone (" + caller->link.problem() + ")";
+        "rank " + std::to_string(guest->link.hello().rank) + " has gone (" + guest->link.problem() + ")";
   }
 }
 
@@ -279,15 +243,15 @@ void Rendezvous::notice_the_dead() {
 void Rendezvous::tell_parents() {
   for (bool is_news = true; is_news;) {
     is_news = false;
-    for (const auto& caller : callers_) {
-      if (!caller->registration || caller->is_answered || caller->link.is_closed()) continue;
-      const bool is_root = caller->link.hello().rank == 0;
-      const uint32_t parent = caller->registration->parent;
+    for (const auto& guest : guests_) {
+      if (!guest->registration || guest->is_answered || guest->link.is_closed()) continue;
+      const bool is_root = guest->link.hello().rank == 0;
+      const uint32_t parent = guest->registration->parent;
       if (!is_root && !is_answered_[parent]) continue;
       const base::SocketAddress address = is_root ? base::SocketAddress() : *addresses_[parent];
-      caller->link.send(make_record({.kind = FrameKind::kParent}, {as_bytes(&address, sizeof(address))}));
-      caller->link.advance();
-      caller->is_answered = is_answered_[caller->link.hello().rank] = is_news = true;
+      guest->link.send(make_record({.kind = FrameKind::kParent}, {as_bytes(&address, sizeof(address))}));
+      guest->link.advance();
+      guest->is_answered = is_answered_[guest->link.hello().rank] = is_news = true;
       ++told_;
     }
   }
@@ -306,21 +270,21 @@ void Rendezvous::tell_failure() {
   if (count_ranks_ == 0) {
     base::log_warn(
         "bootstrap: rendezvous at %s: no rank came; did the ranks start, and can they reach this address?",
-        base::describe(listener_.address()).c_str());
+        base::describe(callers_.address()).c_str());
     return;
   }
   const bool is_timeout = reason_.empty();
   const Record record = make_failure({{is_timeout ? base::Status::kTimeout : base::Status::kRemote, 0},
                                       "joining: " + (is_timeout ? describe_missing() : reason_)});
-  for (const auto& caller : callers_) {
-    if (caller->registration && !caller->is_answered) caller->link.send(record);
+  for (const auto& guest : guests_) {
+    if (guest->registration && !guest->is_answered) guest->link.send(record);
   }
   const auto parting = base::Deadline::after_ms(kPartingMs);
-  const auto is_flushed = [](const auto& caller) {
-    caller->link.advance();
-    return !caller->registration || caller->link.is_flushed();
+  const auto is_flushed = [](const auto& guest) {
+    guest->link.advance();
+    return !guest->registration || guest->link.is_flushed();
   };
-  while (!parting.has_passed() && !std::all_of(callers_.begin(), callers_.end(), is_flushed)) {
+  while (!parting.has_passed() && !std::all_of(guests_.begin(), guests_.end(), is_flushed)) {
     ::poll(nullptr, 0, 1);
   }
 }

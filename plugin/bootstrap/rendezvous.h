@@ -16,6 +16,7 @@
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "base/wake_event.h"
+#include "bootstrap/callers.h"
 #include "bootstrap/link.h"
 #include "bootstrap/messages.h"
 #include "bootstrap/tree_carrier.h"
@@ -64,11 +65,11 @@ class Rendezvous {
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
 
  private:
-  struct Caller {
-    explicit Caller(Link its_link, int64_t patience_ms)
-        : link(std::move(its_link)), deadline(base::Deadline::after_ms(patience_ms)) {}
+  struct Guest {  // of our job
+    explicit Guest(Link its_link)
+        : link(std::move(its_link)), deadline(base::Deadline::after_ms(Callers::kIntroductionMs)) {}
     Link link;
-    base::Deadline deadline;  // for identifying itself
+    base::Deadline deadline;  // for its registration
     std::optional<Registration> registration;
     bool is_answered = false;
   };
@@ -77,11 +78,9 @@ class Rendezvous {
              int64_t timeout_ms);
   base::Outcome start();
   void run();
-  void accept_all();
-  void send_stranger_away();
-  void serve(Caller& caller);
-  void judge(Link& link);
-  void take_registration(Caller& caller);
+  void serve(Guest& guest);
+  Callers::Verdict judge(const Hello& hello) const;
+  void take_registration(Guest& guest);
   void notice_the_dead();
   void tell_parents();
   void tell_failure();
@@ -89,11 +88,10 @@ class Rendezvous {
   bool is_done() const;
   std::string describe_missing() const;
 
-  base::Listener listener_;
+  Callers callers_;       // with the key from when the rendezvous was opened
   base::WakeEvent stop_;  // rung by the destructor
   UniqueId id_;
   Nonce nonce_;
-  Proof proof_;  // with the key from when the rendezvous was opened
   base::Deadline deadline_;
   std::thread thread_;
   std::atomic<bool> has_ended_{false};  // stored with release by the thread, as its last action
@@ -105,7 +103,7 @@ class Rendezvous {
   uint32_t came_ = 0, told_ = 0;
   std::vector<std::optional<base::SocketAddress>> addresses_;  // by rank
   std::vector<bool> is_answered_;                              // by rank
-  std::vector<std::unique_ptr<Caller>> callers_;
+  std::vector<std::unique_ptr<Guest>> guests_;
 };
 
 // A rank's call to the rendezvous: registers its address and gets that of its parent.

@@ -13,11 +13,6 @@
 #include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
-namespace {
-
-constexpr int kRetryMs = 100;
-
-}  // namespace
 
 TreeLinks::TreeLinks(const Place& place) : place_(place) {
   const TreeShape& shape = place_.shape;
@@ -33,7 +28,11 @@ base::Outcome TreeLinks::listen() {
   if (place_.shape.count_children(place_.rank) == 0) return {};
   auto listener = base::Listener::open();
   if (!listener) return listener.error();
-  listener_ = std::move(*listener);
+  auto proof = Proof::create(place_.secret);
+  if (!proof) return proof.error();
+  callers_ = Callers(
+      std::move(*listener), std::move(*proof),
+      "bootstrap: rank " + std::to_string(place_.rank) + " of " + std::to_string(place_.shape.count_ranks));
   return {};
 }
 
@@ -67,67 +66,25 @@ void TreeLinks::advance() {
 }
 
 void TreeLinks::accept_children() {
-  while (listener_.fd() >= 0) {
-    auto socket = listener_.accept();
-    if (!socket) {  // out of descriptors: it is logged and tried again
-      send_stranger_away();
-      ::poll(nullptr, 0, kRetryMs);
-    }
-    if (!socket || !*socket) break;
-    const auto strangers = std::count_if(callers_.begin(), callers_.end(),
-                                         [](const Caller& caller) { return caller.link.is_stranger(); });
-    if (static_cast<size_t>(strangers) >= find_max_strangers()) send_stranger_away();
-    const auto proof = Proof::create(place_.secret);
-    if (!proof) break;
-    callers_.push_back(
-        {Link::accept(std::move(**socket), *proof), base::Deadline::after_ms(kIntroductionMs)});
+  if (!callers_.is_open()) return;
+  callers_.advance([this](const Hello& hello) { return judge(hello); });
+  while (auto link = callers_.take()) {
+    const Neighbour* found = find_child(link->hello().rank);
+    if (found == nullptr || found->link) continue;  // its place was taken meanwhile
+    neighbours_[static_cast<size_t>(found - neighbours_.data())].attach(std::move(*link));
   }
-  for (Caller& caller : callers_) serve(caller);
-  std::erase_if(callers_,
-                [](const Caller& caller) { return caller.link.is_closed() || caller.deadline.has_passed(); });
   const auto has_come = [](const Neighbour& neighbour) { return neighbour.link.has_value(); };
-  if (listener_.fd() < 0 || !std::all_of(neighbours_.begin(), neighbours_.end(), has_come)) return;
-  callers_.clear();
-  listener_ = base::Listener();  // all children have come
+  if (std::all_of(neighbours_.begin(), neighbours_.end(), has_come)) callers_.close();
 }
 
-// Drops the caller that has been silent for longest, if it is still silent.
-void TreeLinks::send_stranger_away() {
-  const auto longest = std::find_if(callers_.begin(), callers_.end(),
-                                    [](const Caller& caller) { return caller.link.is_stranger(); });
-  if (longest == callers_.end()) return;
-  serve(*longest);
-  if (longest->link.is_stranger()) longest->link.close("it was silent, and too many others are");
-  if (longest->link.is_closed()) callers_.erase(longest);
-}
-
-void TreeLinks::serve(Caller& caller) {
-  caller.link.advance();
-  if (const Hello* hello = caller.link.asking()) {
-    caller.link.answer(judge(*hello), place_.shape.count_ranks);
-    caller.link.advance();
-    if (caller.link.refusal() != Refusal::kNone) {
-      base::log_warn("bootstrap: rank %u of %u: caller from %s refused: %s", place_.rank,
-                     place_.shape.count_ranks, base::describe(caller.link.peer()).c_str(),
-                     describe_caller(caller.link.refusal()));
-    }
-  }
-  if (!caller.link.is_standing()) return;
-  // Only now has it proven its identity: a replayed hello cannot take a child's place.
-  const Neighbour* found = find_child(caller.link.hello().rank);
-  if (found == nullptr || found->link) return caller.link.close("its place is taken");
-  Neighbour* child = &neighbours_[static_cast<size_t>(found - neighbours_.data())];
-  child->attach(std::move(caller.link));
-  caller.link.close("moved");
-}
-
-Refusal TreeLinks::judge(const Hello& hello) const {
-  if (!is_same_nonce(hello.nonce, place_.nonce)) return Refusal::kOtherJob;
-  if (hello.purpose != Purpose::kTree) return Refusal::kUnexpected;
-  if (hello.count_ranks != place_.shape.count_ranks) return Refusal::kOtherCount;
+Callers::Verdict TreeLinks::judge(const Hello& hello) const {
+  if (!is_same_nonce(hello.nonce, place_.nonce)) return {Refusal::kOtherJob};
+  const uint32_t count_ranks = place_.shape.count_ranks;
+  if (hello.purpose != Purpose::kTree) return {Refusal::kUnexpected};
+  if (hello.count_ranks != count_ranks) return {Refusal::kOtherCount, count_ranks};
   const Neighbour* child = find_child(hello.rank);
-  if (child == nullptr) return Refusal::kUnexpected;
-  return child->link ? Refusal::kRankTaken : Refusal::kNone;
+  if (child == nullptr) return {Refusal::kUnexpected};
+  return {child->link ? Refusal::kRankTaken : Refusal::kNone};
 }
 
 const TreeLinks::Neighbour* TreeLinks::find_child(uint32_t rank) const {
@@ -139,13 +96,11 @@ const TreeLinks::Neighbour* TreeLinks::find_child(uint32_t rank) const {
 
 void TreeLinks::wait(int64_t max_ms) {
   std::vector<pollfd> polled;
-  polled.reserve(neighbours_.size() + callers_.size() + 1);
-  if (listener_.fd() >= 0) polled.push_back({listener_.fd(), POLLIN, 0});
+  callers_.add_poll_entries(polled);
   for (const Neighbour& neighbour : neighbours_) {
     if (neighbour.link) polled.push_back(neighbour.link->poll_entry());
   }
-  for (const Caller& caller : callers_) polled.push_back(caller.link.poll_entry());
-  ::poll(polled.data(), polled.size(), static_cast<int>(max_ms));
+  ::poll(polled.data(), polled.size(), static_cast<int>(callers_.limit_wait_ms(max_ms)));
 }
 
 std::optional<TreeLinks::Arrival> TreeLinks::take() {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/socket.h"
+#include "bootstrap/callers.h"
 #include "bootstrap/collective_call.h"
 #include "bootstrap/link.h"
 #include "bootstrap/messages.h"
@@ -33,7 +33,7 @@ class TreeLinks {
   explicit TreeLinks(const Place& place);
   // Opens the listener for our children; does nothing in a rank without children.
   base::Outcome listen();
-  const base::SocketAddress& address() const { return listener_.address(); }
+  const base::SocketAddress& address() const { return callers_.address(); }
   base::Outcome connect_parent(const base::SocketAddress& address);
 
   // Accepts children, and sends and receives as much as possible without waiting.
@@ -69,20 +69,12 @@ class TreeLinks {
 
     void attach(Link made);
   };
-  struct Caller {
-    Link link;
-    base::Deadline deadline;  // for proving that it is our child
-  };
-
   void accept_children();
-  void send_stranger_away();
-  void serve(Caller& caller);
-  Refusal judge(const Hello& hello) const;
+  Callers::Verdict judge(const Hello& hello) const;
   const Neighbour* find_child(uint32_t rank) const;
 
   Place place_;
-  base::Listener listener_;
-  std::vector<Caller> callers_;
+  Callers callers_;  // who may be our children
   std::vector<Neighbour> neighbours_;
 };
 

@@ -104,6 +104,37 @@ TEST_F(BootstrapKeyTest, ARankAloneThatDoesNotEncryptStaysOutside) {
   EXPECT_NE(come(path_.get(), path_.get(), "", "1", "0"), kJoined);
 }
 
+// Of an earlier connection, by who recorded it: the listener's challenge is another one each time.
+TEST_F(BootstrapKeyTest, AHelloThatIsSaidAgainIsRefused) {
+  load(path_.get());
+  const auto proof = take(Proof::create(), "proof");
+  Challenge first, second;
+  first.random[0] = 1;
+  second.random[0] = 2;
+  Hello hello{.count_ranks = 2};
+  ASSERT_TRUE(proof.sign(first, hello));
+  EXPECT_EQ(proof.judge(first, hello), Refusal::kNone);
+  EXPECT_EQ(proof.judge(second, hello), Refusal::kKeyWrong);
+  // And the listeners' challenges are.
+  auto listener = take(base::Listener::open(), "listener");
+  Nonce seen[2];
+  for (Nonce& random : seen) {
+    auto caller = take(base::Socket::try_connect(listener.address()), "caller");
+    auto accepted = take(listener.accept(), "accepted");
+    while (!accepted) accepted = take(listener.accept(), "accepted");
+    auto link = Link::accept(std::move(*accepted), proof);
+    Challenge challenge;
+    size_t received = 0;
+    for (; received < sizeof(challenge); usleep(100)) {
+      link.advance();
+      received +=
+          caller.receive_some(reinterpret_cast<char*>(&challenge) + received, sizeof(challenge) - received);
+    }
+    random = challenge.random;
+  }
+  EXPECT_NE(seen[0], seen[1]);
+}
+
 TEST_F(BootstrapKeyTest, AFrameThatSomebodyElseSendsIsNoticed) {
   load(path_.get());
   base::LogCapture log;

@@ -146,7 +146,7 @@ TEST(Strangers, WhoBreakOffAreBounded) {
   ASSERT_TRUE(parent.listen());
   const Hello hello{.purpose = Purpose::kTree, .rank = 1, .count_ranks = 2, .nonce = root.nonce};
   std::vector<base::Socket> callers;
-  for (size_t i = 0; i < 2 * find_max_strangers(); ++i) {
+  for (size_t i = 0; i < 2 * Callers::find_limit(); ++i) {
     callers.push_back(call(parent.address(), as_text(hello)));
     parent.advance();
   }
@@ -156,7 +156,7 @@ TEST(Strangers, WhoBreakOffAreBounded) {
   }
   const auto kept = std::count_if(callers.begin(), callers.end(),
                                   [](const base::Socket& caller) { return !caller.is_peer_closed(); });
-  EXPECT_LE(static_cast<size_t>(kept), find_max_strangers());
+  EXPECT_LE(static_cast<size_t>(kept), Callers::find_limit());
   EXPECT_FALSE(parent.has_come(0));
 }
 
@@ -187,13 +187,57 @@ TEST(Strangers, WithImpossibleNumbersAreRefused) {
   }
   hello.version = 99;
   EXPECT_TRUE(is_sent_away(call(meeting.address, as_text(hello))));
-  // Ours, but then says what no rank says.
+  // Ours, but then says what no rank says; nothing of it is awaited, or kept.
   hello = {.rank = 1, .count_ranks = 3, .nonce = meeting.nonce};
-  FrameHeader frame{.kind = FrameKind::kReady, .length_bytes = ~uint64_t{0}};
-  auto socket = call(meeting.address, std::string(as_text(hello)) +
-                                          std::string(reinterpret_cast<char*>(&frame), sizeof(frame)));
-  EXPECT_TRUE(is_sent_away(socket));
+  for (const uint64_t length_bytes : {~uint64_t{0}, uint64_t{1} << 29, uint64_t{1}}) {
+    FrameHeader frame{.kind = FrameKind::kReady, .length_bytes = length_bytes};
+    auto socket = call(meeting.address, std::string(as_text(hello)) +
+                                            std::string(reinterpret_cast<char*>(&frame), sizeof(frame)));
+    EXPECT_TRUE(is_sent_away(socket)) << length_bytes;
+  }
   expect_ranks_meet(id);
+}
+
+// However many there are.
+TEST(Strangers, OnlyTheFirstRefusalIsAWarning) {
+  base::LogCapture log;
+  const UniqueId id = take(make_unique_id(), "id");
+  const auto address = take(parse(id), "its content").address;
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_sent_away(call(address, as_text(Hello{.count_ranks = 3}))));
+  expect_ranks_meet(id);
+  EXPECT_THAT(log.warnings(), testing::ElementsAre(HasSubstr("refused: it belongs to another job")));
+}
+
+// A listener that stays readable, because it cannot take the next caller, does not keep its owner busy.
+TEST(Strangers, ALackOfDescriptorsIsWaitedOut) {
+  base::LogCapture log;
+  const TreeLinks::Place root{{2, 64}, 0, {1, 2, 3}, {}};
+  TreeLinks parent(root);
+  ASSERT_TRUE(parent.listen());
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const auto silent = call(parent.address(), "");
+  const auto child_address = parent.address();
+  const base::FileDescriptor next(dup(0));  // the number that the caller would get
+  const rlimit none{static_cast<rlim_t>(next.get()), limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  int steps = 0;
+  const auto deadline = base::Deadline::after_ms(500);
+  for (; !deadline.has_passed(); ++steps) {
+    parent.advance();
+    parent.wait(1000);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_LT(steps, 50);  // 5, where each waits as long as it may
+  TreeLinks child({{2, 64}, 1, {1, 2, 3}, {}});
+  ASSERT_TRUE(child.connect_parent(child_address));
+  const auto patience = base::Deadline::after_ms(kPatienceMs);
+  while (!parent.has_come(0) && !patience.has_passed()) {
+    parent.advance();
+    child.advance();
+    parent.wait(1);
+  }
+  EXPECT_TRUE(parent.has_come(0));
 }
 
 // Where the tree's links meet, the same holds: only a child that is expected, once, and of this job, gets its

@@ -45,11 +45,12 @@ base::Outcome RecordLinks::watch() {
   const auto note_caller = [](void* links) {
     static_cast<RecordLinks*>(links)->has_caller_.store(true, std::memory_order_release);
   };
-  return base::EventLoop::instance().watch(listener_.fd(), base::Interest::kNewData, note_caller, this);
+  return base::EventLoop::instance().watch(callers_.listener_fd(), base::Interest::kNewData, note_caller,
+                                           this);
 }
 
 RecordLinks::~RecordLinks() {
-  base::EventLoop::instance().unwatch(listener_.fd());
+  base::EventLoop::instance().unwatch(callers_.listener_fd());
 }
 
 void RecordLinks::know(uint32_t peer, const base::SocketAddress& address, const bootstrap::Nonce& nonce,
@@ -113,56 +114,34 @@ void RecordLinks::advance_own(uint32_t peer, int64_t now_ns) {
 
 // --- Others'.
 
-void RecordLinks::accept_all(int64_t now_ns) {
-  if (!has_caller_.exchange(false, std::memory_order_acquire)) return;
-  while (true) {
-    auto socket = listener_.accept();
-    if (!socket) {
-      has_caller_.store(true, std::memory_order_release);  // out of descriptors: tried again
-      return;
-    }
-    if (!*socket) return;
-    const auto is_stranger = [](const auto& caller) { return caller->link.is_stranger(); };
-    const auto strangers = std::count_if(callers_.begin(), callers_.end(), is_stranger);
-    if (static_cast<size_t>(strangers) >= bootstrap::find_max_strangers())
-      callers_.erase(std::find_if(callers_.begin(), callers_.end(), is_stranger));
-    callers_.push_back(
-        std::make_unique<Caller>(Caller{bootstrap::Link::accept(std::move(**socket), proof_), now_ns}));
-  }
+bootstrap::Callers::Verdict RecordLinks::judge(const bootstrap::Hello& hello) const {
+  if (!bootstrap::is_same_nonce(hello.nonce, nonce_)) return {Refusal::kOtherJob};
+  const bool is_peer = hello.purpose == bootstrap::Purpose::kRecords && hello.rank < peers_.size() &&
+                       hello.count_ranks == peers_.size();
+  return {is_peer ? Refusal::kNone : Refusal::kUnexpected};
 }
 
-void RecordLinks::serve(Caller& caller) {
-  caller.link.advance();
-  if (const bootstrap::Hello* hello = caller.link.asking(); hello != nullptr) {
-    Refusal refusal = Refusal::kNone;
-    if (!bootstrap::is_same_nonce(hello->nonce, nonce_)) {
-      refusal = Refusal::kOtherJob;
-    } else if (hello->purpose != bootstrap::Purpose::kRecords || hello->rank >= peers_.size() ||
-               hello->count_ranks != peers_.size()) {
-      refusal = Refusal::kUnexpected;
-    }
-    caller.link.answer(refusal);
-    caller.link.advance();
-  }
-  while (const bootstrap::Record record = caller.link.take()) {
-    Arrival arrival{caller.link.hello().rank, {}};
+void RecordLinks::hear(bootstrap::Link& link) {
+  link.advance();
+  while (const bootstrap::Record record = link.take()) {
+    Arrival arrival{link.hello().rank, {}};
     const base::Bytes payload = bootstrap::payload_of(record);
     if (bootstrap::header_of(record).kind != FrameKind::kLaneRecord ||
         payload.size() != sizeof(arrival.record))
-      return caller.link.close("it sends what no endpoint sends");
+      return link.close("it sends what no endpoint sends");
     std::memcpy(as_chars(&arrival.record), payload.data(), sizeof(arrival.record));
     arrived_.push_back(arrival);
   }
 }
 
 void RecordLinks::advance(int64_t now_ns) {
-  accept_all(now_ns);
-  for (const auto& caller : callers_) serve(*caller);
-  std::erase_if(callers_, [&](const auto& caller) {
-    const bool is_late =
-        caller->link.is_stranger() && now_ns - caller->since_ns > bootstrap::kIntroductionMs * base::kNsPerMs;
-    return is_late || caller->link.is_closed();
-  });
+  if (has_caller_.exchange(false, std::memory_order_acquire) || !callers_.is_empty()) {
+    callers_.advance([this](const bootstrap::Hello& hello) { return judge(hello); });
+    while (auto link = callers_.take())
+      from_peers_.push_back(std::make_unique<bootstrap::Link>(std::move(*link)));
+  }
+  for (const auto& link : from_peers_) hear(*link);
+  std::erase_if(from_peers_, [](const auto& link) { return link->is_closed(); });
   if (count_connected_ == 0) return;
   for (uint32_t peer = 0; peer < peers_.size(); ++peer) advance_own(peer, now_ns);
 }

@@ -10,10 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/socket.h"
 #include "base/status.h"
+#include "bootstrap/callers.h"
 #include "bootstrap/link.h"
 #include "protocol/lane_record.h"
 
@@ -27,7 +29,7 @@ class RecordLinks {
   RecordLinks& operator=(const RecordLinks&) = delete;
 
   // What peers are told.
-  const base::SocketAddress& address() const { return listener_.address(); }
+  const base::SocketAddress& address() const { return callers_.address(); }
   const bootstrap::Nonce& nonce() const { return nonce_; }
   const bootstrap::Nonce& secret() const { return secret_; }
   // What a peer has told, before anything is sent to it. Any thread.
@@ -46,7 +48,9 @@ class RecordLinks {
 
   // Whether somebody calls; once it is true, advance() until is_idle().
   bool has_caller() const { return has_caller_.load(std::memory_order_acquire); }
-  bool is_idle() const { return callers_.empty() && count_connected_ == 0 && !has_caller(); }
+  bool is_idle() const {
+    return callers_.is_empty() && from_peers_.empty() && count_connected_ == 0 && !has_caller();
+  }
   // Moves everything that can move now.
   void advance(int64_t now_ns);
 
@@ -59,28 +63,25 @@ class RecordLinks {
     int64_t used_at_ns = 0;
     bool is_gone = false;
   };
-  struct Caller {
-    bootstrap::Link link;
-    int64_t since_ns;
-  };
 
   RecordLinks(uint32_t rank, uint32_t count_ranks, base::Listener listener, bootstrap::Proof proof)
-      : rank_(rank), listener_(std::move(listener)), proof_(std::move(proof)), peers_(count_ranks) {}
+      : rank_(rank),
+        callers_(std::move(listener), std::move(proof), "endpoint of rank " + std::to_string(rank)),
+        peers_(count_ranks) {}
   base::Outcome watch();
-  void accept_all(int64_t now_ns);
-  void serve(Caller& caller);
+  bootstrap::Callers::Verdict judge(const bootstrap::Hello& hello) const;
+  void hear(bootstrap::Link& link);
   void advance_own(uint32_t peer, int64_t now_ns);
   void lose(uint32_t peer, const std::string& problem);
 
   const uint32_t rank_;
-  base::Listener listener_;
-  bootstrap::Proof proof_;
+  bootstrap::Callers callers_;
   bootstrap::Nonce nonce_{}, secret_{};
   std::atomic<bool> has_caller_{false};  // set by the event thread
   std::mutex mutex_;                     // guards what know() writes
   std::vector<Peer> peers_;
   uint32_t count_connected_ = 0;  // links of ours
-  std::vector<std::unique_ptr<Caller>> callers_;
+  std::vector<std::unique_ptr<bootstrap::Link>> from_peers_;
   std::deque<Arrival> arrived_;
 };
 

@@ -1,0 +1,105 @@
+#include "bootstrap/callers.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr int64_t kPauseMs = 100;  // where there is no descriptor for a caller
+
+}  // namespace
+
+size_t Callers::find_limit() {
+  constexpr size_t kLeast = 8, kMost = 256;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;
+  return std::clamp<size_t>(limit.rlim_cur / 8, kLeast, kMost);
+}
+
+void Callers::close() {
+  if (refused_.value > 1) {
+    base::log_info("%s: %llu callers in all were refused at %s", owner_.c_str(),
+                   static_cast<unsigned long long>(refused_.value), base::describe(address()).c_str());
+  }
+  refused_.value = 0;
+  callers_.clear();
+  paused_until_ns_ = 0;
+  listener_ = {};
+}
+
+void Callers::advance(const Judge& judge) {
+  accept_all(judge);
+  for (Caller& caller : callers_) serve(caller, judge);
+  std::erase_if(callers_, [](const Caller& caller) {
+    return caller.link.is_closed() || (!caller.link.is_standing() && caller.deadline.has_passed());
+  });
+}
+
+std::optional<Link> Callers::take() {
+  const auto found =
+      std::ranges::find_if(callers_, [](const Caller& caller) { return caller.link.is_standing(); });
+  if (found == callers_.end()) return std::nullopt;
+  std::optional<Link> link(std::move(found->link));
+  callers_.erase(found);
+  return link;
+}
+
+void Callers::accept_all(const Judge& judge) {
+  if (is_paused() && base::monotonic_ns() < paused_until_ns_) return;
+  paused_until_ns_ = 0;
+  const size_t limit = find_limit();
+  while (is_open()) {
+    auto socket = listener_.accept();
+    if (!socket || listener_.is_out_of_room()) {
+      drop_oldest(judge);  // the next one may be a rank
+      paused_until_ns_ = base::monotonic_ns() + kPauseMs * base::kNsPerMs;
+      return;
+    }
+    if (!*socket) return;
+    if (callers_.size() >= limit) drop_oldest(judge);
+    callers_.push_back(
+        {Link::accept(std::move(**socket), proof_), base::Deadline::after_ms(kIntroductionMs)});
+  }
+}
+
+// Unless it proves itself at last.
+void Callers::drop_oldest(const Judge& judge) {
+  const auto oldest =
+      std::ranges::find_if(callers_, [](const Caller& caller) { return caller.link.is_stranger(); });
+  if (oldest == callers_.end()) return;
+  serve(*oldest, judge);
+  if (oldest->link.is_stranger()) oldest->link.close("it was silent, and too many others are");
+  if (oldest->link.is_closed()) callers_.erase(oldest);
+}
+
+void Callers::serve(Caller& caller, const Judge& judge) {
+  caller.link.advance();
+  if (const Hello* hello = caller.link.asking()) {
+    const Verdict verdict = judge(*hello);
+    caller.link.answer(verdict.refusal, verdict.detail);
+    if (caller.link.refusal() != Refusal::kNone) note_refusal(caller.link);
+    caller.link.advance();
+  }
+}
+
+void Callers::note_refusal(const Link& link) {
+  if (++refused_.value > 1) return;
+  base::log_warn("%s: caller from %s refused: %s (further ones are counted, without a line)", owner_.c_str(),
+                 base::describe(link.peer()).c_str(), describe_caller(link.refusal()));
+}
+
+void Callers::add_poll_entries(std::vector<pollfd>& polled) const {
+  if (is_open() && !is_paused()) polled.push_back({listener_.fd(), POLLIN, 0});
+  for (const Caller& caller : callers_) polled.push_back(caller.link.poll_entry());
+}
+
+int64_t Callers::limit_wait_ms(int64_t wanted_ms) const {
+  return is_paused() ? std::min(wanted_ms, kPauseMs) : wanted_ms;
+}
+
+}  // namespace verbena::bootstrap

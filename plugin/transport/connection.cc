@@ -227,14 +227,22 @@ std::string Connection::describe_briefly() const {
 
 std::string Connection::describe_head(int64_t waiting_since_ns, uint32_t open,
                                       bool is_seen_from_outside) const {
+  const std::string reason = explain_device_wait();
   return transport::describe_head({describe_briefly(), communicator_id(), opened_at_ns_, waiting_since_ns,
-                                   open, has_failed(), channel_->is_closed(), is_seen_from_outside});
+                                   open, has_failed(), channel_->is_closed(), is_seen_from_outside}) +
+         (reason.empty() ? "" : "  device: " + reason + "\n");
+}
+
+std::string Connection::explain_device_wait() const {
+  return link_.rails() == 0 ? std::string() : link_.device(0).explain_wait();
 }
 
 void Connection::report_stall(const std::string& cause, uint32_t open, int64_t waited_ns) {
   if (observed_ != nullptr) observed_->note_stall(waited_ns);
+  const std::string reason = explain_device_wait();
   const std::string what = describe_briefly() + ": stall: " + cause + "; " + std::to_string(open) +
-                           " requests are open, none has become done for " + base::show_duration(waited_ns);
+                           " requests are open, none has become done for " + base::show_duration(waited_ns) +
+                           (reason.empty() ? "" : "; " + reason);
   base::log_warn("%s (VERBENA_STALL_WARNING_MS %lld ms)", what.c_str(),
                  static_cast<long long>(base::parameters().stall_warning_ms));
   request_report(ReportCause::kStall, what);

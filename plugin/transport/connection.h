@@ -101,6 +101,8 @@ class Connection : public ProgressToken, public RegistryMember {
   // Where not even a look from outside is possible.
   StateDump dump_nothing() const;
   // The first line of its state, as `waiting_since_ns` and `open` say; the last.
+  // Empty if the device has nothing to say.
+  std::string explain_device_wait() const;
   std::string describe_head(int64_t waiting_since_ns, uint32_t open, bool is_seen_from_outside) const;
   bool is_idle(uint32_t open) const { return open == 0 && lives_.are_all_live() && !has_failed(); }
 

@@ -32,6 +32,13 @@ LocalAddress Device::local_address() const {
   return address_;
 }
 
+std::string Device::explain_wait() const {
+  if (library_->explain_wait == nullptr) return {};
+  std::string text(1024, '\0');
+  text.resize(std::min(library_->explain_wait(text.data(), text.size()), text.size() - 1));
+  return text;
+}
+
 bool Device::tells_carried_out() {
   // softverbs does, and its plans of faults count every request.
   std::call_once(is_carried_out_tried_,

@@ -63,8 +63,12 @@ class Device {
   bool tells_carried_out();
   // 64-bit fetch-and-add, atomic among all operations of this device.
   bool supports_atomics() const { return supports_atomics_; }
+  // Returns the device's own explanation of requests that do not end: softverbs names a call with GPU memory
+  // that does not return. Empty if the device has none.
+  std::string explain_wait() const;
   // Which kinds of GPU memory can be registered. Found by trying: a dma-buf with fd -1 gives EBADF if it is
-  // supported; peermem is recognised by its module; softverbs registers CUDA pointers itself.
+  // supported; peermem is recognised by its module; softverbs registers CUDA pointers itself, and says if it
+  // cannot.
   bool supports_dmabuf() const { return supports_dmabuf_; }
   bool supports_gpu_pointers() const { return supports_gpu_pointers_; }
   // In sysfs, the PCI function that reaches the memory of GPUs in this one's place (Data Direct); empty:

@@ -111,8 +111,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   // softverbs registers CUDA pointers directly and does not need a dma-buf descriptor.
   device->supports_dmabuf_ = !device->is_softverbs_ && tries_dmabuf(*device);
   device->supports_gpu_pointers_ =
-      device->is_softverbs_ ||
-      (!device->is_software_ && has_peer_memory_module(settings_.address.sysfs_root));
+      device->is_softverbs_ ? reaches_gpus(*device)
+                            : !device->is_software_ && has_peer_memory_module(settings_.address.sysfs_root);
   device->mlx5_ = Mlx5::find(device->context_);
   if (device->mlx5_ != nullptr && device->supports_dmabuf_ && settings_.data_direct) {
     device->data_direct_path_ =
@@ -136,6 +136,17 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   }
   device->address_ = *address;
   return true;
+}
+
+// Asks softverbs, whose answer for one device holds for all its devices.
+bool DeviceOpener::reaches_gpus(const Device& device) const {
+  const char* const why = library_->explain_no_gpu == nullptr ? nullptr : library_->explain_no_gpu();
+  if (why != nullptr && !std::exchange(has_told_of_gpus_, true)) {
+    base::log_warn(
+        "device %s:%d and others: offer host memory alone, so that NCCL copies through the host: %s",
+        device.name_.c_str(), device.port_number_, why);
+  }
+  return why == nullptr;
 }
 
 // A device without dma-buf refuses every descriptor with the same error; a device with it looks at the

@@ -35,10 +35,12 @@ class DeviceOpener {
   bool open_port(Device* device, int port_number, const ibv_port_attr& port,
                  const ibv_device_attr& limits) const;
   bool read_address(Device* device, const ibv_port_attr& port) const;
+  bool reaches_gpus(const Device& device) const;  // says once why not
   bool tries_dmabuf(const Device& device) const;
 
   std::shared_ptr<const Library> library_;
   const DiscoverySettings& settings_;
+  mutable bool has_told_of_gpus_ = false;
 };
 
 // The settings from the parameters, with `hca` instead of VERBENA_HCA.

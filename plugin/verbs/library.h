@@ -70,6 +70,8 @@ struct Symbols {
   // Of softverbs alone.
   void* (*take_memory)(size_t bytes) = nullptr;
   void (*give_back_memory)(void* memory) = nullptr;
+  const char* (*explain_no_gpu)() = nullptr;
+  size_t (*explain_wait)(char* text, size_t bytes) = nullptr;
 };
 
 class Library : public Symbols {

@@ -216,6 +216,19 @@ TEST_F(DiscoveryTest, FindsPeerMemoryByItsModule) {
   EXPECT_FALSE(discover().at(0)->supports_gpu_pointers());
 }
 
+TEST_F(DiscoveryTest, SaysOnceThatSoftverbsReachesNoGpu) {
+  script().devices = {make_card("softverbs0"), make_card("softverbs1")};
+  for (fake::Device& device : script().devices) device.vendor_id = 0x5356;
+  script().no_gpu = "nobody can map it";
+  const LogCapture log;
+  const Devices devices = discover();
+  EXPECT_FALSE(devices.at(0)->supports_gpu_pointers());
+  EXPECT_FALSE(devices.at(1)->supports_gpu_pointers());
+  EXPECT_THAT(log.warnings(),
+              testing::ElementsAre(testing::HasSubstr("host memory alone, so that NCCL copies through "
+                                                      "the host: nobody can map it")));
+}
+
 TEST_F(DiscoveryTest, RecognisesSoftwareDevices) {
   script().devices = {make_card("softverbs0")};
   script().devices[0].vendor_id = 0x5356;
@@ -223,6 +236,9 @@ TEST_F(DiscoveryTest, RecognisesSoftwareDevices) {
   EXPECT_TRUE(devices.at(0)->is_softverbs());
   EXPECT_TRUE(devices.at(0)->is_software());
   EXPECT_TRUE(devices.at(0)->supports_gpu_pointers());
+  EXPECT_EQ(devices.at(0)->explain_wait(), "");
+  script().wait = "a copy waits";
+  EXPECT_EQ(devices.at(0)->explain_wait(), "a copy waits");
   script().devices = {make_card("rxe0")};
   script().devices[0].vendor_id = 0xffffff;
   devices = discover();

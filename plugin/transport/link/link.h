@@ -49,6 +49,7 @@ class Link {
   uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
   uint32_t rail_of(uint32_t queue_pair) const { return rail_of_[queue_pair]; }
   verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
+  const verbs::Device& device(uint32_t rail) const { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
   const verbs::QueuePair& pair(uint32_t queue_pair) const { return pairs_[queue_pair]; }
   bool is_out_of_order() const { return pair_options_.out_of_order; }

@@ -89,6 +89,16 @@ Hooks* fake_ibverbs_hooks() {
   return &hooks();
 }
 
+// Functions of softverbs.
+const char* softverbs_explain_no_gpu() {
+  return hooks().script.no_gpu;
+}
+size_t softverbs_explain_wait(char* text, size_t bytes) {
+  const std::string said = hooks().script.wait;
+  std::strncpy(text, said.c_str(), bytes);
+  return said.size();
+}
+
 ibv_device** ibv_get_device_list(int* count) {
   add_device_of_environment();
   if (refuse()) return nullptr;

@@ -41,6 +41,8 @@ struct Device {
 struct Script {
   std::vector<Device> devices;              // open ones too show what is written here later
   int list_errno = 0;                       // not 0: ibv_get_device_list fails
+  const char* no_gpu = nullptr;             // what softverbs says of GPU memory
+  const char* wait = "";                    // and of requests that do not end
   int dmabuf_errno = EBADF;                 // what ibv_reg_dmabuf_mr says to a bad descriptor
   uint32_t most_inline_bytes = UINT32_MAX;  // of a queue pair: what it grants of more, unless
   bool refuses_more_inline = false;         // it refuses to be made then

@@ -67,6 +67,25 @@ struct CUstreamBatchMemOpParams {
 };
 static_assert(sizeof(CUstreamBatchMemOpParams) == 48);
 
+// With CU_MEMORYTYPE_UNIFIED the driver recognises memory by its address, and reads srcDevice and dstDevice
+// alone.
+struct CUDA_MEMCPY2D {
+  size_t srcXInBytes, srcY;
+  int srcMemoryType;
+  const void* srcHost;
+  CUdeviceptr srcDevice;
+  void* srcArray;
+  size_t srcPitch;
+  size_t dstXInBytes, dstY;
+  int dstMemoryType;
+  void* dstHost;
+  CUdeviceptr dstDevice;
+  void* dstArray;
+  size_t dstPitch;
+  size_t WidthInBytes, Height;
+};
+static_assert(sizeof(CUDA_MEMCPY2D) == 128);
+
 struct CUmulticastObjectProp {
   unsigned numDevices;
   size_t size;
@@ -102,7 +121,7 @@ inline constexpr unsigned CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 
 inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2;
 inline constexpr unsigned CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2;
 inline constexpr unsigned CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
-inline constexpr unsigned CU_MEMORYTYPE_DEVICE = 2;
+inline constexpr unsigned CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_UNIFIED = 4;
 inline constexpr unsigned CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1;
 inline constexpr int CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
 inline constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
@@ -154,9 +173,11 @@ enum CUdevice_attribute : int {
   X(cuDeviceGetPCIBusId, (char* text, int capacity, CUdevice device))                                       \
   X(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device))                                                      \
   X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                                     \
+  X(cuDeviceCanAccessPeer, (int* can, CUdevice device, CUdevice peer))                                      \
   X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                       \
   X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                                        \
   X(cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device)) /* leaves it current */         \
+  X(cuCtxDestroy_v2, (CUcontext context))                                                                   \
   X(cuCtxGetCurrent, (CUcontext * context))                                                                 \
   X(cuCtxSetCurrent, (CUcontext context))                                                                   \
   X(cuCtxPushCurrent_v2, (CUcontext context))                                                               \
@@ -181,6 +202,7 @@ enum CUdevice_attribute : int {
   X(cuMemsetD8Async, (CUdeviceptr target, unsigned char value, size_t count, CUstream stream))              \
   X(cuMemsetD32Async, (CUdeviceptr target, unsigned value, size_t count, CUstream stream))                  \
   X(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t length_bytes, CUstream stream))                \
+  X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* shape, CUstream stream))                                      \
   X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t length_bytes, CUstream stream))         \
   X(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t length_bytes, CUstream stream))               \
   X(cuMemcpyBatchAsync, (CUdeviceptr * to, CUdeviceptr * from, size_t * length_bytes, size_t count,         \

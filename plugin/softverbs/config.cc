@@ -61,7 +61,6 @@ Config read_environment() {
   config.ordered_lines = read_number("SOFTVERBS_LL128", 0, 0, 1) != 0;
   config.gpu = read_number("SOFTVERBS_GPU", 1, 0, 1) != 0;
   config.gpu_batches = read_number("SOFTVERBS_GPU_BATCH", 1, 0, 1) != 0;
-  config.own_gpu_context = read_number("SOFTVERBS_OWN_CONTEXT", 0, 0, 1) != 0;
   return config;
 }
 

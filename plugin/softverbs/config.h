@@ -25,10 +25,9 @@ struct Config {
   uint64_t inline_copy_bytes = 256ull << 10;  // larger work requests go to the rail's worker
   uint32_t spin_polls = 0;                    // empty polls before a poller starts to yield its CPU
   uint64_t worker_spin_ns = 0;                // how long a rail's worker looks for work before it sleeps
-  bool ordered_lines = false;    // LL128 lines appear in order between processes, at a fifth of the speed
-  bool gpu = true;               // whether CUDA pointers may be registered
-  bool gpu_batches = true;       // whether copies of sends to and from a GPU are issued many at a time
-  bool own_gpu_context = false;  // whether GPU copies run in a context of the library's own
+  bool ordered_lines = false;  // LL128 lines appear in order between processes, at a fifth of the speed
+  bool gpu = true;             // whether CUDA pointers may be registered
+  bool gpu_batches = true;     // whether copies of sends to and from a GPU are issued many at a time
 };
 
 const Config& get_config();

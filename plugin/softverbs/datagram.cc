@@ -5,7 +5,6 @@
 
 #include "softverbs/faults/rails.h"
 #include "softverbs/gpu_copy.h"
-#include "softverbs/gpu_import.h"
 #include "softverbs/memory_region.h"
 #include "softverbs/near_memory.h"
 #include "softverbs/queue_pair.h"
@@ -163,16 +162,19 @@ DatagramChain::Begun DatagramChain::begin(Operation& op) {
   uint8_t* stage = nullptr;
   if (op.uses_gpu()) {
     if (lane == nullptr) return Begun::kNo;
-    get_gpu_imports().begin_use();
+    Process::get()->imports.begin_use();
     uint64_t staged_bytes = 0;
     const bool can_all = for_each_chunk(op, [&](const Chunk& chunk) {
+      if (is_between_hosts(chunk)) return true;
+      AreaAddress here, there;
+      if (!address_own(*lane, chunk.near, chunk.near_gpu, here)) return false;
       if (is_staged(op, chunk)) return staged_bytes += chunk.bytes, true;
-      return is_between_hosts(chunk) || address_remote(op, lane, chunk.far, chunk.far_gpu) != 0;
+      return address_remote(op, lane, chunk.far, chunk.far_gpu, there);
     });
     Begun begun = can_all ? Begun::kYes : Begun::kNo;
     if (can_all && staged_bytes != 0) begun = reserve(op, staged_bytes, stage);
     if (begun != Begun::kYes) {
-      get_gpu_imports().end_use();
+      Process::get()->imports.end_use();
       return begun;
     }
     op.lane = lane;
@@ -182,16 +184,18 @@ DatagramChain::Begun DatagramChain::begin(Operation& op) {
   peer_ = op.peer;
   const size_t before = local_.size();
   for_each_chunk(op, [&](const Chunk& chunk) {
+    AreaAddress here, there;
+    if (!is_between_hosts(chunk)) address_own(*lane, chunk.near, chunk.near_gpu, here);
     if (is_staged(op, chunk)) {
       // What continues in the GPU's memory continues here: one copy for many datagrams.
       const uint64_t origin = chunk.origin >> 32 << 32;
-      lane->copy({reinterpret_cast<uint64_t>(stage), chunk.near, chunk.bytes, origin, true});
+      lane->copy({address_segment(stage), here, chunk.bytes, origin, true});
       op.staged.push_back({stage, chunk.bytes});
       op.staged_to.push_back({reinterpret_cast<void*>(chunk.far), chunk.bytes});
       stage += chunk.bytes;
     } else if (!is_between_hosts(chunk)) {
-      lane->copy(
-          {address_remote(op, lane, chunk.far, chunk.far_gpu), chunk.near, chunk.bytes, chunk.origin, true});
+      address_remote(op, lane, chunk.far, chunk.far_gpu, there);
+      lane->copy({there, here, chunk.bytes, chunk.origin, true});
     } else if (op.peer->is_self) {
       copy_inorder(reinterpret_cast<void*>(chunk.far), reinterpret_cast<const void*>(chunk.near),
                    chunk.bytes);

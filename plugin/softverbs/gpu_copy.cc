@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "softverbs/gpu_import.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
@@ -17,21 +16,10 @@ uint32_t find_first_gpu(const Memory& memory) {
   return gpu == memory.gpus.end() ? 0 : *gpu;
 }
 
-// The pieces of the remote side as addresses of this process; false when one has none.
-bool address_all(const Operation& op, GpuLane* lane, Pieces& pieces) {
-  pieces = op.remote.pieces;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const uint64_t there = reinterpret_cast<uint64_t>(pieces[i].iov_base);
-    const uint64_t here = address_remote(op, lane, there, op.remote.gpus[i]);
-    if (here == 0) return false;
-    pieces[i].iov_base = reinterpret_cast<void*>(here);
-  }
-  return true;
-}
-
-// Both sides cut into copies. `near` are the local pieces, `far` the remote ones as addresses of this
-// process.
-void issue(GpuLane& lane, const Operation& op, const Pieces& near, const Pieces& far) {
+// Lists the copies of an operation in order. Returns false if the copier cannot reach a piece at one end.
+bool list_copies(const Operation& op, GpuLane& lane, std::vector<GpuCopy>& copies) {
+  copies.clear();
+  const Pieces &near = op.local.pieces, &far = op.remote.pieces;
   size_t at_near = 0, at_far = 0;
   uint64_t done_near = 0, done_far = 0;
   while (at_near < near.size() && at_far < far.size()) {
@@ -39,17 +27,22 @@ void issue(GpuLane& lane, const Operation& op, const Pieces& near, const Pieces&
     const uint64_t near_address = reinterpret_cast<uint64_t>(near[at_near].iov_base) + done_near;
     const uint64_t far_address = reinterpret_cast<uint64_t>(far[at_far].iov_base) + done_far;
     const uint64_t origin = uint64_t{op.local.keys[at_near]} << 32 | op.remote.keys[at_far];
+    AreaAddress here, there;
+    if (!address_own(lane, near_address, op.local.gpus[at_near], here) ||
+        !address_remote(op, &lane, far_address, op.remote.gpus[at_far], there))
+      return false;
     if (is_read(op)) {
-      lane.copy({near_address, far_address, take, origin});
+      copies.push_back({here, there, take, origin});
     } else {
       const bool may_overtake = is_send(op.request->opcode) || (op.remote.is_relaxed && take <= kSmallCopy);
-      lane.copy({far_address, near_address, take, origin, may_overtake});
+      copies.push_back({there, here, take, origin, may_overtake});
     }
     done_near += take;
     done_far += take;
     if (done_near == near[at_near].iov_len) ++at_near, done_near = 0;
     if (done_far == far[at_far].iov_len) ++at_far, done_far = 0;
   }
+  return true;
 }
 
 }  // namespace
@@ -58,39 +51,50 @@ GpuLane* choose_lane(const Operation& op) {
   Process& process = *Process::get();
   GpuLanes& lanes = process.lanes[op.qp->device];
   if (const uint32_t local = find_first_gpu(op.local))
-    return lanes.find(process.gpu_memory.get(local).context);
+    return lanes.find(process.gpu_memory.get(local).device);
   const uint32_t remote = find_first_gpu(op.remote);
-  return remote == 0 ? nullptr : lanes.find_near(op.peer->segment->gpu(remote - 1).device);
+  if (remote == 0) return nullptr;
+  uint32_t device = 0;
+  GpuLane* const near = process.copier.find_device(op.peer->segment->gpu(remote - 1).device, device)
+                            ? lanes.find(device)
+                            : nullptr;
+  return near != nullptr ? near : lanes.find_any();
 }
 
-// Memory of the older calls is known to all contexts of its process; that of the virtual memory calls only to
-// the devices that were given access, so another device gets a mapping of its own.
-uint64_t address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu) {
-  if (gpu == 0) return op.peer->is_self ? address : 0;
-  if (lane == nullptr) return 0;
-  if (op.peer->is_self) {
-    const bool is_lanes = Process::get()->gpu_memory.get(gpu).context == lane->context();
-    if (is_lanes || op.peer->segment->gpu(gpu - 1).kind == kExportedAsIpc) return address;
+// An allocation is mapped for the device that has it; for another one it gets a mapping as a peer's does.
+bool address_own(GpuLane& lane, uint64_t address, uint32_t gpu, AreaAddress& found) {
+  if (gpu == 0) {
+    found = {kThisProcess, address};
+    return true;
   }
-  const cuda::Use use;
-  if (!use) return 0;
-  const cuda::Driver& driver = *cuda::find_driver();
-  cuda::enter(driver, lane->context());
-  return get_gpu_imports().find(driver, lane->context(), *op.peer, gpu, address);
+  Process& process = *Process::get();
+  const GpuAllocation& allocation = process.gpu_memory.get(gpu);
+  if (allocation.device != lane.device())
+    return process.imports.find(process.copier, lane.device(), process.self(), gpu, address, found);
+  found = {allocation.area, address - allocation.base};
+  return true;
+}
+
+bool address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu, AreaAddress& found) {
+  if (lane == nullptr || (gpu == 0 && !op.peer->is_self)) return false;
+  if (op.peer->is_self) return address_own(*lane, address, gpu, found);
+  Process& process = *Process::get();
+  return process.imports.find(process.copier, lane->device(), *op.peer, gpu, address, found);
 }
 
 bool start_gpu_copies(Operation& op) {
   GpuLane* lane = choose_lane(op);
   if (lane == nullptr) return false;
-  get_gpu_imports().begin_use();
-  thread_local Pieces remote;
-  if (!address_all(op, lane, remote)) {
-    get_gpu_imports().end_use();
+  GpuImports& imports = Process::get()->imports;
+  imports.begin_use();
+  thread_local std::vector<GpuCopy> copies;  // keeps its capacity
+  if (!list_copies(op, *lane, copies)) {
+    imports.end_use();
     return false;
   }
   op.lane = lane;
   op.lane_first = lane->ticket();
-  issue(*lane, op, op.local.pieces, remote);
+  for (const GpuCopy& copy : copies) lane->copy(copy);
   op.lane_last = lane->ticket();
   return true;
 }
@@ -102,7 +106,8 @@ bool can_be_carried(const Operation& write, const Operation& change) {
   if (write.bytes % kWord != 0 || write.bytes > kCarriedWords * kWord) return false;
   if (reinterpret_cast<uint64_t>(write.remote.pieces[0].iov_base) % kWord != 0) return false;
   Segment& segment = *write.peer->segment;
-  return segment.gpu(write.remote.gpus[0] - 1).context == segment.gpu(change.remote.gpus[0] - 1).context;
+  return segment.gpu(write.remote.gpus[0] - 1).device_index ==
+         segment.gpu(change.remote.gpus[0] - 1).device_index;
 }
 
 bool reserve_carried(Operation& write) {
@@ -120,12 +125,14 @@ void load_carried(Operation& write) {
     return;
   }
   std::fill_n(write.carried, write.bytes / sizeof(uint64_t), kNotLoaded);
-  const uint64_t from = reinterpret_cast<uint64_t>(write.local.pieces[0].iov_base);
-  const uint64_t to = reinterpret_cast<uint64_t>(write.carried);
+  AreaAddress from;
+  address_own(*write.lane, reinterpret_cast<uint64_t>(write.local.pieces[0].iov_base), write.local.gpus[0],
+              from);
+  const AreaAddress to = address_segment(write.carried);
   write.lane_first = write.lane->ticket();
-  write.lane->copy({to, from, write.bytes, to});
+  write.lane->copy({to, from, write.bytes, to.offset});
   write.lane_last = write.lane->ticket();
-  write.lane->issue_pending();
+  write.lane->start();
 }
 
 LaneState look_at_carried(Operation& write) {
@@ -148,7 +155,7 @@ void drop_carried(Operation& write) {
 
 LaneState look_at_lane(Operation& op) {
   const LaneState state = op.lane->look(op.lane_first, op.lane_last);
-  if (state != LaneState::kBusy) get_gpu_imports().end_use();
+  if (state != LaneState::kBusy) Process::get()->imports.end_use();
   return state;
 }
 

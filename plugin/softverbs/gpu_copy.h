@@ -28,14 +28,16 @@ void drop_carried(Operation& write);
 // Copies through staging memory in pinned chunks, to the end; `once_begun` is called when the first chunk is
 // on its way. Workers only.
 Outcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});
-// The operation's local bytes, of a GPU's memory too, at `to`. False when CUDA refuses. At most kStageBytes;
-// with memory of a GPU: workers only.
+// The operation's local bytes, of a GPU's memory too, at `to`. False when the copier refuses. At most
+// kStageBytes; with memory of a GPU: workers only.
 bool read_local(const Operation& op, uint8_t* to);
 
 // The lane for an operation of this rail; nullptr when this process uses no GPU there.
 GpuLane* choose_lane(const Operation& op);
 
-// Where a piece of the operation's remote memory appears in this process; 0: nowhere.
-uint64_t address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu);
+// Finds a piece of this process's memory, or of the operation's remote memory, among the areas of a lane's
+// copier. Returns false if the copier cannot reach it.
+bool address_own(GpuLane& lane, uint64_t address, uint32_t gpu, AreaAddress& found);
+bool address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu, AreaAddress& found);
 
 }  // namespace verbena::softverbs

@@ -1,22 +1,27 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 
-#include "softverbs/cuda_driver.h"
-#include "softverbs/process.h"
+#include "softverbs/copier.h"
 
 namespace verbena::softverbs {
 
-// GPU memory of other processes, mapped into this one. Each allocation is mapped once for each of our
-// contexts, at its first use by a worker, and unmapped when its owner has ended the registration or died.
+struct Peer;
+
+// Memory of other processes that our copier has mapped. Each allocation of a GPU is mapped once for each
+// device of the copier, at its first use by a worker, and unmapped when its owner has ended the registration
+// or died.
 class GpuImports {
  public:
-  // Where an address of `peer` appears here; 0 when its memory cannot be mapped. `gpu` is 1 + index of its
-  // SharedGpu. With `context` current, after begin_use().
-  uint64_t find(const cuda::Driver& driver, cuda::CUcontext context, Peer& peer, uint32_t gpu,
-                uint64_t address);
+  // Finds an address of `peer` among the areas of a device; false when its memory cannot be mapped. `gpu` is
+  // 1 + index of its SharedGpu. Call it after begin_use().
+  bool find(Copier& copier, uint32_t device, Peer& peer, uint32_t gpu, uint64_t address, AreaAddress& found);
+  // The segment of a peer, with [offset, offset + bytes) pinned.
+  bool find_segment(Copier& copier, Peer& peer, uint64_t offset, uint64_t bytes, uint32_t& area);
 
   // Around everything that uses addresses from find().
   void begin_use() { users_.fetch_add(1); }
@@ -24,32 +29,30 @@ class GpuImports {
 
   // Unmaps what is no longer offered, unless somebody copies. May block: called when nothing else is to do.
   // False when nothing is mapped.
-  bool drop_stale();
+  bool drop_stale(Copier& copier);
 
  private:
   // A thread's latest mapping: many packets go there one after the other.
   struct Latest {
+    const GpuImports* imports = nullptr;
     Peer* peer = nullptr;
-    uint32_t gpu = 0, life = 0;
-    cuda::CUcontext context = nullptr;
-    uint64_t base = 0, peer_base = 0;
+    uint32_t gpu = 0, life = 0, device = 0;
+    AreaAddress base;
+    uint64_t peer_base = 0;
   };
   struct Mapping {
     uint32_t life = 0;
-    uint64_t base = 0;  // here; 0: could not be mapped
+    uint32_t area = 0;  // 0: could not be mapped
     uint64_t peer_base = 0;
-    uint64_t bytes = 0;
-    bool is_ipc = false;
   };
-  void drop_stale(const cuda::Driver& driver);  // with the lock, and nobody uses them
-  using Key = std::tuple<Peer*, uint32_t, cuda::CUcontext>;
+  using Key = std::tuple<Peer*, uint32_t, uint32_t>;  // peer, gpu, device
 
   std::atomic<uint32_t> users_{0};
   std::atomic<bool> is_dropping_{false};
   std::mutex mutex_;
   std::map<Key, Mapping> mappings_;
+  std::map<Peer*, uint32_t> segments_;
+  std::set<std::pair<Peer*, uint64_t>> pins_;  // in segments, by offset
 };
-
-GpuImports& get_gpu_imports();
 
 }  // namespace verbena::softverbs

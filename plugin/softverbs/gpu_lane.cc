@@ -1,42 +1,42 @@
 #include "softverbs/gpu_lane.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <new>
 
 #include "softverbs/config.h"
+#include "softverbs/copy.h"
+#include "softverbs/process.h"
 
 namespace verbena::softverbs {
 namespace {
+
 constexpr size_t kMaxBatch = 64;
-// A batch of one was measured to take 3 us longer than a copy, which takes about 3.
-constexpr size_t kLeastBatch = 3;
-// Is given to CUDA without waiting for more, so that what is done of a long row of copies can be told and
-// followed by new ones while the rest is under way.
+// Is given to the copier without waiting for more, so that what is done of a long row of copies can be told
+// and followed by new ones while the rest is under way.
 constexpr uint64_t kManyBytes = 1 << 20;
-constexpr int kEventsAhead = 16;  // made at the start, where making them may block
+constexpr uint64_t kStagePiece = copier::kStageBytes / 4;
+
 }  // namespace
 
-std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::CUcontext context) {
-  cuda::Use::refuse_at_exit();
-  const cuda::Scope scope(driver, context);
-  std::unique_ptr<GpuLane> lane(new GpuLane(driver, context));
-  cuda::CUdevice device = 0;
-  int least = 0, greatest = 0;
-  const bool is_known = driver.cuCtxGetDevice(&device) == cuda::CUDA_SUCCESS &&
-                        driver.cuDeviceGetUuid(&lane->device_, device) == cuda::CUDA_SUCCESS;
-  lane->uses_batches_ = get_config().gpu_batches && driver.cuMemcpyBatchAsync != nullptr;
-  driver.cuCtxGetStreamPriorityRange(&least, &greatest);
-  if (!is_known || driver.cuStreamCreateWithPriority(&lane->stream_, cuda::CU_STREAM_NON_BLOCKING,
-                                                     greatest) != cuda::CUDA_SUCCESS) {
+AreaAddress address_segment(const void* memory) {
+  const auto* const begin = Process::get()->segment().at<uint8_t>(0);
+  return {copier::kOwnSegment, static_cast<uint64_t>(static_cast<const uint8_t*>(memory) - begin)};
+}
+
+std::unique_ptr<GpuLane> GpuLane::open(Copier& copier, uint32_t device, std::string& why) {
+  Process& process = *Process::get();
+  const uint64_t offset = process.arena().allocate(sizeof(copier::SharedLane));
+  if (offset == 0) {
+    why = "no shared memory is left";
     return nullptr;
   }
-  for (int i = 0; i < kEventsAhead; ++i) {
-    cuda::CUevent event = nullptr;
-    if (driver.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return nullptr;
-    lane->free_events_.push_back(event);
+  auto& shared = *new (process.segment().at<uint8_t>(offset)) copier::SharedLane;  // zeroed by the arena
+  if (!copier.open_lane(device, offset, why)) {
+    process.arena().free(offset);
+    return nullptr;
   }
-  return lane;
+  return std::unique_ptr<GpuLane>(new GpuLane(copier, device, shared));
 }
 
 void GpuLane::copy(const GpuCopy& copy) {
@@ -48,7 +48,7 @@ void GpuLane::copy(const GpuCopy& copy) {
 
 void GpuLane::join(const GpuCopy& copy, uint64_t ticket) {
   if (!pending_.empty()) {
-    Pending& latest = pending_.back();
+    Work& latest = pending_.back();
     const bool continues = latest.copy.origin == copy.origin &&
                            latest.copy.to + latest.copy.bytes == copy.to &&
                            latest.copy.from + latest.copy.bytes == copy.from;
@@ -61,18 +61,18 @@ void GpuLane::join(const GpuCopy& copy, uint64_t ticket) {
     }
   }
   const bool joins_batch =
-      uses_batches_ && copy.may_overtake && pending_.size() < kMaxBatch && !disturbs_pending(copy);
-  if (!joins_batch) issue_pending();
-  pending_.push_back({copy, ticket, issued_});
+      get_config().gpu_batches && copy.may_overtake && pending_.size() < kMaxBatch && !disturbs_pending(copy);
+  if (!joins_batch) queue_pending();
+  pending_.push_back({copy, ticket, issued_, group_, 0, {}});
 }
 
 // Copies of one batch happen in any order. A write that peers poll for is the first of its batch: all before
 // it are done by then.
 bool GpuLane::disturbs_pending(const GpuCopy& copy) const {
-  const auto overlap = [](uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
-    return a < b + b_bytes && b < a + a_bytes;
+  const auto overlap = [](const AreaAddress& a, uint64_t a_bytes, const AreaAddress& b, uint64_t b_bytes) {
+    return a.area == b.area && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
   };
-  return std::any_of(pending_.begin(), pending_.end(), [&](const Pending& pending) {
+  return std::any_of(pending_.begin(), pending_.end(), [&](const Work& pending) {
     const GpuCopy& other = pending.copy;
     return overlap(copy.to, copy.bytes, other.to, other.bytes) ||
            overlap(copy.to, copy.bytes, other.from, other.bytes) ||
@@ -80,165 +80,150 @@ bool GpuLane::disturbs_pending(const GpuCopy& copy) const {
   });
 }
 
-// One call for many copies, with a hint that the copy engines do them: kernels of other contexts keep a
-// copy that a kernel does waiting for a time slice.
-bool GpuLane::issue_as_batch() {
-  to_.clear(), from_.clear(), bytes_.clear();
-  for (const Pending& pending : pending_) {
-    to_.push_back(pending.copy.to);
-    from_.push_back(pending.copy.from);
-    bytes_.push_back(pending.copy.bytes);
-  }
-  cuda::CUmemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cuda::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-  attributes.flags = cuda::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-  size_t first_index = 0, failed_index = 0;
-  return driver_.cuMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), bytes_.size(), &attributes,
-                                    &first_index, 1, &failed_index, stream_) == cuda::CUDA_SUCCESS;
-}
-
-bool GpuLane::is_worth_a_batch() const {
-  return uses_batches_ && pending_.size() >= kLeastBatch;
-}
-
-void GpuLane::issue_pending() {
-  const cuda::Use use;
-  if (pending_.empty() || !use) return;
-  cuda::enter(driver_, context_);
-  const bool is_batch = is_worth_a_batch();
-  if (!is_batch || !issue_as_batch()) {
-    if (is_batch) uses_batches_ = false;  // a driver that refuses one is not asked again
-    for (const Pending& pending : pending_) {
-      const GpuCopy& copy = pending.copy;
-      if (driver_.cuMemcpyAsync(copy.to, copy.from, copy.bytes, stream_) != cuda::CUDA_SUCCESS)
-        refused_.push_back(pending);
-    }
-  }
+void GpuLane::queue_pending() {
+  if (!pending_.empty()) copier_.count_group(pending_.size());
+  std::move(pending_.begin(), pending_.end(), std::back_inserter(queue_));
   pending_.clear();
   pending_bytes_ = 0;
+  ++group_;
 }
 
-bool GpuLane::store_words(std::span<const WordStore> words) {
-  issue_pending();
-  const cuda::Use use;
-  if (driver_.cuStreamBatchMemOp_v2 == nullptr || !use || words.size() > kMostStores) return false;
-  cuda::enter(driver_, context_);
-  std::array<cuda::CUstreamBatchMemOpParams, kMostStores + 1> stores{};
-  unsigned count = 0;
-  for (const WordStore& word : words)
-    stores[count++] = {cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64, word.to, word.value, 0, 0, 0};
-  if (told_ != nullptr)
-    stores[count++] = {cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64, told_there_, issued_ + 1, 0, 0, 0};
-  if (driver_.cuStreamBatchMemOp_v2(stream_, count, stores.data(), 0) != cuda::CUDA_SUCCESS) return false;
-  ++issued_;
-  if (told_ == nullptr) return true;
-  fences_.push_back({nullptr, issued_});
-  recorded_ = issued_;
-  return true;
+void GpuLane::store_words(std::span<const WordStore> words) {
+  queue_pending();
+  const uint64_t ticket = issued_++;
+  queue_.push_back({{}, ticket, issued_, group_++, 0, {words.begin(), words.end()}});
+  feed();
 }
 
-void GpuLane::tell_stores_at(const uint64_t* here, uint64_t there) {
-  told_ = here;
-  told_there_ = there;
-}
-
-// Its event at once too: whoever looks later finds it over.
 void GpuLane::start() {
-  const cuda::Use use;
-  if (!use) return;
-  cuda::enter(driver_, context_);
-  record();
+  queue_pending();
+  feed();
 }
 
-cuda::CUevent GpuLane::take_event() {
-  cuda::CUevent event = nullptr;
-  if (free_events_.empty()) {
-    driver_.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING);
-  } else {
-    event = free_events_.back();
-    free_events_.pop_back();
+// Whatever has room, in order.
+void GpuLane::feed() {
+  const uint64_t before = tail_;
+  while (!queue_.empty() && tail_ - reaped_ < copier::kLaneSlots) {
+    Work& work = queue_.front();
+    if (!hand(work)) break;
+    if (handed_.back().is_whole) queue_.pop_front();
   }
-  return event;
+  if (tail_ == before) return;
+  shared_.tail.store(tail_);  // sequentially consistent with the copier's falling asleep
+  copier_.wake(device_);
 }
 
-cuda::CUevent GpuLane::record_event() {
-  const cuda::CUevent event = take_event();
-  if (event != nullptr && driver_.cuEventRecord(event, stream_) == cuda::CUDA_SUCCESS) return event;
-  is_broken_ = true;
-  return nullptr;
+uint8_t* GpuLane::take_stage(uint64_t bytes, uint64_t& taken) {
+  constexpr uint64_t kLine = 64;
+  const uint64_t rounded = (bytes + kLine - 1) / kLine * kLine;
+  const uint64_t at = stage_taken_ % copier::kStageBytes;
+  const uint64_t skipped = at + rounded > copier::kStageBytes ? copier::kStageBytes - at : 0;
+  if (stage_taken_ + skipped + rounded - stage_free_ > copier::kStageBytes) return nullptr;
+  taken = skipped + rounded;
+  uint8_t* const stage = shared_.stage + (stage_taken_ + skipped) % copier::kStageBytes;
+  stage_taken_ += taken;
+  return stage;
 }
 
-bool GpuLane::record() {
-  if (recorded_ == issued_) return true;
-  issue_pending();
-  const cuda::CUevent event = record_event();
-  if (event == nullptr) return false;
-  fences_.push_back({event, issued_});
-  recorded_ = issued_;
+// Puts the next bytes of a copy, or words, into a slot. False while the stage has no room.
+bool GpuLane::hand(Work& work) {
+  const bool is_in = work.copy.from.area == kThisProcess, is_out = work.copy.to.area == kThisProcess;
+  AreaAddress to = work.copy.to + work.handed_bytes, from = work.copy.from + work.handed_bytes;
+  uint64_t take = work.copy.bytes - work.handed_bytes;
+  Handed handed{work.first, work.last, true, 0, nullptr, {}, 0};
+  if (is_in || is_out) {
+    take = std::min(take, kStagePiece);
+    uint8_t* const stage = take_stage(take, handed.staged_bytes);
+    if (stage == nullptr) return false;
+    if (is_in) {
+      copy_inorder(stage, reinterpret_cast<const void*>(from.offset), take);
+      from = address_segment(stage);
+    }
+    if (is_out) {
+      handed.stage = stage;
+      handed.out = to;
+      handed.out_bytes = take;
+      to = address_segment(stage);
+    }
+  }
+  work.handed_bytes += take;
+  handed.is_whole = work.handed_bytes == work.copy.bytes;
+  copier::LaneSlot& slot = shared_.slots[tail_ % copier::kLaneSlots];
+  slot.kind = work.words.empty() ? copier::kCopyBytes : copier::kStoreWords;
+  slot.group = work.group;
+  slot.to_area = to.area;
+  slot.to = to.offset;
+  slot.from_area = from.area;
+  slot.from = from.offset;
+  slot.bytes = take;
+  slot.word_count = static_cast<uint32_t>(work.words.size());
+  for (size_t i = 0; i < work.words.size(); ++i)
+    slot.words[i] = {work.words[i].to.offset, work.words[i].value, work.words[i].to.area, 0};
+  slot.status.store(copier::kCopied, std::memory_order_relaxed);
+  handed_.push_back(handed);
+  ++tail_;
   return true;
+}
+
+// Takes back the slots that the copier is done with.
+void GpuLane::reap() {
+  const uint64_t done = shared_.done.load(std::memory_order_acquire);
+  while (reaped_ < done && !handed_.empty()) {
+    const Handed& handed = handed_.front();
+    const copier::LaneSlot& slot = shared_.slots[reaped_ % copier::kLaneSlots];
+    if (slot.status.load(std::memory_order_acquire) != copier::kCopied) {
+      refused_.emplace_back(handed.first, handed.last);
+    } else if (handed.stage != nullptr) {
+      copy_inorder(reinterpret_cast<void*>(handed.out.offset), handed.stage, handed.out_bytes);
+    }
+    stage_free_ += handed.staged_bytes;
+    if (handed.is_whole) done_ = handed.last;
+    handed_.pop_front();
+    ++reaped_;
+  }
 }
 
 LaneState GpuLane::look(uint64_t first, uint64_t last) {
-  const cuda::Use use;
-  if (!use) return LaneState::kBroken;
-  cuda::enter(driver_, context_);
-  if (is_broken_ || (last > recorded_ && !record())) return LaneState::kBroken;
-  pass_fences(last);
-  if (is_broken_) return LaneState::kBroken;
-  if (done_ < last) return LaneState::kBusy;
+  reap();
+  if (done_ < last) {
+    // It will never be done.
+    if (copier_.is_dead() || shared_.is_broken.load(std::memory_order_acquire) != 0)
+      return LaneState::kBroken;
+    if (!pending_.empty() && last > pending_.front().first) queue_pending();
+    feed();
+    return LaneState::kBusy;
+  }
   return !refused_.empty() && has_refused(first, last) ? LaneState::kBroken : LaneState::kDone;
 }
 
-// A stream that has failed tells nothing any more, an event does.
-bool GpuLane::has_passed(Fence& fence) {
-  constexpr uint32_t kMostLooks = 4096;
-  if (fence.event == nullptr) {
-    if (*told_ >= fence.ticket) return true;
-    if (++fence.looks >= kMostLooks) fence.event = record_event();
-    if (fence.event == nullptr) return false;
-  }
-  const cuda::CUresult result = driver_.cuEventQuery(fence.event);
-  is_broken_ = is_broken_ || (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_NOT_READY);
-  return result == cuda::CUDA_SUCCESS;
-}
-
-// What is done, until the ticket is, or something is not.
-void GpuLane::pass_fences(uint64_t ticket) {
-  while (done_ < ticket && !fences_.empty()) {
-    if (!has_passed(fences_.front())) return;
-    done_ = fences_.front().ticket;
-    if (fences_.front().event != nullptr) free_events_.push_back(fences_.front().event);
-    fences_.pop_front();
-  }
-}
-
-bool GpuLane::has_refused(uint64_t first, uint64_t last) {
+bool GpuLane::has_refused(uint64_t first, uint64_t last) const {
   return std::any_of(refused_.begin(), refused_.end(),
-                     [&](const Pending& refused) { return refused.first < last && first < refused.last; });
+                     [&](const auto& refused) { return refused.first < last && first < refused.second; });
 }
 
-bool GpuLanes::prepare(const cuda::Driver& driver, cuda::CUcontext context) {
-  if (find(context) != nullptr) return true;
-  auto lane = GpuLane::open(driver, context);
-  if (!lane) return false;
+bool GpuLanes::prepare(Copier& copier, uint32_t device) {
+  if (find(device) != nullptr) return true;
+  std::string why;
+  auto lane = GpuLane::open(copier, device, why);
+  if (!lane) {
+    warn("the copier cannot serve a lane: %s", why.c_str());
+    return false;
+  }
   std::lock_guard lock(mutex_);
   lanes_.push_back(std::move(lane));
   return true;
 }
 
-GpuLane* GpuLanes::find(cuda::CUcontext context) {
+GpuLane* GpuLanes::find(uint32_t device) {
   std::lock_guard lock(mutex_);
   for (const auto& lane : lanes_) {
-    if (lane->context() == context) return lane.get();
+    if (lane->device() == device) return lane.get();
   }
   return nullptr;
 }
 
-GpuLane* GpuLanes::find_near(const uint8_t* device_uuid) {
+GpuLane* GpuLanes::find_any() {
   std::lock_guard lock(mutex_);
-  for (const auto& lane : lanes_) {
-    if (memcmp(lane->device().bytes, device_uuid, sizeof(lane->device().bytes)) == 0) return lane.get();
-  }
   return lanes_.empty() ? nullptr : lanes_.front().get();
 }
 

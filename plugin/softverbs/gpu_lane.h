@@ -6,14 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "softverbs/cuda_driver.h"
+#include "softverbs/copier.h"
 
 namespace verbena::softverbs {
 
 enum class LaneState { kBusy, kDone, kBroken };
 
-// What a word of host memory is until a copy has filled it: CUDA tells that a copy is done 3 us after its
-// bytes are there. They may have this value too; then CUDA's word counts.
+// The value of a word of host memory until a copy has filled it: a lane tells that a copy is done some
+// microseconds after its bytes are there. They may have this value too; then the lane's word counts.
 inline constexpr uint64_t kNotLoaded = 0xb5ad4eceda1ce2a9;
 inline constexpr uint32_t kLooksPerQuery = 16;
 
@@ -21,95 +21,97 @@ inline constexpr uint32_t kLooksPerQuery = 16;
 // allocation, and no call copies across that border. `may_overtake`: nobody looks at its bytes before a
 // completion says that they are there, as with what a receive takes.
 struct GpuCopy {
-  uint64_t to, from, bytes;
+  AreaAddress to, from;
+  uint64_t bytes;
   uint64_t origin;
   bool may_overtake = false;
 };
 
 struct WordStore {
-  uint64_t to, value;
+  AreaAddress to;
+  uint64_t value;
 };
 
-// A private stream on which one thread issues copies in order. Work is known by tickets: each copy takes the
-// next one, and a lane that has come to a ticket is done with all before. Copies that continue each other
-// become one, and all that were issued between two looks share one event.
+// Returns the area address of memory in our segment.
+AreaAddress address_segment(const void* memory);
+
+// A ring to the copier, by which one thread issues copies in order. Work is known by tickets: each copy takes
+// the next one, and a lane that has come to a ticket is done with all before. Copies that continue each other
+// become one. From and to memory of this process (kThisProcess) a lane copies through a stage that the copier
+// maps: bytes that go to the GPU are taken when the copy is issued or looked at, and bytes for this process
+// are there when a look finds the copy done.
 class GpuLane {
  public:
-  // nullptr when CUDA refuses. Called where blocking is allowed.
-  static std::unique_ptr<GpuLane> open(const cuda::Driver& driver, cuda::CUcontext context);
+  // nullptr, with `why`, when the copier refuses. Called where blocking is allowed.
+  static std::unique_ptr<GpuLane> open(Copier& copier, uint32_t device, std::string& why);
 
-  cuda::CUcontext context() const { return context_; }
-  const cuda::CUuuid& device() const { return device_; }
+  uint32_t device() const { return device_; }
 
   // All below: by the lane's thread only.
   void copy(const GpuCopy& copy);
-  // Stores aligned words in this order as the stream's next work, and takes a ticket; sooner there than
-  // copies. At most kMostStores. False when CUDA has no such call, or refuses.
-  bool store_words(std::span<const WordStore> words);
-  static constexpr size_t kMostStores = 7;
-  // A word of host memory that the stream writes behind such words, to tell that they are done: it is seen
-  // sooner than an event, and without a call that other threads of the context wait for. `here` and `there`:
-  // its address for this process and for CUDA.
-  void tell_stores_at(const uint64_t* here, uint64_t there);
-  bool tells_stores() const { return told_ != nullptr; }
+  // Stores aligned words in this order as the lane's next work, and takes a ticket; sooner there than copies.
+  // At most kMostStores.
+  void store_words(std::span<const WordStore> words);
+  static constexpr size_t kMostStores = copier::kMaxWords;
   uint64_t ticket() const { return issued_; }  // of the latest copy
-  // Gives CUDA what waited for something to continue it; that much of it goes at once.
+  // Gives the copier what waited for something to continue it.
   void start();
-  // The same, for who looks elsewhere first whether it is done.
-  void issue_pending();
-  // Whether the copies (first, last] are done; broken when CUDA refused one of them, but not before all have
-  // ended.
+  // Whether the copies (first, last] are done; broken when one of them was refused, but not before all have
+  // ended, or when the copier has ended.
   LaneState look(uint64_t first, uint64_t last);
 
  private:
-  struct Fence {
-    cuda::CUevent event;  // null: the stream tells it
-    uint64_t ticket;
-    uint32_t looks = 0;
-  };
-  struct Pending {
+  // Copies that are not yet given to the copier, or not all of their bytes. Words to store instead, if there
+  // are any.
+  struct Work {
     GpuCopy copy;
     uint64_t first, last;  // tickets (first, last]
+    uint32_t group = 0;
+    uint64_t handed_bytes = 0;
+    std::vector<WordStore> words;
   };
-  GpuLane(const cuda::Driver& driver, cuda::CUcontext context) : driver_(driver), context_(context) {}
+  // A slot of the ring that the copier has.
+  struct Handed {
+    uint64_t first, last;
+    bool is_whole;          // the last of its tickets
+    uint64_t staged_bytes;  // of the stage
+    const uint8_t* stage;   // what is copied out when it is done; null: nothing is
+    AreaAddress out;
+    uint64_t out_bytes;
+  };
+  GpuLane(Copier& copier, uint32_t device, copier::SharedLane& shared)
+      : copier_(copier), device_(device), shared_(shared) {}
   void join(const GpuCopy& copy, uint64_t ticket);
   bool disturbs_pending(const GpuCopy& copy) const;
-  bool is_worth_a_batch() const;
-  bool issue_as_batch();
-  bool record();
-  cuda::CUevent record_event();
-  bool has_passed(Fence& fence);
-  void pass_fences(uint64_t ticket);
-  cuda::CUevent take_event();
-  bool has_refused(uint64_t first, uint64_t last);
+  void queue_pending();
+  void feed();
+  bool hand(Work& work);
+  uint8_t* take_stage(uint64_t bytes, uint64_t& taken);
+  void reap();
+  bool has_refused(uint64_t first, uint64_t last) const;
 
-  const cuda::Driver& driver_;
-  const cuda::CUcontext context_;
-  cuda::CUuuid device_{};
-  cuda::CUstream stream_ = nullptr;
-  std::vector<cuda::CUevent> free_events_;
-  std::deque<Fence> fences_;      // oldest first
-  std::vector<Pending> pending_;  // not yet given to CUDA
+  Copier& copier_;
+  const uint32_t device_;
+  copier::SharedLane& shared_;
+  std::vector<Work> pending_;  // may still be continued
   uint64_t pending_bytes_ = 0;
-  std::vector<Pending> refused_;
-  // Of a batch; they keep their capacity.
-  std::vector<cuda::CUdeviceptr> to_, from_;
-  std::vector<size_t> bytes_;
-  const volatile uint64_t* told_ = nullptr;
-  uint64_t told_there_ = 0;
-  uint64_t issued_ = 0, recorded_ = 0, done_ = 0;
-  bool uses_batches_ = false;
-  bool is_broken_ = false;  // the context itself
+  std::deque<Work> queue_;
+  std::deque<Handed> handed_;  // slots [reaped_, tail_)
+  uint64_t tail_ = 0, reaped_ = 0;
+  uint64_t stage_taken_ = 0, stage_free_ = 0;           // they count bytes
+  std::vector<std::pair<uint64_t, uint64_t>> refused_;  // tickets (first, last]
+  uint64_t issued_ = 0, done_ = 0;
+  uint32_t group_ = 0;
 };
 
-// The lanes of one thread, by context. Others may add to them.
+// The lanes of one thread, by device. Others may add to them.
 class GpuLanes {
  public:
-  // Opens the lane of a context unless it is open. False when CUDA refuses.
-  bool prepare(const cuda::Driver& driver, cuda::CUcontext context);
-  GpuLane* find(cuda::CUcontext context);
-  // A lane on that device, else any; nullptr when there is none.
-  GpuLane* find_near(const uint8_t* device_uuid);
+  // Opens the lane of a device unless it is open. False when the copier refuses.
+  bool prepare(Copier& copier, uint32_t device);
+  GpuLane* find(uint32_t device);
+  // Any; nullptr when there is none.
+  GpuLane* find_any();
 
  private:
   std::mutex mutex_;

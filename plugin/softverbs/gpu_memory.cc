@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
-#include <mutex>
+#include <iterator>
+#include <optional>
+#include <vector>
 
+#include "softverbs/call_watch.h"
 #include "softverbs/config.h"
+#include "softverbs/cuda_driver.h"
+#include "softverbs/objects.h"
 #include "softverbs/process.h"
 
 namespace verbena::softverbs {
@@ -38,6 +42,7 @@ bool read_facts(const Driver& driver, uint64_t address, PointerFacts& facts) {
                                        cuda::CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* data[] = {&facts.context,   &facts.type,        &facts.is_managed, &facts.device,
                   &facts.is_legacy, &facts.range_start, &facts.range_bytes};
+  const WatchedCall call("cuPointerGetAttributes");
   return driver.cuPointerGetAttributes(std::size(which), which, data, address) == CUDA_SUCCESS;
 }
 
@@ -45,33 +50,22 @@ bool is_gpu(const PointerFacts& facts) {
   return facts.type == cuda::CU_MEMORYTYPE_DEVICE && facts.is_managed == 0;
 }
 
-// One for each device, for the rest of the process. A graph launch holds the application's context while it
-// waits for an earlier replay, which may wait for our copy; a context of our own is not held. It shares the
-// GPU by time slices with the application's kernels, so that a small copy, which the driver lets a kernel
-// make, waits milliseconds.
-cuda::CUcontext find_own_context(const Driver& driver, cuda::CUdevice device) {
-  static std::mutex mutex;
-  static std::map<cuda::CUdevice, cuda::CUcontext> contexts;
-  const std::lock_guard lock(mutex);
-  cuda::CUcontext& context = contexts[device];
-  if (context != nullptr || driver.cuCtxCreate_v2 == nullptr) return context;
-  cuda::CUcontext before = nullptr;
-  driver.cuCtxGetCurrent(&before);
-  if (driver.cuCtxCreate_v2(&context, 0, device) != CUDA_SUCCESS) context = nullptr;
-  driver.cuCtxSetCurrent(before);
-  return context;
+// The allocations that [address, address + bytes) lies in, all of one GPU: PyTorch's expandable segments and
+// windows of symmetric memory consist of many. Empty if part of it is in none.
+std::vector<PointerFacts> list_allocations(const Driver& driver, uint64_t address, uint64_t bytes) {
+  std::vector<PointerFacts> found;
+  for (uint64_t at = address; at < address + bytes;
+       at = found.back().range_start + found.back().range_bytes) {
+    PointerFacts facts;
+    const bool is_known = read_facts(driver, at, facts) && is_gpu(facts) && facts.range_bytes != 0 &&
+                          (found.empty() || (facts.device == found[0].device && facts.range_start == at));
+    if (!is_known) return {};
+    found.push_back(facts);
+  }
+  return found;
 }
 
-// The context that allocated it; memory of the virtual memory calls belongs to none, and its device's primary
-// one is used.
-cuda::CUcontext find_context(const Driver& driver, const PointerFacts& facts) {
-  if (get_config().own_gpu_context) return find_own_context(driver, facts.device);
-  if (facts.context != nullptr) return facts.context;
-  cuda::CUcontext context = nullptr;
-  return driver.cuDevicePrimaryCtxRetain(&context, facts.device) == CUDA_SUCCESS ? context : nullptr;
-}
-
-// Peers take the descriptor out of this process; it stays open until the last registration ends.
+// -1: nobody else can map it.
 int export_descriptor(const Driver& driver, uint64_t base) {
   if (driver.cuMemRetainAllocationHandle == nullptr) return -1;
   cuda::CUmemGenericAllocationHandle handle = 0;
@@ -84,28 +78,153 @@ int export_descriptor(const Driver& driver, uint64_t base) {
   return fd;
 }
 
-void publish(const Driver& driver, const PointerFacts& facts, bool is_whole, SharedGpu& shared) {
-  shared.kind = kNotExported;
-  shared.fd = -1;
-  shared.base = facts.range_start;
-  shared.bytes = facts.range_bytes;
-  cuda::CUuuid uuid{};
-  driver.cuDeviceGetUuid(&uuid, facts.device);
-  memcpy(shared.device, uuid.bytes, sizeof(shared.device));
-  cuda::CUipcMemHandle handle{};
-  if (!is_whole) {
-    // Nobody else can map it.
-  } else if (facts.is_legacy != 0 && driver.cuIpcGetMemHandle(&handle, facts.range_start) == CUDA_SUCCESS) {
-    memcpy(shared.ipc_handle, handle.reserved, sizeof(shared.ipc_handle));
-    shared.kind = kExportedAsIpc;
-  } else if (const int fd = export_descriptor(driver, facts.range_start); fd >= 0) {
-    shared.fd = fd;
-    shared.kind = kExportedAsFd;
+constexpr char kCannotMap[] =
+    "no other process can map this memory, and the copies are made by one: it was allocated by "
+    "cudaMallocAsync, or by "
+    "cuMemCreate without a shareable handle; allocate what is to be registered with cudaMalloc, "
+    "ncclMemAlloc, or "
+    "cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
+
+// How another process maps the memory: by an IPC handle, or by a descriptor for each allocation.
+class Export {
+ public:
+  Export() = default;
+  ~Export() {
+    for (const Copier::Part& part : parts_) close(part.fd);
   }
-  shared.life.fetch_add(1, std::memory_order_release);  // odd: in use
+  Export(const Export&) = delete;
+  Export& operator=(const Export&) = delete;
+
+  bool make(const Driver& driver, const std::vector<PointerFacts>& allocations);
+  bool map(Copier& copier, uint32_t device, const cuda::CUuuid& home, uint64_t bytes, uint32_t& area,
+           std::string& why) const {
+    return is_ipc_ ? copier.map_ipc(device, home, handle_, bytes, area, why)
+                   : copier.map_parts(device, home, parts_, area, why);
+  }
+  // For peers, which take a descriptor out of this process; it stays open until the last registration ends.
+  // Memory of several allocations is not offered: its owner copies it for peers.
+  void publish(SharedGpu& shared);
+
+ private:
+  bool is_ipc_ = false;
+  cuda::CUipcMemHandle handle_{};
+  std::vector<Copier::Part> parts_;
+};
+
+bool Export::make(const Driver& driver, const std::vector<PointerFacts>& allocations) {
+  const PointerFacts& first = allocations[0];
+  const WatchedCall call("exporting GPU memory (cuIpcGetMemHandle, cuMemExportToShareableHandle)");
+  const cuda::Scope scope(driver, first.context);
+  if (allocations.size() == 1 && first.is_legacy != 0) {
+    is_ipc_ = driver.cuIpcGetMemHandle(&handle_, first.range_start) == CUDA_SUCCESS;
+    return is_ipc_;
+  }
+  for (const PointerFacts& facts : allocations) {
+    const int fd = export_descriptor(driver, facts.range_start);
+    if (fd < 0) return false;
+    parts_.push_back({fd, facts.range_bytes});
+  }
+  return true;
+}
+
+void Export::publish(SharedGpu& shared) {
+  shared.kind = is_ipc_ ? kExportedAsIpc : parts_.size() == 1 ? kExportedAsFd : kNotExported;
+  shared.fd = -1;
+  memcpy(shared.ipc_handle, handle_.reserved, sizeof(shared.ipc_handle));
+  if (shared.kind != kExportedAsFd) return;
+  shared.fd = parts_[0].fd;
+  parts_.clear();
+}
+
+// Memory of the GPU whose context is current, which another process is to map: with a descriptor, as NCCL
+// allocates its buffers, or by an IPC handle. False if the driver has none.
+class Trial {
+ public:
+  explicit Trial(const Driver& driver) : driver_(driver) {}
+  ~Trial() {
+    if (handle_ != 0) driver_.cuMemRelease(handle_);
+    if (address_ != 0) driver_.cuMemFree_v2(address_);
+    if (fd_ >= 0) close(fd_);
+  }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  bool map_descriptor(cuda::CUdevice device, Copier& copier, uint32_t index, const cuda::CUuuid& home,
+                      std::string& why);
+  bool map_ipc(Copier& copier, uint32_t index, const cuda::CUuuid& home, std::string& why);
+
+ private:
+  static constexpr uint64_t kBytes = 2 << 20;
+
+  const Driver& driver_;
+  cuda::CUmemGenericAllocationHandle handle_ = 0;
+  cuda::CUdeviceptr address_ = 0;
+  int fd_ = -1;
+};
+
+bool Trial::map_descriptor(cuda::CUdevice device, Copier& copier, uint32_t index, const cuda::CUuuid& home,
+                           std::string& why) {
+  cuda::CUmemAllocationProp properties{};
+  properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device};
+  if (driver_.cuMemRetainAllocationHandle == nullptr ||
+      driver_.cuMemCreate(&handle_, kBytes, &properties, 0) != CUDA_SUCCESS ||
+      driver_.cuMemExportToShareableHandle(&fd_, handle_, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                           0) != CUDA_SUCCESS) {
+    why = "the driver exports no descriptors of GPU memory";
+    return false;
+  }
+  uint32_t area = 0;
+  if (!copier.map_parts(index, home, {{fd_, kBytes}}, area, why)) return false;
+  copier.release(area);
+  return true;
+}
+
+bool Trial::map_ipc(Copier& copier, uint32_t index, const cuda::CUuuid& home, std::string& why) {
+  cuda::CUipcMemHandle handle{};
+  if (driver_.cuMemAlloc_v2(&address_, kBytes) != CUDA_SUCCESS ||
+      driver_.cuIpcGetMemHandle(&handle, address_) != CUDA_SUCCESS) {
+    why += "; nor IPC handles";
+    return false;
+  }
+  uint32_t area = 0;
+  std::string refusal;
+  const bool is_mapped = copier.map_ipc(index, home, handle, kBytes, area, refusal);
+  if (is_mapped) copier.release(area);
+  if (!is_mapped) why += "; " + refusal;
+  return is_mapped;
+}
+
+// Empty if memory of the current GPU can be registered; nothing if no GPU is current.
+std::optional<std::string> try_gpu(Copier& copier) {
+  const Driver* const driver = cuda::find_driver();
+  cuda::CUcontext context = nullptr;
+  cuda::CUdevice device = 0;
+  cuda::CUuuid uuid{};
+  if (driver == nullptr || driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return {};
+  const WatchedCall call("a trial of GPU memory");
+  const cuda::Scope scope(*driver, nullptr);
+  if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+      driver->cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS)
+    return {};
+  uint32_t index = 0;
+  std::string why;
+  if (!copier.open_device(uuid, index, why)) return "no copier: " + why;
+  Trial trial(*driver);
+  if (trial.map_descriptor(device, copier, index, uuid, why) || trial.map_ipc(copier, index, uuid, why))
+    return "";
+  return "no other process can map memory of this GPU, and the copies are made by one: " + why;
 }
 
 }  // namespace
+
+const char* GpuMemory::explain_refusal() {
+  if (!get_config().gpu) return "SOFTVERBS_GPU=0";
+  std::lock_guard lock(trial_mutex_);
+  if (!trial_) trial_ = try_gpu(Process::get()->copier);
+  return trial_ && !trial_->empty() ? trial_->c_str() : nullptr;
+}
 
 bool GpuMemory::owns(uint64_t address) {
   const Driver* driver = get_config().gpu ? cuda::find_driver() : nullptr;
@@ -113,47 +232,51 @@ bool GpuMemory::owns(uint64_t address) {
   return driver != nullptr && read_facts(*driver, address, facts) && is_gpu(facts);
 }
 
+// Each reason once: an application may try again and again.
+int GpuMemory::refuse(const std::string& why) {
+  if (refusals_.insert(why).second) warn("GPU memory cannot be registered: %s", why.c_str());
+  return EOPNOTSUPP;
+}
+
 int GpuMemory::attach(uint64_t address, uint64_t bytes, uint32_t& gpu) {
   const Driver& driver = *cuda::find_driver();
-  PointerFacts facts;
-  if (!read_facts(driver, address, facts) || !is_gpu(facts)) return EFAULT;
-  // What spans several mappings has no handle of its own: it is offered by its address only.
-  const bool is_whole =
-      address >= facts.range_start && address + bytes <= facts.range_start + facts.range_bytes;
-  if (!is_whole) {
-    facts.range_start = address;
-    facts.range_bytes = bytes;
-  }
+  Process& process = *Process::get();
+  const std::vector<PointerFacts> allocations = list_allocations(driver, address, bytes);
+  if (allocations.empty()) return EFAULT;
+  GpuAllocation allocation{allocations[0].range_start, 0, 1, 0, 0};
+  for (const PointerFacts& facts : allocations) allocation.bytes += facts.range_bytes;
+
   std::lock_guard lock(mutex_);
-  for (uint32_t i = 0; i < high_water_; ++i) {
+  uint32_t index = kGpuCount;
+  for (uint32_t i = 0; i < std::min(high_water_ + 1, kGpuCount); ++i) {
     GpuAllocation& known = allocations_[i];
-    if (known.users == 0 || known.base != facts.range_start || known.bytes != facts.range_bytes) continue;
+    if (known.users == 0) index = std::min(index, i);
+    if (known.users == 0 || known.base != allocation.base || known.bytes != allocation.bytes) continue;
     ++known.users;
     gpu = i + 1;
     return 0;
   }
-  GpuAllocation allocation{facts.range_start, facts.range_bytes, find_context(driver, facts), 1};
-  if (allocation.context == nullptr) return EFAULT;
-  if (const int error = add(allocation, gpu); error != 0) return error;
-  const cuda::Scope scope(driver, allocation.context);
-  SharedGpu& shared = Process::get()->segment().gpu(gpu - 1);
-  auto known = std::find(contexts_.begin(), contexts_.end(), allocation.context);
-  if (known == contexts_.end()) known = contexts_.insert(known, allocation.context);
-  shared.context = static_cast<uint32_t>(known - contexts_.begin());
-  publish(driver, facts, is_whole, shared);
-  return 0;
-}
+  if (index == kGpuCount) return ENOMEM;
+  SharedGpu& shared = process.segment().gpu(index);
+  if (const int error = process.segment().commit(shared); error != 0) return error;
 
-int GpuMemory::add(const GpuAllocation& allocation, uint32_t& gpu) {
-  const auto free_one = std::find_if(allocations_.begin(), allocations_.end(),
-                                     [](const GpuAllocation& known) { return known.users == 0; });
-  if (free_one == allocations_.end()) return ENOMEM;
-  const uint32_t index = static_cast<uint32_t>(free_one - allocations_.begin());
-  Segment& segment = Process::get()->segment();
-  if (const int error = segment.commit(segment.gpu(index)); error != 0) return error;
-  *free_one = allocation;
+  cuda::CUuuid uuid{};
+  if (driver.cuDeviceGetUuid(&uuid, allocations[0].device) != CUDA_SUCCESS) return EFAULT;
+  Export exported;
+  std::string why;
+  if (!process.copier.open_device(uuid, allocation.device, why)) return refuse("no copier: " + why);
+  if (!exported.make(driver, allocations)) return refuse(kCannotMap);
+  if (!exported.map(process.copier, allocation.device, uuid, allocation.bytes, allocation.area, why))
+    return refuse("the copier cannot map it: " + why);
+  exported.publish(shared);
+  shared.device_index = allocation.device;
+  shared.base = allocation.base;
+  shared.bytes = allocation.bytes;
+  memcpy(shared.device, uuid.bytes, sizeof(shared.device));
+  allocations_[index] = allocation;
   high_water_ = std::max(high_water_, index + 1);
   is_any_registered_.store(true, std::memory_order_relaxed);
+  shared.life.fetch_add(1, std::memory_order_release);  // odd: in use
   gpu = index + 1;
   return 0;
 }
@@ -166,6 +289,12 @@ void GpuMemory::detach(uint32_t gpu) {
   shared.life.fetch_add(1, std::memory_order_release);
   if (shared.fd >= 0) close(shared.fd);
   shared.fd = -1;
+  Process::get()->copier.release(allocation.area);
 }
 
 }  // namespace verbena::softverbs
+
+SOFTVERBS_API const char* softverbs_explain_no_gpu() {
+  auto* const process = verbena::softverbs::Process::get();
+  return process == nullptr ? nullptr : process->gpu_memory.explain_refusal();
+}

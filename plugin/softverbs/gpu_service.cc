@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -47,8 +46,8 @@ void wait_for_doorbell(std::atomic<uint32_t>& doorbell, uint32_t seen, uint64_t 
 // The owner's thread.
 class GpuService {
  public:
-  GpuService(Process& process, cuda::CUcontext context)
-      : process_(process), table_(process.segment().gpu_service()), words_(*cuda::find_driver(), context) {}
+  explicit GpuService(Process& process)
+      : process_(process), table_(process.segment().gpu_service()), words_(process) {}
   void work();
 
  private:
@@ -74,10 +73,9 @@ class GpuService {
   uint32_t get_life(uint32_t gpu) const {
     return process_.segment().gpu(gpu - 1).life.load(std::memory_order_acquire);
   }
-  GpuLane* enter_lane(uint64_t address, uint64_t bytes, uint32_t gpu);
+  GpuLane* find_lane(uint64_t address, uint64_t bytes, uint32_t gpu, AreaAddress& place);
   bool start_copy(GpuRequest& request, uint32_t claimer);
   bool start_change(GpuRequest& request);
-  void pin(const CopyJob& job, Peer& peer);
   bool start_ready();
   void finish_active();
   bool is_over(Active& active);
@@ -90,7 +88,6 @@ class GpuService {
   Process& process_;
   GpuServiceTable& table_;
   std::vector<Active> active_;
-  std::set<std::pair<Peer*, uint64_t>> pinned_;  // staging blocks that CUDA knows
   GpuWords words_;
 };
 
@@ -160,32 +157,31 @@ GpuService::CopyJob::CopyJob(const GpuRequest& request) {
   is_write = asked.kind == kGpuWrite;
 }
 
-// nullptr unless all of it is registered. Afterwards its context is current.
-GpuLane* GpuService::enter_lane(uint64_t address, uint64_t bytes, uint32_t gpu) {
+// nullptr unless all of it is registered.
+GpuLane* GpuService::find_lane(uint64_t address, uint64_t bytes, uint32_t gpu, AreaAddress& place) {
   if (gpu == 0 || gpu > kGpuCount) return nullptr;
   if (get_life(gpu) % 2 == 0) return nullptr;  // not in use
   const GpuAllocation& allocation = process_.gpu_memory.get(gpu);
   const bool is_inside = address >= allocation.base && bytes <= allocation.bytes &&
                          address - allocation.base <= allocation.bytes - bytes;
-  GpuLane* lane = is_inside ? process_.service_lanes.find(allocation.context) : nullptr;
-  const cuda::Use use;
-  if (lane == nullptr || !use) return nullptr;
-  cuda::enter(*cuda::find_driver(), allocation.context);
-  return lane;
+  place = {allocation.area, address - allocation.base};
+  return is_inside ? process_.service_lanes.find(allocation.device) : nullptr;
 }
 
 bool GpuService::start_copy(GpuRequest& request, uint32_t claimer) {
   Peer* const peer = process_.find_peer(make_qp_number(claimer >> 12, 0));
   const CopyJob job(request);
-  GpuLane* lane = job.is_staged() ? enter_lane(job.address, job.bytes, job.gpu) : nullptr;
+  AreaAddress place, stage{0, job.stage};
+  GpuLane* lane = job.is_staged() ? find_lane(job.address, job.bytes, job.gpu, place) : nullptr;
   if (peer == nullptr || lane == nullptr) return false;
-  pin(job, *peer);
-  const uint64_t stage = reinterpret_cast<uint64_t>(peer->segment->at<uint8_t>(job.stage));
+  if (!process_.imports.find_segment(process_.copier, *peer, job.stage_block, job.stage_block_bytes,
+                                     stage.area))
+    return false;
   const uint64_t first = lane->ticket();
   if (job.is_write) {
-    lane->copy({job.address, stage, job.bytes, job.stage});
+    lane->copy({place, stage, job.bytes, job.stage});
   } else {
-    lane->copy({stage, job.address, job.bytes, job.stage});
+    lane->copy({stage, place, job.bytes, job.stage});
   }
   active_.push_back({&request, lane, first, lane->ticket()});
   return true;
@@ -196,20 +192,13 @@ bool GpuService::start_change(GpuRequest& request) {
   const WordChange change{asked.address, asked.gpu, asked.kind == kGpuSwap, asked.operand, asked.swap};
   if (change.address % sizeof(uint64_t) != 0) return false;
   const uint32_t life = get_life(change.gpu);
-  GpuLane* lane = enter_lane(change.address, sizeof(uint64_t), change.gpu);
+  AreaAddress place;
+  GpuLane* lane = find_lane(change.address, sizeof(uint64_t), change.gpu, place);
   if (lane == nullptr) return false;
   const uint64_t now_ns = read_clock_ns();
-  active_.push_back({&request, lane, 0, 0, &words_.enter(change.address, *lane), change, life, now_ns,
+  active_.push_back({&request, lane, 0, 0, &words_.enter(change.address, place, *lane), change, life, now_ns,
                      now_ns + kOrphanCheckNs});
   return true;
-}
-
-// Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
-void GpuService::pin(const CopyJob& job, Peer& peer) {
-  const cuda::Use use;
-  if (!use || peer.is_self || !pinned_.insert({&peer, job.stage_block}).second) return;
-  cuda::find_driver()->cuMemHostRegister_v2(peer.segment->at<uint8_t>(job.stage_block), job.stage_block_bytes,
-                                            cuda::CU_MEMHOSTREGISTER_PORTABLE);
 }
 
 void GpuService::finish_active() {
@@ -263,19 +252,20 @@ bool GpuService::change_word(Active& active) {
   const volatile GpuRequest& asked = *active.request;
   const uint64_t address = asked.carried_address;
   const uint32_t count = asked.carried_words, gpu = asked.carried_gpu;
+  AreaAddress place;
   const bool may_carry = count <= kCarriedWords && address % sizeof(uint64_t) == 0 &&
-                         enter_lane(address, count * sizeof(uint64_t), gpu) == active.lane;
+                         find_lane(address, count * sizeof(uint64_t), gpu, place) == active.lane;
   if (count != 0 && !may_carry) return false;
-  std::array<WordStore, GpuWords::kStoresOfAChange> stores{};
+  std::array<WordStore, 1 + kCarriedWords> stores{};
+  static_assert(stores.size() <= GpuLane::kMostStores);
   size_t stored = 0;
   for (; stored < count; ++stored)
-    stores[stored] = {address + stored * sizeof(uint64_t), asked.carried[stored]};
+    stores[stored] = {place + stored * sizeof(uint64_t), asked.carried[stored]};
   GpuWord& word = *active.word;
   const uint64_t before = std::exchange(word.value, active.change.apply_to(word.value));
-  if (word.value != before) stores[stored++] = {word.address, word.value};
+  if (word.value != before) stores[stored++] = {word.place, word.value};
   active.first = active.lane->ticket();
-  words_.store(*active.lane, std::span(stores).first(stored),
-               static_cast<uint32_t>(active.request - table_.requests));
+  if (stored != 0) active.lane->store_words(std::span(stores).first(stored));
   active.last = active.lane->ticket();
   active.request->before = before;
   return true;
@@ -300,12 +290,12 @@ void GpuService::free_orphans() {
 
 }  // namespace
 
-bool start_gpu_service(cuda::CUcontext context) {
+bool start_gpu_service(uint32_t device) {
   Process& process = *Process::get();
   if (process.segment().commit(process.segment().gpu_service()) != 0) return false;
-  if (!process.service_lanes.prepare(*cuda::find_driver(), context)) return false;
-  std::call_once(process.gpu_service_once, [&process, context] {
-    auto* service = new GpuService(process, context);
+  if (!process.service_lanes.prepare(process.copier, device)) return false;
+  std::call_once(process.gpu_service_once, [&process] {
+    auto* service = new GpuService(process);
     start_own_thread([service] { service->work(); });
   });
   return true;

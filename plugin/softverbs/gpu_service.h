@@ -10,8 +10,8 @@ namespace verbena::softverbs {
 // staging blocks, which both processes see in the peer's segment. And it makes all atomic changes of words,
 // whoever may map them: so they are atomic among each other, and no process waits for another's turn.
 
-// Owner: prepares to serve requests for memory of a context. False when CUDA or the kernel refuses.
-bool start_gpu_service(cuda::CUcontext context);
+// Owner: prepares to serve requests for memory of a device. False when the copier or the kernel refuses.
+bool start_gpu_service(uint32_t device);
 
 // Peer: one request. False while all are in use.
 struct StagedCopy {
@@ -40,7 +40,7 @@ struct WordChange {
 // The owner prepares at once, and changes the word once the gate is open. What was withdrawn before it was
 // open does not happen, and fails.
 bool submit(Peer& owner, const WordChange& change, uint32_t& request);
-// Words of the same context that are stored before the change.
+// Words of the same device that are stored before the change.
 struct CarriedWords {
   uint64_t address = 0;  // aligned
   uint32_t gpu = 0;

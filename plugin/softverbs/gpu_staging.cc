@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "softverbs/gpu_copy.h"
-#include "softverbs/gpu_import.h"
 #include "softverbs/gpu_service.h"
 #include "softverbs/queue_pair.h"
 
@@ -37,7 +35,7 @@ class StagedTransfer {
   void move_local(const iovec& piece, uint32_t gpu, uint8_t* stage, Flow flow);
   void move_remote(const iovec& piece, uint32_t gpu, Stage& stage, uint64_t stage_offset, Flow flow);
   void move_remote_host(const iovec& piece, uint8_t* stage, Flow flow);
-  void use_lane(uint64_t outside, uint8_t* stage, uint64_t bytes, Flow flow);
+  void use_lane(const AreaAddress& outside, uint8_t* stage, uint64_t bytes, Flow flow);
   bool is_settled(Stage& stage);
   void advance(uint32_t index);
   void fail(Outcome outcome);
@@ -143,19 +141,22 @@ void StagedTransfer::move(Side side, Flow flow, uint32_t index) {
   stage.last = lane_ != nullptr ? lane_->ticket() : 0;
 }
 
-void StagedTransfer::use_lane(uint64_t outside, uint8_t* stage, uint64_t bytes, Flow flow) {
-  const uint64_t inside = reinterpret_cast<uint64_t>(stage);
+void StagedTransfer::use_lane(const AreaAddress& outside, uint8_t* stage, uint64_t bytes, Flow flow) {
+  const AreaAddress inside = address_segment(stage);
   // No two are joined: each origin is a place of its own.
   if (flow == Flow::kIntoStage) {
-    lane_->copy({inside, outside, bytes, inside});
+    lane_->copy({inside, outside, bytes, inside.offset});
   } else {
-    lane_->copy({outside, inside, bytes, inside});
+    lane_->copy({outside, inside, bytes, inside.offset});
   }
 }
 
 void StagedTransfer::move_local(const iovec& piece, uint32_t gpu, uint8_t* stage, Flow flow) {
   if (gpu != 0) {
-    use_lane(reinterpret_cast<uint64_t>(piece.iov_base), stage, piece.iov_len, flow);
+    AreaAddress here;
+    if (!address_own(*lane_, reinterpret_cast<uint64_t>(piece.iov_base), gpu, here))
+      return fail({Step::kFail, IBV_WC_GENERAL_ERR});
+    use_lane(here, stage, piece.iov_len, flow);
   } else if (flow == Flow::kIntoStage) {
     memcpy(stage, piece.iov_base, piece.iov_len);
   } else {
@@ -168,9 +169,8 @@ void StagedTransfer::move_remote(const iovec& piece, uint32_t gpu, Stage& stage,
   const uint64_t there = reinterpret_cast<uint64_t>(piece.iov_base);
   uint8_t* at = Process::get()->segment().at<uint8_t>(stage_offset);
   if (gpu == 0) return move_remote_host(piece, at, flow);
-  if (const uint64_t here = address_remote(op_, lane_, there, gpu); here != 0) {
-    return use_lane(here, at, piece.iov_len, flow);
-  }
+  AreaAddress here;
+  if (address_remote(op_, lane_, there, gpu, here)) return use_lane(here, at, piece.iov_len, flow);
   StagedCopy copy{there,        piece.iov_len,   gpu,          flow == Flow::kOutOfStage,
                   stage_offset, block_.offset(), kStagingBytes};
   uint32_t request = 0;
@@ -201,12 +201,11 @@ bool StagingBlock::open() {
   return allocate();
 }
 
-void StagingBlock::pin(const cuda::Driver& driver, cuda::CUcontext context) {
+void StagingBlock::pin(Copier& copier) {
   const std::lock_guard lock(mutex_);
   if (is_pinned_ || !allocate()) return;
-  const cuda::Scope scope(driver, context);
-  // Refused, it stays pageable: slower, not wrong.
-  driver.cuMemHostRegister_v2(stage(0), kStagingBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
+  std::string why;  // refused, it stays pageable: slower, not wrong
+  copier.pin(copier::kOwnSegment, offset_, kStagingBytes, why);
   is_pinned_ = true;
 }
 
@@ -226,20 +225,16 @@ uint64_t* StagingBlock::take_words() {
   return words;
 }
 
-void DatagramStages::pin(const cuda::Driver& driver, cuda::CUcontext context) {
+void DatagramStages::pin(Copier& copier) {
   const std::lock_guard lock(mutex_);
   if (is_pinned_) return;
   is_pinned_ = true;
-  // As long as the process: CUDA may end before or behind us.
-  void* const memory = aligned_alloc(4096, kParts * kPartBytes);
-  if (memory == nullptr) return;
-  const cuda::Scope scope(driver, context);
-  if (driver.cuMemHostRegister_v2(memory, kParts * kPartBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE) !=
-      cuda::CUDA_SUCCESS) {
-    free(memory);
-    return;
-  }
-  for (size_t i = 0; i < kParts; ++i) free_.push_back(static_cast<uint8_t*>(memory) + i * kPartBytes);
+  Process& process = *Process::get();
+  const uint64_t offset = process.arena().allocate(kParts * kPartBytes);
+  if (offset == 0) return;
+  std::string why;
+  copier.pin(copier::kOwnSegment, offset, kParts * kPartBytes, why);
+  for (size_t i = 0; i < kParts; ++i) free_.push_back(process.segment().at<uint8_t>(offset + i * kPartBytes));
 }
 
 uint8_t* DatagramStages::take() {
@@ -258,9 +253,9 @@ void DatagramStages::give_back(uint8_t* part) {
 Outcome copy_staged(Operation& op, const std::function<void()>& once_begun) {
   StagingBlock& block = Process::get()->staging[op.qp->device];
   if (!block.open()) return {Step::kFail, IBV_WC_GENERAL_ERR};
-  get_gpu_imports().begin_use();
+  Process::get()->imports.begin_use();
   const Outcome outcome = StagedTransfer(op, block).run(once_begun);
-  get_gpu_imports().end_use();
+  Process::get()->imports.end_use();
   return outcome;
 }
 
@@ -275,8 +270,11 @@ bool read_local(const Operation& op, uint8_t* to) {
     if (op.local.gpus[i] == 0) {
       memcpy(to + done, piece.iov_base, piece.iov_len);
     } else {
-      const uint64_t stage = reinterpret_cast<uint64_t>(block.stage(0)) + done;
-      lane->copy({stage, reinterpret_cast<uint64_t>(piece.iov_base), piece.iov_len, stage});
+      AreaAddress here;
+      if (!address_own(*lane, reinterpret_cast<uint64_t>(piece.iov_base), op.local.gpus[i], here))
+        return false;
+      const AreaAddress stage = address_segment(block.stage(0) + done);
+      lane->copy({stage, here, piece.iov_len, stage.offset});
     }
     done += piece.iov_len;
   }

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "softverbs/cuda_driver.h"
+#include "softverbs/copier.h"
 
 namespace verbena::softverbs {
 
@@ -21,8 +21,8 @@ class StagingBlock {
  public:
   // Allocates the block at the first call. False when there is no memory.
   bool open();
-  // Tells CUDA about it, so that copies are asynchronous. The first context's call counts for all.
-  void pin(const cuda::Driver& driver, cuda::CUcontext context);
+  // Tells CUDA about it, so that copies are asynchronous.
+  void pin(Copier& copier);
 
   uint64_t offset() const { return offset_; }  // in the segment
   uint64_t stage_offset(uint32_t stage) const { return offset_ + stage * kStageBytes; }
@@ -48,7 +48,7 @@ class DatagramStages {
   static constexpr uint64_t kPartBytes = 512 << 10;
 
   // Allocates and pins it, at the first call. Where blocking is allowed: callers that register memory.
-  void pin(const cuda::Driver& driver, cuda::CUcontext context);
+  void pin(Copier& copier);
   // nullptr: there is none, or none left.
   uint8_t* take();
   void give_back(uint8_t* part);

@@ -34,18 +34,16 @@ bool can_read(uint64_t address) {
 int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32_t& gpu) {
   Process& process = *Process::get();
   if (const int error = process.gpu_memory.attach(address, length, gpu); error != 0) return error;
-  const cuda::Driver& driver = *cuda::find_driver();
-  const cuda::CUcontext cuda_context = process.gpu_memory.get(gpu).context;
+  const uint32_t device = process.gpu_memory.get(gpu).device;
   const uint32_t rail = context.device->index;
-  const bool is_ready = process.lanes[rail].prepare(driver, cuda_context) &&
-                        start_gpu_service(cuda_context) &&
-                        (process.wire == nullptr || process.wire->prepare_gpu(rail, cuda_context));
+  const bool is_ready = process.lanes[rail].prepare(process.copier, device) && start_gpu_service(device) &&
+                        (process.wire == nullptr || process.wire->prepare_gpu(rail, device));
   if (!is_ready) {
     process.gpu_memory.detach(gpu);
     return ENOMEM;
   }
-  process.staging[rail].pin(driver, cuda_context);
-  process.datagram_stages[rail].pin(driver, cuda_context);
+  process.staging[rail].pin(process.copier);
+  process.datagram_stages[rail].pin(process.copier);
   return 0;
 }
 

@@ -31,7 +31,6 @@ std::atomic<Process*> process_instance{nullptr};
 void forget_process() {
   process_instance.store(nullptr);
   new (&process_mutex) std::mutex;
-  cuda::Use::forget_all();
   wire::close_in_child();
 }
 

@@ -7,9 +7,11 @@
 #include <mutex>
 
 #include "softverbs/config.h"
+#include "softverbs/copier.h"
 #include "softverbs/directory.h"
 #include "softverbs/faults/rails.h"
 #include "softverbs/faults/schedule.h"
+#include "softverbs/gpu_import.h"
 #include "softverbs/gpu_lane.h"
 #include "softverbs/gpu_memory.h"
 #include "softverbs/gpu_staging.h"
@@ -67,7 +69,9 @@ class Process {
   IndexPool mrs{1, kMrCount}, qps{kFirstQpIndex, kQpCount}, cqs{0, kCqCount}, srqs{0, kSrqCount},
       contexts{0, kContextCount};
   std::atomic<uint32_t> next_pd{1};
+  Copier copier;
   GpuMemory gpu_memory;
+  GpuImports imports;
   std::once_flag gpu_service_once;
   GpuLanes service_lanes;
   // By rail.

@@ -8,7 +8,6 @@
 #include <cstdio>
 
 #include "softverbs/clock.h"
-#include "softverbs/gpu_import.h"
 #include "softverbs/own_thread.h"
 #include "softverbs/queue_pair.h"
 
@@ -92,7 +91,8 @@ void RailWorker::rest(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const uint64_t end_ns = read_clock_ns() + get_config().worker_spin_ns;
   while (additions_.load(std::memory_order_relaxed) == seen && read_clock_ns() < end_ns) pause_briefly();
-  const bool has_imports = additions_.load() == seen && get_gpu_imports().drop_stale();
+  const bool has_imports =
+      additions_.load() == seen && Process::get()->imports.drop_stale(Process::get()->copier);
   lock.lock();
   if (!entries_.empty() || !chores_.empty()) return;
   if (has_imports) {

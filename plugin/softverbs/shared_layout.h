@@ -226,7 +226,7 @@ struct alignas(64) SharedGpu {
   std::atomic<uint32_t> life;  // even: free. Another value is another allocation.
   uint32_t kind;               // GpuExport
   int32_t fd;
-  uint32_t context;  // of the owner's CUDA contexts; only to be compared
+  uint32_t device_index;  // of the owner's copier; only to be compared
   uint64_t base;
   uint64_t bytes;
   uint8_t device[16];  // its UUID

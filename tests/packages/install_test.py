@@ -2,6 +2,7 @@
 
 usage: install_test.py BUILD [TEST...]
 """
+import os
 import pathlib
 import re
 import shutil
@@ -39,8 +40,9 @@ class InstallTest(unittest.TestCase):
 
     def test_names_that_others_open(self):
         for name in ("libnccl-net.so", "libnccl-net-verbena.so", "libverbena.so", "softverbs/libibverbs.so.1",
-                     "softverbs/libibverbs.so", "softverbs/tuning.json"):
+                     "softverbs/libibverbs.so", "softverbs/tuning.json", "softverbs/softverbs-copier"):
             self.assertTrue((self.libraries / name).exists(), name)
+        self.assertTrue(os.access(self.libraries / "softverbs/softverbs-copier", os.X_OK))
         self.assertTrue((self.libraries / "libnccl-net.so").samefile(self.libraries / "libnccl-net-verbena.so"))
         self.assertEqual((self.libraries / "libverbena.so").resolve().name, f"libverbena.so.{VERSION}")
         bitcode = {path.name for path in (BUILD / "lib/bitcode").glob("*.bc")}

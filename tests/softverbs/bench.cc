@@ -16,8 +16,9 @@
 #undef ibv_reg_mr
 
 // softverbs-bench: what the device costs above the kernel's own copy between two processes, both measured in
-// one run. softverbs-bench --gpu FROM TO: bandwidth between two GPUs' memory, of two processes.
-// softverbs-bench --wire [FROM TO]: over TCP between two addresses of this host.
+// one run. softverbs-bench --gpu FROM TO [--busy]: messages between two GPUs' memory, of two processes; with
+// --busy a kernel of each process waits on its GPU meanwhile, as NCCL's do. Ends with what the copier has
+// measured and chosen. softverbs-bench --wire [FROM TO]: over TCP between two addresses of this host.
 namespace verbena::softverbs_test {
 namespace {
 
@@ -52,10 +53,10 @@ struct End {
 
   volatile uint64_t* word(size_t bytes) { return reinterpret_cast<uint64_t*>(memory.address() + bytes - 8); }
 
-  void post_write(size_t offset, size_t bytes, unsigned flags) {
+  void post_write(size_t offset, size_t bytes, unsigned flags, ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE) {
     ibv_sge sge{memory.address() + offset, static_cast<uint32_t>(bytes), mr->lkey};
     ibv_send_wr request{}, *bad = nullptr;
-    request.opcode = IBV_WR_RDMA_WRITE;
+    request.opcode = opcode;
     request.send_flags = flags;
     request.sg_list = &sge;
     request.num_sge = 1;
@@ -65,6 +66,18 @@ struct End {
   }
   void wait_write() {
     ibv_wc wc{};
+    wait(wc);
+  }
+  void post_receive() {
+    ibv_recv_wr request{}, *bad = nullptr;
+    if (ibv_post_recv(pair.qp, &request, &bad) != 0) abort();
+  }
+  // A message and its notice; the completion of the write may come before the other's notice or behind it.
+  void wait_notice() {
+    ibv_wc wc{};
+    while (wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM) wait(wc);
+  }
+  void wait(ibv_wc& wc) {
     while (ibv_poll_cq(node.cq, 1, &wc) == 0) {
     }
     if (wc.status != IBV_WC_SUCCESS) abort();
@@ -173,31 +186,94 @@ void measure_gpu(End& end) {
     std::vector<double> single_us;
     for (int trial = 0; trial < kTrials; ++trial) {
       rates.push_back(stream(end, bytes, false));
-      const auto start = Clock::now();
-      end.post_write(0, bytes, IBV_SEND_SIGNALED);
-      end.wait_write();
-      single_us.push_back(count_us_since(start));
+      for (int i = 0; i < 20; ++i) {
+        const auto start = Clock::now();
+        end.post_write(0, bytes, IBV_SEND_SIGNALED);
+        end.wait_write();
+        single_us.push_back(count_us_since(start));
+      }
     }
     printf("gpu        %8zu B  %8.1f MB/s  one alone %8.2f us\n", bytes, get_median(rates),
            get_median(single_us));
+    fflush(stdout);
+    tell(end.socket, true);  // the other waits on
   }
 }
 
-int run(std::optional<int> from, std::optional<int> to) {
-  Child child([to](int socket) {
-    if (to) count_gpus();
+// Both ends take turns with a message and its notice. Half of a turn, the median and the time that one in ten
+// exceeds.
+void play_gpu_turns(End& end, bool is_first) {
+  constexpr int kWarm = 20, kGpuTurns = 300;
+  for (const size_t bytes : {8, 64, 512, 1024, 4096, 8192, 16384, 32768, 65536, 262144, 1048576}) {
+    std::vector<double> half_turns_us;
+    for (int turn = 0; turn < kWarm + kGpuTurns; ++turn) {
+      end.post_receive();
+      tell(end.socket, true);
+      hear<bool>(end.socket);
+      const auto start = Clock::now();
+      if (!is_first) end.wait_notice();
+      end.post_write(0, bytes, turn % 16 == 0 ? IBV_SEND_SIGNALED : 0, IBV_WR_RDMA_WRITE_WITH_IMM);
+      if (is_first) end.wait_notice();
+      if (turn >= kWarm) half_turns_us.push_back(count_us_since(start) / 2);
+    }
+    if (!is_first) continue;
+    std::sort(half_turns_us.begin(), half_turns_us.end());
+    printf("turn       %8zu B  %8.2f us    one in ten over %8.2f us\n", bytes,
+           half_turns_us[half_turns_us.size() / 2], half_turns_us[half_turns_us.size() * 9 / 10]);
+    fflush(stdout);
+  }
+}
+
+// A kernel that waits on this end's GPU until its word is written.
+class BusyGpu {
+ public:
+  BusyGpu(int gpu, bool is_busy) : memory_(Kind::kDevice, gpu, 4096), is_busy_(is_busy) {
+    memory_.clear();
+    if (is_busy && !spin_until(gpu, memory_.address())) abort();
+  }
+  ~BusyGpu() {
+    memory_.fill(1);
+    while (is_busy_ && is_spinning()) usleep(100);
+  }
+  BusyGpu(const BusyGpu&) = delete;
+  BusyGpu& operator=(const BusyGpu&) = delete;
+
+ private:
+  TestMemory memory_;
+  bool is_busy_;
+};
+
+int run_gpus(int from, int to, bool is_busy) {
+  Child child([=](int socket) {
+    count_gpus();
     End end(socket, to);
-    if (!to) measure_latency(end, false);
+    const BusyGpu gpu(to, is_busy);
+    play_gpu_turns(end, false);
+    while (hear<bool>(socket)) {
+    }
+  });
+  count_gpus();
+  End end(child.socket(), from);
+  {
+    const BusyGpu gpu(from, is_busy);
+    play_gpu_turns(end, true);
+    measure_gpu(end);
+  }
+  printf("%s", describe_copier().c_str());
+  tell(child.socket(), false);
+  child.join();
+  return 0;
+}
+
+int run() {
+  Child child([](int socket) {
+    End end(socket, {});
+    measure_latency(end, false);
     hear<bool>(socket);
   });
-  if (from) count_gpus();
-  End end(child.socket(), from);
-  if (from) {
-    measure_gpu(end);
-  } else {
-    measure_latency(end, true);
-    measure_bandwidth(end);
-  }
+  End end(child.socket(), {});
+  measure_latency(end, true);
+  measure_bandwidth(end);
   tell(child.socket(), true);
   child.join();
   return 0;
@@ -208,15 +284,16 @@ int run(std::optional<int> from, std::optional<int> to) {
 
 int main(int argument_count, char** arguments) {
   setenv("SOFTVERBS_JOB", ("bench-" + std::to_string(getpid())).c_str(), 0);
-  if (argument_count == 4 && std::string(arguments[1]) == "--gpu") {
-    return verbena::softverbs_test::run(atoi(arguments[2]), atoi(arguments[3]));
+  if ((argument_count == 4 || argument_count == 5) && std::string(arguments[1]) == "--gpu") {
+    const bool is_busy = argument_count == 5 && std::string(arguments[4]) == "--busy";
+    return verbena::softverbs_test::run_gpus(atoi(arguments[2]), atoi(arguments[3]), is_busy);
   }
   if (argument_count >= 2 && argument_count <= 4 && std::string(arguments[1]) == "--wire") {
     const bool has_addresses = argument_count == 4;
     return verbena::softverbs_test::measure_wire(has_addresses ? arguments[2] : "127.0.0.1",
                                                  has_addresses ? arguments[3] : "127.0.0.2");
   }
-  if (argument_count == 1) return verbena::softverbs_test::run({}, {});
-  fprintf(stderr, "usage: softverbs-bench [--gpu FROM TO | --wire [ADDRESS ADDRESS]]\n");
+  if (argument_count == 1) return verbena::softverbs_test::run();
+  fprintf(stderr, "usage: softverbs-bench [--gpu FROM TO [--busy] | --wire [ADDRESS ADDRESS]]\n");
   return 2;
 }

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -23,7 +25,6 @@ using namespace fake_cuda;
 namespace {
 
 constexpr size_t kGrainBytes = 2 << 20;
-constexpr int kGpus = 2;
 
 // What all handles of a multicast object know: who has joined, and who has bound memory where.
 struct Multicast {
@@ -52,10 +53,6 @@ struct Range {
   Handle* handle = nullptr;  // of what is mapped there
 };
 
-struct Context {
-  int gpu;
-};
-
 std::mutex mutex;
 bool has_multicast = false;  // see fake_offer_multicast()
 std::string refused_call;    // see fake_refuse_multicast()
@@ -64,7 +61,7 @@ std::map<ino_t, Multicast> multicasts;
 bool is_open = false;             // GPU memory does not fault: see fake_open_memory()
 std::map<Pointer, Range> ranges;  // by start
 std::map<uint64_t, size_t> host_ranges;
-Context contexts[kGpus] = {{0}, {1}};
+Context contexts[kGpus] = {{0}, {1}};  // the primary ones
 thread_local Context* current = nullptr;
 thread_local std::vector<Context*> pushed;
 
@@ -144,8 +141,8 @@ bool is_complete(const Handle& handle) {
          __builtin_popcount(object->second.joined) == static_cast<int>(object->second.gpus);
 }
 
-// What cuIpcGetMemHandle puts into its 64 bytes.
-struct Ipc {
+// What cuIpcGetMemHandle puts into its 64 bytes, which need no alignment.
+struct __attribute__((packed)) Ipc {
   int pid, fd, gpu;
   size_t bytes;
 };
@@ -162,9 +159,10 @@ struct AllocationProperties {
 
 namespace fake_cuda {
 
-uint8_t* resolve(Pointer address, size_t bytes) {
+uint8_t* resolve(Pointer address, size_t bytes, int* gpu) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
+  if (gpu != nullptr) *gpu = range == nullptr ? kHost : range->gpu;
   if (range == nullptr) return reinterpret_cast<uint8_t*>(address);  // the host's
   if (current == nullptr || (range->access >> current->gpu & 1) == 0 ||
       address + bytes > start + range->bytes)
@@ -172,8 +170,14 @@ uint8_t* resolve(Pointer address, size_t bytes) {
   return range->alias + (address - start);
 }
 
-bool has_context() {
-  return current != nullptr;
+size_t measure_span(Pointer address, size_t bytes) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  return range == nullptr ? bytes : std::min(bytes, static_cast<size_t>(start + range->bytes - address));
+}
+
+Context* get_context() {
+  return current;
 }
 
 bool offers_multicast() {
@@ -196,6 +200,13 @@ API cuDeviceGetCount(int* count) {
 }
 API cuDevicePrimaryCtxRetain(Context** context, int gpu) {
   *context = &contexts[gpu];
+  return kSuccess;
+}
+API cuCtxCreate_v2(Context** context, unsigned, int gpu) {
+  *context = current = new Context{gpu};
+  return kSuccess;
+}
+API cuCtxDestroy_v2(Context*) {
   return kSuccess;
 }
 API cuCtxSetCurrent(Context* context) {
@@ -288,7 +299,21 @@ API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
                                                                                 : kAlreadyRegistered;
 }
 
+API cuMemHostUnregister(void* address) {
+  std::lock_guard lock(mutex);
+  return host_ranges.erase(reinterpret_cast<uint64_t>(address)) == 1 ? kSuccess : kInvalidValue;
+}
+
+// FAKE_CUDA_NO_SHARING: no process maps memory of another, as in some containers, and of some instances of a
+// GPU.
+namespace {
+bool shares_memory() {
+  static const bool shares = getenv("FAKE_CUDA_NO_SHARING") == nullptr;
+  return shares;
+}
+}  // namespace
 API cuIpcGetMemHandle(Ipc* handle, Pointer address) {
+  const DriverLock driver;
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
   if (range == nullptr || !range->is_legacy) return kInvalidValue;
@@ -302,6 +327,7 @@ API cuIpcOpenMemHandle_v2(Pointer* address, IpcHandle handle, unsigned) {
   Ipc ipc{};
   memcpy(&ipc, handle.bytes, sizeof(ipc));
   if (current == nullptr || ipc.pid == getpid()) return kInvalidContext;
+  if (!shares_memory()) return kNotSupported;
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc.pid, ipc.fd);
   const int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -386,6 +412,7 @@ API cuMemImportFromShareableHandle(Handle** handle, void* descriptor, int) {
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
   struct stat status {};
   if (fstat(fd, &status) != 0) return kInvalidValue;
+  if (!shares_memory()) return kNotSupported;
   std::lock_guard lock(mutex);
   const auto object = multicasts.find(status.st_ino);
   if (object != multicasts.end() && refuses("cuMemImportFromShareableHandle")) return kInvalidValue;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,9 +18,37 @@ enum Result {
 };
 
 // Where the CPU finds [address, address + bytes); nullptr when the current context's GPU may not use all of
-// it.
-uint8_t* resolve(Pointer address, size_t bytes);
-bool has_context();
+// it. `gpu`: whose memory it is; kHost: no GPU's.
+inline constexpr int kHost = -1;
+uint8_t* resolve(Pointer address, size_t bytes, int* gpu = nullptr);
+// How many of the bytes lie in the same allocation as the first one.
+size_t measure_span(Pointer address, size_t bytes);
+struct Context {
+  int gpu;
+};
+Context* get_context();
+inline bool has_context() {
+  return get_context() != nullptr;
+}
+
+inline constexpr int kGpus = 2;
+// State that a process and its copier (plugin/softverbs/copier) share: a test asks for trouble, and the
+// copier has it.
+struct State {
+  std::atomic<int64_t> copies_left{INT64_MAX};
+  std::atomic<bool> are_held{false};      // asynchronous copies
+  std::atomic<int> spinning[kGpus] = {};  // kernels that wait for a word
+};
+State& get_state();
+
+// The driver's lock: each call that copies takes it. See fakeBlockDriver().
+class DriverLock {
+ public:
+  DriverLock();
+  ~DriverLock();
+  DriverLock(const DriverLock&) = delete;
+  DriverLock& operator=(const DriverLock&) = delete;
+};
 bool offers_multicast();
 // Aborts once exit() has ended CUDA.
 void expect_alive();

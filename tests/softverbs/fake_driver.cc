@@ -38,6 +38,10 @@ API cuPointerGetAttributes(unsigned count, const int* which, void** data, Pointe
 API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void* stream);
 API cuStreamCreateWithPriority(void** stream, unsigned flags, int priority);
 
+API cuGetErrorName(int, const char** text) {
+  *text = "FAKE_ERROR";
+  return kSuccess;
+}
 API cuGetErrorString(int, const char** text) {
   *text = "an error of the stand-in";
   return kSuccess;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace verbena::softverbs_test {
@@ -12,10 +13,11 @@ enum class Kind {
   kPinned,      // cuMemHostAlloc
   kDevice,      // cuMemAlloc: exported by IPC
   kExportable,  // cuMemCreate with a descriptor handle, as NCCL allocates
-  kPrivate,     // cuMemCreate without handle: no other process can map it
+  kPieced,      // several of these side by side, as PyTorch's expandable segments: peers do not map it
+  kPrivate,     // cuMemCreate without handle: no other process can map it, and it is not registered
 };
 inline constexpr Kind kKinds[] = {Kind::kPageable, Kind::kPinned, Kind::kDevice, Kind::kExportable,
-                                  Kind::kPrivate};
+                                  Kind::kPieced};
 const char* get_name(Kind kind);
 inline bool is_on_gpu(Kind kind) {
   return kind != Kind::kPageable && kind != Kind::kPinned;
@@ -34,8 +36,36 @@ bool refuse_copies_after(int copies);
 // Asynchronous copies of this process do not begin while the stand-in holds them. False as above.
 bool hold_copies(bool is_held);
 
-// How often this process has asked the stand-in for CUDA to copy, all calls and those for many copies at a
-// time. All zero where a real driver is loaded.
+// A kernel of this process waits until a word of memory on this GPU is not 0, for a minute at most. False if
+// the driver refuses.
+bool spin_until(int gpu, uint64_t word);
+bool is_spinning();
+
+// Calls that a thread of an application makes while a kernel of the application waits for a message. Some of
+// them were measured to stop copies in this process until the kernel ends.
+enum class Blocker {
+  kNothing,
+  kFirstLaunch,  // of a kernel, which the driver loads then
+  kGraph,        // made executable, and launched behind the kernel
+  kFree,         // of memory
+  kSynchronize,
+  kPageableCopy,
+  kAllocate,
+  kRegister,  // host memory
+};
+inline constexpr Blocker kBlockers[] = {Blocker::kNothing,  Blocker::kFirstLaunch, Blocker::kGraph,
+                                        Blocker::kFree,     Blocker::kSynchronize, Blocker::kPageableCopy,
+                                        Blocker::kAllocate, Blocker::kRegister};
+const char* get_name(Blocker blocker);
+// Prepares what does not belong to it, before there is such a kernel.
+void prepare_blocker(int gpu, Blocker blocker);
+// Does it; on a thread of its own, as it may return only when the kernel has ended.
+void run_blocker(int gpu, Blocker blocker);
+
+// The process that copies for this one; 0: there is none.
+int find_copier();
+std::string describe_copier();
+// How often this process has asked its copier to copy, all and many copies at a time. Zero if it has none.
 struct CopyCalls {
   int all = 0, batches = 0;
 };
@@ -67,7 +97,9 @@ class TestMemory {
   size_t bytes_;
   size_t mapped_bytes_ = 0;
   uint64_t address_ = 0;
-  unsigned long long handle_ = 0;
+  void map_piece(size_t offset, size_t bytes);
+
+  std::vector<unsigned long long> handles_;
 };
 
 }  // namespace verbena::softverbs_test

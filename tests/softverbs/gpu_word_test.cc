@@ -238,8 +238,8 @@ void drive_short_writes(Kind kind, const ShortWrite& shape) {
   // where the owner copies too, more.
   const uint64_t calls = static_cast<uint64_t>(count_copy_calls().all - calls_before);
   const uint64_t least = kRounds + kRounds / 3;
-  const bool is_usual = getenv("SOFTVERBS_FORCE_WIRE") == nullptr && getenv("FAKE_CUDA_OLD") == nullptr;
-  if (calls != 0 && kind != Kind::kPrivate && is_usual) {
+  const bool is_usual = getenv("SOFTVERBS_FORCE_WIRE") == nullptr;
+  if (calls != 0 && kind != Kind::kPieced && is_usual) {
     EXPECT_EQ(calls, shape.is_carried() && is_from_host ? least : least + kRounds);
   }
 }
@@ -480,7 +480,7 @@ void drive_add_beside_held_copies(bool is_behind) {
     Node node;
     QueuePair pairs[3] = {node, node, node};
     for (QueuePair& pair : pairs) meet(socket, pair);
-    Registered target(node, Kind::kDevice, 0), word(node, Kind::kPrivate, 0), host(node, Kind::kPageable, 0);
+    Registered target(node, Kind::kDevice, 0), word(node, Kind::kPieced, 0), host(node, Kind::kPageable, 0);
     word.memory.clear(64);
     host.memory.clear(64);
     for (const Registered* memory : {&target, &word, &host})

@@ -93,8 +93,6 @@ Environment make_environment(const Options& options, const Variant& variant) {
   set_transport(environment, options, variant);
   // The devices are not on a PCI bus, but the topology file makes them ports of one card.
   if (options.join_rails) environment.set_default("VERBENA_MERGE_NICS", "1");
-  // A graph launch may hold the context in which softverbs would copy for the previous replay.
-  if (options.graph) environment.set_default("SOFTVERBS_OWN_CONTEXT", "1");
   environment.set_default("NCCL_NET_GDR_LEVEL", "SYS");
   environment.set_default("NCCL_NET_GDR_READ", "1");
   environment.set_default("NCCL_NVLS_ENABLE", "0");

@@ -1,7 +1,6 @@
 #include "softverbs/wire/gpu.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +18,6 @@ namespace verbena::softverbs::wire {
 namespace {
 
 constexpr uint64_t kPatienceNs = 10'000'000'000;
-constexpr uint64_t kBounceBytes = kMaxFrameBytes;
 
 // Stores by a system call, which fails, instead of a signal, if the application has unmapped its registered
 // memory.
@@ -37,31 +35,26 @@ bool store_host(const iovec& piece, const uint8_t* from) {
 
 }  // namespace
 
-// Copies from memory that is not pinned are correct but slow, so a failure to pin it is not an error.
-bool GpuPath::prepare(const cuda::Driver& driver, cuda::CUcontext context) {
-  if (!lanes_.prepare(driver, context)) return false;
-  std::call_once(once_, [&] {
-    void* memory = mmap(nullptr, kBounceBytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) return;
-    const cuda::Scope scope(driver, context);
-    driver.cuMemHostRegister_v2(memory, kBounceBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
-    bounce_ = static_cast<uint8_t*>(memory);
-  });
-  return bounce_ != nullptr;
+bool GpuPath::prepare(uint32_t device) {
+  return lanes_.prepare(Process::get()->copier, device);
 }
 
-bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t to, uint64_t from, uint64_t bytes) {
-  GpuLane* lane = lanes_.find(Process::get()->gpu_memory.get(gpu).context);
+// From `from`, or to `to`.
+bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t at, uint64_t bytes, const uint8_t* from, uint8_t* to) {
+  const GpuAllocation& allocation = Process::get()->gpu_memory.get(gpu);
+  GpuLane* lane = lanes_.find(allocation.device);
   if (lane == nullptr || is_lost_) return false;
+  const AreaAddress there{allocation.area, at - allocation.base};
+  const AreaAddress here{kThisProcess, reinterpret_cast<uint64_t>(to != nullptr ? to : from)};
   const uint64_t first = lane->ticket();
-  lane->copy({to, from, bytes, first});  // with its own origin, so that it is not joined with another copy
+  // With its own origin, so that it is not joined with another copy.
+  lane->copy(to != nullptr ? GpuCopy{here, there, bytes, first} : GpuCopy{there, here, bytes, first});
   const uint64_t last = lane->ticket(), deadline_ns = read_clock_ns() + kPatienceNs;
   for (;;) {
     const LaneState state = lane->look(first, last);
     if (state != LaneState::kBusy) return state == LaneState::kDone;
     if (read_clock_ns() > deadline_ns) {
-      is_lost_ = true;  // the copy may still happen, so the bounce memory is never used again
+      is_lost_ = true;  // the copy may still happen, so the lane is never looked at again
       return false;
     }
     sched_yield();
@@ -69,25 +62,11 @@ bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t to, uint64_t from, uint64_t b
 }
 
 bool GpuPath::write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes) {
-  for (uint64_t done = 0; done < bytes;) {
-    const uint64_t take = std::min(bytes - done, kBounceBytes);
-    if (is_lost_ || bounce_ == nullptr) return false;
-    memcpy(bounce_, from + done, take);
-    if (!copy_and_wait(gpu, to + done, reinterpret_cast<uint64_t>(bounce_), take)) return false;
-    done += take;
-  }
-  return true;
+  return copy_and_wait(gpu, to, bytes, from, nullptr);
 }
 
 bool GpuPath::read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes) {
-  for (uint64_t done = 0; done < bytes;) {
-    const uint64_t take = std::min(bytes - done, kBounceBytes);
-    if (bounce_ == nullptr) return false;
-    if (!copy_and_wait(gpu, reinterpret_cast<uint64_t>(bounce_), from + done, take)) return false;
-    memcpy(to + done, bounce_, take);
-    done += take;
-  }
-  return true;
+  return copy_and_wait(gpu, from, bytes, nullptr, to);
 }
 
 bool load_host(const iovec& piece, uint8_t* to) {

@@ -9,23 +9,21 @@ namespace verbena::softverbs::wire {
 
 class Loop;
 
-// A loop's access to GPU memory: lanes, and pinned bounce memory for all copies, so that a copy that does not
+// A loop's access to GPU memory: lanes, which copy through memory of their own, so that a copy that does not
 // end in time can damage nothing else. Used by the loop's own thread with the turn; other threads only call
 // prepare().
 class GpuPath {
  public:
-  // Opens the lane of a context. May block. False if CUDA refuses.
-  bool prepare(const cuda::Driver& driver, cuda::CUcontext context);
-  // Waits for the GPU. False if CUDA refuses, or takes too long; this path is then closed for ever.
+  // Opens the lane of a device. May block. False if the copier refuses.
+  bool prepare(uint32_t device);
+  // Waits for the GPU. False if the copier refuses, or takes too long; this path is then closed for ever.
   bool write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes);
   bool read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes);
 
  private:
-  bool copy_and_wait(uint32_t gpu, uint64_t to, uint64_t from, uint64_t bytes);
+  bool copy_and_wait(uint32_t gpu, uint64_t at, uint64_t bytes, const uint8_t* from, uint8_t* to);
 
   GpuLanes lanes_;
-  std::once_flag once_;
-  uint8_t* bounce_ = nullptr;
   bool is_lost_ = false;
 };
 

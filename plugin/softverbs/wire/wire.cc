@@ -61,12 +61,11 @@ void Wire::start() {
   });
 }
 
-bool Wire::prepare_gpu(uint32_t rail, cuda::CUcontext context) {
+bool Wire::prepare_gpu(uint32_t rail, uint32_t device) {
   start();
   const auto& loops = get_port(rail).loops;
-  return std::all_of(loops.begin(), loops.end(), [&](const std::unique_ptr<Loop>& loop) {
-    return loop->gpu_path.prepare(*cuda::find_driver(), context);
-  });
+  return std::all_of(loops.begin(), loops.end(),
+                     [&](const std::unique_ptr<Loop>& loop) { return loop->gpu_path.prepare(device); });
 }
 
 void Wire::poll(uint32_t rail) {

@@ -20,10 +20,10 @@ class Wire {
 
   Port& get_port(uint32_t rail) { return *port_of_rail_[rail]; }
   const std::vector<std::unique_ptr<Port>>& ports() const { return ports_; }
-  void poll(uint32_t rail);  // called while the application polls a completion queue
-  void quiesce();            // see Loop::quiesce(); for all loops
-  bool prepare_gpu(uint32_t rail, cuda::CUcontext context);  // false if CUDA refuses
-  void leave();                                              // at exit: sends what is still queued
+  void poll(uint32_t rail);                          // called while the application polls a completion queue
+  void quiesce();                                    // see Loop::quiesce(); for all loops
+  bool prepare_gpu(uint32_t rail, uint32_t device);  // false if the copier refuses
+  void leave();                                      // at exit: sends what is still queued
 
   // The link to a queue pair's process; made if there is none.
   std::shared_ptr<Link> get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number);

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "softverbs/copier/protocol.h"
+
+namespace verbena::softverbs {
+
+// Memory that the copier can reach: an area that it has mapped, and an offset there.
+struct AreaAddress {
+  uint32_t area = 0;
+  uint64_t offset = 0;
+
+  AreaAddress operator+(uint64_t bytes) const { return {area, offset + bytes}; }
+  bool operator==(const AreaAddress&) const = default;
+};
+// Memory of this process that the copier cannot reach; `offset` is its address. A lane copies from and to it
+// through memory of its own.
+inline constexpr uint32_t kThisProcess = UINT32_MAX;
+
+// The copier of this process: a process of its own that copies GPU memory, so that no copy waits for a lock
+// of CUDA's driver that a thread of the application holds, or for the application's kernels. Started when the
+// first memory of a GPU is registered. All calls may take milliseconds, the first device a second; any thread
+// may make them.
+class Copier {
+ public:
+  Copier() = default;
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  // Each returns false, with `why`, if the copier or CUDA refuses. Opens a GPU, if it is not open; a device
+  // is its number among the copier's.
+  bool open_device(const cuda::CUuuid& uuid, uint32_t& device, std::string& why);
+  // Whether it is open.
+  bool find_device(const uint8_t* uuid, uint32_t& device);
+  // Serves a lane at this offset of our segment.
+  bool open_lane(uint32_t device, uint64_t offset, std::string& why);
+  bool pin(uint32_t area, uint64_t offset, uint64_t bytes, std::string& why);
+  bool map_segment(int fd, uint64_t bytes, uint32_t& area, std::string& why);
+  // Memory of the GPU `home`, for the context of a device.
+  bool map_ipc(uint32_t device, const cuda::CUuuid& home, const cuda::CUipcMemHandle& handle, uint64_t bytes,
+               uint32_t& area, std::string& why);
+  struct Part {
+    int fd;
+    uint64_t bytes;
+  };
+  bool map_parts(uint32_t device, const cuda::CUuuid& home, const std::vector<Part>& parts, uint32_t& area,
+                 std::string& why);
+  // Afterwards no copy reads or writes it any more.
+  void release(uint32_t area);
+
+  // Describes the copier: its process, its counters, the times that it has measured. Returns an empty text if
+  // there is no copier.
+  std::string describe() const;
+  // Names calls that have not returned and copies that are not done after `least_ns`, and says if the copier
+  // has ended. Returns an empty text if all is well.
+  std::string explain_wait(uint64_t least_ns) const;
+  // Lanes have asked for copies that may happen in any order.
+  void count_group(size_t copies) {
+    (copies > 1 ? groups_ : singles_).fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // A lane has new slots for this device.
+  void wake(uint32_t device);
+  // The process has ended. Its copies never will.
+  bool is_dead() const { return is_dead_.load(std::memory_order_acquire); }
+  uint32_t count_devices() const { return device_count_.load(std::memory_order_acquire); }
+  const copier::SharedEngine& engine(uint32_t device) const { return *engines_[device]; }
+  int pid() const { return pid_; }
+
+ private:
+  bool start(std::string& why);  // with the mutex, like all below
+  bool launch(std::string& why);
+  bool greet(std::string& why);
+  bool ask(const copier::Command& command, int fd, uint32_t& value, std::string& why);
+  void watch();
+
+  std::mutex mutex_;
+  int socket_ = -1;
+  int pid_ = 0;
+  bool is_started_ = false;
+  std::string problem_;  // why it could not be started: it is not tried again
+  std::atomic<bool> is_dead_{false};
+  std::mutex devices_mutex_;
+  std::map<std::array<uint8_t, 16>, uint32_t> devices_;  // by UUID
+  copier::SharedEngine* engines_[copier::kDeviceCount] = {};
+  std::atomic<uint32_t> device_count_{0};
+  std::atomic<uint64_t> singles_{0}, groups_{0};
+};
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "softverbs/copier/driver.h"
+#include "softverbs/copier/protocol.h"
+
+namespace verbena::softverbs::copier {
+
+inline constexpr uint32_t kHostDevice = UINT32_MAX;
+
+// Memory of another process that is mapped here: host memory, or an allocation of a GPU for the context of
+// one of our devices.
+struct Area {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  uint32_t device = kHostDevice;  // whose context may use it; every one's is host memory
+  CUuuid home{};                  // the GPU that has the memory
+  bool is_ipc = false;
+  std::vector<std::pair<uint64_t, uint64_t>> parts;  // mapped by descriptors: offset and bytes
+  std::vector<uint64_t> pins;                        // addresses in host memory that CUDA knows
+
+  bool is_host() const { return device == kHostDevice; }
+};
+
+// All areas, by number. The command thread adds and removes them; engines find them without a lock.
+class AreaTable {
+ public:
+  // The number; 0 when all are taken.
+  uint32_t add(std::unique_ptr<Area> area);
+  void put(uint32_t number, std::unique_ptr<Area> area);
+  // Engines find it no more; some may still use it.
+  std::unique_ptr<Area> remove(uint32_t number);
+  Area* get(uint32_t number) const {
+    return number < kAreaCount ? areas_[number].load(std::memory_order_acquire) : nullptr;
+  }
+
+ private:
+  std::array<std::atomic<Area*>, kAreaCount> areas_{};
+  uint32_t latest_ = 0;
+};
+
+// With the context of the area's device current. False, and `why`.
+bool map_host(int descriptor, uint64_t bytes, Area& area, std::string& why);
+bool map_ipc(const Driver& driver, const CUipcMemHandle& handle, uint64_t bytes, Area& area,
+             std::string& why);
+bool reserve(const Driver& driver, uint64_t bytes, Area& area, std::string& why);
+bool map_part(const Driver& driver, CUdevice device, int descriptor, uint64_t offset, uint64_t bytes,
+              Area& area, std::string& why);
+void unmap(const Driver& driver, Area& area);
+
+}  // namespace verbena::softverbs::copier

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+
+#include "abi/cuda.h"
+
+// The calls of CUDA's driver that the copier makes, from the libcuda.so.1 that the application uses.
+namespace verbena::softverbs::copier {
+
+using namespace ::verbena::cuda;  // NVIDIA's names
+
+// clang-format off
+#define COPIER_CUDA_NEEDED(X)                                                                               \
+  X(cuInit) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid)                         \
+  X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange)     \
+  X(cuStreamCreateWithPriority) X(cuStreamQuery) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery)          \
+  X(cuMemcpyAsync) X(cuMemcpy2DAsync_v2) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemHostAlloc)                 \
+  X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer_v2)                            \
+  X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle)
+// Virtual memory management; cuMemImportFromShareableHandle is null unless all others are there.
+#define COPIER_CUDA_MAPPING(X)                                                                              \
+  X(cuMemImportFromShareableHandle) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap)  \
+  X(cuMemUnmap) X(cuMemSetAccess) X(cuMemCreate)
+// Calls of the self-test; cuLaunchKernel is null unless all others are there.
+#define COPIER_CUDA_KERNEL(X)                                                                               \
+  X(cuLaunchKernel) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuModuleLoadDataEx) X(cuModuleGetFunction)
+// Null where the driver has none.
+#define COPIER_CUDA_OPTIONAL(X) X(cuMemcpyBatchAsync) X(cuStreamBatchMemOp_v2)
+// clang-format on
+
+struct Driver {
+  COPIER_CUDA_NEEDED(VERBENA_CUDA_MEMBER)
+  COPIER_CUDA_MAPPING(VERBENA_CUDA_MEMBER)
+  COPIER_CUDA_KERNEL(VERBENA_CUDA_MEMBER)
+  COPIER_CUDA_OPTIONAL(VERBENA_CUDA_MEMBER)
+
+  // Loads and initialises CUDA. False, and `why`.
+  bool load(const char* path, std::string& why);
+  // "cuMemMap: CUDA_ERROR_INVALID_VALUE".
+  std::string explain(const char* call, CUresult result) const;
+};
+
+}  // namespace verbena::softverbs::copier

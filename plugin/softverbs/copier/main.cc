@@ -1,0 +1,92 @@
+// The copier: a process of softverbs' own that copies GPU memory for one application process. See the section
+// "The copier" in plugin/softverbs/README.md.
+//
+//   softverbs-copier LIBCUDA SPIN_NS
+//
+// The application starts it with a socket, a descriptor of its own process, and its segment (protocol.h), and
+// names itself in argv[0]. It leaves when the application ends.
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "softverbs/copier/server.h"
+
+namespace verbena::softverbs::copier {
+namespace {
+
+// Neither the application's child nor of its session: it sees no death of ours in wait(), and its terminal
+// does not interrupt us.
+void detach() {
+  const pid_t pid = fork();
+  if (pid != 0) _exit(pid > 0 ? 0 : 1);
+  setsid();
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(number, SIG_IGN);
+  prctl(PR_SET_NAME, "softverbs-copier");
+}
+
+void close_others() {
+  if (syscall(SYS_close_range, kFirstOther, ~0u, 0) == 0) return;
+  for (int descriptor = kFirstOther; descriptor < sysconf(_SC_OPEN_MAX); ++descriptor) close(descriptor);
+}
+
+// The application may have bound the thread that registers memory to a CPU or two, where our threads would
+// spin beside its own.
+void leave_narrow_bounds() {
+  constexpr int kFewCpus = 4;
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0 || CPU_COUNT(&cpus) >= kFewCpus) return;
+  CPU_ZERO(&cpus);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &cpus);
+  sched_setaffinity(0, sizeof(cpus), &cpus);
+}
+
+// Also while the driver does not return.
+void leave_with_parent() {
+  std::thread([] {
+    pollfd parent{kParent, POLLIN, 0};
+    while (poll(&parent, 1, -1) < 0 && errno == EINTR) {
+    }
+    _exit(0);
+  }).detach();
+}
+
+bool greet(int error, const std::string& why) {
+  Hello hello{kProtocolVersion, getpid(), sizeof(SharedLane), error, {}};
+  snprintf(hello.text, sizeof(hello.text), "%s", why.c_str());
+  return send(kSocket, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello);
+}
+
+int run(const char* library, uint64_t spin_ns) {
+  detach();
+  close_others();
+  leave_with_parent();
+  leave_narrow_bounds();
+  std::string why;
+  auto* const driver = new Driver;
+  auto* const server = new Server(*driver, spin_ns);
+  const bool is_ready = server->open(why) && driver->load(library, why);
+  if (greet(is_ready ? 0 : EIO, why) && is_ready) server->serve();
+  // exit() would wait for copies that nobody needs any more.
+  _exit(0);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs::copier
+
+int main(int count, char** arguments) {
+  if (count < 3) {
+    fprintf(stderr, "softverbs starts this program itself, to copy GPU memory\n");
+    return 2;
+  }
+  return verbena::softverbs::copier::run(arguments[count - 2], strtoull(arguments[count - 1], nullptr, 10));
+}

@@ -394,7 +394,7 @@ class EngineCore {
 
   // `now_ns` is the port's, and the same for all calls of a pass.
   void tick(int64_t now_ns) {
-    wheel_.advance(now_ns, timers(), [&](uint32_t id) { on_timer(id, now_ns); });
+    wheel_.advance(now_ns, timers(), [&](uint32_t id, int64_t at_ns) { on_timer(id, at_ns, now_ns); });
     if (grants_.audit_ns() <= now_ns) grants_.audit(*this, now_ns);
   }
   // Grants, then acknowledgements, then packets, as far as there is room.
@@ -1309,9 +1309,11 @@ class EngineCore {
         std::min({peer.ack_ns, peer.wish_ns, find_probe_ns(peer), find_timeout_ns(peer), silence_ns});
     if (next_ns != kNeverNs) wheel_.file(id, next_ns, timers());
   }
-  [[gnu::noinline]] void on_timer(uint32_t id, int64_t now_ns) {
+  [[gnu::noinline]] void on_timer(uint32_t id, int64_t filed_ns, int64_t now_ns) {
     Peer& peer = peers_[id];
     if (peer.is_gone || !peer.is_open) return;
+    if (now_ns - filed_ns > options_.silence_ns / 8) [[unlikely]]
+      forgive_pause(peer, filed_ns, now_ns);
     if (peer.ack_ns <= now_ns) {
       peer.ack_ns = kNeverNs;
       must_ack(id);
@@ -1344,6 +1346,12 @@ class EngineCore {
       }
     }
     file_timer(id, peer);
+  }
+  // We were not there: stopped, frozen or without a processor, as the peer may have been. What it said
+  // meanwhile may be lost, and nobody asked again: that time is not the peer's.
+  static void forgive_pause(Peer& peer, int64_t from_ns, int64_t to_ns) {
+    for (int64_t* const since : {&peer.owed_since_ns, &peer.oldest_ns, &peer.eager_oldest_ns})
+      if (*since != kNeverNs) *since = std::min(*since + (to_ns - from_ns), to_ns);
   }
   // The record of a packet that should have arrived. What the peer is silent about is another matter. An
   // eager packet without a grant may find no page for as long as the application likes.

@@ -568,6 +568,40 @@ TEST_F(EngineCoreTest, APeerThatIsSilentForTooLongIsTold) {
   EXPECT_EQ(left.statistics().sent_packets, before);
 }
 
+// Frozen together, as in a snapshot of a machine: whoever goes on first does not blame the other.
+TEST_F(EngineCoreTest, OnesOwnPauseIsNotThePeersSilence) {
+  constexpr int64_t kPauseNs = 60'000'000'000;
+  post(2 * kFullBytes);
+  left.send(channel, 2 * kFullBytes);
+  left.pump();
+  left.out.clear();
+  pass_time(5'000'000);
+  left.out.clear();
+  pass_time(kPauseNs);
+  EXPECT_TRUE(left.silent.empty());
+  run(100'000'000);
+  EXPECT_EQ(left.sent.size(), 1U);
+}
+
+// Nor is a packet that had little time left before it.
+TEST_F(EngineCoreTest, OnesOwnPauseIsNotThatOfAPacket) {
+  post(40 * kFullBytes);
+  const uint32_t full = left.send(channel, 40 * kFullBytes);
+  const uint32_t talk = left.open_send(there, 1), listening = right.open_receive(here, 1);
+  const auto is_lost = [&](const Datagram& datagram) { return datagram.length_bytes == kFullBytes; };
+  for (const int64_t end = left.now + left.options().silence_ns / 2; left.now < end;) {
+    const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
+    run(50'000'000, is_lost);
+    left.forget(send);
+    right.release(receive);
+  }
+  pass_time(60'000'000'000);
+  EXPECT_TRUE(left.stuck.empty());
+  EXPECT_TRUE(left.silent.empty());
+  run(1'000'000'000);
+  EXPECT_EQ(left.send_message(full).state, SendState::kDone);
+}
+
 // A receiver that is there but has posted nothing is not silent.
 TEST_F(EngineCoreTest, APeerThatAnswersIsNotSilent) {
   for (int i = 0; i < 20; ++i) left.send(channel, 10 * kFullBytes);

@@ -37,7 +37,7 @@ TEST(TimerWheelTest, VisitsWhoIsDueWithinATick) {
       }
       const int64_t leaps[] = {0, 3'000, 20'000, 700'000, 50'000'000};
       now_ns += leaps[random.between(0, 4)];
-      wheel.advance(now_ns, of, [&](uint32_t visited) {
+      wheel.advance(now_ns, of, [&](uint32_t visited, int64_t) {
         ASSERT_LE(wanted[visited], now_ns) << "too early";
         wanted[visited] = kNeverNs;
         // What a visit files anew, also for others, counts from now on.
@@ -69,7 +69,7 @@ TEST(TimerWheelTest, LaterDeadlinesDoNotFileAnew) {
   wheel.file(0, 200'000, of);
   EXPECT_EQ(links[0].filed_ns, 100'000);
   int visits = 0;
-  wheel.advance(150'000, of, [&](uint32_t) { ++visits; });
+  wheel.advance(150'000, of, [&](uint32_t, int64_t) { ++visits; });
   EXPECT_EQ(visits, 1);
   EXPECT_TRUE(wheel.is_empty());
 }

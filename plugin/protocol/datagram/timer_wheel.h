@@ -48,8 +48,8 @@ class TimerWheel {
     link.filed_ns = kNeverNs;
   }
 
-  // Everybody whose time has come: `visit(id, at_ns)`, filed for then, with the entry out of the wheel. It may
-  // file and remove any.
+  // Everybody whose time has come: `visit(id, at_ns)`, filed for then, with the entry out of the wheel. It
+  // may file and remove any.
   template <typename Links, typename Visit>
   void advance(int64_t now_ns, Links&& links, Visit&& visit) {
     const int64_t tick = now_ns / kWheelTickNs;

@@ -667,17 +667,19 @@ struct Held {
   static constexpr uint8_t kSeed = 5;
 };
 
-void hold_and(const std::function<void(Held& held, const std::atomic<bool>& is_released)>& body) {
+void hold_and(const std::function<void(Held& held, const std::atomic<bool>& is_released)>& body,
+              unsigned held_ms = 50) {
   run_apart([&] {
     if (!hold_copies(false)) return;  // a real driver
-    std::atomic<bool> is_released{false};
+    std::atomic<bool> is_released{false}, is_over{false};
     Held held;
     std::thread releasing([&] {
-      usleep(50'000);
+      for (unsigned ms = 0; ms < held_ms && !is_over; ++ms) usleep(1'000);
       is_released = true;
       hold_copies(false);
     });
     body(held, is_released);
+    is_over = true;
     releasing.join();
   });
 }
@@ -738,25 +740,33 @@ TEST(GpuHeldTest, WhoPostsADatagramWaitsForNoCopyOfAnother) {
   if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr)
     GTEST_SKIP() << "over the wire nothing is held here: skipped";
   setenv("SOFTVERBS_FAULTS", "reorder by=4", 1);
-  hold_and([](Held& held, const std::atomic<bool>& is_released) {
-    constexpr uint32_t kPackets = 20;
-    DatagramEnd right(held.right_node), first(held.left_node), second(held.left_node);
-    Buffer headers(held.left_node, kHeaderBytes), lines(held.right_node, kPackets * kLineBytes);
-    for (uint32_t i = 0; i < kPackets; ++i)
-      right.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
-                         held.far.memory.address() + i * kPageBytes, held.far.mr->lkey);
-    ibv_ah* const handle = first.make_handle(right.address(), 7);
-    const DatagramEnd::Packet packet{
-        0,      headers.address(), headers.address(), headers.mr()->lkey, headers.mr()->lkey, kHeaderBytes,
-        handle, right.qp->qp_num};
-    ASSERT_EQ(first.post(std::vector(kPackets - 1, packet)), 0);
-    usleep(10'000);  // now the worker waits for what is held
-    ASSERT_EQ(second.post({packet}), 0);
-    EXPECT_FALSE(is_released) << "a post has waited";
-    EXPECT_EQ(held.right_node.wait_completions(kPackets).size(), kPackets);
-    EXPECT_EQ(held.left_node.wait_completions(2).size(), 2U);
-    ibv_destroy_ah(handle);
-  });
+  hold_and(
+      [](Held& held, const std::atomic<bool>& is_released) {
+        constexpr uint32_t kPackets = 20;
+        DatagramEnd right(held.right_node), first(held.left_node), second(held.left_node);
+        Buffer headers(held.left_node, kHeaderBytes), lines(held.right_node, kPackets * kLineBytes);
+        for (uint32_t i = 0; i < kPackets; ++i)
+          right.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
+                             held.far.memory.address() + i * kPageBytes, held.far.mr->lkey);
+        ibv_ah* const handle = first.make_handle(right.address(), 7);
+        const DatagramEnd::Packet packet{0,
+                                         headers.address(),
+                                         headers.address(),
+                                         headers.mr()->lkey,
+                                         headers.mr()->lkey,
+                                         kHeaderBytes,
+                                         handle,
+                                         right.qp->qp_num};
+        ASSERT_EQ(first.post(std::vector(kPackets - 1, packet)), 0);
+        usleep(10'000);  // now the worker waits for what is held
+        ASSERT_EQ(second.post({packet}), 0);
+        EXPECT_FALSE(is_released) << "a post has waited";
+        hold_copies(false);
+        EXPECT_EQ(held.right_node.wait_completions(kPackets).size(), kPackets);
+        EXPECT_EQ(held.left_node.wait_completions(2).size(), 2U);
+        ibv_destroy_ah(handle);
+      },
+      10'000);
   unsetenv("SOFTVERBS_FAULTS");
 }
 

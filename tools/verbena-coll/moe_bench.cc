@@ -59,6 +59,7 @@ class MoeBench {
   static float make_expert_value(uint32_t rank, uint32_t number, uint32_t element) {
     return static_cast<float>((rank * 7 + number * 3 + element) % 61);
   }
+  void allocate(size_t received);  // rows that come at most
   void write_ids(uint64_t seed, uint32_t sets);
   void dispatch(uint32_t set, uint32_t tokens);
   void combine(uint32_t tokens);
@@ -111,14 +112,7 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   got_scales_.resize(received * plan_.moe_scale_bytes / 4);
   got_handle_.resize(layout_.bytes);
   got_combined_.resize(size_t{tokens} * plan_.hidden);
-  rows_ = gpu_.allocate(size_t{tokens} * row_bytes());
-  scales_ = gpu_.allocate(size_t{tokens} * plan_.moe_scale_bytes + 16);
-  ids_ = gpu_.allocate(size_t{kSets} * tokens * plan_.moe_top_k * sizeof(int64_t));
-  output_ = gpu_.allocate(received * row_bytes());
-  output_scales_ = gpu_.allocate(received * plan_.moe_scale_bytes + 16);
-  handle_ = gpu_.allocate(layout_.bytes);
-  expert_rows_ = gpu_.allocate(received * combined_bytes());
-  combined_ = gpu_.allocate(size_t{tokens} * combined_bytes());
+  allocate(received);
 
   const auto fill = [&](CUdeviceptr to, uint32_t words_of_row) {
     std::vector<uint32_t> words;
@@ -161,6 +155,17 @@ void MoeBench::write_ids(uint64_t seed, uint32_t sets) {
     gpu_.write(ids_ + set * ids.size() * sizeof(ids[0]), ids.data(), ids.size() * sizeof(ids[0]),
                plan_.timeout_s);
   }
+}
+
+void MoeBench::allocate(size_t received) {
+  rows_ = gpu_.allocate(size_t{tokens_} * row_bytes());
+  scales_ = gpu_.allocate(size_t{tokens_} * plan_.moe_scale_bytes + 16);
+  ids_ = gpu_.allocate(size_t{kSets} * tokens_ * plan_.moe_top_k * sizeof(int64_t));
+  output_ = gpu_.allocate(received * row_bytes());
+  output_scales_ = gpu_.allocate(received * plan_.moe_scale_bytes + 16);
+  handle_ = gpu_.allocate(layout_.bytes);
+  expert_rows_ = gpu_.allocate(received * combined_bytes());
+  combined_ = gpu_.allocate(size_t{tokens_} * combined_bytes());
 }
 
 void MoeBench::dispatch(uint32_t set, uint32_t tokens) {
@@ -314,6 +319,7 @@ std::vector<double> MoeBench::measure() {
     }
   }
   std::vector<double> figures;
+  figures.reserve(cases.size());
   for (const Case& one : cases)
     figures.push_back((compute_median(one.longer_us) - compute_median(one.shorter_us)) / plan_.chain);
   return ground_.agree(figures);

@@ -1,5 +1,4 @@
 // libverbena_ops.so: verbena/ops.h. No exception passes through C.
-#include <cstring>
 #include <optional>
 
 #include "device/ops/communicator.h"
@@ -198,19 +197,7 @@ verbena_result verbena_ops_reset(verbena_ops* ops) {
 }
 
 verbena_result verbena_ops_get_error(verbena_ops* ops, char* text, size_t length) {
-  try {
-    ops->communicator.check_error();
-    if (text != nullptr && length != 0) *text = '\0';
-    return VERBENA_SUCCESS;
-  } catch (const Failure& failure) {
-    if (text != nullptr && length != 0) {
-      std::strncpy(text, failure.what(), length - 1);
-      text[length - 1] = '\0';
-    }
-    return failure.result();
-  } catch (const std::exception& error) {
-    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
-  }
+  return report_error(text, length, [&] { ops->communicator.check_error(); });
 }
 
 uint32_t verbena_ops_rank(const verbena_ops* ops) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "verbena/backends.h"
 #include "verbena/verbena.hpp"
@@ -21,6 +22,24 @@ verbena_result guard(const Body& body) noexcept {
     return verbena_fail(failure.result(), failure.what());
   } catch (const std::bad_alloc&) {
     return verbena_fail(VERBENA_SYSTEM_ERROR, "ops: out of memory");
+  } catch (const std::exception& error) {
+    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
+  }
+}
+
+// What went wrong so far: `check` throws it, `text` of `length` bytes, or null, gets it; "" if nothing did.
+template <typename Check>
+verbena_result report_error(char* text, size_t length, const Check& check) noexcept {
+  const auto say = [&](const char* what) {
+    if (text != nullptr && length != 0) text[std::string_view(what).copy(text, length - 1)] = '\0';
+  };
+  try {
+    check();
+    say("");
+    return VERBENA_SUCCESS;
+  } catch (const Failure& failure) {
+    say(failure.what());
+    return failure.result();
   } catch (const std::exception& error) {
     return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
   }

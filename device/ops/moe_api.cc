@@ -39,20 +39,7 @@ verbena_result verbena_moe_reset(verbena_moe* moe) {
   return guard([&] { moe->exchange.reset(); });
 }
 verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length) {
-  const auto say = [&](const char* what) {
-    if (text == nullptr || length == 0) return;
-    text[std::string_view(what).copy(text, length - 1)] = '\0';
-  };
-  try {
-    moe->exchange.check_error();
-    say("");
-    return VERBENA_SUCCESS;
-  } catch (const Failure& failure) {
-    say(failure.what());
-    return failure.result();
-  } catch (const std::exception& error) {
-    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
-  }
+  return report_error(text, length, [&] { moe->exchange.check_error(); });
 }
 verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout) {
   return guard([&] {

@@ -19,22 +19,31 @@ namespace {
 constexpr int64_t kPatienceMs = 120'000;
 constexpr verbena_queue_options kOptions = {1, 3, 64, 0, "127.0.0.1", nullptr};
 
-class QueueApi : public testing::Test {
+// Both ends of a queue, in this process.
+class QueueEnds : public testing::Test {
  protected:
-  void SetUp() override {
-    ASSERT_EQ(verbena_queue_create(&kOptions, &writer_), VERBENA_SUCCESS);
+  void TearDown() override {
+    EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_SUCCESS);
+    EXPECT_EQ(verbena_queue_destroy(writer_), VERBENA_SUCCESS);
+  }
+  void make(const verbena_queue_options& options, uint32_t number, bool waits = true) {
+    ASSERT_EQ(verbena_queue_create(&options, &writer_), VERBENA_SUCCESS);
     verbena_queue_handle handle;
     ASSERT_EQ(verbena_queue_get_handle(writer_, &handle), VERBENA_SUCCESS);
-    ASSERT_EQ(verbena_queue_attach(&handle, 0, 0, &reader_), VERBENA_SUCCESS);
+    ASSERT_EQ(verbena_queue_attach(&handle, number, options.spin_us, &reader_), VERBENA_SUCCESS);
+    if (!waits) return;
     std::thread other(
         [this] { EXPECT_EQ(verbena_queue_wait_until_ready(writer_, kPatienceMs), VERBENA_SUCCESS); });
     EXPECT_EQ(verbena_queue_wait_until_ready(reader_, kPatienceMs), VERBENA_SUCCESS);
     other.join();
   }
-  void TearDown() override {
-    EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_SUCCESS);
-    EXPECT_EQ(verbena_queue_destroy(writer_), VERBENA_SUCCESS);
-  }
+
+  verbena_queue *writer_ = nullptr, *reader_ = nullptr;
+};
+
+class QueueApi : public QueueEnds {
+ protected:
+  void SetUp() override { make(kOptions, 0); }
   void send(const std::string& text) {
     const verbena_queue_part part{text.data(), text.size()};
     ASSERT_EQ(verbena_queue_enqueue(writer_, &part, 1, kPatienceMs), VERBENA_SUCCESS);
@@ -47,8 +56,6 @@ class QueueApi : public testing::Test {
   static std::string text_of(const verbena_queue_message& message) {
     return {static_cast<const char*>(message.data), message.length};
   }
-
-  verbena_queue *writer_ = nullptr, *reader_ = nullptr;
 };
 
 TEST_F(QueueApi, PartsAndPlaces) {
@@ -89,7 +96,7 @@ TEST_F(QueueApi, WhoMayDoWhat) {
 }
 
 // By another thread: whatever the call waits for, it ends, and the memory goes behind it.
-class QueueShutdown : public testing::Test {
+class QueueShutdown : public QueueEnds {
  protected:
   // `call` until it fails; whether it did so by the shutdown of `queue`.
   template <typename Call>
@@ -114,19 +121,7 @@ class QueueShutdown : public testing::Test {
   void make(bool waits = true, int64_t spin_us = 0) {
     verbena_queue_options options = kOptions;
     options.spin_us = spin_us;
-    ASSERT_EQ(verbena_queue_create(&options, &writer_), VERBENA_SUCCESS);
-    verbena_queue_handle handle;
-    ASSERT_EQ(verbena_queue_get_handle(writer_, &handle), VERBENA_SUCCESS);
-    ASSERT_EQ(verbena_queue_attach(&handle, VERBENA_QUEUE_ANY_READER, spin_us, &reader_), VERBENA_SUCCESS);
-    if (!waits) return;
-    std::thread other(
-        [this] { EXPECT_EQ(verbena_queue_wait_until_ready(writer_, kPatienceMs), VERBENA_SUCCESS); });
-    EXPECT_EQ(verbena_queue_wait_until_ready(reader_, kPatienceMs), VERBENA_SUCCESS);
-    other.join();
-  }
-  void TearDown() override {
-    EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_SUCCESS);
-    EXPECT_EQ(verbena_queue_destroy(writer_), VERBENA_SUCCESS);
+    QueueEnds::make(options, VERBENA_QUEUE_ANY_READER, waits);
   }
   verbena_result dequeue() {
     verbena_queue_message message{};
@@ -136,8 +131,6 @@ class QueueShutdown : public testing::Test {
     const verbena_queue_part part{"x", 1};
     return verbena_queue_enqueue(writer_, &part, 1, -1);
   }
-
-  verbena_queue *writer_ = nullptr, *reader_ = nullptr;
 };
 
 TEST_F(QueueShutdown, AReaderThatSleeps) {

@@ -35,6 +35,8 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
+  // Peers read or write where this rank's tensors lie: then they lie alike, and aligned, on all ranks.
+  virtual bool needs_one_place() const { return false; }
   virtual void enqueue(const Work& work, CUstream stream) = 0;
 };
 
@@ -44,6 +46,9 @@ class OurContender : public Contender {
   OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice,
                verbena_ops_algorithm codec = VERBENA_OPS_AUTO);
   const std::string& name() const override { return name_; }
+  bool needs_one_place() const override {
+    return choice_.algorithm == VERBENA_OPS_DIRECT || choice_.algorithm == VERBENA_OPS_COPY_ENGINES;
+  }
   void enqueue(const Work& work, CUstream stream) override;
 
  private:

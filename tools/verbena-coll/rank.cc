@@ -405,11 +405,8 @@ void Rank::check_all() {
       normed_.reset();
       const uint32_t first_round = round;
       for (const auto& contender : list_contenders(subject, bytes)) {
-        // Peers write to where this rank's tensors lie.
-        const bool is_any = contender->name().find("/direct/") == std::string::npos &&
-                            contender->name().find("/copy-engines") == std::string::npos;
         if (has_norm) round = first_round;
-        const bool is_free = !has_norm && is_any && has_room(bytes, 64);
+        const bool is_free = !has_norm && !contender->needs_one_place() && has_room(bytes, 64);
         wrong += check_one(*contender, subject, bytes, is_free ? draw_placement(subject, round) : Placement{},
                            round);
         ++round;

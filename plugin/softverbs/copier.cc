@@ -98,6 +98,7 @@ int spawn(const std::string& program, std::vector<std::string> arguments,
   std::vector<char*> environment = make_environment();
   const auto try_path = [&](const std::string& path) {
     std::vector<char*> texts;
+    texts.reserve(arguments.size() + 1);
     for (std::string& argument : arguments) texts.push_back(argument.data());
     texts.push_back(nullptr);
     return posix_spawn(&pid, path.c_str(), &files, &attributes, texts.data(), environment.data());

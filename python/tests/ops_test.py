@@ -61,7 +61,7 @@ def _reduce_tensors(rank):
         for call in (ops.all_gather, ops.reduce_scatter):
             with pytest.raises(TypeError, match="dim"):
                 call(mine)
-        assert repr(ops) == f"<verbena.ops.Communicator, rank {rank} of {size}, last call all_reduce of {mine.nbytes} bytes by ONE_SHOT>"
+        assert repr(ops) == f"<verbena.ops.Communicator, rank {rank} of {size}, last call all_reduce of {mine.numel() * mine.element_size()} bytes by ONE_SHOT>"
         ops.check_error()
 
 

@@ -90,7 +90,7 @@ class OpsPart(CollectivePart):
 
     def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
         self._launch(name, (source, out), source.data_ptr(), out.data_ptr(), *arguments, pack_choice(choice), stream_of(source))
-        self._last = name, source.nbytes, choice
+        self._last = name, source.numel() * source.element_size(), choice  # nbytes is not in PyTorch 1
 
     def _launch(self, name: str, tensors: tuple[Any, ...], *arguments: Any) -> None:
         """Every call that takes a stream goes through this function."""

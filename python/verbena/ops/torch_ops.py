@@ -1,5 +1,6 @@
 """The collectives as operators of PyTorch (torch.ops.verbena), for code that is compiled or captured: groups go by name, results
 are new tensors, and shapes are known without a GPU (fake kernels)."""
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -178,7 +179,8 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
         if torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (*arguments, *named.values())):
             raise RuntimeError(f"torch.ops.verbena.{name} has no gradient: call it under torch.no_grad() or torch.inference_mode(), or use "
                                "torch.distributed for training")
-        with torch._C._AutoDispatchBelowAutograd():
+        below = torch._C._AutoDispatchBelowAutograd()  # in PyTorch 1 no context manager: in force while it lives
+        with below if hasattr(below, "__enter__") else contextlib.nullcontext():
             return call(*arguments, **named)
     return run
 

@@ -25,7 +25,24 @@ def call(name, *arguments):
     assert result == 0, f"{name}: {result}"
 
 
+_launched = []  # tensors of calls
+
+
+def keep_tensors():
+    """PyTorch's allocator of the host knows no streams: a tensor that is dropped while an emulated GPU still writes it, which a
+    GPU's allocator allows, would be the next one's memory."""
+    from verbena.ops.calls import OpsPart
+    launch = OpsPart._launch
+
+    def keep(calls, name, tensors, *arguments):
+        _launched.append(tensors)
+        launch(calls, name, tensors, *arguments)
+    OpsPart._launch = keep
+
+
 def use_gpu(gpu):
+    """The rank's GPU, for calls with tensors of the host."""
+    keep_tensors()
     context = ctypes.c_void_p()
     call("cuInit", 0)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), gpu)

@@ -77,8 +77,8 @@ class FusedCalls(OpsPart):
         """Of rows along the last dimension, on this rank alone. `residual_out` may be the residual."""
         rows, result, packed = _prepare(x, norm, residual, residual_out)
         if rows.numel():
-            self._launch("ops_norm_rows", (), rows.data_ptr(), rows.stride(0), need_type(rows), ctypes.byref(packed),
-                         stream_of(rows))
+            self._launch("ops_norm_rows", (rows, result, norm, residual), rows.data_ptr(), rows.stride(0), need_type(rows),
+                         ctypes.byref(packed), stream_of(rows))
         return result
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
@@ -89,8 +89,8 @@ class FusedCalls(OpsPart):
         if rows.numel():
             in_output = result.output is not None and norm.padding == 0
             total = result.output if in_output else rows.new_empty(rows.shape)
-            self._launch("ops_all_reduce_norm", (), rows.data_ptr(), total.data_ptr(), need_type(rows), ctypes.byref(packed),
-                         Algorithm.AUTO if codec is None else find_codec(codec), pack_choice(choice), stream_of(rows))
+            self._launch("ops_all_reduce_norm", (rows, total, result, norm, residual), rows.data_ptr(), total.data_ptr(), need_type(rows),
+                         ctypes.byref(packed), Algorithm.AUTO if codec is None else find_codec(codec), pack_choice(choice), stream_of(rows))
             if not in_output:
                 return dataclasses.replace(result, sum=total)
         return result
@@ -112,8 +112,8 @@ class FusedCalls(OpsPart):
         rows, result, packed = _prepare(rows, norm, residual, residual_out, shape=tensor.shape, residual_rows=count)
         if rows.numel():
             total = rows.new_empty((max(count, 1), rows.shape[1]))
-            self._launch("ops_reduce_scatter_norm_all_gather", (), rows.data_ptr(), total.data_ptr(), need_type(rows),
-                         ctypes.byref(packed), pack_choice(choice), stream_of(rows))
+            self._launch("ops_reduce_scatter_norm_all_gather", (rows, total, result, norm, residual), rows.data_ptr(), total.data_ptr(),
+                         need_type(rows), ctypes.byref(packed), pack_choice(choice), stream_of(rows))
             return dataclasses.replace(result, sum=total)
         return result
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 # A line that begins with one of these is a command; all lines of such a block are. Others are code or output.
 PROGRAMS = re.compile(
-    r"^(\./|tools/|tests/|examples/|build/|verbena-|nccl-perf|cmake |ctest |export |torchrun |mpirun |pip |python3 |"
+    r"^(\./|tools/|tests/|examples/|build/|verbena-|nccl-perf|cmake |ctest |export |make |torchrun |mpirun |pip |python3 |"
     r"head |kill |echo |apt |dpkg |docker |podman |[A-Z][A-Z_]+=|host[A-Z]\$ )"
 )
 HOST = re.compile(r"^host([A-Z])\$ ")

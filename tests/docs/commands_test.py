@@ -33,12 +33,13 @@ NOT_RUN = [
     (r"^(\./)?tests/(packages|foreign|bench|docs|mutation)/|tests/foreign/programs/", "the tests themselves run it"),
     (r"nccl-perf\b|--nccl\b|nccl-ib|--against\b", "needs NCCL, most of it GPUs"),
     (r"verbena-symm\b|verbena-coll\b|verbena-unpack\b", "needs a GPU"),
+    (r"^tools/jobs/", "needs GPUs, and programs of others"),
     (r"^tools/nccl-gin/", "fetches NCCL's wheels, and needs GPUs"),
     (r"verbena-chaos\b(?!.*--round )", "takes minutes"),
     (r"--calibrate", "takes minutes"),
     (r"^verbena-perf report\b", "the test tools.report runs it"),
     (r"^(cmake|ctest)\b", "builds or tests everything"),
-    (r"^(torchrun|mpirun|examples/run|pip|apt|dpkg|docker|podman|sudo)\b", "needs what is not ours"),
+    (r"^(torchrun|mpirun|make|examples/run|pip|apt|dpkg|docker|podman|sudo)\b", "needs what is not ours"),
     (r"\bPID\b", "stands for a process of the reader's"),
 ]
 # Code blocks without commands, by their first line: what they are. Any other block fails the test.

@@ -32,6 +32,10 @@ def test_cells(run, begun, told, text, right):
     assert run.judge("ddp", [("ddp", str(turn)) for turn in range(begun)], told, [1.0, 2.0], 0.0) == (text, right)
 
 
+def test_a_job_that_the_time_for_all_ended_does_not_count_as_stopped(run):
+    assert run.judge("ddp", [("ddp", "0"), ("ddp", "1")], _tell([1.0]), [1.0], 0.0, True) == ("1 of 2, out of time", False)
+
+
 def test_sums_of_many_ranks_may_round_otherwise(run):
     assert run.judge("ddp", [("ddp", "0")], _tell([1.0, 2.0000001]), [1.0, 2.0], 1e-4)[1]
     assert not run.judge("ddp", [("ddp", "0")], _tell([1.0, 2.1]), [1.0, 2.0], 1e-4)[1]

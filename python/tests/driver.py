@@ -32,12 +32,12 @@ def keep_tensors():
     """PyTorch's allocator of the host knows no streams: a tensor that is dropped while an emulated GPU still writes it, which a
     GPU's allocator allows, would be the next one's memory."""
     from verbena.ops.calls import OpsPart
-    launch = OpsPart._launch
-
-    def keep(calls, name, tensors, *arguments):
-        _launched.append(tensors)
-        launch(calls, name, tensors, *arguments)
-    OpsPart._launch = keep
+    from verbena.ops.moe import ExpertExchange
+    for kind in (OpsPart, ExpertExchange):
+        def keep(calls, name, tensors, *arguments, launch=kind._launch):
+            _launched.append(tensors)
+            launch(calls, name, tensors, *arguments)
+        kind._launch = keep
 
 
 def use_gpu(gpu):

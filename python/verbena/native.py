@@ -75,6 +75,27 @@ class OpsExtent(ctypes.Structure):
     _fields_ = [("unit_bytes", c_size_t), ("input_bytes", c_size_t), ("output_bytes", c_size_t), ("expected_bytes", c_size_t)]
 
 
+class MoeOptions(ctypes.Structure):
+    _fields_ = [("experts", c_uint32), ("max_tokens", c_uint32), ("top_k", c_uint32), ("hidden", c_uint32), ("max_row_bytes", c_uint32),
+                ("max_scale_bytes", c_uint32), ("exact", c_uint32), ("blocks", c_uint32), ("lets_next_start", c_uint32)]
+
+
+class MoeLayout(ctypes.Structure):
+    _fields_ = [("bytes", c_size_t), ("counts", c_size_t), ("sources", c_size_t), ("ids", c_size_t), ("weights", c_size_t)]
+
+
+class MoeDispatch(ctypes.Structure):
+    _fields_ = [("tokens", c_uint32), ("row_bytes", c_uint32), ("rows", c_void_p), ("row_stride", c_size_t), ("scale_bytes", c_uint32),
+                ("id_bits", c_uint32), ("scales", c_void_p), ("scale_stride", c_size_t), ("ids", c_void_p), ("id_stride", c_size_t),
+                ("weights", c_void_p), ("output", c_void_p), ("output_scales", c_void_p), ("handle", c_void_p), ("blocks", c_uint32),
+                ("phase", c_int), ("quantisation", c_int), ("type", c_int)]
+
+
+class MoeCombine(ctypes.Structure):
+    _fields_ = [("tokens", c_uint32), ("order", c_int), ("type", c_int), ("blocks", c_uint32), ("phase", c_int), ("rows", c_void_p),
+                ("handle", c_void_p), ("output", c_void_p)]
+
+
 class Result(enum.IntEnum):
     SUCCESS = 0
     CUDA_ERROR = 1
@@ -206,6 +227,14 @@ _OPS_PROTOTYPES: Prototypes = {
     "ops_group_begin": (c_int, [Handle]),
     "ops_group_end": (c_int, [Handle, c_void_p]),
     "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),
+    "moe_workspace_bytes": (c_size_t, [POINTER(MoeOptions), c_uint32]),
+    "moe_create": (c_int, [Handle, Handle, POINTER(MoeOptions), POINTER(Handle)]),
+    "moe_destroy": (c_int, [Handle]),
+    "moe_reset": (c_int, [Handle]),
+    "moe_get_error": (c_int, [Handle, c_char_p, c_size_t]),
+    "moe_get_layout": (c_int, [Handle, POINTER(MoeLayout)]),
+    "moe_dispatch": (c_int, [Handle, POINTER(MoeDispatch), c_void_p]),
+    "moe_combine": (c_int, [Handle, POINTER(MoeCombine), c_void_p]),
 }
 
 

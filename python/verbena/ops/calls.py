@@ -116,6 +116,14 @@ def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice |
     return f"{operation} of {tensor_bytes} bytes{algorithm}"
 
 
+def raise_error(get_error: Any, handle: int) -> None:
+    """Raises what one of the library's get_error functions tells."""
+    text = ctypes.create_string_buffer(512)
+    result = get_error(handle, text, len(text))
+    if result != Result.SUCCESS:
+        raise VerbenaError(Result(result), text.value.decode())
+
+
 def find_reduction(reduction: Any) -> Reduction:
     """Takes a name, a Reduction, or a ReduceOp of torch.distributed."""
     named = reduction if isinstance(reduction, str) else getattr(getattr(reduction, "op", reduction), "name", str(reduction))

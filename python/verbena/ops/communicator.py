@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from verbena.context import SymmetricContext
-from verbena.native import OpsExtent, OpsOptions, Result, VerbenaError, load_ops_library
-from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice
+from verbena.native import OpsExtent, OpsOptions, load_ops_library
+from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice, raise_error
 from verbena.ops.fused import FusedCalls
 from verbena.streams import current_stream, stream_of
 from verbena.team import SymmetricTeam
-
-_ERROR_TEXT_BYTES = 512
 
 
 class Communicator(FusedCalls):
@@ -50,10 +48,7 @@ class Communicator(FusedCalls):
     def check_error(self) -> None:
         """Raises why a call's result is not there, with the rank that did not come, if so."""
         self._tell_dropped_group()
-        text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
-        result = self._ops.ops_get_error(self.handle, text, len(text))
-        if result != Result.SUCCESS:
-            raise VerbenaError(Result(result), text.value.decode())
+        raise_error(self._ops.ops_get_error, self.handle)
 
     def reset(self) -> None:
         """Collective: after an error the communicator is as good as new."""

@@ -7,8 +7,10 @@ from typing import Any
 
 from verbena.ops.communicator import Communicator
 from verbena.ops.fused import Norm, Normed, Quantisation, make_normed
+from verbena.ops.moe import Dispatched, ExpertExchange
 
 _groups: dict[str, Communicator] = {}
+_exchanges: dict[str, ExpertExchange] = {}
 _libraries: list[Any] = []  # operators live as long as what defines them
 _lock = threading.Lock()
 
@@ -28,6 +30,23 @@ def get_group(name: str) -> Communicator:
         return _groups[name]
     except KeyError:
         raise KeyError(f"no communicator is called {name!r}: verbena.ops.set_group({name!r}, communicator)") from None
+
+
+def set_exchange(name: str, exchange: ExpertExchange | None) -> None:
+    """What torch.ops.verbena.moe_dispatch and moe_combine call `name`; None: nothing any more. Registers the operators."""
+    if not _libraries:
+        register_torch_ops()
+    if exchange is None:
+        _exchanges.pop(name, None)
+    else:
+        _exchanges[name] = exchange
+
+
+def get_exchange(name: str) -> ExpertExchange:
+    try:
+        return _exchanges[name]
+    except KeyError:
+        raise KeyError(f"no exchange is called {name!r}: verbena.moe.set_exchange({name!r}, exchange)") from None
 
 
 def _all_reduce(x: Any, group: str, reduction: str = "sum") -> Any:
@@ -102,6 +121,23 @@ def _all_reduce_rms_norm_quant(x: Any, residual: Any, weight: Any, scale: Any, q
     return _as_four(get_group(group).all_reduce_rms_norm(x, norm, residual, codec=codec or None), scale)
 
 
+def _moe_dispatch(x: Any, ids: Any, weights: Any, scales: Any, exchange: str, cast: str = "") -> tuple[Any, Any, Any]:
+    return _as_three(x, get_exchange(exchange).dispatch(x, ids, weights, scales=scales, cast=cast or None))
+
+
+def _fake_moe_dispatch(x: Any, ids: Any, weights: Any, scales: Any, exchange: str, cast: str = "") -> tuple[Any, Any, Any]:
+    return _as_three(x, get_exchange(exchange).make_dispatched(x, scales, cast or None))
+
+
+def _as_three(x: Any, sent: Dispatched) -> tuple[Any, Any, Any]:
+    return sent.rows, x.new_empty([0]) if sent.scales is None else sent.scales, sent.handle
+
+
+def _moe_combine(rows: Any, handle: Any, tokens: int, exchange: str, order: str = "reduced") -> Any:
+    found = get_exchange(exchange)
+    return found.combine(rows, found.view_handle(None, None, handle, tokens), order)
+
+
 def _as_pair(normed: Normed) -> tuple[Any, Any]:
     return normed.output, normed.residual
 
@@ -158,6 +194,10 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
      lambda x, counts, rows, group, reduction="sum": _resized(x, 0, rows)),
     ("all_to_all_v(Tensor x, Tensor send_counts, Tensor receive_counts, SymInt rows, SymInt expected_rows, str group) -> Tensor",
      _all_to_all_v, lambda x, send_counts, receive_counts, rows, expected_rows, group: _resized(x, 0, rows)),
+    ('moe_dispatch(Tensor x, Tensor ids, Tensor? weights, Tensor? scales, str exchange, str cast="") -> (Tensor, Tensor, Tensor)',
+     _moe_dispatch, _fake_moe_dispatch),
+    ('moe_combine(Tensor rows, Tensor handle, SymInt tokens, str exchange, str order="reduced") -> Tensor', _moe_combine,
+     lambda rows, handle, tokens, exchange, order="reduced": rows.new_empty([tokens, rows.shape[-1]])),
     ("all_reduce_coded(Tensor x, str group, str codec, int seed=0) -> Tensor", _all_reduce_coded,
      lambda x, group, codec, seed=0: x.new_empty(x.shape)),
     (f"rms_norm(Tensor x, Tensor? residual, Tensor? weight, float epsilon, str group, {_NORM}) -> (Tensor, Tensor)", _rms_norm,

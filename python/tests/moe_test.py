@@ -1,0 +1,197 @@
+"""verbena.moe on emulated GPUs against sums that PyTorch computes on the host: ids of no expert, repeated ids, other numbers of tokens on
+each rank, every sum, casts, scales, a call as two kernels, operators."""
+import os
+
+import pytest
+
+import driver
+import verbena
+import verbena.moe
+from ranks import run_ranks
+
+torch = pytest.importorskip("torch")
+
+EXPERTS, MAX_TOKENS, TOP_K, HIDDEN = 12, 9, 3, 144
+NO_EXPERT = (-1, EXPERTS, -7)
+
+
+def _draw(rank, step, kind=None):
+    """What rank `rank` gives in a step, on whatever rank asks: rows, ids, weights. All numbers are small: bfloat16 has them exactly."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    tokens = 0 if (rank + step) % 3 == 1 else MAX_TOKENS - rank
+    rows = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(kind or torch.bfloat16)
+    ids = torch.randint(0, EXPERTS + len(NO_EXPERT), (tokens, TOP_K), generator=generator)
+    for number, wrong in enumerate(NO_EXPERT):
+        ids[ids == EXPERTS + number] = wrong
+    weights = torch.randint(1, 4, (tokens, TOP_K), generator=generator).float()
+    return rows, ids, weights
+
+
+def _make(context, **options):
+    return verbena.moe.ExpertExchange(context, experts=EXPERTS, max_tokens=MAX_TOKENS, top_k=TOP_K, hidden=HIDDEN, exact=True, blocks=2,
+                                      max_scale_bytes=8, **options)
+
+
+def _synchronize():
+    driver.call("cuStreamSynchronize", None)
+
+
+def _list_expected(rank, ranks, step):
+    """(source, token, local ids) of the rows that reach a rank, in their order."""
+    share = EXPERTS // ranks
+    rows = []
+    for source in range(ranks):
+        _, ids, _ = _draw(source, step)
+        for token, row in enumerate(ids.tolist()):
+            local = [one - rank * share if 0 <= one < EXPERTS and one // share == rank else -1 for one in row]
+            if any(one >= 0 for one in local):
+                rows.append((source, token, local))
+    return rows
+
+
+def _check_received(sent, rank, ranks, step):
+    expected = _list_expected(rank, ranks, step)
+    assert sent.counts.tolist() == [sum(source == other for source, _, _ in expected) for other in range(ranks)]
+    place = [0] * ranks
+    for source, token, local in expected:
+        at = place[source]
+        place[source] += 1
+        assert sent.sources[source, at] == token and sent.ids[source, at].tolist() == local
+        weights = _draw(source, step)[2][token]
+        assert sent.weights[source, at].tolist() == [float(weight) if one >= 0 else 0.0 for weight, one in zip(weights, local)]
+        assert torch.equal(sent.rows[source, at], _draw(source, step)[0][token])
+    for source in range(ranks):
+        assert (sent.sources[source, place[source]:] == -1).all() and (sent.ids[source, place[source]:] == -1).all()
+
+
+def _run_experts(sent, rank, ranks):
+    """Expert e gives its input times e + 1."""
+    numbers = sent.ids + rank * (EXPERTS // ranks) + 1
+    return (sent.rows.unsqueeze(2).float() * numbers.unsqueeze(-1)).to(torch.bfloat16).contiguous()
+
+
+def _expect_sums(rank, step):
+    rows, ids, weights = _draw(rank, step)
+    valid = (ids >= 0) & (ids < EXPERTS)
+    return rows.double() * torch.where(valid, weights * (ids + 1), torch.zeros(())).sum(1, keepdim=True).double()
+
+
+def _move(rank, size):
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+        assert exchange.ranks == size and verbena.moe.ExpertExchange.workspace_bytes(
+            size, experts=EXPERTS, max_tokens=MAX_TOKENS, top_k=TOP_K, hidden=HIDDEN, blocks=2) > 0
+        out = None
+        for step in range(6):
+            rows, ids, weights = _draw(rank, step)
+            ids = ids if step % 2 else ids.to(torch.int32)
+            scales = torch.arange(2 * len(rows), dtype=torch.float32).view(-1, 2) + 100 * rank
+            phased = step >= 3
+            out = exchange.dispatch(rows, ids, weights, scales=scales, out=out, phase=verbena.moe.Phase.SEND if phased else verbena.moe.Phase.BOTH)
+            if phased:
+                exchange.dispatch(rows, ids, weights, scales=scales, out=out, phase=verbena.moe.Phase.RECEIVE)
+            _synchronize()
+            exchange.check_error()
+            _check_received(out, rank, size, step)
+            for source, token, _ in _list_expected(rank, size, step):
+                at = (out.sources[source] == token).nonzero()[0, 0]
+                assert out.scales[source, at].tolist() == [100.0 * source + 2 * token, 100.0 * source + 2 * token + 1]
+            expert_rows = _run_experts(out, rank, size)
+            added = (expert_rows.float() * out.weights.unsqueeze(-1)).nan_to_num(0).sum(2).to(torch.bfloat16)
+            results = [exchange.combine(expert_rows, out, order) for order in ("reduced", "exact")] + [exchange.combine(added, out, "rows")]
+            _synchronize()
+            exchange.check_error()
+            for name, result in zip(("reduced", "exact", "rows"), results):
+                want = _expect_sums(rank, step)
+                assert torch.allclose(result.double(), want, rtol=2 ** -6, atol=2.0), name
+            assert torch.equal(results[0], results[2]), "the same additions, by the kernel and here"
+        with pytest.raises(TypeError, match="int32 or int64"):
+            exchange.dispatch(rows, ids.float(), weights)
+        with pytest.raises(ValueError, match=r"ids \[tokens, 3\]"):
+            exchange.dispatch(rows, ids[:, :2], weights)
+        with pytest.raises(ValueError, match="contiguous tensor"):
+            exchange.combine(expert_rows, out, "rows")
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_tokens_go_there_and_back(size):
+    run_ranks(size, _move, size)
+
+
+def _cast(rank, size):
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+        rows, ids, weights = _draw(rank, 0)
+        rows = (rows + 0.125).contiguous()
+        sent = exchange.dispatch(rows, ids, weights, cast="fp8_block")
+        _synchronize()
+        exchange.check_error()
+        assert sent.rows.dtype == torch.float8_e4m3fn and list(sent.scales.shape) == [size, MAX_TOKENS, 2]
+        for source, token, _ in _list_expected(rank, size, 0):
+            at = (sent.sources[source] == token).nonzero()[0, 0]
+            given = (_draw(source, 0)[0] + 0.125)[token].float()
+            for block in range(2):
+                part = slice(128 * block, min(128 * block + 128, HIDDEN))
+                scale = max(given[part].abs().max().item(), 1e-4) / 448
+                assert sent.scales[source, at, block].item() == pytest.approx(scale, rel=1e-6)
+                back = sent.rows[source, at, part].float() * sent.scales[source, at, block]
+                assert torch.allclose(back, given[part], rtol=2 ** -3, atol=scale)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+def test_rows_are_cast_on_the_way():
+    run_ranks(2, _cast, 2)
+
+
+def _lose_a_peer(rank):
+    os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+        rows, ids, weights = _draw(rank, 2)
+        if rank != 2:
+            sent = exchange.dispatch(rows, ids, weights)
+            _synchronize()
+            with pytest.raises(verbena.VerbenaError, match="rank 2") as told:
+                exchange.check_error()
+            assert told.value.result == verbena.Result.TIMEOUT and not sent.counts.any() and (sent.ids == -1).all()
+        context.barrier()
+        exchange.reset()
+        exchange.dispatch(rows, ids, weights)
+        _synchronize()
+        exchange.check_error()
+
+
+def test_a_peer_that_does_not_come_is_named():
+    run_ranks(3, _lose_a_peer)
+
+
+def _compile(rank, size):
+    driver.use_gpu(rank)
+    from verbena.ops import register_torch_ops
+    register_torch_ops("CPU")
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+        verbena.moe.set_exchange("experts", exchange)
+        rows, ids, weights = _draw(rank, 2)
+
+        def layer(rows, ids, weights):
+            came, _, handle = torch.ops.verbena.moe_dispatch(rows, ids, weights, None, "experts")
+            return torch.ops.verbena.moe_combine(came, handle, rows.shape[0], "experts", "rows")
+        with torch.inference_mode():
+            want = layer(rows, ids, weights)
+            _synchronize()
+            if torch.__version__ >= "2.6":
+                # The graph alone, from fake tensors: generated code would read what an emulated GPU has not written yet.
+                from torch.fx.experimental.proxy_tensor import make_fx
+                graph = make_fx(layer, tracing_mode="fake")(rows, ids, weights)
+                got = graph(rows, ids, weights)
+                _synchronize()
+                assert torch.equal(want, got)
+        exchange.check_error()
+        assert list(want.shape) == [len(rows), HIDDEN]
+        verbena.moe.set_exchange("experts", None)
+        with pytest.raises(KeyError, match="no exchange is called 'experts'"):
+            verbena.moe.get_exchange("experts")
+
+
+def test_operators():
+    run_ranks(2, _compile, 2)

@@ -92,7 +92,7 @@ std::string Team::describe_failure(uint64_t failure) const {
            " made a call that cannot be carried out: counts or offsets in the GPU's memory lie outside the "
            "tensors, or differ from those of its peers";
   }
-  text += name(kSymmFailureRank) + " has waited in vain ";
+  text += name(kSymmFailureRank) + " timed out waiting ";
   switch (static_cast<SymmWait>(failure & 0xff)) {
     case SymmWait::kBarrier:
       return text + "for " + peer + " in barrier " + std::to_string(number);

@@ -67,7 +67,7 @@ typedef enum {
   VERBENA_OPS_BULK_TWO_SHOT = 4,
   VERBENA_OPS_COPY_ENGINES = 5,
   VERBENA_OPS_DIRECT = 6,
-  /* All-reduces alone, sums of float16 and bfloat16: bulk two shots in few bits, which change the results
+  /* All-reduces alone, sums of float16 and bfloat16: quantised bulk two shots, which change the results
    * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as
    * integers of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the
    * first and sums by the second. Across hosts each host's sums are the terms, and nothing else is coded.
@@ -120,8 +120,8 @@ typedef struct {
  * alone. The team may be freed before it.
  *
  * Loads and stores reach all of the team, or it has equally many ranks of each of several hosts, in a context
- * of verbena_context_create(). Then there are VERBENA_OPS_BULK_TWO_SHOT and few bits alone: the setting and
- * measurements do not count, other algorithms in a `choice`, copy engines and
+ * of verbena_context_create(). Then there are VERBENA_OPS_BULK_TWO_SHOT and its quantised forms alone: the
+ * setting and measurements do not count, other algorithms in a `choice`, copy engines and
  * verbena_ops_reduce_scatter_norm_all_gather() are refused with VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
@@ -159,9 +159,9 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
                                                   verbena_ops_reduction reduction,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
-/* The same in few bits where that is faster: by `codec`, VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8, or as
+/* The same, quantised, where that is faster: by `codec`, VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8, or as
  * verbena_ops_all_reduce() does it, for a tensor so small or numbers of 32 bits. `seed` other than 0 rounds
- * by chance, right on average, other numbers in each call. `choice` chooses among all algorithms. */
+ * stochastically, right on average, other numbers in each call. `choice` chooses among all algorithms. */
 VERBENA_API verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output,
                                                         size_t count, verbena_ops_type type,
                                                         verbena_ops_algorithm codec, uint64_t seed,
@@ -186,7 +186,7 @@ typedef enum {
 
 /* RMSNorm of `rows` rows of `hidden` numbers of a tensor x of float16 or bfloat16: h = x + residual_in;
  * residual_out = h; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset); and `output`
- * quantised. Tensors begin where they are given, their rows so many numbers (steps) behind each other. Null:
+ * quantised. Tensors begin where they are given, their rows so many elements (steps) apart. Null:
  * there is no such tensor, or a weight of ones. residual_out may be residual_in; nothing else that is written
  * overlaps. */
 typedef struct {
@@ -209,12 +209,12 @@ typedef struct {
   float least_scale; /* of those computed as floats; 0: 1e-10 */
 } verbena_ops_norm;
 
-/* On this rank alone; x begins with its rows x_step numbers behind each other, and may be `output` or
+/* On this rank alone; x has rows x_step elements apart, and may be `output` or
  * residual_out. */
 VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_step,
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
-/* x is the sum of all ranks' `input`, rows side by side, which comes to lie in `sum`: that may be `input`, or
+/* x is the sum of all ranks' `input`, contiguous rows, which comes to lie in `sum`: that may be `input`, or
  * `output` where output_step is `hidden`, which is the fastest. One kernel, in which rows stay in registers,
  * for few rows, or where `choice` names VERBENA_OPS_ONE_SHOT and they have room there and in packet_bytes;
  * two kernels otherwise. The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as

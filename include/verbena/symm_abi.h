@@ -4,7 +4,7 @@
 //
 // A rank's heap is one range of its GPU's addresses; every window lies in it, at the same offset on all
 // ranks. The heaps of the peers that loads and stores reach (over NVLink or the same GPU: the LSA domain) are
-// mapped behind each other, so that one number a peer leads from an address of ours to his.
+// mapped contiguously, so that one number a peer leads from an address of ours to his.
 #ifndef VERBENA_SYMM_ABI_H
 #define VERBENA_SYMM_ABI_H
 

@@ -93,7 +93,7 @@ VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
  */
 VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
 /* VERBENA_SUCCESS, or why waits of this rank's kernels end: VERBENA_REMOTE_ERROR when a peer or the network
- * failed, VERBENA_INVALID_USAGE when a kernel asked for what cannot be or the context was aborted; then the
+ * failed, VERBENA_INVALID_USAGE when a kernel passed invalid arguments or the context was aborted; then the
  * context has failed. VERBENA_TIMEOUT when a wait in a kernel of this rank or of a peer ended by time: the
  * text says which, of which team, and for whom; all waits of that team end then, at all members that loads
  * and stores reach and at others where there was room to tell them, until verbena_team_reset(). The text, cut
@@ -194,7 +194,7 @@ VERBENA_API verbena_result verbena_team_split(verbena_context* context, const ve
  * 0), and get null. */
 VERBENA_API verbena_result verbena_team_create(verbena_context* context, const uint32_t* ranks, size_t count,
                                                verbena_team** team);
-/* Collective over the context, also for its own teams: makes a team good again after a wait of it has ended
+/* Collective over the context, also for its own teams: resets a team after a wait of it has ended
  * by time, or for whatever reason. Members give the team, other ranks null. When what kernels asked for is
  * complete, signals, barriers and the failure are 0 as in a new team; addresses stay. No kernel of any member
  * uses the team. VERBENA_INVALID_USAGE if the context has failed, or if members are reached by a network that
@@ -254,9 +254,9 @@ VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* 
  * current, the context's) and returns; legal while the stream is captured. They do what symm_barrier(),
  * symm_signal() and so on do in a kernel, and are ordered with the stream's other work: a signal is behind
  * all that the stream has put. Not collective. The first call on a GPU loads the kernel, which waits for
- * kernels that run: make it before any waits for a peer. What cannot be is told at once
+ * kernels that run: make it before any waits for a peer. Invalid arguments are reported at once
  * (VERBENA_INVALID_ARGUMENT; VERBENA_INVALID_USAGE without a GPU, or for members that only another library's
- * network reaches); a wait that ends in vain by verbena_context_get_error() or verbena_workspace_get_error().
+ * network reaches); a wait that timed out by verbena_context_get_error() or verbena_workspace_get_error().
  */
 
 /* Of the whole team: the members' streams meet, and what they have put is complete. `barrier`: 0 to 511; two

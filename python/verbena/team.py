@@ -69,7 +69,7 @@ class SymmetricTeam(ContextPart):
 
     # In the order of a stream of the context's GPU: an integer, a torch.cuda.Stream, or None for PyTorch's current one (the
     # default stream without PyTorch). Not collective; legal while the stream is captured. The first of these calls on a GPU
-    # loads their kernel, which waits for kernels that run. What a wait ends for in vain, the context's check_error() tells.
+    # loads their kernel, which waits for kernels that run. Why a wait timed out, the context's check_error() tells.
 
     def barrier(self, barrier: int = 0, stream: Any = None) -> None:
         """The members' streams meet; what they have put before is complete."""

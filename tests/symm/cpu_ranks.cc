@@ -202,7 +202,7 @@ bool give_up(SymmetricContext& context) {
   } catch (const Failure& failure) {
     const std::string text = failure.what();
     is_right = is_right && failure.result() == VERBENA_TIMEOUT &&
-               text.find("rank 0 has waited in vain for rank ") != std::string::npos &&
+               text.find("rank 0 timed out waiting for rank ") != std::string::npos &&
                text.find("in barrier 9") != std::string::npos;
   }
   context.reset(world);

@@ -151,7 +151,7 @@ TEST_P(TeamTest, AResetMakesWordsNew) {
         const auto failure = context.find_failures();
         ASSERT_TRUE(failure);
         EXPECT_NE(failure->text.find("rank " + std::to_string(team->ranks().back()) +
-                                     " has waited in vain for rank " + std::to_string(team->ranks().front()) +
+                                     " timed out waiting for rank " + std::to_string(team->ranks().front()) +
                                      " in barrier 9"),
                   std::string::npos)
             << failure->text;

@@ -110,7 +110,7 @@ TEST_P(WorkspaceTest, AResetMakesItNewAndItsFailureIsItsOwn) {
     ASSERT_TRUE(failure);
     EXPECT_EQ(failure->status, base::Status::kTimeout);
     EXPECT_THAT(failure->text,
-                testing::HasSubstr("workspace 1 for team 0 of 2 ranks: rank 0 has waited in vain for a "
+                testing::HasSubstr("workspace 1 for team 0 of 2 ranks: rank 0 timed out waiting for a "
                                    "packet of rank 1 in block 200"));
     EXPECT_EQ(context.find_failure(*(*made)->team)->text, failure->text);
     EXPECT_EQ(context.find_failure(*(*other)->team)->text, "");

@@ -19,11 +19,11 @@ struct Work {
   verbena_ops_type type = VERBENA_OPS_BFLOAT16;
   uint32_t root = 0;  // of a broadcast
 };
-// What can be measured, by name: operations of the library, all-reduces in few bits, all-reduces with a norm.
+// What can be measured, by name: operations of the library, quantised all-reduces, all-reduces with a norm.
 struct Named {
   std::string name;
   verbena_ops_operation operation = VERBENA_OPS_ALL_REDUCE;
-  verbena_ops_algorithm codec = VERBENA_OPS_AUTO;  // or how few bits
+  verbena_ops_algorithm codec = VERBENA_OPS_AUTO;  // or the codec
   bool has_norm = false;
   verbena_ops_quantisation quantisation = VERBENA_OPS_NOT_QUANTISED;
 };
@@ -42,7 +42,7 @@ class Contender {
 
 class OurContender : public Contender {
  public:
-  // `codec`: of an all-reduce in few bits, or VERBENA_OPS_AUTO.
+  // `codec`: of a quantised all-reduce, or VERBENA_OPS_AUTO.
   OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice,
                verbena_ops_algorithm codec = VERBENA_OPS_AUTO);
   const std::string& name() const override { return name_; }

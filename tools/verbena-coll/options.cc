@@ -34,7 +34,7 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->capture_default_str();
   app.add_option(
          "--operation,-o", plan.operations,
-         "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, an all-reduce in few bits "
+         "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, a quantised all-reduce "
          "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8), an all-reduce with RMSNorm "
          "(all_reduce_norm, or with quantised rows _norm_fp8 with a scale for each, _norm_fp8_tensor with "
          "one for "
@@ -93,7 +93,7 @@ ParsedOptions parse_options(int argc, char** argv) {
                  "then so many replays of one graph, with other data each time, all verified");
   app.add_option(
       "--random", plan.random,
-      "then so many steps of calls drawn by chance, in tensors of up to the largest of --sizes: operation, "
+      "then so many random calls, in tensors of up to the largest of --sizes: operation, "
       "type, size, algorithm, groups, and for each rank alignment, in place, delay, graph, stream; every "
       "element is checked");
   app.add_option("--seed", plan.seed, "of --random: the same calls again")->capture_default_str();

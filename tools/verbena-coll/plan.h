@@ -24,7 +24,7 @@ struct RankPlan {
   unsigned delay_us = 0;   // in each kernel, on both sides of where it lets the next one begin
   bool is_quick = false;   // slopes alone
   uint64_t soak = 0;       // verified replays
-  uint64_t random = 0;     // steps of calls drawn by chance
+  uint64_t random = 0;     // random calls
   uint64_t seed = 0;       // of them
   std::string library;     // libverbena_ops.so
   std::string nccl_library;

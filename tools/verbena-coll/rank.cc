@@ -30,7 +30,7 @@ constexpr uint64_t kPause_ns = 60'000;  // the host puts a sample's work into th
 constexpr uint64_t kMarginBytes = 256;  // behind an output: nobody writes there
 constexpr uint64_t kBarrierElements = 8;
 constexpr unsigned kEagerCalls = 100;
-constexpr double kMostCodedError = 0.25;  // of a few bits
+constexpr double kMostCodedError = 0.25;  // of quantised sums
 constexpr uint64_t kLate_ns[] = {5'000, 50'000};
 // 2^-100 in bf16, as little in f32: of eight ranks a chain of 40 sums stays finite.
 constexpr uint32_t kTinyExponent = 27;
@@ -49,7 +49,7 @@ class Rank {
   void soak();
   void call_at_random();
   void exchange_tokens();
-  // An all-reduce in few bits of zeros and of ones in turn, which are exact: what is left of the one shows.
+  // A quantised all-reduce of zeros and of ones in turn, which are exact: what is left of the one shows.
   void soak_coded(const Named& named);
 
  private:
@@ -615,7 +615,8 @@ void Rank::measure_all() {
 void Rank::soak_coded(const Named& named) {
   constexpr uint64_t kBatch = 64, kBytes = 16384, kWords = kBytes / sizeof(uint32_t);
   constexpr uint32_t kOnes = 0x3f803f80;  // two of bfloat16
-  if (room_bytes_ < kBytes) throw ToolError("--soak of few bits needs a size of 16 KiB or more");
+  if (room_bytes_ < kBytes)
+    throw ToolError("--soak of a quantised all-reduce needs a size of 16 KiB or more");
   const uint32_t blocks = std::min(plan_.blocks, 16U);
   OurContender contender(library_, ours_->ops, {named.codec, blocks, 512, 0}, named.codec);
   const uint64_t count = kBytes / get_element_bytes(VERBENA_OPS_BFLOAT16);
@@ -658,9 +659,8 @@ void Rank::call_at_random() {
   const int64_t begin_ns = now_ns();
   const uint64_t wrong = run_random_calls(plan_, library_, ours_->ops, gpu_, {first_, second_, room_bytes_});
   expect_no_error();
-  tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.random) +
-       " steps of calls drawn by chance, seed " + std::to_string(plan_.seed) + ", in " +
-       std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
+  tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.random) + " random calls, seed " +
+       std::to_string(plan_.seed) + ", in " + std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
 }
 
 void Rank::exchange_tokens() {

@@ -62,7 +62,7 @@ VERBENA_DEVICE Vector16 realign(Vector16 low, Vector16 high, uint32_t shift) {
 
 }  // namespace detail
 
-// A stretch of bytes to copy.
+// A span of bytes to copy.
 struct CopyPiece {
   char* destination;
   const char* source;

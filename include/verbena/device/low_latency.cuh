@@ -475,7 +475,7 @@ class LowLatency {
     return slot + room_bytes() + index * Packet::kNoteBytes;
   }
   // What all threads of the group make of their waits, and of what the kernel began with; `have_come`: none
-  // of this one's was in vain.
+  // of this one's timed out.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
                                                    const Patience& patience) const {

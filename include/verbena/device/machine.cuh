@@ -105,7 +105,7 @@ VERBENA_DEVICE uint32_t blocks_per_grid() {
   return result;
 }
 
-// Clusters, from sm_90 on: blocks side by side that run at the same time and reach each other's shared
+// Clusters, from sm_90 on: adjacent blocks that run at the same time and reach each other's shared
 // memory. On others, and where a kernel is launched without, each block is one alone.
 VERBENA_DEVICE uint32_t blocks_per_cluster() {
   uint32_t result = 1;

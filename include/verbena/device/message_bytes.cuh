@@ -1,4 +1,4 @@
-// The bytes of a message where they lie: at any address, of any number, side by side or in rows. They are
+// The bytes of a message where they lie: at any address, of any number, contiguous or in rows. They are
 // loaded and stored as whole vectors where that can be.
 #ifndef VERBENA_DEVICE_MESSAGE_BYTES_CUH
 #define VERBENA_DEVICE_MESSAGE_BYTES_CUH
@@ -7,9 +7,9 @@
 
 namespace verbena::device {
 
-// Where the bytes of a message lie that are not all side by side: rows of `row_bytes`, each `step_bytes`
+// Where the bytes of a message lie that are not contiguous: rows of `row_bytes`, each `step_bytes`
 // behind the one before, the message from byte `first` of all rows on. Where both are equal the bytes are
-// side by side, whatever the two are.
+// contiguous, whatever the two are.
 struct Rows {
   char* begin;
   uint64_t row_bytes, step_bytes;
@@ -42,7 +42,7 @@ VERBENA_DEVICE char* find_byte(char* place, uint64_t offset) {
 VERBENA_DEVICE char* find_byte(const Rows& place, uint64_t offset) {
   return place.find(offset);
 }
-// The address of `bytes` from `offset` on, if they lie side by side; `length_bytes` is the message's.
+// The address of `bytes` from `offset` on, if they are contiguous; `length_bytes` is the message's.
 template <typename Place>
 VERBENA_DEVICE auto find_part(const Place& place, uint64_t offset, uint64_t bytes) {
   auto* const first = find_byte(place, offset);
@@ -125,7 +125,7 @@ VERBENA_DEVICE_FAR void store_vector_apart(const Place to, uint32_t offset, uint
   store_vector(to, offset, length_bytes, vector);
 }
 
-// Where all bytes lie side by side from a multiple of 16 on; or null.
+// Where all bytes are contiguous from a multiple of 16 on; or null.
 VERBENA_DEVICE char* find_vectors(const char* place) {
   return offset_in_vector(place) == 0 ? const_cast<char*>(place) : nullptr;
 }

@@ -277,7 +277,7 @@ struct Number<E5m2> {
   }
 };
 
-// Numbers side by side, of 4, 8, 16 or 32 bytes together; or one alone, in the lowest bits of its unit.
+// Contiguous elements, of 4, 8, 16 or 32 bytes together; or one alone, in the lowest bits of its unit.
 template <typename T, uint32_t kBytes = 16>
 struct Packed {
   using Unit = typename Number<T>::Unit;

@@ -33,7 +33,7 @@ VERBENA_DEVICE Sum choose_term(Sum a, Sum b, bool is_least) {
 
 namespace detail {
 
-// Numbers side by side in `Bits`, 4, 8 or 16 bytes, as they are summed.
+// Contiguous elements in `Bits`, 4, 8 or 16 bytes, as they are summed.
 template <typename T, typename Bits>
 using SumsOf = PackedSum<T, sizeof(Bits)>;
 
@@ -75,7 +75,7 @@ VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32
 }  // namespace detail
 
 // Type and operation known when the kernel is compiled. A reduction has Sums, for numbers of 4, 8 or 16 bytes
-// side by side; add(), which is given some ranks' at a time, from rank 0 on; and finish().
+// contiguous; add(), which is given some ranks' at a time, from rank 0 on; and finish().
 template <typename T, Reduction kReduction = Reduction::kSum>
 struct ReduceAs {
   template <typename Bits>

@@ -45,7 +45,7 @@ struct QuantisedRows {
   float least_scale = 1e-10F;  // of those computed as floats
 };
 
-// The tensors of a norm; rows are `hidden` numbers, and begin so many numbers behind each other. Null: there
+// The tensors of a norm; rows are `hidden` elements; a step is the elements from row to row. Null: there
 // is none. residual_out may be residual_in; other tensors that are written overlap nothing.
 template <typename T>
 struct RmsNorm {
@@ -92,7 +92,7 @@ VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
   return turn % 2 * kCountWords;
 }
 
-// `combine` of each lane's value over `lanes` lanes, side by side: the same bits in all of them.
+// `combine` of each lane's value over `lanes` adjacent lanes: the same bits in all of them.
 template <typename Combine>
 VERBENA_DEVICE float combine_lanes(float value, uint32_t lanes, const Combine& combine) {
   for (uint32_t step = lanes / 2; step > 0; step /= 2)
@@ -174,7 +174,7 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
   const bool has_first = lane() < count, has_second = lane() + kWarpLanes < count;
   float first = 0, second = 0;
   bool have_come = false;
-  // Blocks of a cluster run at the same time: no wait is in vain. The lanes leave the loop together; where
+  // Blocks of a cluster run at the same time: no wait times out. The lanes leave the loop together; where
   // some wait for others behind it, each shuffle costs several times as much.
   do {
     have_come = (!has_first || owner.take(word, turn, first)) &&
@@ -499,7 +499,7 @@ class RowNorm {
   struct Several {
     Numbers of[kMostKept];
   };
-  // Calls, so that what is common lies side by side.
+  // Calls, so that what is common is contiguous.
   VERBENA_DEVICE_FAR static Numbers load_apart(const T* from, uint32_t count) {
     Some numbers{};
     for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);

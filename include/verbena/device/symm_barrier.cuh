@@ -5,7 +5,7 @@
 // block's. Rounds only grow, in the GPU's memory: a graph may be replayed.
 //
 // Every wait ends by the context's limits. When one did not return kDone the ranks are out of step, and the
-// hosts make the team good again (verbena_team_reset).
+// hosts reset the team (verbena_team_reset).
 #ifndef VERBENA_DEVICE_SYMM_BARRIER_CUH
 #define VERBENA_DEVICE_SYMM_BARRIER_CUH
 

@@ -1075,7 +1075,7 @@ std::string Engine::describe_counts() const {
   char line[512];
   std::snprintf(line, sizeof(line),
                 "datagrams on %s: engine %016" PRIx64 ", %zu peers; packets sent %" PRIu64 ", again %" PRIu64
-                ", in vain %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
+                ", spurious %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
                 ", strays %" PRIu64 ", late or marked by a switch %" PRIu64 "; timeouts %" PRIu64
                 ", paths rested %" PRIu64,
                 nic_.name.c_str(), name_.id, peers_of_.size(), counts.sent_packets, counts.resent_packets,

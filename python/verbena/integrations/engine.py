@@ -61,7 +61,7 @@ class EngineCollectives:
         self.device = device
         self.max_size = max_size
         self.is_batch_invariant = is_batch_invariant
-        # A number in few bits depends on its neighbours, and another batch has others.
+        # A quantised element depends on its neighbours, and another batch has others.
         self.quick_reduce = QuickReduce() if is_batch_invariant else QuickReduce.from_environment()
         self.disabled = True
         self.fully_connected = False  # by NVLink
@@ -113,7 +113,7 @@ class EngineCollectives:
         return self.sum_up(input) if self.should_custom_ar(input) else None
 
     def sum_up(self, input: Any, out: Any = None) -> Any:
-        """In few bits where the settings allow them and they are faster, or exactly."""
+        """Quantised where the settings allow them and they are faster, or exactly."""
         dtype = str(input.dtype).removeprefix("torch.")
         found = self.quick_reduce.find_codec(dtype, input.numel() * input.element_size(), self.world_size)
         if found is None:

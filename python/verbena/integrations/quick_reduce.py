@@ -1,6 +1,6 @@
-"""Which all-reduces of an engine go in few bits: the settings of Quick Reduce, AITER's and vLLM's, under our names.
+"""Which all-reduces of an engine are quantised: the settings of Quick Reduce, AITER's and vLLM's, under our names.
 
-Few bits trade accuracy for time (docs/inference.md). The order of decision is theirs: few bits where they are allowed and pay,
+Quantising trades accuracy for time (docs/inference.md). The order of decision is theirs: quantised where that is allowed and pays,
 then the exact collectives, then the engine's own way, such as NCCL."""
 import dataclasses
 import os
@@ -32,7 +32,7 @@ _MI300_REGIMES = (_EXACT, "FP8", "INT6", "INT4")
 
 @dataclasses.dataclass(frozen=True)
 class QuickReduce:
-    """`regime`: FP (exact), FP8, INT6, INT4, or ours INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is in few bits.
+    """`regime`: FP (exact), FP8, INT6, INT4, or ours INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is quantised.
     `least_sizes`: "measured", from where on the tuning file, or else the library's rule, says that fewer bits are faster;
     "mi300", by AITER's table."""
     regime: str = "NONE"

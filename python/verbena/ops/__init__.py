@@ -1,4 +1,4 @@
-"""Collectives of libverbena_ops.so on tensors: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, sums in few bits,
+"""Collectives of libverbena_ops.so on tensors: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, quantised sums,
 RMSNorm.
 
     with verbena.SymmetricContext.from_environment() as context, verbena.ops.Communicator(context) as tp:

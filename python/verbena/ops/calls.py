@@ -32,7 +32,7 @@ class Algorithm(enum.IntEnum):
     BULK_TWO_SHOT = 4
     COPY_ENGINES = 5
     DIRECT = 6
-    # In few bits.
+    # Quantised.
     FP8 = 16
     INT8 = 17
     INT6 = 18

@@ -70,7 +70,7 @@ class Communicator(FusedCalls):
         return out
 
     def all_gather(self, tensor: Any, dim: int, *, out: Any = None, choice: Choice | None = None) -> Any:
-        """All ranks' tensors behind each other along `dim`, without a permutation afterwards."""
+        """All ranks' tensors concatenated along `dim`, without a permutation afterwards."""
         tensor = tensor.contiguous()
         rows, shape = _cut(tensor.shape, dim, self.size)
         out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
@@ -102,7 +102,7 @@ class Communicator(FusedCalls):
 
     def all_to_all(self, tensor: Any, split_dim: int = 0, concat_dim: int = 0, *, out: Any = None,
                    choice: Choice | None = None) -> Any:
-        """The r-th part along `split_dim` goes to rank r; what comes is put behind each other along `concat_dim`."""
+        """The r-th part along `split_dim` goes to rank r; what comes is concatenated along `concat_dim`."""
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         split_dim, concat_dim = split_dim % len(shape), concat_dim % len(shape)
@@ -117,7 +117,7 @@ class Communicator(FusedCalls):
         return out
 
     def all_gather_v(self, tensor: Any, counts: Any, out: Any, *, offsets: Any = None, choice: Choice | None = None) -> Any:
-        """counts[r] rows come from rank r and lie in `out` from offsets[r] on, or behind each other. Counts and offsets are
+        """counts[r] rows come from rank r and lie in `out` from offsets[r] on, or contiguously. Counts and offsets are
         int64 on the GPU, read when the kernel runs; `tensor` may be longer than this rank's count."""
         self._call_v("ops_all_gather_v", tensor, out, [counts, offsets], [], out.numel() // self.size, choice)
         return out

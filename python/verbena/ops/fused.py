@@ -1,4 +1,4 @@
-"""Calls of a communicator that do more than move and sum: all-reduces in few bits, RMSNorm, and both in one."""
+"""Calls of a communicator that do more than move and sum: quantised all-reduces, RMSNorm, and both in one."""
 import ctypes
 import dataclasses
 import enum
@@ -61,8 +61,8 @@ class FusedCalls(OpsPart):
     """Of verbena.ops.Communicator."""
 
     def all_reduce_coded(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
-        """The sum in few bits where that is faster ("fp8", "int8", "int6", "int4", "mxfp8", "fp8_int8", "int4_int8"), exactly
-        as all_reduce() otherwise. With a seed numbers are rounded by chance. The same bits on all ranks."""
+        """The quantised sum where that is faster ("fp8", "int8", "int6", "int4", "mxfp8", "fp8_int8", "int4_int8"), exactly
+        as all_reduce() otherwise. With a seed elements are rounded stochastically. The same bits on all ranks."""
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
         self._call("ops_all_reduce_coded", tensor, out, tensor.numel(), need_type(tensor), find_codec(codec), seed,
@@ -137,7 +137,7 @@ def find_codec(name: str) -> Algorithm:
 
 def _as_rows(tensor: Any, hidden: int) -> Any:
     if tensor.shape[-1] != hidden or (tensor.dim() > 1 and tensor.stride(-1) != 1):
-        raise ValueError(f"rows of {hidden} numbers side by side are needed, not {list(tensor.shape)}")
+        raise ValueError(f"contiguous rows of {hidden} elements are needed, not {list(tensor.shape)}")
     return tensor.view(-1, hidden) if tensor.dim() != 2 else tensor
 
 

@@ -135,7 +135,7 @@ def symm_signal(ctx_ptr: Any, signal_index: Any, dest_rank: Any, value: Any = 1,
 @core.extern
 def symm_signal_wait_until(ctx_ptr: Any, signal_index: Any, cmp: Any, value: Any, backend: Any = BACKEND_DEFAULT,
                            _semantic: Any = None) -> Any:
-    """The signal as the wait left it; it does not compare so (SIGNAL_CMP_*, signed) if the wait ended in vain."""
+    """The signal as the wait left it; it does not compare so (SIGNAL_CMP_*, signed) if the wait timed out."""
     return call(_semantic, backend, "symm_signal_wait_until", _i64, (ctx_ptr, _i64), (signal_index, _i32), (cmp, _i32),
                 (value, _i64))
 
@@ -279,7 +279,7 @@ def symm_compare_swap(ctx_ptr: Any, word_ptr: Any, expected: Any, desired: Any, 
 @core.extern
 def symm_wait_until(ctx_ptr: Any, word_ptr: Any, cmp: Any, value: Any, backend: Any = BACKEND_DEFAULT,
                     _semantic: Any = None) -> Any:
-    """This rank's word as the wait left it; it does not compare so (SIGNAL_CMP_*) if the wait ended in vain."""
+    """This rank's word as the wait left it; it does not compare so (SIGNAL_CMP_*) if the wait timed out."""
     return call(_semantic, backend, "symm_wait_until", _i64, (ctx_ptr, _i64), (word_ptr, _i64), (cmp, _i32), (value, _i64))
 
 

@@ -10,7 +10,7 @@
 // the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
 // travel as they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of
 // ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
-// bits. In few bits (all_reduce_coded) those sums travel coded, and each rank decodes the same bytes of all
+// bits. Quantised (all_reduce_coded), those sums travel coded, and each rank decodes the same bytes of all
 // hosts, its own too: a number is quantised once for each host. Within a host nothing is.
 //
 // A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
@@ -317,7 +317,7 @@ class AcrossHosts {
     const uint32_t lane_offset = lane() * kVectorBytes;
     const char* const input = terms.input + terms.begin(host_.team_rank);
     char* const own = find_slot(number, context_.team_rank);
-    // By chance each rank, block, chunk and tile has another sequence.
+    // Stochastic rounding: each rank, block, chunk and tile has another sequence.
     const uint64_t sender = (number << 8 | static_cast<uint64_t>(context_.team_rank)) << 16 | block_;
     for (uint32_t tile = first; tile < tiles; tile += warps) {
       TileNumbers numbers{};

@@ -34,7 +34,7 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 }  // namespace detail
 
-// `sum` becomes the sum of all ranks' `input`, norm.rows rows side by side, and its rows are normed. `sum`
+// `sum` becomes the sum of all ranks' `input`, norm.rows contiguous rows, and its rows are normed. `sum`
 // may be `input`; and norm.output, where output_step is norm.hidden, and then is not stored. A row is a
 // cluster's, of which each thread has up to kKept vectors of 16 bytes: sums go to the norm in registers. The
 // clusters of the grid take rows in turn, and each block's part of a row is a message. `calls` is a OneShot
@@ -100,7 +100,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 
 namespace detail {
 
-// Rows of a tensor that are shared out among ranks, those of a rank side by side, and among blocks.
+// Rows of a tensor that are shared out among ranks, those of a rank contiguous, and among blocks.
 class ShardedRows {
  public:
   VERBENA_DEVICE ShardedRows(uint64_t rows, uint64_t row_bytes, int32_t ranks, uint32_t block,

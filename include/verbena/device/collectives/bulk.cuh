@@ -66,7 +66,7 @@ VERBENA_DEVICE_FAR WaitResult put_far(const Context& context, int32_t peer, char
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
 }
-// Two words behind each other.
+// Two adjacent words.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_far(const Context& context, int32_t peer, uint64_t* words, uint64_t first,
                                         uint64_t second) {

@@ -2,12 +2,12 @@
 // scale, how coded numbers lie in a message, and how they are rounded. docs/quantisation.md has the codecs'
 // error bounds.
 //
-// A warp codes a tile of 1,024 numbers at once. Of four rows of 256 numbers a lane has 8 side by side: a
-// unit, one vector of 16 bytes of a 2-byte type. A group, the numbers that share a scale, lies side by side
+// A warp codes a tile of 1,024 numbers at once. Of four rows of 256 numbers a lane has 8 adjacent ones: a
+// unit, one vector of 16 bytes of a 2-byte type. A group, the numbers that share a scale, is contiguous
 // in a row: 32, 64 or 128 numbers, the units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
-//   kBits, kGroup                            of a number; numbers that share a scale
+//   kBits, kGroup                            of an element; elements of a group
 //   Coded                                    what a lane has of a coded tile: payload[kBits] and
 //   scales[kScaleWords],
 //                                            words; all lanes of a group have the same scales
@@ -40,7 +40,7 @@ struct RoundToNearest {
   VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
 };
 
-// Up or down by chance, the nearer step the more often: what is rounded is right on average, also where the
+// Up or down at random, the nearer step the more often: what is rounded is right on average, also where the
 // same number is rounded again and again. The same seed and tile give the same numbers; `seed` differs
 // between ranks, calls and phases whose errors are not to be alike.
 class RoundByChance {
@@ -92,7 +92,7 @@ struct Several {
   T of[kUnitNumbers];
 };
 
-// The largest of each half over the kLanes lanes, side by side, that share a group.
+// The largest of each half over the kLanes adjacent lanes that share a group.
 template <uint32_t kLanes, uint32_t kCount>
 VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
   VERBENA_UNROLL

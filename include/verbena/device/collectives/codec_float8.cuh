@@ -16,7 +16,7 @@ namespace detail {
 
 inline constexpr float kLargestE4m3 = 448, kNextToLargestE4m3 = 416;
 
-// A step up or down by chance among e4m3's numbers; magnitudes up to its largest.
+// A step up or down at random among e4m3's numbers; magnitudes up to its largest.
 VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   const uint32_t bits = to_bits(number), magnitude = bits & 0x7fffffffu;
   uint32_t result = (magnitude + (draw << 12) + (1u << 11)) & ~((1u << 20) - 1);

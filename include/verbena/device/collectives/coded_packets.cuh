@@ -1,4 +1,4 @@
-// Coded tiles as packets (low_latency.cuh), side by side in a slot: a warp sends a tile, and takes one, with
+// Coded tiles as packets (low_latency.cuh), contiguous in a slot: a warp sends a tile, and takes one, with
 // all of its lanes together. Words change lanes in the block's shared memory on the way.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH

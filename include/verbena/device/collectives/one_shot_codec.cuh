@@ -1,4 +1,4 @@
-// All-reduces in few bits of two ranks, in one shot, by which they send no more than by two: each codes its
+// Quantised all-reduces of two ranks, in one shot, by which they send no more than by two: each codes its
 // whole tensor and sends it in packets, and both decode the same bytes, their own too, and add
 // them up in float. So the same bits on both, and one quantisation of each term: docs/quantisation.md has the
 // bounds.
@@ -44,7 +44,7 @@ class CodedMessages {
   }
 
   VERBENA_DEVICE Coded send(uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
-    // By chance each rank, block, message and tile has another sequence.
+    // Stochastic rounding: each rank, block, message and tile has another sequence.
     const Coded coded = encode_tile<Codec>(type_, raw, rounding_.in_tile(sender_ << 24 | tile));
     packets_.send(coded, tile_of(tile), epoch_of(tile), 1, [&](uint32_t) { return slot_of(there_, tile); });
     return coded;

@@ -1,4 +1,4 @@
-// All-reduces in few bits in two shots, by packets: each rank codes the terms that it sends, a share's owner
+// Quantised all-reduces in two shots, by packets: each rank codes the terms that it sends, a share's owner
 // adds them up in float, from its own, which it has as they are, to those of the rank before it, and codes
 // the sum once; every rank decodes the same bytes, the owner too. So the same bits on all ranks, and two
 // quantisations, whatever the number of ranks: docs/quantisation.md has the bounds.
@@ -206,7 +206,7 @@ class CodedShares {
   VERBENA_DEVICE void store(int32_t member, uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
     store_tile(tensor_.output, tensor_.length_bytes, first_tile(member) + tile, raw);
   }
-  // By chance each rank, block, call, message and tile has another sequence.
+  // Stochastic rounding: each rank, block, call, message and tile has another sequence.
   VERBENA_DEVICE Rounding choose_rounding(uint32_t message, uint32_t tile) const {
     const uint64_t sender = (exchange_.epoch() << 4 | static_cast<uint64_t>(me_)) << 16 | exchange_.block();
     return rounding_.in_tile((sender << 5 | message) << 19 ^ tile);

@@ -9,7 +9,7 @@
 
 namespace verbena::device {
 
-// Both have load(), which all lanes of a warp call together with packets side by side: lane i's is number
+// Both have load(), which all lanes of a warp call together with adjacent packets: lane i's is number
 // 32 m + i of the row. `is_there` is false behind the row's end. Where kHasScales, `scales` of each lane
 // becomes the packet of scales of these 32 packets, number m.
 struct MoeRowBytes {

@@ -13,6 +13,7 @@
 
 #include "base/cuda_api.h"
 #include "base/cuda_driver.h"
+#include "base/file_length.h"
 #include "base/log.h"
 
 namespace verbena::message_queue {
@@ -73,7 +74,7 @@ base::Result<SharedRing> SharedRing::create(const RingShape& shape) {
   SharedRing ring;
   ring.shape_ = shape;
   ring.file_.reset(memfd_create("verbena-queue", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!ring.file_ || ftruncate(ring.fd(), static_cast<off_t>(shape.length_bytes())) != 0 ||
+  if (!ring.file_ || base::set_file_length(ring.fd(), shape.length_bytes()) != 0 ||
       fcntl(ring.fd(), F_ADD_SEALS, kSeals) != 0) {
     return base::fail_errno(base::Status::kSystem, errno, "queue: no shared memory of %llu bytes",
                             static_cast<unsigned long long>(shape.length_bytes()));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/cuda_api.h"
+#include "base/file_length.h"
 #include "base/log.h"
 #include "base/private_stream.h"
 
@@ -119,7 +120,7 @@ Result<MemoryPiece> MemoryPiece::allocate(MemoryOwner owner, uint64_t length_byt
   piece.length_bytes_ = length_bytes;
   if (owner.gpu == kNoGpu) {
     piece.file_.reset(open_memory_file());
-    if (!piece.file_ || ftruncate(piece.file_.get(), static_cast<off_t>(length_bytes)) != 0)
+    if (!piece.file_ || set_file_length(piece.file_.get(), length_bytes) != 0)
       return fail_host("cannot allocate host memory", length_bytes);
     return piece;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -82,9 +83,9 @@ std::unique_ptr<Device> DeviceOpener::open_context(ibv_device* device) const {
   opened->name_ = library_->get_device_name(device);
   opened->context_ = library_->open_device(device);
   if (opened->context_ != nullptr) return opened;
-  base::log_warn(
-      "device %s: left out: cannot be opened; check that this user may use /dev/infiniband (errno %d)",
-      opened->name_.c_str(), errno);
+  const int error = errno;
+  base::log_warn("device %s: left out: cannot be opened: %s; %s (errno %d)", opened->name_.c_str(),
+                 std::strerror(error), library_->advise_on_open(error), error);
   return nullptr;
 }
 

@@ -20,6 +20,11 @@ std::string join(const std::vector<std::string>& words) {
 
 base::Error fail_without_device(const Library& library, const std::string& hca,
                                 const std::vector<std::string>& seen) {
+  if (seen.empty() && library.is_softverbs()) {
+    return base::fail(Status::kSystem,
+                      "devices: softverbs (%s) has no usable device; the lines above name the cause",
+                      library.path().c_str());
+  }
   if (seen.empty()) {
     return base::fail(
         Status::kSystem,

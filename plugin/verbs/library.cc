@@ -56,6 +56,13 @@ bool Library::resolve_all(void* handle, std::string* problem) {
   return false;
 }
 
+const char* Library::advise_on_open(int error) const {
+  if (error == EMFILE || error == ENFILE) return "check the limit of open files (ulimit -n)";
+  if (error == ENOMEM) return "check the limits of memory (ulimit -v and -l, the cgroup's memory.max)";
+  if (is_softverbs()) return "the line of softverbs on stderr names the cause";
+  return "check that this user may use /dev/infiniband";
+}
+
 bool Library::lists_devices() const {
   int count = 0;
   ibv_device** list = get_device_list(&count);

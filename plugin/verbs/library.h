@@ -87,6 +87,9 @@ class Library : public Symbols {
   // Of the file, as the loader found it.
   const std::string& path() const { return path_; }
   bool lists_devices() const;
+  bool is_softverbs() const { return take_memory != nullptr; }
+  // Advises the user after open_device() failed with this errno.
+  const char* advise_on_open(int error) const;
   // 0 or an errno value. Reaches the provider's own query_port, as the header's macro would; the exported
   // function is for providers without one and fills only the older fields.
   // `speed_code` (may be null) also has rates from XDR on, which do not fit the 8 bits of active_speed.

@@ -70,8 +70,9 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
   ibv_context* const context = library.open_device(device);
   if (context == nullptr) {
     common.fault = PortFault::kNotOpened;
-    common.problem = std::string("cannot be opened; check that this user may use /dev/infiniband (") +
-                     std::strerror(errno) + ")";
+    const int error = errno;
+    common.problem =
+        std::string("cannot be opened: ") + std::strerror(error) + "; " + library.advise_on_open(error);
     ports->push_back(common);
     return;
   }

@@ -39,11 +39,21 @@ TEST_F(DiscoveryFailureTest, SaysThatNoPortIsActive) {
 
 TEST_F(DiscoveryFailureTest, LeavesOutADeviceThatCannotBeOpened) {
   script().devices = {make_card("mlx5_0"), make_card("mlx5_1")};
-  script().devices[0].opens = false;
+  script().devices[0].open_errno = EACCES;
   const Devices devices = discover();
   ASSERT_EQ(devices.size(), 1U);
   EXPECT_EQ(devices[0]->name(), "mlx5_1");
   EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("mlx5_0"), HasSubstr("/dev/infiniband"))));
+}
+
+TEST_F(DiscoveryFailureTest, NamesTheLimitThatKeepsADeviceFromBeingOpened) {
+  script().devices = {make_card("mlx5_0"), make_card("mlx5_1")};
+  script().devices[0].open_errno = EMFILE;
+  script().devices[1].open_errno = ENOMEM;
+  ASSERT_FALSE(try_discover());
+  EXPECT_THAT(log_.warnings(), Contains(AllOf(HasSubstr("mlx5_0"), HasSubstr("ulimit -n"))));
+  EXPECT_THAT(log_.warnings(), Contains(AllOf(HasSubstr("mlx5_1"), HasSubstr("ulimit -v"))));
+  EXPECT_THAT(log_.warnings(), Not(Contains(HasSubstr("/dev/infiniband"))));
 }
 
 TEST_F(DiscoveryFailureTest, NamesALibraryThatIsIncomplete) {

@@ -20,7 +20,7 @@ TEST_F(PortSurveyTest, ShowsPortsThatAreNotUsed) {
   fake::Device bare = make_card("mlx5_2");
   bare.ports[0].gids.clear();
   fake::Device closed = make_card("mlx5_3");
-  closed.opens = false;
+  closed.open_errno = EACCES;
   script().devices = {make_card("mlx5_0"), down, bare, closed};
   settings_.hca = "^mlx5_0";
   const Survey found = survey();

@@ -132,8 +132,8 @@ const char* ibv_get_device_name(ibv_device* device) {
 ibv_context* ibv_open_device(ibv_device* device) {
   if (refuse()) return nullptr;
   const Device& description = reinterpret_cast<FakeDevice*>(device)->description;
-  if (!description.opens) {
-    errno = EACCES;
+  if (description.open_errno != 0) {
+    errno = description.open_errno;
     return nullptr;
   }
   auto* context = new FakeContext;

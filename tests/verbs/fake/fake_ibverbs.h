@@ -35,7 +35,7 @@ struct Device {
   uint64_t guid = 1;
   uint32_t vendor_id = 0x02c9;
   std::vector<Port> ports;
-  bool opens = true;
+  int open_errno = 0;  // not 0: ibv_open_device fails
 };
 
 struct Script {

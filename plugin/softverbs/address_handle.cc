@@ -6,7 +6,7 @@
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
+SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) try {
   // On RoCE every address is a GID.
   const bool is_valid =
       attributes->is_global != 0 && attributes->port_num == kPort && attributes->grh.sgid_index < kGidCount;
@@ -20,6 +20,7 @@ SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
   get_pd(pd).users.fetch_add(1);
   return &handle->base;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_destroy_ah(ibv_ah* base) {
   get_pd(base->pd).users.fetch_sub(1);

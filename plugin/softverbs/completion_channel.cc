@@ -8,12 +8,13 @@
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+SOFTVERBS_API ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) try {
   auto channel = std::make_unique<Channel>();
   channel->base.context = context;
   if (!open_event_pipe(channel->pipe, channel->base.fd)) return nullptr;
   return &channel.release()->base;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_destroy_comp_channel(ibv_comp_channel* base) {
   pthread_mutex_lock(&base->context->mutex);

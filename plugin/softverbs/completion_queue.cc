@@ -86,7 +86,7 @@ void move_to_ring(Cq& cq, uint32_t index) {
 
 }  // namespace
 
-Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& request) {
+Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& request) try {
   const auto [entries, cq_context, channel, vector] = request;
   if (entries < 1 || entries > static_cast<int>(kMaxCqEntries)) return fail_with<Cq>(EINVAL);
   if (vector < 0 || vector >= context->num_comp_vectors) return fail_with<Cq>(EINVAL);
@@ -110,6 +110,7 @@ Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& 
   }
   return cq;
 }
+SOFTVERBS_CATCH
 
 }  // namespace verbena::softverbs
 
@@ -122,7 +123,7 @@ SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_
 }
 
 // A queue never shrinks: a larger queue than requested is always allowed.
-SOFTVERBS_API int ibv_resize_cq(ibv_cq* base, int entries) {
+SOFTVERBS_API int ibv_resize_cq(ibv_cq* base, int entries) try {
   Cq& cq = get_cq(base);
   Segment& segment = Process::get()->segment();
   if (entries < 1 || entries > static_cast<int>(kMaxCqEntries)) return EINVAL;
@@ -140,6 +141,7 @@ SOFTVERBS_API int ibv_resize_cq(ibv_cq* base, int entries) {
   base->cqe = static_cast<int>(segment.cq(cq.index.load()).capacity.get());
   return 0;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_destroy_cq(ibv_cq* base) {
   Cq& cq = get_cq(base);

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "softverbs/events.h"
@@ -74,11 +75,15 @@ namespace {
 int open_command_fd(const Device& device) {
   const int fd = memfd_create("softverbs", MFD_CLOEXEC);
   if (fd >= 0 && pwrite(fd, &device.index, sizeof(device.index), 0) == sizeof(device.index)) return fd;
+  const int error = errno;
+  warn("%s cannot be opened: memfd_create: %s (ulimit -n, or a seccomp profile)", device.base.name,
+       strerror(error));
   if (fd >= 0) close(fd);
+  errno = error;
   return -1;
 }
 
-ibv_context* open_context(ibv_device* device, int command_fd) {
+ibv_context* open_context(ibv_device* device, int command_fd) try {
   Process* process = Process::get();
   if (process == nullptr) return nullptr;
   if (!faults::start(*process)) return fail_with<ibv_context>(EINVAL);
@@ -101,6 +106,7 @@ ibv_context* open_context(ibv_device* device, int command_fd) {
   process->rails.add(*context);
   return &context.release()->verbs.context;
 }
+SOFTVERBS_CATCH
 
 }  // namespace
 

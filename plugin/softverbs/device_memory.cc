@@ -73,7 +73,7 @@ DeviceMemory* make_memory(ibv_context* context, uint8_t* bytes, uint64_t length)
 
 }  // namespace
 
-ibv_dm* allocate_device_memory(ibv_context* context, ibv_alloc_dm_attr* init) {
+ibv_dm* allocate_device_memory(ibv_context* context, ibv_alloc_dm_attr* init) try {
   if (init->comp_mask != 0 || init->log_align_req > kMaxAlignmentLog) return fail_with<ibv_dm>(EOPNOTSUPP);
   if (init->length == 0 || init->length > kMaxDeviceMemoryBytes) return fail_with<ibv_dm>(EINVAL);
   void* bytes = mmap(nullptr, init->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -84,6 +84,7 @@ ibv_dm* allocate_device_memory(ibv_context* context, ibv_alloc_dm_attr* init) {
   get_table().memories[memory->base.handle] = memory;
   return &memory->base;
 }
+SOFTVERBS_CATCH
 
 int free_device_memory(ibv_dm* base) {
   DeviceMemory& memory = get_memory(base);
@@ -113,7 +114,7 @@ ibv_mr* register_device_memory(ibv_pd* pd, ibv_dm* base, uint64_t offset, size_t
 using namespace verbena::softverbs;
 
 // Works only within the process, like every import here.
-SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) {
+SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) try {
   std::lock_guard lock(get_table().mutex);
   const auto known = get_table().memories.find(handle);
   if (known == get_table().memories.end()) return fail_with<ibv_dm>(ENOENT);
@@ -124,6 +125,7 @@ SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) {
   origin.users.fetch_add(1);
   return &memory->base;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API void ibv_unimport_dm(ibv_dm* base) {
   DeviceMemory& memory = get_memory(base);

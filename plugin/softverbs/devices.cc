@@ -114,7 +114,7 @@ bool is_local_gid(const ibv_gid& gid) {
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API ibv_device** ibv_get_device_list(int* count) {
+SOFTVERBS_API ibv_device** ibv_get_device_list(int* count) try {
   if (count != nullptr) *count = 0;
   if (!faults::get_setup().is_valid) return fail_with<ibv_device*>(EINVAL);
   const uint32_t devices = count_devices();
@@ -124,6 +124,7 @@ SOFTVERBS_API ibv_device** ibv_get_device_list(int* count) {
   if (count != nullptr) *count = static_cast<int>(devices);
   return list;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API void ibv_free_device_list(ibv_device** list) {
   free(list);

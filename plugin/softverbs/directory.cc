@@ -234,9 +234,13 @@ uint64_t read_owner(int pid) {
   char path[48], text[512];
   snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
+  if (fd < 0) {
+    if (errno == ENOENT || errno == ESRCH) errno = 0;
+    return 0;
+  }
   const ssize_t length = read(fd, text, sizeof(text) - 1);
   close(fd);
+  errno = 0;
   if (length <= 0) return 0;
   text[length] = '\0';
   // The second field is the command in brackets, which may contain anything: count the fields after it.

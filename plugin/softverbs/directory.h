@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -50,13 +51,17 @@ class Directory {
   DirectorySlot* slots_ = nullptr;
 };
 
-// Pid and start time of a process in one word; 0 when there is no such process or it is a zombie.
+// Pid and start time of a process in one word; 0 when there is no such process or it is a zombie; 0 and
+// errno when it cannot be told.
 uint64_t read_owner(int pid);
 inline int get_pid(uint64_t owner) {
   return static_cast<int>(owner & 0x3fffff);
 }
+// Also where it cannot be told, for lack of a descriptor: nothing is taken from a process that may live.
 inline bool is_alive(uint64_t owner) {
-  return owner != 0 && read_owner(get_pid(owner)) == owner;
+  if (owner == 0) return false;
+  const uint64_t present = read_owner(get_pid(owner));
+  return present == owner || (present == 0 && errno != 0);
 }
 
 }  // namespace verbena::softverbs

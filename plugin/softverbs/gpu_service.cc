@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -294,11 +296,14 @@ bool start_gpu_service(uint32_t device) {
   Process& process = *Process::get();
   if (process.segment().commit(process.segment().gpu_service()) != 0) return false;
   if (!process.service_lanes.prepare(process.copier, device)) return false;
-  std::call_once(process.gpu_service_once, [&process] {
-    auto* service = new GpuService(process);
-    start_own_thread([service] { service->work(); });
-  });
-  return true;
+  const std::lock_guard lock(process.gpu_service_mutex);
+  if (process.has_gpu_service) return true;
+  auto service = std::make_shared<GpuService>(process);
+  const int error = start_own_thread([service] { service->work(); });
+  if (error != 0)
+    warn("no thread for copies of GPU memory that peers ask for: %s (ulimit -u)", strerror(error));
+  process.has_gpu_service = error == 0;
+  return process.has_gpu_service;
 }
 
 namespace {

@@ -48,7 +48,7 @@ int advise_memory(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_s
 using namespace verbena::softverbs;
 
 SOFTVERBS_API int ibv_rereg_mr(ibv_mr* base, int flags, ibv_pd* pd, void* address, size_t length,
-                               int access) {
+                               int access) try {
   constexpr int kKnown =
       IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
   const auto refuse = [](int error, ibv_rereg_mr_err_code code) {
@@ -91,9 +91,10 @@ SOFTVERBS_API int ibv_rereg_mr(ibv_mr* base, int flags, ibv_pd* pd, void* addres
   }
   return 0;
 }
+SOFTVERBS_CATCH
 
 // Works only within the process, like every import here.
-SOFTVERBS_API ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
+SOFTVERBS_API ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) try {
   Segment& segment = Process::get()->segment();
   if (handle == 0 || handle >= Process::get()->mrs.get_high_water()) return fail_with<ibv_mr>(ENOENT);
   SharedMr& shared = segment.mr(handle);
@@ -112,6 +113,7 @@ SOFTVERBS_API ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
   mr->base.lkey = mr->base.rkey = key;
   return &mr->base;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API void ibv_unimport_mr(ibv_mr* base) {
   auto* mr = reinterpret_cast<Mr*>(base);

@@ -74,15 +74,15 @@ void detach_memory(uint32_t gpu) {
 }
 
 // A peer learns the key only after this call, and the key is stored last, so a peer never sees half an entry.
-ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
+ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) try {
   if (const int error = check_access(access); error != 0) return fail_with<ibv_mr>(error);
   const uint64_t start = reinterpret_cast<uint64_t>(address);
   if (iova + length < iova) return fail_with<ibv_mr>(EINVAL);
 
   Process* process = Process::get();
+  auto mr = std::make_unique<Mr>();
   const int64_t index = process->mrs.allocate();
   if (index < 0) return fail_with<ibv_mr>(ENOMEM);
-  auto mr = std::make_unique<Mr>();
   mr->index = static_cast<uint32_t>(index);
   SharedMr& shared = process->segment().mr(mr->index);
   int error = process->segment().commit(shared);
@@ -111,6 +111,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   mr->base.lkey = mr->base.rkey = key;
   return &mr.release()->base;
 }
+SOFTVERBS_CATCH
 
 namespace {
 
@@ -227,7 +228,7 @@ SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t length, uin
   return register_memory(pd, reinterpret_cast<void*>(iova), length, iova, access);
 }
 
-SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
+SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) try {
   auto* mr = reinterpret_cast<Mr*>(base);
   if (mr->is_imported) return EINVAL;  // ibv_unimport_mr
   Process* process = Process::get();
@@ -241,3 +242,4 @@ SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
   delete mr;
   return 0;
 }
+SOFTVERBS_CATCH

@@ -69,7 +69,7 @@ Outcome execute_invalidate(Operation& op) {
 
 }  // namespace
 
-ibv_mw* allocate_window(ibv_pd* pd, ibv_mw_type type) {
+ibv_mw* allocate_window(ibv_pd* pd, ibv_mw_type type) try {
   if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) return fail_with<ibv_mw>(EINVAL);
   Process* process = Process::get();
   const int64_t index = process->mrs.allocate();
@@ -91,6 +91,7 @@ ibv_mw* allocate_window(ibv_pd* pd, ibv_mw_type type) {
   window->base.type = type;
   return &window.release()->base;
 }
+SOFTVERBS_CATCH
 
 int deallocate_window(ibv_mw* base) {
   auto* window = reinterpret_cast<Window*>(base);

@@ -49,11 +49,12 @@ uint8_t* find_near(Peer& peer, uint64_t address, uint64_t bytes, uint32_t key) {
 using verbena::softverbs::Process;
 
 // Zeroed, and aligned to 512 bytes, or to a page from 4 KiB on. nullptr: there is no more.
-SOFTVERBS_API void* softverbs_take_memory(size_t bytes) {
+SOFTVERBS_API void* softverbs_take_memory(size_t bytes) try {
   Process* const process = Process::get();
   const uint64_t offset = process == nullptr || bytes == 0 ? 0 : process->arena().allocate(bytes);
   return offset == 0 ? nullptr : process->segment().at<uint8_t>(offset);
 }
+SOFTVERBS_CATCH
 
 // After all that was registered there is deregistered.
 SOFTVERBS_API void softverbs_give_back_memory(void* memory) {

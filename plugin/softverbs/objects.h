@@ -5,6 +5,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "softverbs/boundary.h"
 #include "softverbs/config.h"
 #include "softverbs/process.h"
 
@@ -148,5 +149,5 @@ T* fail_with(int error) {
 
 }  // namespace verbena::softverbs
 
-// Marks what the version script exports.
+// Marks what the version script exports. No exception leaves such a function (boundary.h).
 #define SOFTVERBS_API extern "C" __attribute__((visibility("default")))

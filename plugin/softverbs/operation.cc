@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "softverbs/datagram.h"
@@ -290,15 +291,17 @@ OperationPool& OperationPool::of_thread() {
 }
 
 std::unique_ptr<Operation> OperationPool::take() {
-  if (spare_.empty()) return std::make_unique<Operation>();
+  if (spare_.empty()) return std::unique_ptr<Operation>(new (std::nothrow) Operation);
   std::unique_ptr<Operation> op = std::move(spare_.back());
   spare_.pop_back();
   op->reset();
   return op;
 }
 
-void OperationPool::give_back(std::unique_ptr<Operation> op) {
+void OperationPool::give_back(std::unique_ptr<Operation> op) try {
   if (spare_.size() < kMost) spare_.push_back(std::move(op));
+} catch (const std::bad_alloc&) {
+  // The operation is freed.
 }
 
 void Memory::clear() {
@@ -315,7 +318,7 @@ void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key) {
   has_gpu = has_gpu || gpu != 0;
 }
 
-Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
+Outcome prepare(Operation& op, Qp& qp, SendRequest& request) try {
   op.qp = &qp;
   op.request = &request;
   op.peer = qp.peer;
@@ -331,6 +334,8 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   if (is_local(request.opcode)) return kDone;
   if (qp.base.qp_type == IBV_QPT_UD) return prepare_datagram(op);
   return settle(op, prepare_connected(op));
+} catch (const std::bad_alloc&) {
+  return fail(IBV_WC_LOC_QP_OP_ERR);
 }
 
 Outcome settle(Operation& op, const Outcome& outcome) {

@@ -91,7 +91,7 @@ struct Operation : OperationState {
 class OperationPool {
  public:
   static OperationPool& of_thread();
-  std::unique_ptr<Operation> take();
+  std::unique_ptr<Operation> take();  // nullptr: no memory is left
   void give_back(std::unique_ptr<Operation> op);
 
  private:

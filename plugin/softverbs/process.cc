@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "softverbs/config.h"
 #include "softverbs/faults/injector.h"
@@ -111,8 +113,9 @@ Process* Process::open() {
   if (!process->segment_) {
     const int error = errno;
     warn(
-        "no device is offered: cannot make the shared memory for peers: %s; is memory used up, or the limit "
-        "of open files (ulimit -n)?",
+        "no device is offered: cannot make the shared memory for peers (memfd_create, ftruncate, mmap): %s; "
+        "is memory used up, or a limit reached: of open files (ulimit -n), of file sizes (-f, at least "
+        "1 GiB), of address space (-v), or does a seccomp profile forbid memfd_create?",
         strerror(error));
     errno = error;
     return nullptr;
@@ -179,50 +182,96 @@ Peer* Process::find_peer(uint32_t qp_number) {
   return peer;
 }
 
+namespace {
+
+// -1 and errno 0: the kernel does not have this call, or a seccomp profile refuses it.
+int open_pidfd(int pid) {
+  const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd >= 0 || (errno != ENOSYS && errno != EPERM && errno != EACCES)) return pidfd;
+  static std::atomic<bool> is_logged{false};
+  if (!is_logged.exchange(true)) {
+    warn(
+        "pidfd_open() is refused (%s; by a seccomp profile?): the end of a peer is noticed up to 0.1 s later",
+        strerror(errno));
+  }
+  errno = 0;
+  return -1;
+}
+
+}  // namespace
+
 Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
+  if (const int error = start_monitor(); error != 0) return fail_with<Peer>(error);
   auto peer = std::make_unique<Peer>();
   peer->owner = owner;
   peer->pid = get_pid(owner);
-  peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
-  if (peer->pidfd < 0 || !is_alive(owner)) {
+  peer->pidfd = open_pidfd(peer->pid);
+  const auto fail = [&](int error) {
     if (peer->pidfd >= 0) close(peer->pidfd);
-    errno = ENOENT;
-    return nullptr;
-  }
+    return fail_with<Peer>(error);
+  };
+  if (peer->pidfd < 0 && errno != 0) return fail(errno == ESRCH ? ENOENT : errno);
+  if (const uint64_t present = read_owner(peer->pid); present != owner)
+    return fail(present == 0 && errno != 0 ? errno : ENOENT);
   const int descriptor = directory_->get_segment(slot);
   errno = ENOENT;
   if (descriptor >= 0) peer->mapped = Segment::open(peer->pid, descriptor);
   int error = !peer->mapped ? errno : peer->mapped->header().owner != owner ? ENOENT : 0;
   if (error == 0) error = probe(peer->pid, peer->mapped->header());
-  if (error != 0) {
-    close(peer->pidfd);
-    errno = error;
-    return nullptr;
-  }
+  if (error != 0) return fail(error == ESRCH ? ENOENT : error);
   peer->segment = peer->mapped.get();
-  start_monitor();
+  Peer* const made = (peers_[owner] = std::move(peer)).get();
+  peer_count_.fetch_add(1, std::memory_order_relaxed);
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.ptr = peer.get();
-  epoll_ctl(monitor_epoll_, EPOLL_CTL_ADD, peer->pidfd, &event);
-  peer_count_.fetch_add(1, std::memory_order_relaxed);
-  return (peers_[owner] = std::move(peer)).get();
+  event.data.ptr = made;
+  if (made->pidfd >= 0 && epoll_ctl(monitor_epoll_, EPOLL_CTL_ADD, made->pidfd, &event) == 0) return made;
+  if (made->pidfd >= 0) close(std::exchange(made->pidfd, -1));
+  unwatched_.fetch_add(1);
+  eventfd_write(monitor_wake_, 1);
+  return made;
 }
 
-void Process::start_monitor() {
-  if (monitor_epoll_ >= 0) return;
-  monitor_epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  start_own_thread([this] { watch_peers(); });
+int Process::start_monitor() {
+  if (monitor_epoll_ >= 0) return 0;
+  const int epoll = epoll_create1(EPOLL_CLOEXEC);
+  const int wake = epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int error = wake < 0 ? errno : 0;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = nullptr;  // the wake-up
+  if (error == 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, wake, &event) != 0) error = errno;
+  monitor_epoll_ = epoll;
+  monitor_wake_ = wake;
+  if (error == 0) error = start_own_thread([this] { watch_peers(); });
+  if (error == 0) return 0;
+  if (epoll >= 0) close(epoll);
+  if (wake >= 0) close(wake);
+  monitor_epoll_ = monitor_wake_ = -1;
+  return error;
 }
 
 void Process::watch_peers() {
   pthread_setname_np(pthread_self(), "softverbs-peers");
+  constexpr int kLookUpMs = 100;
   for (;;) {
     epoll_event event{};
-    if (epoll_wait(monitor_epoll_, &event, 1, -1) != 1) continue;
-    auto* peer = static_cast<Peer*>(event.data.ptr);
-    epoll_ctl(monitor_epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
-    peer->dead.store(true, std::memory_order_release);
+    const int count = epoll_wait(monitor_epoll_, &event, 1, unwatched_.load() == 0 ? -1 : kLookUpMs);
+    if (count == 1 && event.data.ptr == nullptr) {
+      eventfd_t ignored;
+      eventfd_read(monitor_wake_, &ignored);
+    } else if (count == 1) {
+      auto* peer = static_cast<Peer*>(event.data.ptr);
+      epoll_ctl(monitor_epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
+      peer->dead.store(true, std::memory_order_release);
+    }
+    if (unwatched_.load() == 0) continue;
+    const std::lock_guard lock(peers_mutex_);
+    for (const auto& [owner, peer] : peers_) {
+      if (peer->pidfd >= 0 || peer->dead.load() || is_alive(owner)) continue;
+      peer->dead.store(true, std::memory_order_release);
+      unwatched_.fetch_sub(1);
+    }
   }
 }
 

@@ -35,7 +35,7 @@ struct Peer {
   Segment* segment = nullptr;
   uint64_t owner = 0;
   int pid = 0;
-  int pidfd = -1;
+  int pidfd = -1;  // -1: the kernel refuses pidfd_open(), and the monitor looks the process up instead
   bool is_self = false;
   std::atomic<bool> dead{false};
 
@@ -57,7 +57,8 @@ class Process {
   uint32_t slot() const { return slot_; }
   uint32_t claimer() const { return claimer_; }
 
-  // The process that owns a queue pair number; nullptr (errno ENOENT, EPERM, ...) when it cannot be reached.
+  // The process that owns a queue pair number; nullptr when it cannot be reached. errno is ENOENT if this
+  // process sees no such process; any other errno names a cause on this side.
   Peer* find_peer(uint32_t qp_number);
   uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
   Peer& self() { return self_; }
@@ -72,7 +73,8 @@ class Process {
   Copier copier;
   GpuMemory gpu_memory;
   GpuImports imports;
-  std::once_flag gpu_service_once;
+  std::mutex gpu_service_mutex;
+  bool has_gpu_service = false;
   GpuLanes service_lanes;
   // By rail.
   RailWorker workers[kMaxDevices];
@@ -90,8 +92,8 @@ class Process {
   Process();
   static Process* open();
   Peer* map_peer(uint32_t slot, uint64_t owner);
-  void start_monitor();
-  void watch_peers();  // the monitor's thread
+  int start_monitor();  // 0 or an errno
+  void watch_peers();   // the monitor's thread
   void leave();
 
   Directory* directory_ = nullptr;
@@ -106,7 +108,8 @@ class Process {
   std::mutex peers_mutex_;
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by owner
   std::atomic<uint32_t> peer_count_{0};
-  int monitor_epoll_ = -1;
+  std::atomic<uint32_t> unwatched_{0};  // peers without a pidfd
+  int monitor_epoll_ = -1, monitor_wake_ = -1;
 };
 
 inline uint32_t make_claimer(uint32_t slot, uint32_t generation) {

@@ -28,7 +28,7 @@ std::atomic<uint32_t>* get_thread_users(ibv_td* domain) {
 }
 
 // Makes an alias of a domain: objects of both may be used together.
-ibv_pd* make_alias(ibv_context* context, Pd& origin, std::atomic<uint32_t>* thread_users) {
+ibv_pd* make_alias(ibv_context* context, Pd& origin, std::atomic<uint32_t>* thread_users) try {
   auto* pd = new Pd;
   pd->id = origin.id;
   pd->origin = &origin;
@@ -39,6 +39,7 @@ ibv_pd* make_alias(ibv_context* context, Pd& origin, std::atomic<uint32_t>* thre
   if (thread_users != nullptr) thread_users->fetch_add(1);
   return &pd->base;
 }
+SOFTVERBS_CATCH
 
 void drop_alias(Pd& pd) {
   pd.origin->users.fetch_sub(1);
@@ -48,12 +49,13 @@ void drop_alias(Pd& pd) {
 
 }  // namespace
 
-ibv_td* allocate_thread_domain(ibv_context* context, ibv_td_init_attr* init) {
+ibv_td* allocate_thread_domain(ibv_context* context, ibv_td_init_attr* init) try {
   if (init->comp_mask != 0) return fail_with<ibv_td>(EINVAL);
   auto* domain = new ThreadDomain;
   domain->base.context = context;
   return &domain->base;
 }
+SOFTVERBS_CATCH
 
 int deallocate_thread_domain(ibv_td* base) {
   auto* domain = reinterpret_cast<ThreadDomain*>(base);
@@ -74,7 +76,7 @@ ibv_pd* allocate_parent_domain(ibv_context* context, ibv_parent_domain_init_attr
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API ibv_pd* ibv_alloc_pd(ibv_context* context) {
+SOFTVERBS_API ibv_pd* ibv_alloc_pd(ibv_context* context) try {
   auto* pd = new Pd;
   pd->id = Process::get()->next_pd.fetch_add(1);
   pd->base.context = context;
@@ -83,6 +85,7 @@ SOFTVERBS_API ibv_pd* ibv_alloc_pd(ibv_context* context) {
   get_domains().domains[pd->id] = pd;
   return &pd->base;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_dealloc_pd(ibv_pd* base) {
   Pd& pd = get_pd(base);

@@ -1,11 +1,13 @@
 #include "softverbs/queue_pair.h"
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include "softverbs/events.h"
 #include "softverbs/faults/injector.h"
 #include "softverbs/queue_pair_state.h"
+#include "softverbs/rail_worker.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 
@@ -81,18 +83,32 @@ void count_users(const ibv_qp& qp, int change) {
   if (qp.srq != nullptr) add(get_srq(qp.srq).users);
 }
 
+// What queue pairs need threads for: now, and not where a request would wait for them.
+int start_threads(Process& process, uint32_t device) {
+  int error = process.workers[device].start();
+  if (error == 0 && process.wire != nullptr) error = process.wire->start();
+  if (error == 0) return 0;
+  warn(
+      "no queue pair is made: its threads cannot be started: %s (a limit of processes, memory or open files: "
+      "ulimit -u, -v, -n, and the cgroup's pids.max)",
+      strerror(error));
+  return error;
+}
+
 }  // namespace
 
 Qp::Qp() : newer_headers{} {}
 Qp::~Qp() = default;
 
-ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) try {
   if (const int error = check_init(*init); error != 0) return fail_with<ibv_qp>(error);
   if (get_context(pd->context).is_dead.load()) return fail_with<ibv_qp>(EIO);
   Process* process = Process::get();
+  if (const int error = start_threads(*process, get_context(pd->context).device->index); error != 0)
+    return fail_with<ibv_qp>(error);
+  auto qp = std::make_unique<Qp>();
   const int64_t index = process->qps.allocate();
   if (index < 0) return fail_with<ibv_qp>(ENOMEM);
-  auto qp = std::make_unique<Qp>();
   qp->index = static_cast<uint32_t>(index);
   qp->device = get_context(pd->context).device->index;
   qp->shared = &process->segment().qp(qp->index);
@@ -120,11 +136,11 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   if (process->wire != nullptr) {
     qp->wire = std::make_unique<wire::End>();
     wire::forget_requests(*qp);  // begins its first session
-    process->wire->start();
     process->wire->add_qp(*qp);
   }
   return &qp.release()->base;
 }
+SOFTVERBS_CATCH
 
 void stop_queue_pair(Qp& qp) {
   qp.shared->state.store(IBV_QPS_RESET);
@@ -143,7 +159,7 @@ SOFTVERBS_API ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   return create_qp(pd, init);
 }
 
-SOFTVERBS_API int ibv_destroy_qp(ibv_qp* base) {
+SOFTVERBS_API int ibv_destroy_qp(ibv_qp* base) try {
   Qp& qp = get_qp(base);
   Process* process = Process::get();
   if (qp.faults != nullptr) process->injector->remove(qp);
@@ -164,6 +180,7 @@ SOFTVERBS_API int ibv_destroy_qp(ibv_qp* base) {
   delete &qp;
   return 0;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* base) {
   return get_qp(base).has_extended_posts ? &get_qp(base).extended : nullptr;

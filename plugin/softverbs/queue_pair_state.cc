@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -56,6 +57,35 @@ int check_type(const Qp& qp) {
   return EOPNOTSUPP;
 }
 
+// Of this process, whatever the peer is.
+bool is_local_cause(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN;
+}
+const char* advise(int error) {
+  if (error == ENOMEM) return "a limit of address space or memory: ulimit -v, the cgroup's memory.max";
+  if (error == EAGAIN) return "a limit of processes: ulimit -u, the cgroup's pids.max";
+  return "a limit of open files: ulimit -n";
+}
+
+void warn_of_unreachable(const Qp& qp, int cause) {
+  const uint32_t number = qp.attributes.dest_qp_num;
+  if (cause != ENOENT) {
+    warn(
+        "queue pair %u: cannot copy to and from the process of queue pair %u: %s (both must run as one "
+        "user, allowed to trace each other: see kernel.yama.ptrace_scope, the container's seccomp profile, "
+        "CAP_SYS_PTRACE)",
+        qp.base.qp_num, number, strerror(cause));
+    return;
+  }
+  static std::atomic<bool> is_said{false};
+  if (is_said.exchange(true)) return;
+  warn(
+      "queue pair %u: no process that this one can see has queue pair %u: it has ended, has another "
+      "SOFTVERBS_JOB or SOFTVERBS_DIR, or is in another container: share PIDs and /dev/shm (docker: --pid, "
+      "--ipc), or set SOFTVERBS_NETDEVS (such as eth0) on both",
+      qp.base.qp_num, number);
+}
+
 // Finds the process at the other end. If there is none, that is not an error, as on a real network: sends
 // fail later.
 int connect(Qp& qp) {
@@ -66,19 +96,19 @@ int connect(Qp& qp) {
   qp.is_wired = qp.wire != nullptr && (get_config().force_wire || !is_local_gid(gid));
   if (!qp.is_wired && is_local_gid(gid)) {
     qp.peer = Process::get()->find_peer(number);
-    qp.is_wired =
-        qp.peer == nullptr && qp.wire != nullptr;  // it is in another container, or may not be traced
-    if (qp.is_wired) errno = 0;
-    if (qp.peer == nullptr && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
-      const int error = errno;
-      warn(
-          "queue pair %u: cannot copy to and from the process of queue pair %u: %s (both must run as one "
-          "user, allowed "
-          "to trace each other: see kernel.yama.ptrace_scope, the container's seccomp profile, "
-          "CAP_SYS_PTRACE)",
-          qp.base.qp_num, number, strerror(error));
-      return error;
+    const int cause = qp.peer == nullptr ? errno : 0;
+    if (is_local_cause(cause)) {
+      warn("queue pair %u: cannot reach the process of queue pair %u: %s (%s)", qp.base.qp_num, number,
+           strerror(cause), advise(cause));
+      return cause;
     }
+    qp.is_wired = cause != 0 && qp.wire != nullptr;  // it is in another container, or may not be traced
+    if (cause != 0 && !qp.is_wired) {
+      warn_of_unreachable(qp, cause);
+      if (cause != ENOENT) return cause;
+    }
+    if (qp.peer != nullptr && qp.peer->segment->qp(get_qp_index(number)).number.load() != number)
+      warn_of_unreachable(qp, ENOENT);  // the number is of another container's process
     if (qp.peer != nullptr && !has_gid(qp.peer->segment->qp(get_qp_index(number)).device.get(), gid))
       qp.peer = nullptr;
   }
@@ -116,7 +146,7 @@ void fail_queue_pair(Qp& qp) {
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask) {
+SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask) try {
   Qp& qp = get_qp(base);
   const ibv_qp_state from = get_state(*qp.shared);
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes->qp_state : from;
@@ -141,6 +171,7 @@ SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask)
   base->state = to;
   return 0;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_query_qp(ibv_qp* base, ibv_qp_attr* to, int mask, ibv_qp_init_attr* init) {
   Qp& qp = get_qp(base);

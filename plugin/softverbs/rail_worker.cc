@@ -17,7 +17,6 @@ void RailWorker::add(Qp& qp, uint64_t delay_ns) {
   {
     std::lock_guard lock(mutex_);
     entries_.push_back({&qp, delay_ns == 0 ? 0 : read_clock_ns() + delay_ns});
-    start();
   }
   tell();
 }
@@ -26,15 +25,20 @@ void RailWorker::run_soon(std::function<void()> chore) {
   {
     std::lock_guard lock(mutex_);
     chores_.push_back(std::move(chore));
-    start();
+    start_locked();
   }
   tell();
 }
 
-void RailWorker::start() {
-  if (is_started_) return;
-  is_started_ = true;
-  start_own_thread([this] { work(); });
+int RailWorker::start() {
+  std::lock_guard lock(mutex_);
+  return start_locked();
+}
+
+int RailWorker::start_locked() {
+  const int error = is_started_ ? 0 : start_own_thread([this] { work(); });
+  is_started_ = error == 0;
+  return error;
 }
 
 // Without the mutex: a worker that polls would come at once, and sleep until it is free.

@@ -16,6 +16,8 @@ struct Qp;
 // that wait for the peer.
 class RailWorker {
  public:
+  // Its thread, before there is any work: 0 or an errno.
+  int start();
   // Runs the queue pair's send queue as soon as possible, or after a delay. A queue pair is in the worker's
   // list at most once.
   void add(Qp& qp, uint64_t delay_ns);
@@ -31,7 +33,7 @@ class RailWorker {
     Qp* qp;
     uint64_t due_ns;
   };
-  void start();  // with the mutex
+  int start_locked();
   void tell();
   void work();
   Qp* take_due(std::unique_lock<std::mutex>& lock);

@@ -94,7 +94,7 @@ int post_shared_receive(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
+SOFTVERBS_API ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) try {
   if (init->attr.max_wr < 1 || init->attr.max_wr > kMaxQueueEntries || init->attr.max_sge > kMaxSges) {
     return fail_with<ibv_srq>(EINVAL);
   }
@@ -124,6 +124,7 @@ SOFTVERBS_API ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   pthread_cond_init(&srq->base.cond, nullptr);
   return &srq.release()->base;
 }
+SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_modify_srq(ibv_srq* base, ibv_srq_attr* attributes, int mask) {
   ReceiveQueue& queue = get_srq(base).queue;

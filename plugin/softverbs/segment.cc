@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <new>
 
 #include "softverbs/random.h"
 
@@ -28,9 +30,18 @@ uint64_t round_up(uint64_t value, uint64_t grain) {
 uint64_t choose_grain(uint64_t bytes) {
   return bytes < kPageBytes ? kGrainBytes : kPageBytes;
 }
+
+// Above the limit of file sizes ftruncate() would send SIGXFSZ, which ends the process by default.
+bool is_within_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= kSegmentBytes) return true;
+  errno = EFBIG;
+  return false;
+}
 }  // namespace
 
 std::unique_ptr<Segment> Segment::create() {
+  if (!is_within_file_limit()) return nullptr;
   const int fd = memfd_create("softverbs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return nullptr;
   if (ftruncate(fd, kSegmentBytes) != 0 ||
@@ -131,12 +142,14 @@ uint64_t Arena::allocate(uint64_t bytes) {
   return offset;
 }
 
-void Arena::free(uint64_t offset) {
+void Arena::free(uint64_t offset) try {
   std::lock_guard lock(mutex_);
   const auto known = taken_.find(offset);
   if (known == taken_.end()) return;
   add_hole(offset, known->second);
   taken_.erase(known);
+} catch (const std::bad_alloc&) {
+  // The block stays taken.
 }
 
 void Arena::add_hole(uint64_t offset, uint64_t bytes) {

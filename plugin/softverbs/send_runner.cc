@@ -158,7 +158,6 @@ Step land(Qp& qp) {
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);
-  if (qp.next == nullptr) qp.next = OperationPool::of_thread().take();
   Outcome outcome =
       qp.faults == nullptr ? prepare(*qp.next, qp, request) : faults::prepare_request(*qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
@@ -181,6 +180,13 @@ Step conclude_next(Qp& qp) {
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return conclude(qp, *qp.next);
+}
+
+// No memory is left for the next request. All earlier requests must be complete.
+Stop fail_next(Qp& qp) {
+  complete_send(qp, qp.send_queue.at(qp.send_queue.started++), IBV_WC_LOC_QP_OP_ERR);
+  ++qp.send_queue.executed;
+  return Stop::kFailed;
 }
 
 // Copies the next request. All earlier requests must be complete.
@@ -269,6 +275,7 @@ bool launch_with_add(Qp& qp, uint64_t end) {
   if (!is_short || behind == end || !qp.flying.empty() || qp.faults != nullptr) return false;
   if (qp.send_queue.at(behind).opcode != IBV_WR_ATOMIC_FETCH_AND_ADD) return false;
   auto add = OperationPool::of_thread().take();
+  if (add == nullptr) return false;
   const Outcome prepared = prepare(*add, qp, qp.send_queue.at(behind));
   if (prepared.step != Step::kDone || !begin_with_write(*add, *qp.next)) {
     if (prepared.step != Step::kWait) undo(*add, qp.next.get());
@@ -318,6 +325,8 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
     if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
     if (is_workers || (runner == Runner::kPoster && qp.has_used_gpu)) return Stop::kNeedsWorker;
+    if (qp.next == nullptr) qp.next = OperationPool::of_thread().take();
+    if (qp.next == nullptr) return qp.flying.empty() ? fail_next(qp) : Stop::kFlying;
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
     qp.has_used_gpu = qp.next->uses_gpu();
     if (runner == Runner::kPoster && qp.has_used_gpu) return Stop::kNeedsWorker;

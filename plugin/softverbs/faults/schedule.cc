@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <cstring>
 
 #include "softverbs/clock.h"
 #include "softverbs/own_thread.h"
@@ -13,8 +14,9 @@ void Schedule::add(uint64_t due_ns, std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   entries_.emplace(due_ns, std::move(work));
   if (!is_started_) {
-    is_started_ = true;
-    start_own_thread([this] { run(); });
+    const int error = start_own_thread([this] { run(); });
+    if (error != 0) warn("no thread for planned faults: %s", strerror(error));
+    is_started_ = error == 0;
   }
   changed_.notify_all();
 }

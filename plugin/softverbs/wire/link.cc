@@ -36,16 +36,20 @@ const ibv_gid& Link::peer() const {
 
 void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
                       std::shared_ptr<crypto::EncryptedStream> encryption) {
-  std::lock_guard lock(add_mutex_);
-  if (is_dead() || owned_[index] != nullptr) {
-    drop(fd);
-    return;
+  bool is_watched = false;
+  {
+    std::lock_guard lock(add_mutex_);
+    if (is_dead() || owned_[index] != nullptr) {
+      drop(fd);
+      return;
+    }
+    owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected, std::move(encryption));
+    // Watch the stream before other threads can pump it and change its epoll interest. Messages that were
+    // queued before are sent at the loop's first event, which says that the socket has room.
+    is_watched = owned_[index]->watch();
+    streams_[index].store(owned_[index].get(), std::memory_order_release);
   }
-  owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected, std::move(encryption));
-  // Watch the stream before other threads can pump it and change its epoll interest. Messages that were
-  // queued before are sent at the loop's first event, which says that the socket has room.
-  owned_[index]->watch();
-  streams_[index].store(owned_[index].get(), std::memory_order_release);
+  if (!is_watched) fail("its socket cannot be watched (epoll_ctl): memory or fs.epoll.max_user_watches");
 }
 
 int Link::begin_connect() {

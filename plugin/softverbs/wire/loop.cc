@@ -8,6 +8,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "softverbs/clock.h"
 #include "softverbs/config.h"
 #include "softverbs/own_thread.h"
@@ -31,11 +33,18 @@ bool Loop::open() {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = nullptr;  // the wake-up
-  return epoll_ >= 0 && wake_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
+  if (epoll_ >= 0 && wake_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) return true;
+  const int error = errno;
+  drop(epoll_);
+  drop(wake_);
+  errno = error;
+  return false;
 }
 
-void Loop::start() {
-  std::call_once(started_, [this] { start_own_thread([this] { work(); }); });
+int Loop::start() {
+  const int error = is_started_ ? 0 : start_own_thread([this] { work(); });
+  is_started_ = error == 0;
+  return error;
 }
 
 bool Loop::add(int fd, uint32_t events, Watched& watched) {

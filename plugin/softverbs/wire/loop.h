@@ -24,7 +24,7 @@ class Watched {
 class Loop {
  public:
   bool open();
-  void start();  // the thread, once
+  int start();  // the thread, once: 0 or an errno
 
   bool add(int fd, uint32_t events, Watched& watched);
   void change(int fd, uint32_t events, Watched& watched);
@@ -59,7 +59,7 @@ class Loop {
   void sleep();
 
   int epoll_ = -1, wake_ = -1;
-  std::once_flag started_;
+  bool is_started_ = false;
   std::mutex turn_;
   std::atomic<uint32_t> quiescers_{0};
   std::atomic<uint64_t> last_poll_ns_{0};

@@ -44,18 +44,25 @@ void Port::stop_listening() {
   listener_ = -1;
 }
 
-void Port::start() {
+// After a failure the next call goes on from there.
+int Port::start() {
   const auto cpus = static_cast<uint32_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l));
   const uint32_t wanted = get_config().wire_threads;
   const uint32_t count = std::clamp(wanted != 0 ? wanted : cpus / 2, 1u, get_config().streams);
-  for (uint32_t i = 0; i < count; ++i) {
-    loops.push_back(std::make_unique<Loop>());
-    if (!loops.back()->open()) warn("the wire has no event loop: %s", strerror(errno));
+  while (loops.size() < count) {
+    auto loop = std::make_unique<Loop>();
+    if (!loop->open()) return errno;
+    loops.push_back(std::move(loop));
   }
-  max_callers_ = get_descriptor_share(8, kMinCallers, kMaxCallers);
-  loops[0]->housekeeping = [this] { keep_house(); };
-  loops[0]->add(listener_, EPOLLIN, *this);
-  for (const auto& loop : loops) loop->start();
+  if (!loops[0]->housekeeping) {
+    max_callers_ = get_descriptor_share(8, kMinCallers, kMaxCallers);
+    if (!loops[0]->add(listener_, EPOLLIN, *this)) return errno;
+    loops[0]->housekeeping = [this] { keep_house(); };
+  }
+  for (const auto& loop : loops) {
+    if (const int error = loop->start(); error != 0) return error;
+  }
+  return 0;
 }
 
 // If all places are taken, earlier callers are served first: their data may have arrived already.
@@ -71,7 +78,7 @@ void Port::on_ready(uint32_t) {
     tune_socket(fd);
     auto caller = std::make_shared<Caller>(*this, fd, read_socket_address(from), read_clock_ns());
     callers_[fd] = caller;
-    loops[0]->add(fd, EPOLLIN, *caller);
+    if (!loops[0]->add(fd, EPOLLIN, *caller)) dismiss(*caller);  // it calls again
   }
 }
 

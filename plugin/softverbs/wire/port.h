@@ -19,7 +19,7 @@ class Port : public Watched {
 
   bool listen(uint16_t number, int& error);
   void stop_listening();
-  void start();
+  int start();  // 0 or an errno
   Loop& get_loop(uint32_t stream) { return *loops[stream % loops.size()]; }
   void on_ready(uint32_t events) override;  // a caller is there
 

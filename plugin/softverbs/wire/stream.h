@@ -28,7 +28,7 @@ class Stream : public Watched {
   bool is_sent_away() const { return is_sent_away_.load(std::memory_order_relaxed); }
 
   // With the loop's turn.
-  void watch();
+  bool watch();
   void on_ready(uint32_t events) override;
   void resume();  // continues with a chunk that was held
   void close();

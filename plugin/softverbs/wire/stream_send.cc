@@ -59,9 +59,9 @@ Stream::~Stream() {
   drop(fd_);
 }
 
-void Stream::watch() {
+bool Stream::watch() {
   wants_room_ = true;
-  loop_.add(fd_, EPOLLIN | EPOLLOUT, *this);
+  return loop_.add(fd_, EPOLLIN | EPOLLOUT, *this);
 }
 
 void Stream::watch(bool& interest, bool wanted) {

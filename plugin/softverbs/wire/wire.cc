@@ -55,14 +55,18 @@ bool Wire::claim(uint32_t slot) {
   return true;
 }
 
-void Wire::start() {
-  std::call_once(started_, [this] {
-    for (const auto& port : ports_) port->start();
-  });
+int Wire::start() {
+  if (is_started_.load(std::memory_order_acquire)) return 0;
+  const std::lock_guard lock(start_mutex_);
+  for (const auto& port : ports_) {
+    if (const int error = port->start(); error != 0) return error;
+  }
+  is_started_.store(true, std::memory_order_release);
+  return 0;
 }
 
 bool Wire::prepare_gpu(uint32_t rail, uint32_t device) {
-  start();
+  if (start() != 0) return false;
   const auto& loops = get_port(rail).loops;
   return std::all_of(loops.begin(), loops.end(),
                      [&](const std::unique_ptr<Loop>& loop) { return loop->gpu_path.prepare(device); });

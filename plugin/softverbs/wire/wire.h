@@ -14,7 +14,7 @@ class Wire {
   Wire();
   // Opens the ports of a slot. False if another process has one of them.
   bool claim(uint32_t slot);
-  void start();  // its threads, once
+  int start();  // its threads, once: 0 or an errno
   bool is_listening() const { return is_listening_; }
   uint32_t slot() const { return slot_; }
 
@@ -47,7 +47,8 @@ class Wire {
 
   uint32_t slot_ = 0;
   bool is_listening_ = false;
-  std::once_flag started_;
+  std::mutex start_mutex_;
+  std::atomic<bool> is_started_{false};
   std::atomic<bool> is_active_{false};  // a link has existed
   std::vector<std::unique_ptr<Port>> ports_;
   std::vector<Port*> port_of_rail_;

@@ -1,0 +1,33 @@
+#pragma once
+
+namespace verbena::softverbs {
+
+// The result of a call in which an exception was caught: nullptr, or an errno.
+class Caught {
+ public:
+  explicit Caught(int error) : error_(error) {}
+  template <typename T>
+  operator T*() const {  // NOLINT: implicit, so that one macro serves all functions
+    return nullptr;
+  }
+  operator int() const { return error_; }  // NOLINT
+
+ private:
+  int error_;
+};
+
+// Called in a handler: turns the current exception into errno, and logs the first one.
+Caught report_exception() noexcept;
+
+// Ends the body of a function that applications in C call and that allocates memory:
+//
+//   SOFTVERBS_API ibv_pd* ibv_alloc_pd(ibv_context* context) try {
+//     ...
+//   }
+//   SOFTVERBS_CATCH
+#define SOFTVERBS_CATCH        \
+  catch (...) {                \
+    return report_exception(); \
+  }
+
+}  // namespace verbena::softverbs

@@ -134,11 +134,9 @@ int move_up(int fd) {
 bool Copier::start(std::string& why) {
   if (!is_started_) {
     is_started_ = true;
-    if (!launch(problem_) || !greet(problem_)) {
+    if (!launch(problem_) || !greet(problem_) || !start_watch(problem_)) {
       if (socket_ >= 0) wire::drop(socket_);
       socket_ = -1;
-    } else {
-      start_own_thread([this] { watch(); });
     }
   }
   if (socket_ < 0) why = problem_;
@@ -149,14 +147,27 @@ bool Copier::start(std::string& why) {
 bool Copier::launch(std::string& why) {
   const std::string program = find_program();
   int ends[2] = {-1, -1};
-  const long parent = syscall(SYS_pidfd_open, getpid(), 0);
-  if (parent < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    why = std::string("cannot make a socket for the copier: ") + strerror(errno);
+  const auto fail = [&why](const char* what, int error) {
+    why = std::string(what) + ": " + strerror(error);
     return false;
+  };
+  const long parent = syscall(SYS_pidfd_open, getpid(), 0);
+  if (parent < 0) return fail("cannot open this process for the copier (pidfd_open)", errno);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    const int error = errno;
+    close(static_cast<int>(parent));
+    return fail("cannot make a socket for the copier", error);
   }
   socket_ = wire::keep(ends[0]);
+  errno = 0;
   const int theirs = move_up(ends[1]), parent_fd = move_up(static_cast<int>(parent));
   const int segment = fcntl(Process::get()->segment().fd(), F_DUPFD_CLOEXEC, 64);
+  if (theirs < 0 || parent_fd < 0 || segment < 0) {
+    const int error = errno;
+    for (const int fd : {theirs, parent_fd, segment})
+      if (fd >= 0) close(fd);
+    return fail("no descriptors are left for the copier (ulimit -n)", error);
+  }
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
@@ -180,10 +191,7 @@ bool Copier::launch(std::string& why) {
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   for (const int fd : {theirs, parent_fd, segment}) close(fd);
-  if (error != 0) {
-    why = "cannot start " + program + ": " + strerror(error);
-    return false;
-  }
+  if (error != 0) return fail(("cannot start " + program).c_str(), error);
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {  // the copier is that process's child
   }
   return true;
@@ -206,6 +214,12 @@ bool Copier::greet(std::string& why) {
   pid_ = hello.pid;
   set_timeout(socket_, kAnswerSeconds);
   return why.empty();
+}
+
+bool Copier::start_watch(std::string& why) {
+  const int error = start_own_thread([this] { watch(); });
+  if (error != 0) why = std::string("no thread to watch the copier: ") + strerror(error) + " (ulimit -u)";
+  return error == 0;
 }
 
 void Copier::watch() {

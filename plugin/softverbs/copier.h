@@ -78,6 +78,7 @@ class Copier {
   bool start(std::string& why);  // with the mutex, like all below
   bool launch(std::string& why);
   bool greet(std::string& why);
+  bool start_watch(std::string& why);
   bool ask(const copier::Command& command, int fd, uint32_t& value, std::string& why);
   void watch();
 

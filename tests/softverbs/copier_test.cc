@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +14,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 
 #include "gpu_fixture.h"
+#include "tests/base/refused_calls.h"
 
 // Functions of the drop-in.
 extern "C" size_t softverbs_explain_wait(char* text, size_t bytes);
@@ -294,6 +297,39 @@ TEST_F(CopierTest, ItIsNamedAndHoldsNothingOfTheApplication) {
   unsetenv("LD_PRELOAD");
   close(ends[0]);
   close(ends[1]);
+}
+
+// Without a thread, a process or a descriptor for the copier a registration fails with the cause, here and in
+// the copier.
+TEST_F(CopierTest, EachStepOfItsStartRefused) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own threads would be refused, too";
+#endif
+  const base::OneRefused refusing(
+      {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork, SYS_socketpair, SYS_pidfd_open}, EAGAIN);
+  for (uint32_t number = 0;; ++number) {
+    const auto run = refusing.run(
+        number,
+        [] {
+          Node node;
+          TestMemory memory(Kind::kDevice, 0, kBytes);
+          testing::internal::CaptureStderr();
+          errno = 0;
+          ibv_mr* const region =
+              ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
+          const int error = errno;
+          const std::string said = testing::internal::GetCapturedStderr();
+          if (region != nullptr) return ibv_dereg_mr(region);
+          const bool is_explained = !said.empty() && said.find("ended") == std::string::npos;
+          if (!is_explained) std::cerr << said;
+          return error != 0 && is_explained ? 1 : 2;
+        },
+        60'000);
+    if (!run) GTEST_SKIP() << "this kernel hands no system calls to another process";
+    EXPECT_TRUE(run->code == 0 || run->code == 1)
+        << "code " << run->code << " where system call " << run->call << " was refused, number " << number;
+    if (run->call < 0) break;
+  }
 }
 
 TEST_F(CopierTest, AnInstanceOfAGpuStaysChosen) {

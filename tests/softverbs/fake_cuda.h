@@ -10,6 +10,7 @@ namespace fake_cuda {
 using Pointer = unsigned long long;
 enum Result {
   kSuccess = 0,
+  kOutOfMemory = 2,
   kInvalidValue = 1,
   kInvalidContext = 201,
   kNotReady = 600,

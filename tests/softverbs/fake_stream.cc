@@ -19,6 +19,7 @@
 #include <shared_mutex>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "fake_cuda.h"
@@ -275,9 +276,11 @@ API fakeBlockDriver(int returns_at_once) {
   while (!is_held) usleep(50);
   return kSuccess;
 }
-API cuStreamCreateWithPriority(Stream** stream, unsigned, int) {
+API cuStreamCreateWithPriority(Stream** stream, unsigned, int) try {
   *stream = new Stream;
   return kSuccess;
+} catch (const std::system_error&) {  // no thread
+  return kOutOfMemory;
 }
 API cuEventCreate(Event** event, unsigned) {
   *event = new Event;

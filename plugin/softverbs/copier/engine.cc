@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "softverbs/clock.h"
+#include "softverbs/own_thread.h"
 
 namespace verbena::softverbs::copier {
 namespace {
@@ -61,8 +61,10 @@ std::unique_ptr<Engine> Engine::open(const Driver& driver, const AreaTable& area
   engine->uses_batches_ = driver.cuMemcpyBatchAsync != nullptr;
   report += "context: " + std::to_string((opened_ns - begin_ns) / 1'000'000) + " ms\n";
   snprintf(shared.report, sizeof(shared.report), "%s", report.c_str());
-  std::thread([copier = engine.get()] { copier->work(); }).detach();
-  return engine;
+  const int error = start_own_thread([copier = engine.get()] { copier->work(); });
+  if (error == 0) return engine;
+  why = std::string("the copier has no thread for the GPU: ") + strerror(error) + " (ulimit -u)";
+  return nullptr;
 }
 
 bool Engine::add_lane(SharedLane& shared, std::string& why) {

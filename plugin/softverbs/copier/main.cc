@@ -16,22 +16,26 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
-#include <thread>
 
 #include "softverbs/copier/server.h"
+#include "softverbs/own_thread.h"
 
 namespace verbena::softverbs::copier {
 namespace {
 
 // Neither the application's child nor of its session: it sees no death of ours in wait(), and its terminal
 // does not interrupt us.
-void detach() {
+// 0 or an errno.
+int detach() {
   const pid_t pid = fork();
-  if (pid != 0) _exit(pid > 0 ? 0 : 1);
+  if (pid > 0) _exit(0);
+  if (pid < 0) return errno;
   setsid();
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(number, SIG_IGN);
   prctl(PR_SET_NAME, "softverbs-copier");
+  return 0;
 }
 
 void close_others() {
@@ -50,14 +54,14 @@ void leave_narrow_bounds() {
   sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
-// Also while the driver does not return.
-void leave_with_parent() {
-  std::thread([] {
+// Also while the driver does not return. 0 or an errno.
+int leave_with_parent() {
+  return start_own_thread([] {
     pollfd parent{kParent, POLLIN, 0};
     while (poll(&parent, 1, -1) < 0 && errno == EINTR) {
     }
     _exit(0);
-  }).detach();
+  });
 }
 
 bool greet(int error, const std::string& why) {
@@ -67,9 +71,14 @@ bool greet(int error, const std::string& why) {
 }
 
 int run(const char* library, uint64_t spin_ns) {
-  detach();
+  int error = detach();
   close_others();
-  leave_with_parent();
+  if (error == 0) error = leave_with_parent();
+  if (error != 0) {
+    greet(error,
+          std::string("the copier cannot fork or start a thread: ") + strerror(error) + " (ulimit -u)");
+    _exit(1);
+  }
   leave_narrow_bounds();
   std::string why;
   auto* const driver = new Driver;

@@ -259,6 +259,22 @@ class PeerTest : public testing::Test {
   }
 };
 
+TEST_F(PeerTest, AQueuePairOfNoKnownProcessIsNamedWithAdvice) {
+  std::string said;
+  const int code = run_alone(
+      [] {
+        Node node;
+        QueuePair pair(node);
+        Address nobody = pair.address();
+        nobody.qp_number ^= 0x800000;  // of another slot of the table of processes
+        if (pair.to_init() != 0) return 2;
+        return pair.to_ready_to_receive(nobody);
+      },
+      &said);
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_NE(said.find("SOFTVERBS_NETDEVS"), std::string::npos) << said;
+}
+
 TEST_F(PeerTest, PidfdOpenRefusedIsDoneWithout) {
   std::string said;
   const int code = run_alone(

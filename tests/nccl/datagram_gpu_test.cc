@@ -59,6 +59,7 @@ class DatagramGpuTest : public LiveTest<NewestVersion> {
 
   void SetUp() override {
     if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
+    softverbs_test::start_cuda();
     ASSERT_GT(softverbs_test::count_gpus(), 0);
     DatagramEnvironment::set(environment_);
     environment_.set("VERBENA_UNPACK", "0");

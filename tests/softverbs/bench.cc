@@ -245,14 +245,14 @@ class BusyGpu {
 
 int run_gpus(int from, int to, bool is_busy) {
   Child child([=](int socket) {
-    count_gpus();
+    start_cuda();
     End end(socket, to);
     const BusyGpu gpu(to, is_busy);
     play_gpu_turns(end, false);
     while (hear<bool>(socket)) {
     }
   });
-  count_gpus();
+  start_cuda();
   End end(child.socket(), from);
   {
     const BusyGpu gpu(from, is_busy);

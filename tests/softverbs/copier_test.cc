@@ -59,7 +59,7 @@ ibv_wc write_bytes(Node& node, QueuePair& pair, const Registered& near, const Re
 class CopierTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_gpu_somewhere()) GTEST_SKIP() << "no CUDA device: skipped";
+    if (count_gpus() == 0) GTEST_SKIP() << "no CUDA device: skipped";
   }
 };
 
@@ -356,7 +356,7 @@ TEST_F(CopierTest, ItEndsWithTheApplication) {
   for (const int number : {SIGKILL, SIGSEGV, 0}) {
     const std::set<std::string> before = list_shared_files();
     Child application([number](int socket) {
-      count_gpus();
+      start_cuda();
       auto* const loop = new Loop;
       auto* const side = new Registered(loop->node, Kind::kDevice, 0);
       ASSERT_NE(side->mr, nullptr);
@@ -441,7 +441,7 @@ TEST_F(CopierTest, WhenItIsKilledItsCopiesFail) {
 // A peer's copier is not ours: what the peer has under way fails there, and not here.
 TEST_F(CopierTest, OnlyItsApplicationHasTheError) {
   Child other([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);

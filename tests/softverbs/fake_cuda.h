@@ -11,6 +11,7 @@ using Pointer = unsigned long long;
 enum Result {
   kSuccess = 0,
   kOutOfMemory = 2,
+  kNotInitialized = 3,
   kInvalidValue = 1,
   kInvalidContext = 201,
   kNotReady = 600,

@@ -27,12 +27,15 @@ void fake_cuda::expect_alive() {
   if (has_ended.load()) abort();
 }
 
+// Refuses a child of a process that has started CUDA, as the real driver does.
 API cuInit(unsigned) {
   static std::once_flag once;
+  static pid_t starter = 0;
   std::call_once(once, [] {
+    starter = getpid();
     if (getenv("FAKE_CUDA_EXIT_MS") != nullptr) atexit(end_slowly);
   });
-  return kSuccess;
+  return getpid() == starter ? kSuccess : kNotInitialized;
 }
 API cuPointerGetAttributes(unsigned count, const int* which, void** data, Pointer address);
 API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void* stream);

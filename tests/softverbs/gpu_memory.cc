@@ -45,6 +45,7 @@ int call(const char* name, Arguments... arguments) {
 }
 
 void enter_gpu(int gpu) {
+  start_cuda();
   void* context = nullptr;
   ASSERT_EQ(call("cuDevicePrimaryCtxRetain", &context, gpu), 0);
   ASSERT_EQ(call("cuCtxSetCurrent", context), 0);
@@ -82,18 +83,34 @@ const char* get_name(Kind kind) {
   return "?";
 }
 
-int count_gpus() {
+namespace {
+
+bool is_started = false;
+
+int count_here() {
   int count = 0;
-  if (call("cuInit", 0u) != 0 || call("cuDeviceGetCount", &count) != 0) return 0;
-  return count;
+  return call("cuDeviceGetCount", &count) == 0 ? count : 0;
 }
 
-bool has_gpu_somewhere() {
+int count_in_a_child() {
   const int pid = fork();
-  if (pid == 0) _exit(count_gpus() > 0 ? 0 : 1);
+  if (pid == 0) _exit(call("cuInit", 0u) == 0 ? count_here() : 0);
   int status = 0;
   waitpid(pid, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+}  // namespace
+
+void start_cuda() {
+  ASSERT_EQ(call("cuInit", 0u), 0) << "no CUDA, or this process is a child of one that has started CUDA";
+  is_started = true;
+}
+
+int count_gpus() {
+  if (is_started) return count_here();
+  static const int count = count_in_a_child();
+  return count;
 }
 
 bool refuse_copies_after(int copies) {

@@ -23,11 +23,11 @@ inline bool is_on_gpu(Kind kind) {
   return kind != Kind::kPageable && kind != Kind::kPinned;
 }
 
-// How many GPUs this process sees; 0 without CUDA. Call only in a process that will not fork any more.
-int count_gpus();
+// Starts CUDA in this process, which must not fork afterwards: CUDA does not survive a fork.
+void start_cuda();
 
-// Whether this process sees any, asked in a forked process: the caller may still fork.
-bool has_gpu_somewhere();
+// How many GPUs this process sees; 0 without CUDA. Starts CUDA only in a forked child: the caller may fork.
+int count_gpus();
 
 // From now on the stand-in for CUDA refuses all asynchronous copies of this process but the next few. False
 // where a real driver is loaded.

@@ -123,7 +123,7 @@ void drive_all(int socket, Kind far_kind) {
 void test_all(Kind far_kind, bool is_other_gpu) {
   Child child([=](int socket) {
     const int gpu = is_other_gpu ? count_gpus() - 1 : 0;
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);
@@ -187,7 +187,7 @@ TEST(GpuOrderTest, NoticeFollowsItsPages) {
   constexpr size_t kPageBytes = 16384, kPages = 128;
   constexpr int kRounds = 20;
   Child child([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node, {.receive_requests = 256});
     meet(socket, pair);
@@ -245,7 +245,7 @@ int post_chain(QueuePair& pair, std::vector<Send>& sends) {
 void expect_staged(const std::vector<size_t>& pages_there, const std::function<void(CopyCalls)>& judge,
                    uint32_t page_bytes = kStagedPageBytes) {
   Child child([&](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node, {.receive_requests = 256});
     meet(socket, pair);
@@ -329,7 +329,7 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
   constexpr size_t kPieces = 8, kPieceBytes = 65536, kFlagAt = kPieces * 2 * kPieceBytes;
   constexpr uint8_t kRounds = 10;
   Child child([&](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);
@@ -446,7 +446,7 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
   setenv("SOFTVERBS_FAULTS", plan, 1);
   Child child([&](int socket) {
     const int gpu = is_other_gpu ? count_gpus() - 1 : 0;
-    count_gpus();
+    start_cuda();
     unsetenv("SOFTVERBS_FAULTS");
     Node node;
     DatagramEnd end(node);
@@ -536,7 +536,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
   SKIP_WITHOUT_GPU();
   constexpr int kRounds = 12;
   Child child([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);
@@ -570,7 +570,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
 TEST(GpuOrderTest, ExitBesideUnmapping) {
   SKIP_WITHOUT_GPU();
   Child child([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);
@@ -587,7 +587,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     // The last handler but a sanitizer's, which has no use for a fork's end.
     atexit([] { _exit(::testing::Test::HasFailure() ? 1 : 0); });
     setenv("FAKE_CUDA_EXIT_MS", "400", 1);
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(child.socket(), pair);
@@ -609,7 +609,7 @@ TEST(GpuOrderTest, KilledPeer) {
   SKIP_WITHOUT_GPU();
   for (const Kind kind : {Kind::kDevice, Kind::kPieced}) {
     Child child([kind](int socket) {
-      count_gpus();
+      start_cuda();
       Node node;
       QueuePair pair(node);
       meet(socket, pair);
@@ -782,7 +782,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
   using namespace softverbs;
   constexpr uint8_t kSeed = 7;
   Child owner([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);

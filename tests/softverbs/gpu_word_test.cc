@@ -301,7 +301,7 @@ bool is_over_wire() {
 // A process that writes what is held, and adds behind it; then does the rest. It tells whether a stand-in for
 // CUDA is there, and when it has posted both.
 void hold_add(int socket, uint64_t operand, const std::function<void(Node&)>& do_rest) {
-  count_gpus();
+  start_cuda();
   Node node;
   QueuePair pair(node);
   meet(socket, pair);
@@ -476,7 +476,7 @@ void drive_failures_at_both_ends(Kind kind) {
 // a put of another queue pair is on the lane before.
 void drive_add_beside_held_copies(bool is_behind) {
   Child child([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pairs[3] = {node, node, node};
     for (QueuePair& pair : pairs) meet(socket, pair);
@@ -712,7 +712,7 @@ void drive_requests_of_the_dead() {
 // waits.
 void drive_end_of_owner(bool is_killed, int round) {
   Child owner([](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pairs[3] = {node, node, node};
     for (QueuePair& pair : pairs) meet(socket, pair);
@@ -792,7 +792,7 @@ void drive_many_adds(Kind kind) {
 // goes with an add has happened if the add has, and no add of the other is lost.
 void drive_killed(Kind kind, useconds_t round) {
   Child dying([=](int socket) {
-    count_gpus();
+    start_cuda();
     Node node;
     QueuePair pair(node);
     meet(socket, pair);

@@ -4,10 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "fixture.h"
-#include "gpu_memory.h"
-
-#undef ibv_reg_mr
+#include "gpu_fixture.h"
 
 // Copies to and from a GPU that CUDA refuses while a message is on the wire: the request fails with the
 // status that says where, no byte arrives that was not sent, and other queue pairs of the same connections go
@@ -15,24 +12,15 @@
 namespace verbena::softverbs_test {
 namespace {
 
-constexpr size_t kBytes = 3 << 20;
 constexpr uint8_t kSeed = 77;
 constexpr int kAllowed[] = {0, 1, 3};  // copies before the refusals begin
 
-struct Registered {
-  Registered(Node& node, Kind kind) : memory(kind, 0, kBytes) {
-    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
-    EXPECT_NE(mr, nullptr) << get_name(kind);
-    memory.fill(kSeed);
-  }
-  ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
-  TestMemory memory;
-  ibv_mr* mr;
-};
-
 // One end: a queue pair that will fail, one that must not, and memory.
 struct End {
-  explicit End(Kind kind) : failing(node), other(node), side(node, kind), host(node, Kind::kPageable) {}
+  explicit End(Kind kind) : failing(node), other(node), side(node, kind, 0), host(node, Kind::kPageable, 0) {
+    side.memory.fill(kSeed);
+    host.memory.fill(kSeed);
+  }
   void join(int socket) {
     meet(socket, failing);
     meet(socket, other);
@@ -104,7 +92,7 @@ bool ask(int socket, Verb verb, int value = 0) {
 // Two processes with one kind of memory each; `near` drives.
 void run_pair(Kind near_kind, Kind far_kind, const std::function<void(int, End&, RemoteMemory)>& body) {
   Child far([&](int socket) {
-    count_gpus();
+    start_cuda();
     End end(far_kind);
     end.join(socket);
     tell(socket, RemoteMemory{end.side.memory.address(), end.side.mr->rkey});
@@ -115,7 +103,7 @@ void run_pair(Kind near_kind, Kind far_kind, const std::function<void(int, End&,
     }
   });
   Child near([&](int) {  // CUDA does not survive a fork
-    count_gpus();
+    start_cuda();
     End end(near_kind);
     end.join(far.socket());
     const auto remote = hear<RemoteMemory>(far.socket());

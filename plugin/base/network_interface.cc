@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <string_view>
+#include <tuple>
 
 #include "base/log.h"
 
@@ -22,26 +24,26 @@ bool matches_any(std::string_view names, std::string_view name, bool exact) {
   return false;
 }
 
+// Container runtimes and hypervisors give their bridges these names, and the same addresses on every host.
 bool is_container_bridge(std::string_view name) {
-  return name.starts_with("docker") || name.starts_with("veth") || name.starts_with("virbr");
+  constexpr std::string_view kPrefixes[] = {"docker", "virbr", "veth", "cni",    "flannel",
+                                            "lxc",    "lxd",   "cali", "podman", "vmnet"};
+  if (std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); }))
+    return true;
+  // Docker names the bridge of a user-defined network br- and twelve hexadecimal digits. An administrator's
+  // br-ex does not match.
+  constexpr std::string_view kDocker = "br-", kDigits = "0123456789abcdef";
+  return name.starts_with(kDocker) && name.size() == kDocker.size() + 12 &&
+         name.substr(kDocker.size()).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
-// A lower rank is better.
-int rank_address(const SocketAddress& address) {
-  return (is_link_local(address) ? 2 : 0) + (address.family == IpFamily::kV4 ? 0 : 1);
-}
-
-template <typename Predicate>
-std::optional<InterfaceAddress> find_best(std::span<const InterfaceAddress> candidates, Predicate accepts) {
-  const InterfaceAddress* best = nullptr;
-  for (const InterfaceAddress& candidate : candidates) {
-    if (!accepts(candidate)) continue;
-    if (best == nullptr) best = &candidate;
-    if (candidate.name != best->name) continue;
-    if (rank_address(candidate.address) < rank_address(best->address)) best = &candidate;
-  }
-  if (best == nullptr) return std::nullopt;
-  return *best;
+// Lower is better: other hosts more likely reach the address. Loopback and bridges that a filter names count
+// as ordinary interfaces.
+int rank_reach(const InterfaceAddress& candidate, bool is_named) {
+  if (!is_named && is_container_bridge(candidate.name)) return 4;
+  if (!is_named && candidate.is_loopback) return 3;
+  if (!candidate.is_running) return 2;
+  return is_link_local(candidate.address) ? 1 : 0;
 }
 
 }  // namespace
@@ -54,7 +56,8 @@ Result<std::vector<InterfaceAddress>> list_interface_addresses() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const std::optional<SocketAddress> address = from_system(entry->ifa_addr);
     if (!address || !(entry->ifa_flags & IFF_UP)) continue;
-    result.push_back({entry->ifa_name, *address, (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    result.push_back({entry->ifa_name, *address, (entry->ifa_flags & IFF_LOOPBACK) != 0,
+                      (entry->ifa_flags & IFF_RUNNING) != 0});
   }
   return result;
 }
@@ -69,18 +72,23 @@ bool matches_filter(std::string_view filter, std::string_view name) {
 
 std::optional<InterfaceAddress> select_interface(std::span<const InterfaceAddress> candidates,
                                                  std::string_view filter) {
-  using Candidate = InterfaceAddress;
-  // Only a filter that names interfaces may choose loopback; an exclusion may not.
-  const bool names_what_it_wants = !filter.empty() && !filter.starts_with('^');
-  if (names_what_it_wants) {
-    return find_best(candidates, [&](const Candidate& c) { return matches_filter(filter, c.name); });
+  // Only a filter that names interfaces may prefer loopback; an exclusion may not.
+  const bool is_named = !filter.empty() && !filter.starts_with('^');
+  std::vector<std::string_view> names;  // in the system's order
+  std::optional<std::tuple<int, ptrdiff_t, int>> best_rank;
+  const InterfaceAddress* best = nullptr;
+  for (const InterfaceAddress& candidate : candidates) {
+    if (!filter.empty() && !matches_filter(filter, candidate.name)) continue;
+    auto name = std::ranges::find(names, candidate.name);
+    if (name == names.end()) name = names.insert(names.end(), candidate.name);
+    const std::tuple rank(rank_reach(candidate, is_named), name - names.begin(),
+                          candidate.address.family == IpFamily::kV4 ? 0 : 1);
+    if (best_rank && *best_rank <= rank) continue;
+    best_rank = rank;
+    best = &candidate;
   }
-  const auto passes = [&](const Candidate& c) { return filter.empty() || matches_filter(filter, c.name); };
-  auto outside = find_best(candidates, [&](const Candidate& c) {
-    return passes(c) && !c.is_loopback && !is_container_bridge(c.name);
-  });
-  if (outside) return outside;
-  return find_best(candidates, [&](const Candidate& c) { return passes(c) && c.is_loopback; });
+  if (best == nullptr) return std::nullopt;
+  return *best;
 }
 
 }  // namespace verbena::base

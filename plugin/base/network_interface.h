@@ -17,6 +17,7 @@ struct InterfaceAddress {
   std::string name;
   SocketAddress address;
   bool is_loopback = false;
+  bool is_running = true;  // it has a carrier
 };
 
 Result<std::vector<InterfaceAddress>> list_interface_addresses();
@@ -25,9 +26,14 @@ Result<std::vector<InterfaceAddress>> list_interface_addresses();
 // them exact, a leading ^ makes the list an exclusion, ^= both.
 bool matches_filter(std::string_view filter, std::string_view name);
 
-// With a filter: the first interface that matches it. Without: the first that is neither loopback nor a
-// container bridge, otherwise loopback. Prefers its IPv4 addresses; link-local ones come last, because their
-// scope is valid on this host only. Empty if there is none.
+// Chooses the address that other hosts most likely reach, among the interfaces that match the filter:
+//   1. a carrier, and an address that is not link-local (every host's BMC may have the same link-local one)
+//   2. a link-local address
+//   3. no carrier
+//   4. loopback
+//   5. a bridge of a container runtime
+// Ties go to the system's first interface, and to IPv4. A filter that names interfaces (no leading ^) treats
+// loopback and bridges as ordinary ones. Empty if no interface matches.
 std::optional<InterfaceAddress> select_interface(std::span<const InterfaceAddress> candidates,
                                                  std::string_view filter);
 

@@ -63,6 +63,44 @@ TEST(InterfaceSelection, AvoidsLinkLocalAddresses) {
   EXPECT_FALSE(is_link_local(select_interface(kHost, "ib0")->address));
 }
 
+// The system lists an interface first that other hosts cannot reach, or that every host has alike.
+TEST(InterfaceSelection, PrefersWhatOtherHostsReach) {
+  const InterfaceAddress eth1 = make("eth1", IpFamily::kV4, 10);
+  InterfaceAddress unplugged = make("eth0", IpFamily::kV4, 192, 168);
+  unplugged.is_running = false;
+  const InterfaceAddress unlikely[] = {make("bmc0", IpFamily::kV4, 169, 254),
+                                       make("eth0", IpFamily::kV6, 0xfe, 0x80),
+                                       unplugged,
+                                       make("br-4f1c2a9e77d0", IpFamily::kV4, 172, 18),
+                                       make("docker0", IpFamily::kV4, 172, 17),
+                                       make("cni0", IpFamily::kV4, 10, 244),
+                                       make("lo", IpFamily::kV4, 127)};
+  for (const InterfaceAddress& first : unlikely) {
+    const std::vector<InterfaceAddress> host = {first, eth1};
+    EXPECT_EQ(select_interface(host, "")->name, "eth1") << first.name;
+    EXPECT_EQ(select_interface(host, "^wlan")->name, "eth1") << first.name;
+    EXPECT_EQ(select_interface(host, "=" + first.name)->name, first.name);
+    EXPECT_EQ(select_interface(host, "^eth1")->name, first.name);
+  }
+  // An administrator's bridge counts as an ordinary interface.
+  const std::vector<InterfaceAddress> bridged = {make("br-ex", IpFamily::kV4, 10), eth1};
+  EXPECT_EQ(select_interface(bridged, "")->name, "br-ex");
+}
+
+// The prefix eth matches both.
+TEST(InterfaceSelection, PrefersACarrierAmongThoseThatAreNamed) {
+  std::vector<InterfaceAddress> host = {make("eth0", IpFamily::kV4, 10), make("eth1", IpFamily::kV4, 11)};
+  host[0].is_running = false;
+  EXPECT_EQ(select_interface(host, "eth")->name, "eth1");
+  EXPECT_EQ(select_interface(host, "=eth0")->name, "eth0");
+}
+
+TEST(InterfaceSelection, TakesALinkLocalAddressBeforeLoopback) {
+  const std::vector<InterfaceAddress> host = {make("lo", IpFamily::kV4, 127),
+                                              make("eth0", IpFamily::kV6, 0xfe, 0x80)};
+  EXPECT_EQ(select_interface(host, "")->name, "eth0");
+}
+
 TEST(InterfaceSelection, FallsBackToLoopback) {
   const std::vector<InterfaceAddress> alone = {kHost[0], kHost[1]};
   EXPECT_EQ(select_interface(alone, "")->name, "lo");

@@ -53,6 +53,20 @@ bool is_link_local(const SocketAddress& address) {
   return address.family == IpFamily::kV6 && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80;
 }
 
+SocketAddress make_loopback(IpFamily family, uint16_t port) {
+  SocketAddress loopback{.family = family, .port = port};
+  if (family == IpFamily::kV4) loopback.bytes[0] = 127;
+  loopback.bytes[family == IpFamily::kV4 ? 3 : 15] = 1;
+  return loopback;
+}
+
+bool is_loopback(const SocketAddress& address) {
+  if (address.family == IpFamily::kV4) return address.bytes[0] == 127;
+  const SocketAddress loopback = make_loopback(IpFamily::kV6);
+  return address.family == IpFamily::kV6 &&
+         std::memcmp(address.bytes, loopback.bytes, sizeof(address.bytes)) == 0;
+}
+
 std::string describe(const SocketAddress& address) {
   char text[INET6_ADDRSTRLEN] = "?";
   const std::string port = ":" + std::to_string(address.port);

@@ -86,8 +86,11 @@ base::Result<Bootstrap> Bootstrap::join(const Meeting& meeting, uint32_t rank, u
   if (auto checked = check_place(rank, count_ranks); !checked) return checked.error();
   const int64_t timeout_ms =
       options.timeout_ms > 0 ? options.timeout_ms : base::parameters().bootstrap_timeout_ms;
-  const TreeLinks::Place place{
-      {count_ranks, std::max(options.fan_out, uint32_t{1})}, rank, meeting.nonce, meeting.secret};
+  const TreeLinks::Place place{{count_ranks, std::max(options.fan_out, uint32_t{1})},
+                               rank,
+                               meeting.nonce,
+                               meeting.secret,
+                               options.is_loopback_only};
   TreeLinks links(place);
   if (auto listening = links.listen(); !listening) return listening.error();
   const auto parent =

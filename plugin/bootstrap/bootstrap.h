@@ -22,6 +22,7 @@ struct BootstrapOptions {
   int64_t timeout_ms = 0;           // for joining and for each call; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS
   uint32_t fan_out = kFanOutRanks;  // every rank's must be the same
   Patience patience = Patience::kNone;
+  bool is_loopback_only = false;  // all ranks are on this host: listen for children on loopback
 };
 
 class Bootstrap {

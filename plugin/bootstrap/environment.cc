@@ -29,12 +29,15 @@ struct VariableSet {
   const char* rank;
   const char* count;
   const char* local_rank;
+  const char* local_count;  // ranks on this host; nullptr: not published
+  const char* hosts;        // number of hosts; nullptr: not published
 };
 constexpr VariableSet kSets[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_STEP_NUM_NODES"},
 };
 
 std::optional<uint32_t> parse_number(const std::string& text, uint32_t most) {
@@ -77,6 +80,9 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
     return base::fail(kUsage, "bootstrap: environment: %s %u is not below %s %u", set.rank, *rank, set.count,
                       *count);
   }
+  place.is_one_host =
+      (set.local_count != nullptr && parse_number(read(set.local_count), kMaxRanks) == *count) ||
+      (set.hosts != nullptr && parse_number(read(set.hosts), kMaxRanks) == 1U);
   if (!is_set(read, set.local_rank)) return place;
   const auto local_rank = read_number(read, set.local_rank, *count - 1);
   if (!local_rank) return local_rank.error();
@@ -202,28 +208,13 @@ base::Result<std::vector<base::SocketAddress>> resolve(const LaunchPlace& place)
                     place.host.c_str(), rc == 0 ? "has no address" : gai_strerror(rc));
 }
 
-// The wildcard address of the same family; and the loopback address.
+// The wildcard address of the same family.
 base::SocketAddress make_wildcard(const base::SocketAddress& address) {
   return {.family = address.family, .port = address.port};
 }
-base::SocketAddress make_loopback(const base::SocketAddress& address) {
-  base::SocketAddress loopback = make_wildcard(address);
-  if (address.family == base::IpFamily::kV4) {
-    loopback.bytes[0] = 127;
-    loopback.bytes[3] = 1;
-  } else {
-    loopback.bytes[15] = 1;
-  }
-  return loopback;
-}
 
-bool is_loopback(const base::SocketAddress& address) {
-  const base::SocketAddress v6 = make_loopback({.family = base::IpFamily::kV6});
-  if (address.family == base::IpFamily::kV4) return address.bytes[0] == 127;
-  return std::memcmp(address.bytes, v6.bytes, sizeof(v6.bytes)) == 0;
-}
 bool is_of_this_host(const base::SocketAddress& address) {
-  if (is_loopback(address)) return true;
+  if (base::is_loopback(address)) return true;
   const auto own = base::list_interface_addresses();
   return own && std::any_of(own->begin(), own->end(), [&](const base::InterfaceAddress& one) {
            return one.address.family == address.family &&
@@ -236,15 +227,46 @@ bool is_in_figures(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
 }
 
-// Only the address that the launcher gave, if the other ranks reach rank 0 by it. They may not: the name may
-// mean a loopback address on rank 0's host (127.0.1.1) or several addresses, or the address may be translated
-// on the way. In these cases all addresses, because we cannot know by which one the ranks come.
+struct Meetings {
+  base::SocketAddress listens;  // rank 0
+  base::SocketAddress calls;    // every rank
+  bool is_loopback_only = false;
+};
+
+// Where rank 0 listens if ranks may be on other hosts: at the address that the launcher gave, or at all
+// addresses if other hosts may reach rank 0 by another one. They do if rank 0 resolves the name to a loopback
+// address (Debian's 127.0.1.1; `localhost`, if an operator gives the other ranks another name), if the name
+// has several addresses, or if the address is translated on the way.
 base::SocketAddress choose_listening(const LaunchPlace& place,
                                      const std::vector<base::SocketAddress>& addresses) {
   const base::SocketAddress& first = addresses[0];
-  const bool is_clear = is_in_figures(place.host) || place.host == "localhost" ||
-                        (addresses.size() == 1 && !is_loopback(first));
+  const bool is_clear = !base::is_loopback(first) && (is_in_figures(place.host) || addresses.size() == 1);
   return is_clear && is_of_this_host(first) ? first : make_wildcard(first);
+}
+
+base::Result<Meetings> choose_meetings(const LaunchPlace& place,
+                                       const std::vector<base::SocketAddress>& addresses) {
+  const auto key = base::job_key();
+  if (!key) return key.error();
+  const base::SocketAddress& first = addresses[0];
+  const base::SocketAddress loopback = base::make_loopback(first.family, place.port);
+  const bool may_leave_host = *key != nullptr || base::parameters().insecure;
+  if (place.is_one_host || (!may_leave_host && base::is_loopback(first)))
+    return Meetings{loopback, loopback, true};
+  if (!may_leave_host) {
+    return base::fail(
+        base::Status::kInvalidUsage,
+        "bootstrap: environment: rank %u of %u: the ranks do not meet at %s without a job key: any process "
+        "that reaches that port could join as a rank, access the ranks' memory, and run code in Python's "
+        "ranks; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every rank; or, if all "
+        "ranks "
+        "are on this host, set MASTER_ADDR=127.0.0.1; or set VERBENA_INSECURE=1 on a network that nobody "
+        "else reaches",
+        place.rank, place.count_ranks, base::describe(first).c_str());
+  }
+  const base::SocketAddress at = choose_listening(place, addresses);
+  const bool listens_everywhere = place.rank == 0 && at == make_wildcard(at);
+  return Meetings{at, listens_everywhere ? loopback : first, false};
 }
 
 // Once per process, because the remedy is always the same.
@@ -254,9 +276,8 @@ void warn_without_key(const base::SocketAddress& at) {
   if (!key || *key != nullptr || is_said.exchange(true)) return;
   base::log_warn(
       "bootstrap: environment: rank 0 listens at %s without a job key: every process that reaches this port "
-      "can "
-      "join as a rank and read what the ranks send to each other; let VERBENA_JOB_KEY_FILE name a file with "
-      "a secret, the same for every rank",
+      "can join as a rank, read and change what the ranks send to each other, and run code in ranks that "
+      "exchange Python objects; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every rank",
       base::describe(at).c_str());
 }
 
@@ -272,15 +293,17 @@ base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions
   }
   const auto addresses = resolve(place);
   if (!addresses) return addresses.error();
-  Meeting meeting{(*addresses)[0], derive_nonce(place), {}};
+  const auto meetings = choose_meetings(place, *addresses);
+  if (!meetings) return meetings.error();
+  const Meeting meeting{meetings->calls, derive_nonce(place), {}};
   BootstrapOptions patient = options;
+  patient.is_loopback_only = meetings->is_loopback_only;
   if (patient.timeout_ms <= 0) patient.timeout_ms = base::parameters().bootstrap_timeout_ms;
   patient.patience = Patience::kUntilDeadline;
   std::unique_ptr<Rendezvous>
       rendezvous;  // destroyed when all have joined, so that the next context can use the port
   if (place.rank == 0) {
-    const base::SocketAddress at = choose_listening(place, *addresses);
-    auto opened = Rendezvous::open({at, meeting.nonce, {}}, patient.timeout_ms);
+    auto opened = Rendezvous::open({meetings->listens, meeting.nonce, {}}, patient.timeout_ms);
     if (!opened) {
       return base::fail(opened.error().status,
                         "bootstrap: environment: rank 0 cannot listen at port %u: choose another one with "
@@ -288,8 +311,7 @@ base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions
                         unsigned{place.port});
     }
     rendezvous = std::move(*opened);
-    warn_without_key(at);
-    meeting.address = at == make_wildcard(at) ? make_loopback(at) : at;
+    warn_without_key(meetings->listens);
   }
   return Bootstrap::join(meeting, place.rank, place.count_ranks, patient);
 }

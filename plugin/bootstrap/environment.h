@@ -21,6 +21,7 @@ struct LaunchPlace {
   std::string host;                    // of rank 0; empty with one rank
   uint16_t port = 0;                   // of our rendezvous, not the launcher's MASTER_PORT
   std::string job;                     // distinguishes this job from others at the same address
+  bool is_one_host = false;            // the launcher started all ranks on this host
 };
 
 using VariableReader = std::function<std::string(const char* name)>;
@@ -30,10 +31,16 @@ using VariableReader = std::function<std::string(const char* name)>;
 // different ranks.
 base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t configured_port);
 
-// Joins with the values of read_launch_place(). Rank 0 listens at the address that the launcher gave. Without
-// a job key it warns once, because a rank then has no secret to prove that it belongs to the job. Ranks that
-// come before rank 0 try again until the deadline. After it has returned it may be called again for a further
-// context.
+// Joins with the values of read_launch_place().
+//
+// Rank 0 listens at the address that the launcher gave; on loopback if all ranks are on its host; at all
+// addresses if it cannot know by which one other hosts reach it (Kubernetes operators give rank 0
+// `localhost`, and the other ranks its name). Without a job key a rank cannot prove that it belongs to the
+// job: then ranks listen on loopback only, and other addresses fail with kInvalidUsage, unless
+// VERBENA_INSECURE is set; rank 0 warns once per process.
+//
+// Ranks that start before rank 0 retry until the deadline. May be called again for another context after it
+// has returned.
 base::Result<Bootstrap> join_from_environment(const BootstrapOptions& options = {});
 base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions& options = {});
 

@@ -26,7 +26,8 @@ TreeLinks::TreeLinks(const Place& place) : place_(place) {
 
 base::Outcome TreeLinks::listen() {
   if (place_.shape.count_children(place_.rank) == 0) return {};
-  auto listener = base::Listener::open();
+  auto listener =
+      place_.is_loopback_only ? base::Listener::open_at(base::make_loopback()) : base::Listener::open();
   if (!listener) return listener.error();
   auto proof = Proof::create(place_.secret);
   if (!proof) return proof.error();

@@ -23,6 +23,7 @@ class TreeLinks {
     TreeShape shape;
     uint32_t rank = 0;
     Nonce nonce{}, secret{};  // of the Meeting
+    bool is_loopback_only = false;
   };
   // A frame from one of our links, by its number. The parent's link is 0, except in the root.
   struct Arrival {

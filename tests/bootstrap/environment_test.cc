@@ -233,17 +233,22 @@ bool is_open(const base::SocketAddress& address) {
 struct Listening {
   const char* name;
   const char* host;
+  bool is_insecure, is_one_host;
   bool is_at_others;  // reachable at another address of this host
 };
 
 class ListeningTest : public testing::TestWithParam<Listening> {};
 
-TEST_P(ListeningTest, RankZeroListensWhereTheLauncherSays) {
+TEST_P(ListeningTest, RankZeroListensWhereOtherRanksReachIt) {
   base::LogCapture log;
+  base::ScopedEnvironment environment;
+  environment.set("VERBENA_INSECURE", GetParam().is_insecure ? "1" : "0");
+  ASSERT_TRUE(base::load_parameters());
   const uint16_t port = reserve_port();
   const auto place = [&](uint32_t rank) {
     LaunchPlace made = place_here(rank, port);
     made.host = GetParam().host;
+    made.is_one_host = GetParam().is_one_host;
     return made;
   };
   std::thread root([&] { EXPECT_TRUE(join_at(place(0), {.timeout_ms = 60'000})); });
@@ -257,9 +262,14 @@ TEST_P(ListeningTest, RankZeroListensWhereTheLauncherSays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, ListeningTest,
-                         testing::Values(Listening{"Address", "127.0.0.1", false},
-                                         // To other hosts such a name may mean another address.
-                                         Listening{"NameOfALoopbackAddress", "127.1", true}),
+                         testing::Values(
+                             // Operators give rank 0 these names, and the other ranks another one.
+                             Listening{"Address", "127.0.0.1", true, false, true},
+                             Listening{"Localhost", "localhost", true, false, true},
+                             // Other hosts may resolve such a name to another address.
+                             Listening{"NameOfALoopbackAddress", "127.1", true, false, true},
+                             Listening{"OneHost", "127.1", true, true, false},
+                             Listening{"WithoutAKey", "localhost", false, false, false}),
                          [](const auto& listening) { return listening.param.name; });
 
 // A process each, as it is said once a process. The exit code is the number of warnings.
@@ -287,10 +297,43 @@ TEST(JoiningFromTheEnvironment, RankZeroWarnsOnceWithoutAKey) {
   }
 }
 
+// A stranger among these ranks could run code in them. Every rank fails at once, and its error names the
+// cure.
+TEST(JoiningFromTheEnvironment, AddressesOfOtherHostsNeedAKey) {
+  LaunchPlace place = place_here(1, reserve_port());
+  place.host = "192.0.2.1";  // no host has this address
+  for (const bool is_insecure : {false, true}) {
+    base::LogCapture log;
+    base::ScopedEnvironment environment;
+    environment.set("VERBENA_INSECURE", is_insecure ? "1" : "0");
+    ASSERT_TRUE(base::load_parameters());
+    const base::Status status = join_at(place, {.timeout_ms = 200}).error().status;
+    const auto is_said = testing::ElementsAre(testing::AllOf(
+        HasSubstr("VERBENA_INSECURE=1"), HasSubstr("VERBENA_JOB_KEY_FILE"), HasSubstr("run code")));
+    if (is_insecure) {
+      EXPECT_NE(status, base::Status::kInvalidUsage);
+      EXPECT_THAT(log.warnings(), testing::Not(is_said));
+    } else {
+      EXPECT_EQ(status, base::Status::kInvalidUsage);
+      EXPECT_THAT(log.warnings(), is_said);
+    }
+  }
+}
+
+TEST(JoiningFromTheEnvironment, TheLauncherPublishesThatAllRanksAreOnOneHost) {
+  const auto is_one_host = [](const Variables& variables) {
+    return take(read(variables), "place").is_one_host;
+  };
+  EXPECT_TRUE(is_one_host(with_master({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}})));
+  EXPECT_FALSE(is_one_host(with_master({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}})));
+  EXPECT_FALSE(is_one_host(with_master({{"RANK", "1"}, {"WORLD_SIZE", "2"}})));
+  EXPECT_TRUE(is_one_host(
+      with_master({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_NUM_NODES", "1"}})));
+}
+
 TEST(JoiningFromTheEnvironment, APortThatIsTakenIsToldWithTheCure) {
   base::LogCapture log;
-  const auto other =
-      take(base::Listener::open_at({.family = base::IpFamily::kV4, .bytes = {127, 0, 0, 1}}), "listener");
+  const auto other = take(base::Listener::open_at(base::make_loopback()), "listener");
   EXPECT_FALSE(join_at(place_here(0, other.address().port)));
   EXPECT_THAT(log.warnings().back(), HasSubstr("VERBENA_BOOTSTRAP_PORT"));
 }

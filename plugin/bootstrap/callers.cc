@@ -12,6 +12,11 @@ namespace {
 
 constexpr int64_t kPauseMs = 100;  // where there is no descriptor for a caller
 
+// A rank may prove itself, send its frames and leave before its link is advanced once: the frames stay.
+bool has_proven_itself(const Link& link) {
+  return link.is_standing() || link.has_arrivals();
+}
+
 }  // namespace
 
 size_t Callers::find_limit() {
@@ -36,13 +41,20 @@ void Callers::advance(const Judge& judge) {
   accept_all(judge);
   for (Caller& caller : callers_) serve(caller, judge);
   std::erase_if(callers_, [](const Caller& caller) {
-    return caller.link.is_closed() || (!caller.link.is_standing() && caller.deadline.has_passed());
+    if (has_proven_itself(caller.link)) return false;
+    return caller.link.is_closed() || caller.deadline.has_passed();
+  });
+}
+
+bool Callers::has_welcomed(uint32_t rank) const {
+  return std::ranges::any_of(callers_, [rank](const Caller& caller) {
+    return caller.link.has_welcomed() && caller.link.hello().rank == rank;
   });
 }
 
 std::optional<Link> Callers::take() {
   const auto found =
-      std::ranges::find_if(callers_, [](const Caller& caller) { return caller.link.is_standing(); });
+      std::ranges::find_if(callers_, [](const Caller& caller) { return has_proven_itself(caller.link); });
   if (found == callers_.end()) return std::nullopt;
   std::optional<Link> link(std::move(found->link));
   callers_.erase(found);

@@ -53,7 +53,9 @@ class Callers {
 
   // Accepts, receives and sends as much as possible without waiting.
   void advance(const Judge& judge);
-  // The next link that stands.
+  // True while a caller that was welcomed as this rank has not been taken.
+  bool has_welcomed(uint32_t rank) const;
+  // The next link whose caller has proven itself. A link that has closed since still has its frames.
   std::optional<Link> take();
   void add_poll_entries(std::vector<pollfd>& polled) const;
   // The longest that may be waited for these entries: while there is no descriptor for a caller, the listener

@@ -68,6 +68,8 @@ class Link {
   // True once both ends have introduced themselves. Frames that are sent before wait for it.
   bool is_standing() const { return step_ == Step::kStanding; }
   bool is_closed() const { return step_ == Step::kClosed; }
+  // The accepting end: the caller's hello was accepted, and hello() is what it proved.
+  bool has_welcomed() const { return step_ == Step::kAwaitingReady || step_ == Step::kStanding; }
   // The accepting end: true while the caller has not proven its identity.
   bool is_stranger() const {
     return step_ == Step::kAwaitingHello || step_ == Step::kAsked || step_ == Step::kAwaitingReady ||

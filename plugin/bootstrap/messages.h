@@ -29,6 +29,7 @@ enum class Purpose : uint8_t {
   kRegister = 1,  // to the rendezvous: registers this rank
   kTree = 2,      // to the parent, for as long as the bootstrap lives
   kRecords = 3,   // to a one-sided endpoint's peer, once a rail has failed
+  kPairs = 4,     // to another rank, for messages between the two
 };
 
 // The key of the MACs.
@@ -96,6 +97,7 @@ enum class FrameKind : uint8_t {
   kFailure,       // in both directions: a FailureNote; the bootstrap is over
   kGoodbye,       // we leave in order
   kLaneRecord,    // between one-sided endpoints
+  kPairPart,      // between two ranks: a part of a message
 };
 
 enum class Operation : uint8_t { kJoin = 1, kBarrier, kAllGather, kExchange, kAgree };

@@ -285,6 +285,7 @@ base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival)
     case FrameKind::kRegistration:
     case FrameKind::kParent:
     case FrameKind::kLaneRecord:
+    case FrameKind::kPairPart:
       break;
   }
   return fail_all({{base::Status::kRemote, 0},

@@ -1,6 +1,9 @@
 // Results, log and contexts of verbena.h.
+#include <netdb.h>
+
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -119,6 +122,19 @@ Outcome load_settings() {
     return loaded ? base::load_job_key() : loaded;
   }();
   return outcome;
+}
+
+base::Result<base::SocketAddress> read_address(const char* text) {
+  if (text == nullptr) return base::SocketAddress{};
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int rc = getaddrinfo(text, nullptr, &hints, &list);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(rc == 0 ? list : nullptr, &freeaddrinfo);
+  const auto address = rc == 0 ? base::from_system(list->ai_addr) : std::nullopt;
+  if (address) return *address;
+  return base::fail(Status::kInvalidArgument, "api: %s is not an IP address in figures", text);
 }
 
 Outcome refuse_in_child() {

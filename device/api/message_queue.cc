@@ -1,8 +1,6 @@
 // The calls of message_queue.h.
 #include "verbena/message_queue.h"
 
-#include <netdb.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -50,19 +48,6 @@ struct verbena_queue {
 namespace {
 
 static_assert(sizeof(verbena_queue_handle) == sizeof(Handle));
-
-base::Result<base::SocketAddress> read_address(const char* text) {
-  if (text == nullptr) return base::SocketAddress{};
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const int rc = getaddrinfo(text, nullptr, &hints, &list);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(rc == 0 ? list : nullptr, &freeaddrinfo);
-  const auto address = rc == 0 ? base::from_system(list->ai_addr) : std::nullopt;
-  if (address) return *address;
-  return base::fail(Status::kInvalidArgument, "queue: %s is no IP address in figures", text);
-}
 
 Outcome fail_null(const char* what) {
   return base::fail(Status::kInvalidArgument, "api: no %s", what);
@@ -142,7 +127,7 @@ verbena_result verbena_queue_create(const verbena_queue_options* options, verben
   return guard([&]() -> Outcome {
     if (options == nullptr || queue == nullptr) return fail_null("options, or no place for the queue");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
-    const auto address = read_address(options->address);
+    const auto address = api::read_address(options->address);
     if (!address) return address.error();
     const uint32_t* const ranks = options->reader_ranks;
     auto made = message_queue::Writer::create(

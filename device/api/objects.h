@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/own_process.h"
+#include "base/socket_address.h"
 #include "device/symm/context.h"
 #include "verbena/verbena.h"
 
@@ -49,6 +50,9 @@ base::Outcome load_settings();
 
 // Pools of the context serve no allocator any more; they go with it.
 void forget_pools(const verbena_context& context);
+
+// Parses an IP address in figures; null gives a SocketAddress of no family.
+base::Result<base::SocketAddress> read_address(const char* text);
 
 // `cause`, cut to `length` bytes with its zero, goes to `text`, which may be null.
 void copy_text(const std::string& cause, char* text, size_t length);

@@ -2,11 +2,14 @@
 #include "verbena/ranks.h"
 
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "base/log.h"
 #include "base/parameters.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/host_domain.h"
+#include "bootstrap/pair_links.h"
 #include "device/api/objects.h"
 
 using namespace verbena;
@@ -18,6 +21,13 @@ struct verbena_ranks {
   bootstrap::Bootstrap bootstrap;
   base::OwnProcess process = {};
 };
+
+struct verbena_pairs {
+  std::unique_ptr<bootstrap::PairLinks> links;
+  uint32_t count_ranks;
+  base::OwnProcess process = {};
+};
+static_assert(sizeof(verbena_pairs_address) == sizeof(bootstrap::PairAddress));
 
 namespace {
 
@@ -95,6 +105,62 @@ verbena_result verbena_ranks_barrier(verbena_ranks* ranks) {
 
 void verbena_ranks_leave(verbena_ranks* ranks) {
   if (ranks != nullptr && ranks->process.is_here()) delete ranks;
+}
+
+verbena_result verbena_pairs_open(uint32_t rank, uint32_t count_ranks, const char* address,
+                                  verbena_pairs** pairs) {
+  return guard([&]() -> Outcome {
+    if (pairs == nullptr) return base::fail(Status::kInvalidArgument, "api: no place for the pairs");
+    if (auto loaded = api::load_settings(); !loaded) return loaded;
+    const auto at = api::read_address(address);
+    if (!at) return at.error();
+    auto opened = bootstrap::PairLinks::open(rank, count_ranks, *at);
+    if (!opened) return opened.error();
+    *pairs = new verbena_pairs{std::move(*opened), count_ranks};
+    return {};
+  });
+}
+
+verbena_result verbena_pairs_get_address(const verbena_pairs* pairs, verbena_pairs_address* address) {
+  return guard(pairs->process, [&]() -> Outcome {
+    std::memcpy(address->bytes, &pairs->links->address(), sizeof(address->bytes));
+    return {};
+  });
+}
+
+verbena_result verbena_pairs_connect(verbena_pairs* pairs, const verbena_pairs_address* all) {
+  return guard(pairs->process, [&] {
+    std::vector<bootstrap::PairAddress> known(pairs->count_ranks);
+    std::memcpy(static_cast<void*>(known.data()), all, known.size() * sizeof(known[0]));
+    return pairs->links->learn(known);
+  });
+}
+
+verbena_result verbena_pairs_send(verbena_pairs* pairs, uint32_t to, uint64_t tag, const void* data,
+                                  size_t length, int64_t timeout_ms) {
+  return guard(pairs->process, [&] {
+    return pairs->links->send(to, tag, {static_cast<const std::byte*>(data), length}, timeout_ms);
+  });
+}
+
+verbena_result verbena_pairs_receive(verbena_pairs* pairs, uint32_t from, uint64_t tag, int64_t timeout_ms,
+                                     verbena_pairs_message* message) {
+  return guard(pairs->process, [&]() -> Outcome {
+    auto received = pairs->links->receive(from, tag, timeout_ms);
+    if (!received) return received.error();
+    auto* const kept = new std::vector<std::byte>(std::move(*received));
+    *message = {kept->data(), kept->size(), kept};
+    return {};
+  });
+}
+
+void verbena_pairs_release(verbena_pairs_message* message) {
+  delete static_cast<std::vector<std::byte>*>(message->owner);
+  *message = {};
+}
+
+void verbena_pairs_close(verbena_pairs* pairs) {
+  if (pairs != nullptr && pairs->process.is_here()) delete pairs;
 }
 
 }  // extern "C"

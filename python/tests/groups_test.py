@@ -1,10 +1,11 @@
-"""Groups on ranks as processes: without PyTorch as far as they go, and over gloo where it is installed."""
+"""Groups on ranks as processes: without PyTorch, and with tensors where it is installed."""
 import contextlib
 import ctypes
 import gc
 import importlib.util
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -51,8 +52,7 @@ def make(rank, without_torch, sizes):
 
 
 def hide_torch():
-    real = importlib.util.find_spec
-    importlib.util.find_spec = lambda name, *rest: None if name == "torch" else real(name, *rest)
+    sys.modules["torch"] = None
 
 
 @pytest.mark.parametrize("without_torch", [True, pytest.param(False, marks=needs_torch)])
@@ -119,6 +119,68 @@ def test_engines_names():
     assert run_ranks(4, use_engines_names) == [(0, [0, 3]), (0, [1, 2]), (0, [1, 2]), (0, [0, 3])]
 
 
+def exchange_objects(rank):
+    hide_torch()
+    init_dist_env(2, timeout=PATIENCE_S)
+    world, tp = vd.get_world_group(), get_tp_group()
+    long = bytes(range(256)) * 20_000
+    found = [tp.broadcast_object([long] if rank == 0 else None) == [long],
+             tp.broadcast_object({"a": 1} if rank == 1 else None, src=1), world.broadcast_object({"a": 2} if rank == 0 else None),
+             world.send_object("x", 1) if rank == 0 else world.recv_object(0),
+             tp.broadcast_tensor_dict({"n": 3} if rank == 0 else None), world.broadcast_object_list([rank, "y"], src=1),
+             world.send_tensor_dict({"n": 4}, 1) if rank == 0 else world.recv_tensor_dict(0)]
+    world.barrier()
+    destroy_dist_env()
+    return found
+
+
+def test_objects_need_no_torch():
+    both = [True, {"a": 1}, {"a": 2}]
+    assert run_ranks(2, exchange_objects) == [[*both, None, {"n": 3}, [1, "y"], None], [*both, "x", {"n": 3}, [1, "y"], {"n": 4}]]
+
+
+def refuse_pickles(rank):
+    """Until a rank asks for an object."""
+    pickle.loads = pickle.Unpickler = None
+    init_dist_env(2, timeout=PATIENCE_S)
+    vd.get_world_group().barrier()
+    destroy_dist_env()
+
+
+def test_the_set_up_unpickles_nothing():
+    run_ranks(2, refuse_pickles)
+
+
+def list_listeners():
+    """The TCP addresses at which this process listens: in hexadecimal, as /proc/net/tcp has them."""
+    inodes = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/self/fd/{number}"))
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table, encoding="utf-8") as lines:
+            for fields in map(str.split, lines):
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                    found.add(fields[1].split(":")[0])
+    return found
+
+
+def listen(rank, one_host):
+    os.environ.update(one_host)
+    own, meeting = [], state._make_groups
+    state._make_groups = lambda *rest: own.append(list_listeners()) or meeting(*rest)
+    init_dist_env(3, timeout=PATIENCE_S)
+    own.append(list_listeners())
+    destroy_dist_env()
+    return set().union(*own)
+
+
+@pytest.mark.parametrize("one_host", [{}, {"LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "192.0.2.1"}])
+def test_ranks_of_one_host_listen_on_loopback_only(one_host):
+    assert run_ranks(3, listen, one_host) == [{"0100007F"}] * 3
+
+
 def look_for_hosts(rank):
     if rank == 2:
         os.environ["VERBENA_HOSTID"] = "elsewhere"
@@ -179,7 +241,7 @@ def kill_before(module, name):
 STAGES = {
     "never comes": (None, 2),
     "has met the others": ((state, "_make_groups"), PATIENCE_S),
-    "tells the others": ((state, "gather_objects"), PATIENCE_S),
+    "tells the others": ((state, "gather_bytes"), PATIENCE_S),
     "attaches to the queue": ((MessageQueue, "create_from_handle"), 2),
     "is attached to the queue": ((MessageQueue, "wait_until_ready"), 2),
 }
@@ -375,17 +437,12 @@ def compute(rank):
     with vd.graph_capture() as capture:
         assert capture.stream is None or torch.cuda.is_available()
     world.barrier()
-    if int(torch.__version__.split(".")[0]) >= 2:
-        assert torch.distributed.get_world_size(tp.cpu_group) == 2
-        queue = MessageQueue.create_from_process_group(tp.cpu_group, 4096, 4)  # as engines make it
-        assert queue.broadcast_object("engine's" if tp.is_first_rank else None) == "engine's"
-        assert vd.in_the_same_node_as(tp.cpu_group) == [True, True]
-        queue.shutdown()
-    else:
-        with pytest.raises(RuntimeError, match="needs PyTorch 2.0"):
-            tp.cpu_group
-    destroy_dist_env()
+    with pytest.raises(RuntimeError, match="torch.distributed is not initialized"):
+        tp.cpu_group
+    turned = torch.tensor([1 + 2j]).conj()
+    assert tp.all_gather(turned, 0).tolist() == [1 - 2j] * 2
     assert not torch.distributed.is_initialized()
+    destroy_dist_env()
     return (sums, gathered, scattered, [got["a"].tolist(), got["n"], got["h"].dtype == torch.float16], got_tp["z"].item(),
             norm.tolist(), added.tolist())
 
@@ -459,18 +516,27 @@ def cycle_with_torch(rank):
 
 @needs_torch
 def test_nothing_is_left_with_torch():
-    """Threads and bytes are gloo's too here."""
     for before, after in run_ranks(2, cycle_with_torch):
         assert before == after
 
 
 def keep_the_applications_group(rank):
+    import torch
     import torch.distributed as dist
     store = dist.TCPStore("127.0.0.1", int(os.environ["STORE_PORT"]), 2, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     init_dist_env(tensor_model_parallel_size=2, timeout=PATIENCE_S)
-    import torch
-    total = get_tp_group().all_reduce(torch.tensor([rank + 1.0])).item()
+    tp = get_tp_group()
+    total = tp.all_reduce(torch.tensor([rank + 1.0])).item()
+    if int(torch.__version__.split(".")[0]) >= 2:
+        assert dist.get_world_size(tp.cpu_group) == 2
+        queue = MessageQueue.create_from_process_group(tp.cpu_group, 4096, 4)  # as engines make it
+        assert queue.broadcast_object("engine's" if tp.is_first_rank else None) == "engine's"
+        assert vd.in_the_same_node_as(tp.cpu_group) == [True, True]
+        queue.shutdown()
+    else:
+        with pytest.raises(RuntimeError, match="needs PyTorch 2.0"):
+            tp.cpu_group
     destroy_dist_env()
     assert dist.is_initialized()
     dist.destroy_process_group()
@@ -486,7 +552,7 @@ def test_the_applications_group_is_used_and_left(monkeypatch):
 
 
 class Communicator:
-    """What an engine puts in place of gloo."""
+    """An engine's own."""
     is_capturing = False
 
     def all_reduce(self, input_):
@@ -510,8 +576,6 @@ def use_a_device_communicator(rank):
     with get_tp_group().graph_capture(vd.GraphCaptureContext("stream")) as capture:
         found += [capture.stream, get_tp_group().all_reduce("y")]
     found.append(get_tp_group().all_reduce("z"))
-    with pytest.raises(RuntimeError, match="came together without PyTorch"):
-        get_group("world").send_object("x", 1 - rank) if importlib.util.find_spec("torch") else get_group("world")._need_torch()
     destroy_dist_env()
     return found
 

@@ -53,6 +53,14 @@ class RanksPlace(ctypes.Structure):
                 ("timeout_ms", c_int64)]
 
 
+class PairsAddress(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 128)]
+
+
+class PairsMessage(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("length", c_size_t), ("owner", c_void_p)]
+
+
 class OpsOptions(ctypes.Structure):
     _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32),
                 ("tuning_file", c_char_p), ("pause_before_ns", c_uint32), ("pause_behind_ns", c_uint32), ("has_windows", c_uint32)]
@@ -199,6 +207,13 @@ _PROTOTYPES: Prototypes = {
     "ranks_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_size_t]),
     "ranks_barrier": (c_int, [Handle]),
     "ranks_leave": (None, [Handle]),
+    "pairs_open": (c_int, [c_uint32, c_uint32, c_char_p, POINTER(Handle)]),
+    "pairs_get_address": (c_int, [Handle, POINTER(PairsAddress)]),
+    "pairs_connect": (c_int, [Handle, POINTER(PairsAddress)]),
+    "pairs_send": (c_int, [Handle, c_uint32, ctypes.c_uint64, c_void_p, c_size_t, c_int64]),
+    "pairs_receive": (c_int, [Handle, c_uint32, ctypes.c_uint64, c_int64, POINTER(PairsMessage)]),
+    "pairs_release": (None, [POINTER(PairsMessage)]),
+    "pairs_close": (None, [Handle]),
 }
 _CHOICE, _EXTENT, _NORM = POINTER(OpsChoice), POINTER(OpsExtent), POINTER(OpsNorm)
 _OPS_PROTOTYPES: Prototypes = {

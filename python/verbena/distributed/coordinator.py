@@ -1,17 +1,15 @@
-"""One rank's part in one group. Tensors go between pairs of the world's one gloo group, each group with a tag of its own: a
-further group opens no connection and has nothing to agree about."""
+"""One rank's part in one group. Objects and tensors travel between pairs of the world's ranks, each group's with a tag of its own: a
+further group opens no connection and needs no agreement."""
 import contextlib
-import ctypes
 import dataclasses
 import pickle
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from verbena.distributed.exchange import Pairs
 from verbena.distributed.message_queue import MessageQueue
 from verbena.team import SymmetricTeam
-
-# An application that has a gloo group of its own may use small tags between the same pairs.
-_FIRST_TAG = 0x7665_0000
 
 
 @dataclasses.dataclass
@@ -25,7 +23,7 @@ class GroupCoordinator:
     float32 or wider, in rank order, rounded once, so that all ranks have the same bits. Tensors of a GPU go through the host's
     memory, unless a `device_communicator` was set, whose methods of the same names are taken instead."""
 
-    def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, has_torch: bool) -> None:
+    def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
         self.unique_name = f"{name}:0"
         self.rank = rank
         self.ranks = ranks
@@ -36,8 +34,8 @@ class GroupCoordinator:
         self.mq_broadcaster: MessageQueue | None = None
         # The members in the world's symmetric memory, once enable_symmetric_memory() was called.
         self.team: SymmetricTeam | None = None
-        self._tag = _FIRST_TAG + number
-        self._has_torch = has_torch
+        self._tag = number
+        self._pairs = pairs  # None: the world has one rank
         self._cpu_group: Any = None
 
     @property
@@ -66,12 +64,17 @@ class GroupCoordinator:
 
     @property
     def cpu_group(self) -> Any:
-        """A process group of torch's, for what wants one: made when it is first asked for, by all members, nobody else.
-        PyTorch before 2.0 makes no group without the whole world."""
+        """A process group of PyTorch over gloo with these members, if the application has initialized torch.distributed with the
+        world's ranks. The first use makes it: collective over the members. gloo's connections prove no job key."""
         if self._cpu_group is None:
             import torch
             import torch.distributed as dist
-            self._need_torch()
+            if not dist.is_initialized():
+                raise RuntimeError(f"{self.unique_name} has no process group: torch.distributed is not initialized; call "
+                                   "torch.distributed.init_process_group() with the same ranks, or use the group's own calls")
+            if dist.get_rank() != self.rank or dist.get_world_size() <= max(self.ranks):
+                raise RuntimeError(f"{self.unique_name} has ranks {self.ranks}, of which this is {self.rank}; torch.distributed has rank "
+                                   f"{dist.get_rank()} of {dist.get_world_size()}")
             if int(torch.__version__.split(".")[0]) < 2:
                 raise RuntimeError(f"a process group of {self.unique_name} alone needs PyTorch 2.0 or newer, not {torch.__version__}")
             self._cpu_group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
@@ -143,13 +146,10 @@ class GroupCoordinator:
         if self.world_size == 1:
             return input_
         if self.rank_in_group != dst:
-            self._await([self._send(input_, dst)])
+            self._send(input_, dst)
             return None
         import torch
-        receiving = {peer: self._start_receive(input_, peer) for peer in self._others()}
-        self._await(list(receiving.values()))
-        return torch.cat([input_ if peer == dst else self._finish(receiving[peer][1], input_)
-                          for peer in range(self.world_size)], dim=dim)
+        return torch.cat([input_ if peer == dst else self._receive(input_, peer) for peer in range(self.world_size)], dim=dim)
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
         """(norm of the residual's sum, that sum): the sum is rounded to the input's type, the norm once at its end."""
@@ -166,14 +166,15 @@ class GroupCoordinator:
         if self.world_size == 1:
             return input_
         if self.rank_in_group == src:
-            self._await([self._send(input_, peer) for peer in self._others()])
+            for peer in self._others():
+                self._send(input_, peer)
         else:
             input_.copy_(self._receive(input_, src))
         return input_
 
     def send(self, tensor: Any, dst: int | None = None) -> None:
         """To the next rank unless told otherwise."""
-        self._await([self._send(tensor, self._find_peer(dst, 1))])
+        self._send(tensor, self._find_peer(dst, 1))
 
     def recv(self, size: Any, dtype: Any, src: int | None = None, device: Any = "cpu") -> Any:
         """From the rank before unless told otherwise."""
@@ -181,9 +182,10 @@ class GroupCoordinator:
         return self._receive(torch.empty(size, dtype=dtype, device=device), self._find_peer(src, -1))
 
     def barrier(self) -> None:
-        if self.world_size > 1:
-            import torch
-            self._share(torch.zeros(1, dtype=torch.uint8))
+        for peer in self._others():
+            self._send_bytes(b"", peer)
+        for peer in self._others():
+            self._receive_bytes(peer)
 
     @contextlib.contextmanager
     def graph_capture(self, graph_capture_context: GraphCaptureContext | None = None) -> Iterator[GraphCaptureContext]:
@@ -206,7 +208,9 @@ class GroupCoordinator:
             return self.mq_broadcaster.broadcast_object(obj)
         if self.rank_in_group != src:
             return self.recv_object(src)
-        self._send_object(obj, self._others())
+        pickled = pickle.dumps(obj)
+        for peer in self._others():
+            self._send_bytes(pickled, peer)
         return obj
 
     def broadcast_object_list(self, obj_list: list[Any], src: int = 0) -> list[Any]:
@@ -215,13 +219,10 @@ class GroupCoordinator:
         return obj_list
 
     def send_object(self, obj: Any, dst: int) -> None:
-        self._send_object(obj, [dst])
+        self._send_bytes(pickle.dumps(obj), dst)
 
     def recv_object(self, src: int) -> Any:
-        import torch
-        length = int(self._receive(torch.zeros(1, dtype=torch.int64), src))
-        pickled = self._receive(torch.empty(length, dtype=torch.uint8), src)
-        return pickle.loads(ctypes.string_at(pickled.data_ptr(), length))
+        return pickle.loads(self._receive_bytes(src))
 
     def broadcast_tensor_dict(self, tensor_dict: dict[str, Any] | None = None, src: int = 0) -> dict[str, Any] | None:
         """Tensors and whatever can be pickled, by name."""
@@ -231,7 +232,9 @@ class GroupCoordinator:
             return self._receive_tensors(self.broadcast_object(None, src), src)
         described, tensors = _split_dict(tensor_dict or {})
         self.broadcast_object(described, src)
-        self._await([self._send(value, peer) for value in tensors for peer in self._others()])
+        for value in tensors:
+            for peer in self._others():
+                self._send(value, peer)
         return tensor_dict
 
     def send_tensor_dict(self, tensor_dict: dict[str, Any], dst: int | None = None) -> None:
@@ -240,8 +243,9 @@ class GroupCoordinator:
             return
         peer = self._find_peer(dst, 1)
         described, tensors = _split_dict(tensor_dict)
-        self._send_object(described, [peer])
-        self._await([self._send(value, peer) for value in tensors])
+        self.send_object(described, peer)
+        for value in tensors:
+            self._send(value, peer)
 
     def recv_tensor_dict(self, src: int | None = None) -> dict[str, Any] | None:
         """From the rank before unless told otherwise; None in a group of one."""
@@ -265,59 +269,40 @@ class GroupCoordinator:
 
     # -- Between pairs --
 
-    def _need_torch(self) -> None:
-        if not self._has_torch:
-            raise RuntimeError(f"the group {self.unique_name} carries no tensors: its ranks came together without PyTorch")
-
     def _others(self) -> list[int]:
         return [peer for peer in range(self.world_size) if peer != self.rank_in_group]
 
     def _find_peer(self, named: int | None, step: int) -> int:
         return (self.rank_in_group + step) % self.world_size if named is None else named
 
-    def _send_object(self, obj: Any, peers: list[int]) -> None:
-        import torch
-        pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-        length = torch.tensor([pickled.numel()])
-        self._await([self._send(part, peer) for peer in peers for part in (length, pickled)])
+    def _get_pairs(self) -> Pairs:
+        if self._pairs is None:
+            raise ValueError(f"the group {self.unique_name} has no other rank")
+        return self._pairs
+
+    def _send_bytes(self, given: bytes, peer: int) -> None:
+        self._get_pairs().send(self.ranks[peer], self._tag, given, len(given))
+
+    def _receive_bytes(self, peer: int) -> bytes:
+        return self._get_pairs().receive(self.ranks[peer], self._tag)
 
     def _receive_tensors(self, described: Any, src: int) -> dict[str, Any]:
-        import torch
         shapes, others = described
-        received = {name: self._receive(torch.empty(shape[0], dtype=shape[1], device=shape[2]), src)
-                    for name, shape in shapes.items() if shape is not None}
-        return {name: others[name] if shape is None else received[name] for name, shape in shapes.items()}
+        if any(shape is not None for shape in shapes.values()):
+            import torch
+            others = others | {name: self._receive(torch.empty(shape[0], dtype=shape[1], device=shape[2]), src)
+                               for name, shape in shapes.items() if shape is not None}
+        return {name: others[name] for name in shapes}
 
-    def _send(self, tensor: Any, peer: int) -> Any:
-        import torch
-        import torch.distributed as dist
-        self._need_torch()
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return self._start(dist.isend, flat, peer), flat
-
-    def _start_receive(self, like: Any, peer: int) -> Any:
-        import torch
-        import torch.distributed as dist
-        self._need_torch()
-        flat = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
-        return self._start(dist.irecv, flat, peer), flat
-
-    def _start(self, call: Any, flat: Any, peer: int) -> Any:
-        """None: both ends know that nothing goes between them."""
-        return call(flat, self.ranks[peer], tag=self._tag) if flat.numel() != 0 else None
-
-    def _finish(self, flat: Any, like: Any) -> Any:
-        return flat.view(like.dtype).view(like.shape).to(like.device)
+    def _send(self, tensor: Any, peer: int) -> None:
+        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        self._get_pairs().send(self.ranks[peer], self._tag, flat.data_ptr(), flat.numel() * flat.element_size())
 
     def _receive(self, like: Any, peer: int) -> Any:
-        started = self._start_receive(like, peer)
-        self._await([started])
-        return self._finish(started[1], like)
-
-    def _await(self, started: list[Any]) -> None:
-        for work, _ in started:
-            if work is not None:
-                work.wait()
+        import torch
+        received = torch.empty(like.shape, dtype=like.dtype)
+        self._get_pairs().receive_into(self.ranks[peer], self._tag, received.data_ptr(), received.numel() * received.element_size())
+        return received.to(like.device)
 
     def _share(self, tensor: Any) -> list[Any]:
         return self._exchange([tensor] * self.world_size)
@@ -325,11 +310,9 @@ class GroupCoordinator:
     def _exchange(self, pieces: list[Any], likes: list[Any] | None = None) -> list[Any]:
         """Piece i goes to rank i; what came from each, our own included. `likes`: what comes looks like these, not the pieces."""
         likes = likes or pieces
-        receiving = {peer: self._start_receive(likes[peer], peer) for peer in self._others()}
-        sending = [self._send(pieces[peer], peer) for peer in self._others()]
-        self._await([*receiving.values(), *sending])
-        return [pieces[peer] if peer == self.rank_in_group else self._finish(receiving[peer][1], likes[peer])
-                for peer in range(self.world_size)]
+        for peer in self._others():
+            self._send(pieces[peer], peer)
+        return [pieces[peer] if peer == self.rank_in_group else self._receive(likes[peer], peer) for peer in range(self.world_size)]
 
     def _sum(self, parts: list[Any], dtype: Any) -> Any:
         import torch
@@ -355,8 +338,8 @@ def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:
     """What describes it, and its tensors: by name a tensor's shape, or None; and what is no tensor."""
-    import torch
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    torch = sys.modules.get("torch")  # a caller with tensors has imported it
+    tensors = {name: value for name, value in given.items() if torch is not None and isinstance(value, torch.Tensor)}
     shapes = {name: (tuple(value.shape), value.dtype, value.device.type) if name in tensors else None
               for name, value in given.items()}
     return (shapes, {name: value for name, value in given.items() if name not in tensors}), list(tensors.values())

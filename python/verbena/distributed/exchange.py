@@ -1,13 +1,16 @@
 """What ranks tell each other on the host: an all-gather of bytes, over libverbena.so or over what the application has."""
+import contextlib
 import ctypes
 import pickle
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from verbena.communicators import adapt
-from verbena.native import RanksPlace, load_library
+from verbena.native import PairsAddress, PairsMessage, RanksPlace, load_library
 
 
 _HOST_NAME_BYTES = 129
+LOOPBACK = "127.0.0.1"
 
 
 @runtime_checkable
@@ -37,7 +40,7 @@ def gather_bytes(exchange: Exchange, mine: bytes) -> list[bytes]:
 
 
 def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
-    """Collective: what can be pickled, of any length. Whoever is among the ranks can run code here: pickle does as it is told."""
+    """Collective: objects that can be pickled, of any length. Every other rank can run code here: pickles do."""
     return [pickle.loads(one) for one in gather_bytes(exchange, pickle.dumps(mine))]
 
 
@@ -45,21 +48,21 @@ def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
     """Collective over a process group of torch's, or any Exchange: of each member, whether it shares memory with that one, as a
     queue finds it: it sees the same kernel and network, and VERBENA_HOSTID says nothing else."""
     exchange = adapt_exchange(group)
-    hosts = gather_bytes(exchange, _identify_host())
+    hosts = exchange.all_gather(_identify_host())
     return [host == hosts[source_rank] for host in hosts]
 
 
 def get_node_count(group: Any) -> int:
     """Collective like in_the_same_node_as()."""
-    return len(set(gather_bytes(adapt_exchange(group), _identify_host())))
+    return len(set(adapt_exchange(group).all_gather(_identify_host())))
 
 
 def _identify_host() -> bytes:
-    """As the library does."""
+    """The library's name of this host, padded: as long on every rank."""
     text = ctypes.create_string_buffer(_HOST_NAME_BYTES)
     library = load_library()
     library.check(library.identify_host(text, _HOST_NAME_BYTES))
-    return text.value
+    return text.raw
 
 
 class Ranks:
@@ -68,8 +71,8 @@ class Ranks:
 
     def __init__(self, rank: int | None = None, size: int | None = None, host: str | None = None, port: int = 0,
                  timeout: float | None = None) -> None:
-        """Collective. What is None, the launcher's variables say (torchrun, Open MPI, PMI, Slurm). Rank 0 awaits the others
-        at its `host`, whose `port` is then given too."""
+        """Collective. Arguments that are None come from the launcher's variables (torchrun, Open MPI, PMI, Slurm). Rank 0 listens
+        at its `host` and `port`, which are given together. Addresses that other hosts reach need a job key, or VERBENA_INSECURE."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         place = RanksPlace(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
         self._library = load_library()
@@ -97,3 +100,50 @@ class Ranks:
         if self._ranks is not None:
             self._library.ranks_leave(self._ranks)
             self._ranks = None
+
+
+class Pairs:
+    """Messages between any two of an Exchange's ranks, each with a tag, over links that prove the job's key or a secret that the
+    ranks gave each other. A call returns within `timeout` seconds; its error names the rank that is missing or has left. Any thread
+    may call."""
+
+    def __init__(self, exchange: Exchange, timeout: float) -> None:
+        """Collective over the exchange."""
+        self._library = load_library()
+        self._timeout_ms = max(1, round(timeout * 1000))
+        self.is_one_host = get_node_count(exchange) == 1
+        address = LOOPBACK.encode() if self.is_one_host else None
+        self._pairs = self._library.make("pairs_open", exchange.rank, exchange.size, address)
+        own = PairsAddress()
+        self._library.check(self._library.pairs_get_address(self._pairs, ctypes.byref(own)))
+        told = b"".join(exchange.all_gather(bytes(own.bytes)))
+        self._library.check(self._library.pairs_connect(self._pairs, (PairsAddress * exchange.size).from_buffer_copy(told)))
+
+    def send(self, rank: int, tag: int, data: bytes | int, length: int) -> None:
+        """`data`: bytes, or the address of `length` bytes, which may be changed as soon as the call returns."""
+        self._library.check(self._library.pairs_send(self._pairs, rank, tag, data, length, self._timeout_ms))
+
+    def receive(self, rank: int, tag: int) -> bytes:
+        with self._receive(rank, tag) as message:
+            return ctypes.string_at(message.data, message.length)
+
+    def receive_into(self, rank: int, tag: int, address: int, length: int) -> None:
+        """The next message must have this length."""
+        with self._receive(rank, tag) as message:
+            if message.length != length:
+                raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")
+            ctypes.memmove(address, message.data, length)
+
+    @contextlib.contextmanager
+    def _receive(self, rank: int, tag: int) -> Iterator[PairsMessage]:
+        message = PairsMessage()
+        self._library.check(self._library.pairs_receive(self._pairs, rank, tag, self._timeout_ms, ctypes.byref(message)))
+        try:
+            yield message
+        finally:
+            self._library.pairs_release(ctypes.byref(message))
+
+    def close(self) -> None:
+        if self._pairs is not None:
+            self._library.pairs_close(self._pairs)
+            self._pairs = None

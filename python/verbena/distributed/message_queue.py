@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from verbena.distributed.exchange import Exchange, adapt_exchange, gather_bytes, in_the_same_node_as
+from verbena.distributed.exchange import LOOPBACK, Exchange, adapt_exchange, gather_bytes, in_the_same_node_as
 from verbena.native import QueueHandle, QueueMessage, QueueOptions, QueuePart, Result, load_library, raise_interrupt
 
 # How long a wait spins before it sleeps: more than it takes to wake up, less than anybody notices.
@@ -26,7 +26,6 @@ _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
 # Up to this length a message is copied before it is taken apart: cheaper than views of it.
 _SHORT_BYTES = 16384
 _TIMEOUT = int(Result.TIMEOUT)
-_LOOPBACK = "127.0.0.1"
 _ADDRESS_BYTES = 80
 # How often a wait looks at the event that may cancel it.
 _CANCEL_LOOK_S = 0.1
@@ -113,7 +112,7 @@ class MessageQueue:
         their own (`enable_shm_tensor_arena`): they go through the ring as they are."""
         local, ranks = _name_readers(n_reader, n_local_reader, local_reader_ranks, reader_ranks)
         is_all_local = n_local_reader == n_reader
-        address = _LOOPBACK if is_all_local else connect_ip
+        address = LOOPBACK if is_all_local else connect_ip
         options = QueueOptions(n_reader, max_chunks, max_chunk_bytes, spin_us, address.encode() if address else None,
                                (ctypes.c_uint32 * n_reader)(*(rank % (1 << 32) for rank in ranks)))
         self._adopt(load_library().make("queue_create", ctypes.byref(options)), is_writer=True)

@@ -1,32 +1,36 @@
 """The process's groups: made all at once, in one meeting of all ranks whatever their number."""
 import contextlib
 import dataclasses
-import importlib.util
+import json
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from verbena.context import SymmetricContext
 from verbena.distributed.coordinator import GraphCaptureContext, GroupCoordinator, side_stream
-from verbena.distributed.exchange import Exchange, Ranks, gather_objects
+from verbena.distributed.exchange import Exchange, Pairs, Ranks, gather_bytes
 from verbena.distributed.layout import Groups, check_custom, lay_out_engine
-from verbena.distributed.message_queue import MessageQueue
+from verbena.distributed.message_queue import Handle, MessageQueue
 
 QUEUE_CHUNK_BYTES, QUEUE_CHUNKS = 4 << 20, 6
-# What engines ask for. Tensors go over gloo with each: those of GPUs are a device communicator's.
+_DEFAULT_TIMEOUT_S = 120
+# Names that engines pass. None changes how tensors travel: over the ranks' own links, or by a group's device communicator.
 BACKENDS = ("gloo", "cpu:gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
 @dataclasses.dataclass
 class _World:
     ranks: Exchange
+    pairs: Pairs | None  # None: there is one rank
     group: GroupCoordinator
-    has_torch: bool
     owns_ranks: bool
-    owns_process_group: bool
     timeout: float | None
+
+    @property
+    def is_one_host(self) -> bool:
+        return self.pairs is None or self.pairs.is_one_host
 
 
 @dataclasses.dataclass
@@ -86,7 +90,10 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
     Rank and count are the launcher's (torchrun, Open MPI, PMI, Slurm) unless given. `distributed_init_method` is "env://" or
     "tcp://host:port" of rank 0. `members`: only these of the launcher's ranks take part, in this order, the first of them on the
     meeting's host: how a job goes on without a rank that died, and with it again. With `exchange` the ranks have met already.
-    Tensors go over gloo where PyTorch is installed: the process group that is there, or one that is made.
+
+    Objects and tensors travel over links between the ranks, which prove the job's key (VERBENA_JOB_KEY_FILE) or a secret that the
+    ranks gave each other. Whoever is a rank runs code in the others, as objects are unpickled: ranks of several hosts need a key, or
+    VERBENA_INSECURE=1. torch.distributed is neither needed nor initialized.
 
     A rank that does not come, or dies meanwhile, is named on every other within `timeout` seconds. A second call checks that rank
     and count are those of the first."""
@@ -108,10 +115,12 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
     with contextlib.ExitStack() as undo:
         if exchange is None:
             undo.callback(ranks.close)  # type: ignore[attr-defined]
-        has_torch = importlib.util.find_spec("torch") is not None
-        group = GroupCoordinator("world", 0, list(range(ranks.size)), ranks.rank, _find_local_rank(local_rank), has_torch)
-        owns = _join_process_group(ranks, distributed_init_method, timeout) if has_torch else False
-        _world = _World(ranks, group, has_torch, exchange is None, owns, timeout)
+        pairs = None
+        if ranks.size > 1:
+            pairs = Pairs(ranks, _DEFAULT_TIMEOUT_S if timeout is None else timeout)
+            undo.callback(pairs.close)
+        group = GroupCoordinator("world", 0, list(range(ranks.size)), ranks.rank, _find_local_rank(local_rank), pairs)
+        _world = _World(ranks, pairs, group, exchange is None, timeout)
         undo.pop_all()
 
 
@@ -198,9 +207,8 @@ def destroy_distributed_environment() -> None:
         world = _world
         if world.owns_ranks:
             ends.callback(world.ranks.close)  # type: ignore[attr-defined]
-        if world.owns_process_group:
-            import torch.distributed as dist
-            ends.callback(dist.destroy_process_group)
+        if world.pairs is not None:
+            ends.callback(world.pairs.close)
         ends.callback(world.group.destroy)
         ends.callback(destroy_model_parallel)
         ends.pop_all().close()
@@ -309,7 +317,8 @@ def _get_state() -> _State:
 def _name_sizes(tp: int, pp: int, pcp: int, dcp: int | None, dp: int,
                 custom: Mapping[str, Sequence[Any]] | None) -> dict[str, Any]:
     return {"tp": tp, "pp": pp, "dp": dp, "pcp": pcp, "dcp": dcp or 1,
-            "custom": {name: [*ranks] for name, ranks in (custom or {}).items()}}
+            "custom": {name: [[*one] if isinstance(one, Iterable) else one for one in ranks]
+                       for name, ranks in (custom or {}).items()}}
 
 
 def _find_place(world_size: int, rank: int, members: Sequence[int] | None) -> tuple[int | None, int | None]:
@@ -337,23 +346,24 @@ def _find_local_rank(local_rank: int) -> int:
 
 
 def _do_together(ranks: Exchange, step: Callable[[], Any]) -> list[Any]:
-    """Collective: what step() returned on each rank. If it fails on one, this fails on all: a rank that died is named on every
-    other, whatever its death did to their steps."""
-    result, failure = None, None
+    """Collective: what step() returned on each rank, as JSON: bytes of other ranks are never unpickled here. If it fails on one
+    rank, it fails on all: a rank that died is named on every other, whatever its death did to their steps."""
+    failure = None
     try:
-        result = step()
+        told = json.dumps([None, step()])
     except Exception as error:
         failure = error
+        told = json.dumps([f"{type(error).__name__}: {error}", None])
     try:
-        told = gather_objects(ranks, (None if failure is None else f"{type(failure).__name__}: {failure}", result))
+        gathered = [json.loads(one) for one in gather_bytes(ranks, told.encode())]
     except Exception as error:
         raise error from failure
     if failure is not None:
         raise failure
-    for rank, (problem, _) in enumerate(told):
+    for rank, (problem, _) in enumerate(gathered):
         if problem is not None:
             raise RuntimeError(f"rank {rank}: {problem}")
-    return [result for _, result in told]
+    return [result for _, result in gathered]
 
 
 def _lay_out(world: _World, sizes: dict[str, Any]) -> dict[str, Groups]:
@@ -367,7 +377,7 @@ def _lay_out(world: _World, sizes: dict[str, Any]) -> dict[str, Groups]:
 
 def _make_groups(world: _World, sizes: dict[str, Any], wants_queue: bool, undo: contextlib.ExitStack) -> _State:
     ranks = world.ranks
-    asked = (sizes, wants_queue, world.has_torch)
+    asked = [sizes, wants_queue]
     state = _State(sizes, {}, {})
     queues: list[MessageQueue] = []
 
@@ -375,13 +385,14 @@ def _make_groups(world: _World, sizes: dict[str, Any], wants_queue: bool, undo: 
         state.lists = _lay_out(world, sizes)
         for number, (name, some) in enumerate(state.lists.items(), 1):
             own = next(group for group in some if ranks.rank in group)
-            state.groups[name] = GroupCoordinator(name, number, own, ranks.rank, world.group.local_rank, world.has_torch)
+            state.groups[name] = GroupCoordinator(name, number, own, ranks.rank, world.group.local_rank, world.pairs)
         tp = state.groups["tp"]
-        if wants_queue and tp.world_size > 1 and tp.is_first_rank:
-            queues.append(MessageQueue(tp.world_size - 1, max_chunk_bytes=QUEUE_CHUNK_BYTES, max_chunks=QUEUE_CHUNKS,
-                                       reader_ranks=tp.ranks[1:]))
+        readers = tp.ranks[1:]
+        if wants_queue and readers and tp.is_first_rank:
+            queues.append(MessageQueue(len(readers), len(readers) if world.is_one_host else None,
+                                       max_chunk_bytes=QUEUE_CHUNK_BYTES, max_chunks=QUEUE_CHUNKS, reader_ranks=readers))
             undo.callback(queues[0].shutdown)
-        return asked, queues[0].export_handle() if queues else None
+        return [asked, queues[0].export_handle().to_bytes().hex() if queues else None]
 
     # All that the ranks tell each other, at once: what each was asked for, and where its queue is.
     told = _do_together(ranks, make)
@@ -394,52 +405,11 @@ def _make_groups(world: _World, sizes: dict[str, Any], wants_queue: bool, undo: 
         if not wants_queue or tp.world_size == 1:
             return
         if not queues:
-            queues.append(MessageQueue.create_from_handle(told[tp.first_rank][1], ranks.rank))
+            handle = Handle.from_bytes(bytes.fromhex(told[tp.first_rank][1]))
+            queues.append(MessageQueue.create_from_handle(handle, ranks.rank))
             undo.callback(queues[0].shutdown)
         queues[0].wait_until_ready(world.timeout)
         tp.mq_broadcaster = queues[0]
 
     _do_together(ranks, attach)
     return state
-
-
-def _limit(timeout: float | None) -> timedelta:
-    return timedelta(seconds=120 if timeout is None else timeout)
-
-
-def _join_process_group(ranks: Exchange, method: str, timeout: float | None) -> bool:
-    """Whether it was made here, and is not the application's."""
-    import torch.distributed as dist
-    is_there = dist.is_initialized()
-    stores: list[Any] = []
-
-    def open_store() -> Any:
-        if is_there:
-            if (dist.get_rank(), dist.get_world_size()) != (ranks.rank, ranks.size):
-                raise RuntimeError(f"torch.distributed has rank {dist.get_rank()} of {dist.get_world_size()}, the groups have "
-                                   f"{ranks.rank} of {ranks.size}")
-        elif ranks.rank == 0:
-            stores.append(dist.TCPStore("0.0.0.0", 0, ranks.size, is_master=True, wait_for_workers=False,
-                                        timeout=_limit(timeout)))
-        return is_there, stores[0].port if stores else None
-
-    told = _do_together(ranks, open_store)
-    if len({there for there, _ in told}) > 1:
-        raise RuntimeError("torch.distributed is initialized on some ranks, and not on ranks "
-                           f"{[rank for rank, (there, _) in enumerate(told) if not there]}")
-
-    def join() -> None:
-        if is_there:
-            return
-        if not stores:
-            host = _find_host(method)[0] or os.environ.get("MASTER_ADDR", "127.0.0.1")
-            stores.append(dist.TCPStore(host, told[0][1], ranks.size, is_master=False, timeout=_limit(timeout)))
-        dist.init_process_group("gloo", store=stores[0], rank=ranks.rank, world_size=ranks.size, timeout=_limit(timeout))
-
-    try:
-        _do_together(ranks, join)
-    except BaseException:
-        if not is_there and dist.is_initialized():
-            dist.destroy_process_group()
-        raise
-    return not is_there

@@ -1,5 +1,4 @@
-// Appends text for people to a file, or replaces a file. No call blocks, even if the file is a pipe without a
-// reader.
+// Appends text for people to a file, or replaces a file. No call blocks, even if the file is a pipe.
 #pragma once
 
 #include <string>
@@ -12,7 +11,8 @@ namespace verbena::base {
 std::string expand_path(const std::string& path);
 
 // Appends the text to the file. A new file is readable by its owner alone, since the text contains addresses.
-// Several processes may append to one file: each text stays in one piece.
+// Several processes may append to one file: each text stays in one piece. Fails for a symbolic link, and for
+// a file that is not regular, belongs to another user, has several names, or may be written by others.
 Outcome append_to_file(const std::string& path, const std::string& text);
 
 // Replaces the content of the file in one step: a reader sees either the old text or the new one. Only a

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -41,6 +42,34 @@ TEST(DumpFile, APipeThatNobodyReadsIsNotWaitedFor) {
   ASSERT_EQ(mkfifo(path.get().c_str(), 0600), 0);
   EXPECT_EQ(append_to_file(path.get(), "one\n").status(), Status::kSystem);
   EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("VERBENA_DUMP")));
+}
+
+std::string read(const std::string& path);
+
+// In a folder that other users may write to, files may exist at our name.
+TEST(DumpFile, NothingIsAppendedToAPreparedFile) {
+  const LogCapture log;
+  const tests::ScratchPath folder("append");
+  std::filesystem::create_directory(folder.get());
+  const std::string own = folder.get() + "/own", other = folder.get() + "/other";
+  std::ofstream(own) << "ours";
+  std::filesystem::create_symlink(own, other);
+  EXPECT_EQ(append_to_file(other, "one\n").status(), Status::kSystem);
+  std::filesystem::remove(other);
+  std::filesystem::create_hard_link(own, other);
+  EXPECT_EQ(append_to_file(other, "one\n").status(), Status::kSystem);
+  std::filesystem::remove(other);
+  for (const mode_t writable : {0620, 0602}) {
+    ASSERT_EQ(chmod(own.c_str(), writable), 0);
+    EXPECT_EQ(append_to_file(own, "one\n").status(), Status::kSystem);
+  }
+  ASSERT_EQ(chmod(own.c_str(), 0600), 0);
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(own.c_str(), 65534, 65534), 0);
+    EXPECT_EQ(append_to_file(own, "one\n").status(), Status::kSystem);
+  }
+  EXPECT_EQ(read(own), "ours");
+  EXPECT_THAT(log.warnings(), testing::Each(testing::HasSubstr("VERBENA_DUMP")));
 }
 
 std::string read(const std::string& path) {

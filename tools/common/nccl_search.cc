@@ -22,14 +22,15 @@ namespace fs = std::filesystem;
 constexpr const char* kLibraryName = "libnccl.so.2";
 constexpr double kPythonTimeoutS = 20;
 constexpr double kProbeTimeoutS = 30;
+// -I keeps the current folder out of sys.path, and with it PYTHONPATH, which the script adds.
 constexpr const char* kPythonScript =
     "import sys,site,glob,os\n"
-    "seen=list(sys.path)\n"
+    "seen=sys.path+os.environ.get('PYTHONPATH','').split(os.pathsep)\n"
     "for f in (getattr(site,'getsitepackages',lambda:[]),lambda:[site.getusersitepackages()]):\n"
     "  try: seen+=f()\n"
     "  except Exception: pass\n"
-    "for p in seen:\n"
-    "  for q in sorted(glob.glob(os.path.join(p or '.','nvidia','*','lib','libnccl.so.2'))): print(q)\n";
+    "for p in filter(os.path.isabs,seen):\n"
+    "  for q in sorted(glob.glob(os.path.join(p,'nvidia','*','lib','libnccl.so.2'))): print(q)\n";
 
 // Runs a command for at most `timeout_s` and returns the lines that it writes to kControlDescriptor.
 std::vector<std::string> collect_lines(const ChildCommand& command, double timeout_s,
@@ -95,7 +96,7 @@ class Finder {
   void add_python() {
     for (const char* python : {"python3", "python"}) {
       ChildCommand command{"/bin/sh",
-                           {"-c", "exec \"$0\" -c \"$1\" >&3 2>/dev/null", python, kPythonScript},
+                           {"-c", "exec \"$0\" -I -c \"$1\" >&3 2>/dev/null", python, kPythonScript},
                            Environment::copy_own(),
                            -1};
       std::string unused;

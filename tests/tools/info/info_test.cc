@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
+#include "base/scratch_path.h"
 #include "common/error.h"
 #include "tools/info/run_info.h"
 #include "verbena-info/collect.h"
@@ -187,6 +190,23 @@ TEST(Info, ShowsAStoredDocument) {
       run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1");
   EXPECT_EQ(damaged.status, kExitFailed);
   EXPECT_TRUE(mentions(damaged, "it lacks \"tool\"")) << damaged.output;
+}
+
+// Another user may have prepared the folder in which the tool starts.
+TEST(Info, NothingOfTheCurrentFolderRuns) {
+  const tests::ScratchPath folder("current");
+  const std::string wheel = folder.get() + "/nvidia/nccl/lib";
+  std::filesystem::create_directories(wheel);
+  std::ofstream(wheel + "/libnccl.so.2") << "no library";
+  std::ofstream(folder.get() + "/glob.py") << "open('ran', 'w')\nraise ImportError\n";
+  const ToolRun run = run_tool("cd " + folder.get() +
+                               " && unset NCCL_LIB CUDA_HOME CUDA_PATH PYTHONPATH;"
+                               " VERBENA_IBVERBS_LIB=softverbs SOFTVERBS_JOB=info$$ timeout -s KILL 240 " +
+                               VERBENA_INFO + " --plugin " + PLUGIN + " --json 2>/dev/null");
+  EXPECT_EQ(read_json(run)["schema_version"], kSchemaVersion);
+  EXPECT_FALSE(std::filesystem::exists(folder.get() + "/ran"));
+  EXPECT_FALSE(mentions(run, wheel)) << run.output;
+  EXPECT_FALSE(mentions(run, "./nvidia")) << run.output;
 }
 
 }  // namespace

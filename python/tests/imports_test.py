@@ -1,7 +1,11 @@
 """Everything but the kernels can be imported where there is neither PyTorch nor Triton, and before any library is built."""
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+
+import verbena
 
 IMPORT_ALL = """
 import pkgutil, sys
@@ -26,3 +30,18 @@ def test_without_torch_and_triton():
     assert told.returncode == 0, told.stderr
     count, missing = told.stdout.split()
     assert int(count) >= 12 and missing.startswith("triton")
+
+
+def test_the_folder_of_the_package_is_quoted_for_the_shell(tmp_path):
+    package = tmp_path / "a b; touch ran; '" / "verbena"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "lib" / "libnccl-net-verbena.so").touch()
+    shutil.copy(pathlib.Path(verbena.__file__).parent / "__main__.py", package)
+    for others in ("", "/x y"):
+        command = f'eval "$({sys.executable} -m verbena)"; printf %s "$LD_LIBRARY_PATH"'
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent), "LD_LIBRARY_PATH": others}
+        told = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+                              check=True)
+        assert told.stdout == str(package / "lib") + (f":{others}" if others else "")
+    assert not (tmp_path / "ran").exists()

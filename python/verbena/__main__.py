@@ -1,6 +1,7 @@
 """`eval "$(python -m verbena)"`: the two variables by which NCCL finds and takes the plugin of this package."""
 import os
 import pathlib
+import shlex
 import sys
 
 PLUGIN = "libnccl-net-verbena.so"
@@ -12,7 +13,7 @@ def main() -> int:
         print(f"verbena: {folder / PLUGIN} is missing: this is not the wheel that holds the plugin", file=sys.stderr)
         return 1
     others = os.environ.get("LD_LIBRARY_PATH")
-    print(f"export LD_LIBRARY_PATH={folder}{':' + others if others else ''}")
+    print(f"export LD_LIBRARY_PATH={shlex.quote(f'{folder}:{others}' if others else str(folder))}")
     print("export NCCL_NET_PLUGIN=verbena")
     return 0
 

@@ -13,6 +13,7 @@
 #include "nccl/boundary.h"
 #include "nccl/tuning.h"
 #include "nccl/unpack_offer.h"
+#include "transport/datagram/rail.h"
 #include "transport/service/state_dump.h"
 
 namespace verbena::nccl {
@@ -125,6 +126,10 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     if (auto outcome = find_nics(); !outcome) return outcome.error();
   }
   if (abi_version != kNoMessages) {
+    if (auto outcome = check_transport(); !outcome) {
+      if (contexts_ == 0) nics_.reset();
+      return outcome.error();
+    }
     if (message_contexts_ == 0) {
       load_tuning(*nics_, abi_version);
       if (base::parameters().transport == base::Transport::kDatagram)
@@ -160,6 +165,15 @@ base::Outcome Process::find_nics() {
     if (auto index = (*nics)->add_virtual(members); !index) return index.error();
   }
   nics_ = std::move(*nics);
+  return {};
+}
+
+// NCCL takes another network only if init fails; listen would be too late.
+base::Outcome Process::check_transport() const {
+  if (base::parameters().transport != base::Transport::kDatagram) return {};
+  for (int i = 0; i < nics_->size(); ++i)
+    for (const verbs::Device* device : nics_->find(i)->rails)
+      if (auto outcome = transport::datagram::Rail::check(*device); !outcome) return outcome;
   return {};
 }
 

@@ -76,6 +76,7 @@ class Process {
 
  private:
   base::Outcome find_nics();
+  base::Outcome check_transport() const;
   void close_context(Context* context);  // that nobody refers to any more
 
   std::mutex mutex_;  // guards the registry's content too

@@ -48,6 +48,21 @@ TEST_F(ForeignNicTest, DevicesThatCannotBeUsedFailInit) {
   EXPECT_EQ(start(), 2);
 }
 
+// Before listen, when NCCL can no longer take another transport.
+TEST_F(ForeignNicTest, DatagramsWithoutSharedReceiveQueuesFailInit) {
+  environment_.set("VERBENA_TRANSPORT", "datagram");
+  for (const int entries : {0, 100}) {
+    hooks_.most_srq_entries = entries;
+    EXPECT_EQ(start(), 0);
+    EXPECT_TRUE(has_warned("device softverbs0:1: its shared receive queues are too small for datagrams (" +
+                           std::to_string(entries) + " entries"));
+    EXPECT_EQ(hooks_.live_objects, 0);
+  }
+  hooks_.most_srq_entries = INT32_MAX;
+  ASSERT_EQ(start(), 2) << "the devices are asked again";
+  EXPECT_NE(establish(), nullptr);
+}
+
 struct Lesser {
   const char* name;
   int inline_bytes;

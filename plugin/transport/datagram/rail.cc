@@ -53,14 +53,18 @@ Result<std::unique_ptr<Rail>> Rail::create(verbs::Device& device, const PagePool
   return rail;
 }
 
+Outcome Rail::check(const verbs::Device& device) {
+  if (device.max_srq_entries() >= kControlBuffers) return {};
+  return base::fail(
+      base::Status::kSystem,
+      "device %s:%d: its shared receive queues are too small for datagrams (%u entries, at least "
+      "%u needed); set VERBENA_TRANSPORT=connected on all ranks, or leave the device out of "
+      "VERBENA_HCA",
+      device.name().c_str(), device.port_number(), device.max_srq_entries(), kControlBuffers);
+}
+
 Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
-  if (device_.max_srq_entries() < std::max(pool.long_count(), kControlBuffers)) {
-    return base::fail(base::Status::kSystem,
-                      "device %s:%d: its shared receive queues are too small for datagrams (%u entries, %u "
-                      "wanted); use VERBENA_TRANSPORT=connected",
-                      device_.name().c_str(), device_.port_number(), device_.max_srq_entries(),
-                      pool.long_count());
-  }
+  if (Outcome outcome = check(device_); !outcome) return outcome;
   waste_bytes_ = device_.long_datagram_bytes();
   control_bytes_ = waste_bytes_ != 0 ? kShortControlBufferBytes : kControlBufferBytes;
   const size_t buffers_bytes = size_t{kControlBuffers} * control_bytes_;

@@ -123,6 +123,8 @@ class Rail {
     return static_cast<protocol::datagram::PageQueue>(cookie >> 32 & 3);
   }
 
+  // Fails if the device can carry no datagrams: before anything is made.
+  static base::Outcome check(const verbs::Device& device);
   static base::Result<std::unique_ptr<Rail>> create(verbs::Device& device, const PagePool& pool,
                                                     uint32_t queue_key);
   Rail(const Rail&) = delete;

@@ -109,6 +109,22 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
     const Reply reply = actor.run({Act::kWait, channel.number});
     EXPECT_TRUE(reply.has_failed()) << which << " took " << reply.took_s << " s";
   }
+  // A listener's handle outlives it.
+  template <typename End>
+  void expect_nobody_there(const End& end) {
+    expect_nobody_there(end, *spare_);
+  }
+  template <typename End>
+  void expect_nobody_there(const End& end, RemoteActor& actor) {
+    const uint32_t number = next_++;
+    const Reply listened = actor.run({Act::kListen, number});
+    ASSERT_TRUE(listened.is_right());
+    end(number);
+    Command command{Act::kConnect, number};
+    std::memcpy(command.text, listened.text, sizeof(command.text));
+    const Reply reply = here_->run(command);
+    EXPECT_TRUE(reply.has_failed()) << "took " << reply.took_s << " s";
+  }
   bool has_warned(Actor& actor, const char* words) {
     Command command{Act::kFindWarning};
     std::strncpy(command.text, words, sizeof(command.text) - 1);
@@ -256,6 +272,31 @@ TEST_P(SharedFateTest, APeerThatStopsForAWhileHoldsUpNobody) {
     EXPECT_TRUE(channel.sender->finish().is_right());
   }
   expect_others_go_on(nullptr);
+}
+
+// An engine that has never met this process.
+TEST_P(SharedFateTest, AListenerThatIsGoneIsNoticed) {
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");
+  start();
+  ASSERT_FALSE(HasFailure());
+  const uint32_t open = next_++;
+  ASSERT_TRUE(spare_->run({Act::kListen, open}).is_right());
+  expect_nobody_there([&](uint32_t closed) {
+    EXPECT_TRUE(spare_->run({Act::kCloseListener, closed}).is_right());
+  });
+  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "nobody listens there any more"));
+  expect_others_go_on(nullptr);
+  expect_new_ones_work(*spare_, "the one that refused");
+}
+
+TEST_P(SharedFateTest, AListenersProcessThatIsKilledIsNoticed) {
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");
+  start();
+  ASSERT_FALSE(HasFailure());
+  expect_nobody_there([&](uint32_t) { spare_->kill(SIGKILL); });
+  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "its process has ended"));
+  expect_nobody_there([&](uint32_t) { peer_->kill(SIGKILL); }, *peer_);
+  expect_others_go_on(nullptr, false);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace verbena::protocol::datagram {
 
 inline constexpr uint64_t kDatagramMagic = 0x44414E4542524556;  // "VERBENAD" in memory order
-inline constexpr uint16_t kDatagramVersion = 5;
+inline constexpr uint16_t kDatagramVersion = 6;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
 
@@ -70,8 +70,8 @@ struct DatagramHandle {
   uint32_t control;  // queue pair on the rail
   uint64_t nonce;    // of the listener
   EngineName engine;
-  RailRecord port;  // of one rail
-  uint8_t reserved[24];
+  RailRecord port;      // of one rail
+  ProcessName process;  // the listener's
   uint64_t checksum;
 };
 static_assert(sizeof(DatagramHandle) == 128);

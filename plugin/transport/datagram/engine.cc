@@ -204,10 +204,11 @@ Engine::~Engine() {
   retire();  // at last: whoever gives the token away may wake the service
 }
 
-void Engine::retire_way(verbs::AddressHandle way, uint32_t rail) {
+void Engine::retire_way(GreetingWay used) {
   std::erase_if(used_ways_,
-                [&](const UsedWay& used) { return rails_[used.rail]->control.has_left(used.added); });
-  if (way) used_ways_.push_back({std::move(way), rail, rails_[rail]->control.added()});
+                [&](const UsedWay& way) { return rails_[way.used.rail]->control.has_left(way.added); });
+  const uint32_t added = rails_[used.rail]->control.added();
+  if (used.way) used_ways_.push_back({std::move(used), added});
 }
 
 Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
@@ -569,8 +570,29 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
     if (listeners_.count(greeting->nonce) == 0)
       return welcome(known->second, greeting->channel, greeting->nonce, GreetingRefusal::kNobodyListens);
   }
-  if (const auto listener = listeners_.find(greeting->nonce); listener != listeners_.end())
-    listener->second->note_hello(*greeting);
+  const auto listener = listeners_.find(greeting->nonce);
+  if (listener != listeners_.end()) return listener->second->note_hello(*greeting);
+  refused_ = *greeting;
+  want();
+}
+
+// The kernel is asked for a way to the caller, so that others have the engine meanwhile. Of several callers
+// at a time the last one is answered; the others call again.
+void Engine::refuse_caller() {
+  const Greeting hello = *std::exchange(refused_, std::nullopt);
+  const uint32_t turn = refusals_++;
+  const EngineRail& theirs = hello.rail[turn % hello.engine.rails];
+  GreetingWay found;
+  leave_as_service();
+  const auto is_found = find_greeting_way(rails_, theirs.port, turn, &found);
+  while (!enter_as_service()) std::this_thread::yield();
+  if (!is_found || !*is_found || failure_.has_failed()) return;
+  constexpr uint16_t kAnySlot = 0;  // the caller is given none
+  Greeting refusal = make_greeting(kAnySlot, hello.engine.id, hello.channel, hello.nonce);
+  refusal.refusal = GreetingRefusal::kNobodyListens;
+  post_greeting(PacketKind::kWelcome, refusal, hello.engine, found, theirs.control);
+  retire_way(std::move(found));
+  pass();
 }
 
 void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
@@ -836,11 +858,13 @@ void Engine::note(const Outcome& outcome) {
 
 // --- Peers and channels.
 
-uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& port) {
+uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& port,
+                           const ProcessName& process) {
   if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) return known->second;
   const uint32_t id = add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
   auto made = std::make_unique<Peer>();
   made->name = name;
+  made->process = process;
   made->text = describe_engine(name, port);
   peers_of_.push_back(std::move(made));  // peers are not removed: their numbers go up
   peers_by_id_[name.id] = id;
@@ -888,21 +912,31 @@ uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
   return channel;
 }
 
-Greeting Engine::make_greeting(uint32_t id, uint16_t channel, uint64_t nonce) const {
+void Engine::await(Connector* connector, uint32_t id) {
+  connectors_.push_back(connector);
+  ++peers_of_[id]->connectors;
+}
+
+void Engine::forget_connector(Connector* connector, uint32_t id) {
+  std::erase(connectors_, connector);
+  --peers_of_[id]->connectors;
+}
+
+Greeting Engine::make_greeting(uint16_t slot, uint64_t other_id, uint16_t channel, uint64_t nonce) const {
   Greeting greeting{};
   greeting.version = kDatagramVersion;
-  greeting.slot = static_cast<uint16_t>(id);
+  greeting.slot = slot;
   greeting.channel = channel;
   greeting.nonce = nonce;
-  greeting.other_id = peers_of_[id]->name.id;
+  greeting.other_id = other_id;
   greeting.engine = name_;
   greeting.process = process_;
   for (size_t i = 0; i < rails_.size(); ++i) greeting.rail[i] = rails_[i]->describe();
   return greeting;
 }
 
-void Engine::post_greeting(PacketKind kind, Greeting greeting, const EngineName& to, uint32_t rail_number,
-                           ibv_ah* way, uint32_t pair_number) {
+void Engine::post_greeting(PacketKind kind, const Greeting& greeting, const EngineName& to,
+                           uint32_t rail_number, ibv_ah* way, uint32_t pair_number) {
   Rail& rail = *rails_[rail_number];
   if (rail.control.room() == 0 || rail.is_given_up()) return;
   std::byte* const place = rail.control.next_header();
@@ -1002,9 +1036,13 @@ void Engine::look_around() {
       give_up_rail(i, "a completion queue of datagrams failed: it overran or its device is gone");
   look_for_ended();
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
-    const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
-    if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
-    const bool waits = peers_of_[id]->open_receives != 0 || peer(id).is_active;
+    const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs, is_called = peers_of_[id]->connectors != 0;
+    if (peers_of_[id]->failure.has_failed()) continue;
+    if (!peers_of_[id]->is_met) {
+      if (is_called && is_quiet) look_for_life(id);
+      continue;
+    }
+    const bool waits = is_called || peers_of_[id]->open_receives != 0 || peer(id).is_active;
     if (waits && is_quiet) ask(id);
     if (is_quiet && (waits || peer(id).owed_since_ns != kNeverNs)) {
       look_for_life(id);
@@ -1060,6 +1098,7 @@ int64_t Engine::progress_idle() {
   constexpr int64_t kBusyNs = 100 * base::kNsPerMs;
   take_request();
   pass();
+  if (refused_) refuse_caller();
   const int64_t rest_ns = !placer_->is_idle()             ? 0
                           : now_ns_ - heard_ns_ < kBusyNs ? 2 * base::kNsPerMs
                                                           : 20 * base::kNsPerMs;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -45,6 +46,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 
   const Nic& nic() const { return nic_; }
   const protocol::datagram::EngineName& name() const { return name_; }
+  const protocol::datagram::ProcessName& process() const { return process_; }
   std::span<const std::unique_ptr<Rail>> rails() const { return rails_; }
   bool has_many_peers() const { return peers_of_.size() >= kManyPeers; }
 
@@ -61,7 +63,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
 
   // Takes a way that datagrams of the rail's control pair may still have to read.
-  void retire_way(verbs::AddressHandle way, uint32_t rail);
+  void retire_way(GreetingWay used);
   Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
   // Of the engine or of this peer: final, and of all ends that lead there.
   base::Outcome failure_of(uint32_t peer) const {
@@ -72,7 +74,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
     return known != peers_by_id_.end() && peers_of_[known->second]->is_met;
   }
   // The peer with this name, known or not yet met.
-  uint32_t take_peer(const protocol::datagram::EngineName& name, const protocol::RailRecord& port);
+  uint32_t take_peer(const protocol::datagram::EngineName& name, const protocol::RailRecord& port,
+                     const protocol::datagram::ProcessName& process);
   // From its greeting; only once.
   base::Outcome meet(uint32_t peer, const protocol::datagram::Greeting& greeting, Ways ways);
   // A number that none of our channels to this peer has.
@@ -80,13 +83,15 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 
   void listen(uint64_t nonce, Listener* listener) { listeners_[nonce] = listener; }
   void forget_listener(uint64_t nonce) { listeners_.erase(nonce); }
-  void await(Connector* connector) { connectors_.push_back(connector); }
-  void forget_connector(Connector* connector) { std::erase(connectors_, connector); }
-  protocol::datagram::Greeting make_greeting(uint32_t peer, uint16_t channel, uint64_t nonce) const;
-  // Over this way, from the rail.
-  void post_greeting(protocol::datagram::PacketKind kind, protocol::datagram::Greeting greeting,
-                     const protocol::datagram::EngineName& to, uint32_t rail, ibv_ah* way,
-                     uint32_t pair_number);
+  void await(Connector* connector, uint32_t peer);
+  void forget_connector(Connector* connector, uint32_t peer);
+  protocol::datagram::Greeting make_greeting(uint32_t peer, uint16_t channel, uint64_t nonce) const {
+    return make_greeting(static_cast<uint16_t>(peer), peers_of_[peer]->name.id, channel, nonce);
+  }
+  void post_greeting(protocol::datagram::PacketKind kind, const protocol::datagram::Greeting& greeting,
+                     const protocol::datagram::EngineName& to, const GreetingWay& way, uint32_t pair_number) {
+    post_greeting(kind, greeting, to, way.rail, way.way.get(), pair_number);
+  }
   void welcome(uint32_t peer, uint16_t channel, uint64_t nonce,
                protocol::datagram::GreetingRefusal refusal = protocol::datagram::GreetingRefusal::kNone);
   // A channel that a peer opened. kNoObject: it is open already.
@@ -138,6 +143,13 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 
   void post_control(uint32_t peer, uint32_t path, protocol::datagram::PacketKind kind,
                     protocol::datagram::PacketHeader header, std::span<const uint8_t> body);
+  protocol::datagram::Greeting make_greeting(uint16_t slot, uint64_t other_id, uint16_t channel,
+                                             uint64_t nonce) const;
+  void post_greeting(protocol::datagram::PacketKind kind, const protocol::datagram::Greeting& greeting,
+                     const protocol::datagram::EngineName& to, uint32_t rail, ibv_ah* way,
+                     uint32_t pair_number);
+  // On the service thread: to who calls a listener that is not there, and is not met.
+  void refuse_caller();
   void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void poll_rail(uint32_t number);
   void poll_sends(uint32_t number);
@@ -200,8 +212,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   // By the core's number. Before the rails, whose queue pairs read their address handles until they are gone.
   std::vector<std::unique_ptr<Peer>> peers_of_;
   struct UsedWay {
-    verbs::AddressHandle way;
-    uint32_t rail = 0, added = 0;  // until so many datagrams of the rail's control pair have left
+    GreetingWay used;
+    uint32_t added = 0;  // until so many datagrams of the rail's control pair have left
   };
   std::vector<UsedWay> used_ways_;
   PagePool pool_;
@@ -224,6 +236,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::unordered_map<uint64_t, std::vector<uint32_t>> peers_of_host_;  // by ProcessName::space
   std::unordered_map<uint64_t, Listener*> listeners_;                  // by nonce
   std::vector<Connector*> connectors_;
+  std::optional<protocol::datagram::Greeting> refused_;  // the hello that refuse_caller() answers next
+  uint32_t refusals_ = 0;
   std::vector<SendEnd*> send_ends_;  // by the core's number of the channel
   std::vector<ReceiveEnd*> receive_ends_;
   std::vector<uint64_t> receive_nonces_;

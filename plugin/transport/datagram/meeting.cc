@@ -1,7 +1,5 @@
 #include "transport/datagram/meeting.h"
 
-#include <bit>
-#include <cerrno>
 #include <utility>
 
 #include "base/clock.h"
@@ -9,7 +7,6 @@
 #include "base/parameters.h"
 #include "base/random.h"
 #include "transport/datagram/engine.h"
-#include "verbs/route.h"
 
 namespace verbena::transport::datagram {
 
@@ -19,7 +16,6 @@ using base::Status;
 using protocol::datagram::DatagramHandle;
 using protocol::datagram::Greeting;
 using protocol::datagram::GreetingRefusal;
-using protocol::datagram::kPaths;
 using protocol::datagram::PacketKind;
 
 namespace {
@@ -91,6 +87,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const std::shared_ptr<Engine>& 
   handle->nonce = nonce;
   handle->engine = engine->name();
   handle->port = rail.port;
+  handle->process = engine->process();
   protocol::datagram::seal_handle(*handle);
   std::unique_ptr<Listener> listener(new Listener(engine, nonce));
   const EngineGuard guard(*engine, EngineGuard::Waits{});
@@ -134,7 +131,7 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   }
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<ReceiveEnd>();
-  const uint32_t peer = engine_->take_peer(hello->engine, hello->rail[0].port);
+  const uint32_t peer = engine_->take_peer(hello->engine, hello->rail[0].port, hello->process);
   if (peer >= kMaxPeers)
     return base::fail(Status::kSystem, "accept on %s: %s", engine_->nic().name.c_str(),
                       describe_fullness().c_str());
@@ -177,29 +174,9 @@ Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engi
 
 Connector::~Connector() {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
-  engine_->forget_connector(this);
-  engine_->retire_way(std::move(way_), rail_);
+  if (is_calling_ && !is_done_) engine_->forget_connector(this, peer_);
+  engine_->retire_way(std::move(last_));
   if (is_calling_ && !is_done_) engine_->close_send(channel_);
-}
-
-// Another one for each hello, of those of our rails that reach the listener's: any of them may be dead.
-// False: its address does not answer yet.
-Result<bool> Connector::find_way() {
-  const auto theirs = std::bit_cast<verbs::PortAddress>(handle_.port);
-  const auto rails = engine_->rails();
-  for (size_t i = 0; i < rails.size(); ++i) {
-    const auto rail = static_cast<uint32_t>((hellos_ + i) % rails.size());
-    verbs::Device& device = rails[rail]->device();
-    const verbs::LocalAddress local = device.local_address();
-    if (!device.is_healthy() || verbs::judge_reach(local.port, theirs, 0) == verbs::Reach::kNever) continue;
-    auto made = verbs::AddressHandle::create(device, local, theirs, -1, 1 + hellos_ % kPaths);
-    if (!made && made.error().errno_value == ETIMEDOUT) continue;
-    if (!made) return made.error();
-    next_way_ = std::move(*made);
-    next_rail_ = rail;
-    return true;
-  }
-  return false;
 }
 
 Result<std::unique_ptr<SendEnd>> Connector::poll() {
@@ -211,8 +188,8 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
                       static_cast<long long>(base::parameters().connect_timeout_ms));
   }
   const bool is_due = base::monotonic_ns() >= next_hello_ns_;
-  if (is_due && !next_way_) {  // the kernel is asked, so that others have the engine meanwhile
-    const auto found = find_way();
+  if (is_due && !next_.way) {  // the kernel is asked, so that others have the engine meanwhile
+    const auto found = find_greeting_way(engine_->rails(), handle_.port, hellos_, &next_);
     if (!found) return found.error();
     if (!*found) return std::unique_ptr<SendEnd>();
   }
@@ -222,21 +199,21 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     const EngineGuard guard(*engine_);
     if (!guard) return std::unique_ptr<SendEnd>();
     if (!is_calling_) {
-      peer_ = engine_->take_peer(handle_.engine, handle_.port);
+      peer_ = engine_->take_peer(handle_.engine, handle_.port, handle_.process);
       if (peer_ >= kMaxPeers)
         return base::fail(Status::kSystem, "%s: %s", describe().c_str(), describe_fullness().c_str());
       wire_ = engine_->choose_wire(peer_);
       channel_ = engine_->open_send(peer_, wire_);
-      engine_->await(this);
+      engine_->await(this, peer_);
       is_calling_ = true;
     }
     engine_->pass();
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) return failure.error();
     if (!welcome_ && is_due) {
-      engine_->retire_way(std::exchange(way_, std::move(next_way_)), std::exchange(rail_, next_rail_));
+      engine_->retire_way(std::exchange(last_, std::move(next_)));
       ++hellos_;
       engine_->post_greeting(PacketKind::kHello, engine_->make_greeting(peer_, wire_, handle_.nonce),
-                             handle_.engine, rail_, way_.get(), handle_.control);
+                             handle_.engine, last_, handle_.control);
       delay_ns_ = delay_ns_ == 0 ? kFirstHelloDelayNs : std::min(2 * delay_ns_, kLongestHelloDelayNs);
       next_hello_ns_ = engine_->now_ns() + delay_ns_;
       engine_->pass();
@@ -265,7 +242,7 @@ Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool
   auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
   engine_->attach(end.get());
   if (closed_ns_ != 0) end->note_peer_closed(closed_ns_);
-  engine_->forget_connector(this);
+  engine_->forget_connector(this, peer_);
   is_done_ = true;
   return end;
 }

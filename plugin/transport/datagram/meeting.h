@@ -63,7 +63,6 @@ class Connector {
 
  private:
   Connector(std::shared_ptr<Engine> engine, const protocol::datagram::DatagramHandle& handle);
-  base::Result<bool> find_way();
   base::Result<std::unique_ptr<SendEnd>> finish(const protocol::datagram::Greeting& welcome, bool is_met,
                                                 bool has_many);
   std::string describe() const;
@@ -71,11 +70,10 @@ class Connector {
   const std::shared_ptr<Engine> engine_;
   const protocol::datagram::DatagramHandle handle_;
   const base::Deadline deadline_;
-  verbs::AddressHandle way_, next_way_;  // of the last hello and of the next
-  uint32_t rail_ = 0, next_rail_ = 0;    // ... from which they leave
-  uint32_t hellos_ = 0;                  // sent so far
-  bool is_calling_ = false;              // it has a channel, and says hello
-  bool is_done_ = false;                 // the channel is its end's
+  GreetingWay last_, next_;  // of the last hello and of the next
+  uint32_t hellos_ = 0;      // sent so far
+  bool is_calling_ = false;  // it has a channel, and says hello
+  bool is_done_ = false;     // the channel is its end's
   uint32_t peer_ = 0, channel_ = 0;
   uint16_t wire_ = 0;
   int64_t next_hello_ns_ = 0, delay_ns_ = 0;

@@ -65,6 +65,23 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails, const
                     explain_no_path(ours, theirs, options).c_str());
 }
 
+base::Result<bool> find_greeting_way(std::span<const std::unique_ptr<Rail>> rails,
+                                     const protocol::RailRecord& port, uint32_t turn, GreetingWay* found) {
+  const auto theirs = std::bit_cast<verbs::PortAddress>(port);
+  for (size_t i = 0; i < rails.size(); ++i) {
+    const auto rail = static_cast<uint32_t>((turn + i) % rails.size());
+    verbs::Device& device = rails[rail]->device();
+    const verbs::LocalAddress local = device.local_address();
+    if (!device.is_healthy() || verbs::judge_reach(local.port, theirs, 0) == verbs::Reach::kNever) continue;
+    auto made = verbs::AddressHandle::create(device, local, theirs, -1, 1 + turn % kPaths);
+    if (!made && made.error().errno_value == ETIMEDOUT) continue;
+    if (!made) return made.error();
+    *found = {std::move(*made), rail};
+    return true;
+  }
+  return false;
+}
+
 std::string describe_engine(const EngineName& name, const protocol::RailRecord& port) {
   char id[32];
   std::snprintf(id, sizeof(id), "engine %016" PRIx64, name.id);

@@ -32,6 +32,16 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
                              const protocol::datagram::EngineName& name,
                              std::span<const protocol::datagram::EngineRail> peer, bool has_many, Ways* ways);
 
+// A way to one port, for greetings.
+struct GreetingWay {
+  verbs::AddressHandle way;
+  uint32_t rail = 0;  // from which it leaves
+};
+// From one of our rails that reach the port, another one for each `turn`, as any of them may be dead. False:
+// the port's address does not answer yet.
+base::Result<bool> find_greeting_way(std::span<const std::unique_ptr<Rail>> rails,
+                                     const protocol::RailRecord& port, uint32_t turn, GreetingWay* found);
+
 struct Peer {
   protocol::datagram::EngineName name{};
   protocol::datagram::ProcessName process{};
@@ -44,7 +54,7 @@ struct Peer {
   std::string text;       // for people
   base::Outcome failure;  // it is given up
   int64_t reset_ns = 0;   // when it was last told so
-  uint32_t open_receives = 0;
+  uint32_t open_receives = 0, connectors = 0;
   uint16_t next_channel = 0;
 };
 

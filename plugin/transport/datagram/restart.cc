@@ -83,8 +83,8 @@ void Engine::look_for_ended() {
 void Engine::note_end(const ProcessName& process, const char* witness) {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const Peer& ended = *peers_of_[id];
-    if (!ended.is_met || ended.process != process) continue;
-    if (witness == nullptr) note_pages_of(id);
+    if (ended.process != process) continue;
+    if (witness == nullptr && ended.is_met) note_pages_of(id);
     if (ended.failure.has_failed()) continue;
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended%s%s; look at its log",
                            ended.text.c_str(), witness == nullptr ? "" : ", says ",

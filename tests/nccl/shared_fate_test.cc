@@ -274,6 +274,30 @@ TEST_P(SharedFateTest, APeerThatStopsForAWhileHoldsUpNobody) {
   expect_others_go_on(nullptr);
 }
 
+// For longer than this process waits. Old ends stay failed, and open.
+TEST_P(SharedFateTest, APeerThatWasGivenUpIsMetAgain) {
+  if (!is_datagram()) GTEST_SKIP() << "a connection is between two ends";
+  start("", "600");
+  ASSERT_FALSE(HasFailure());
+  for (const bool is_peer_first : {true, false}) {
+    const Channel old = join(*peer_, *here_);
+    ASSERT_TRUE(here_->run({Act::kBegin, old.number, kBytes}).is_right());
+    peer_->kill(SIGSTOP);
+    expect_failure(*here_, old, "the receiver");
+    peer_->kill(SIGCONT);
+    const Channel there = is_peer_first ? join(*peer_, *here_) : join(*here_, *peer_);
+    const Channel back = is_peer_first ? join(*here_, *peer_) : join(*peer_, *here_);
+    for (const Channel& channel : {there, back, there}) expect_transfer(channel, "a new one");
+    EXPECT_TRUE(here_->run({Act::kTransfer, to_peer().number, kBytes}).has_failed());
+    EXPECT_TRUE(peer_->run({Act::kTransfer, from_peer().number, kBytes}).has_failed());
+    expect_others_go_on(nullptr, false);
+    ASSERT_TRUE(here_->run({Act::kClose, old.number}).is_right());
+    ASSERT_TRUE(peer_->run({Act::kClose, old.number}).is_right());
+    for (const Channel& channel : {there, back})
+      expect_transfer(channel, "a new one, once an old one is closed");
+  }
+}
+
 // An engine that has never met this process.
 TEST_P(SharedFateTest, AListenerThatIsGoneIsNoticed) {
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");

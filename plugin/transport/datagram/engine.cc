@@ -557,23 +557,49 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
   }
   heard_ns_ = now_ns_;
   const auto known = peers_by_id_.find(greeting->engine.id);
+  const bool is_known = known != peers_by_id_.end();
+  const auto [standing, id] = judge(*greeting);
   if (kind == PacketKind::kWelcome) {
-    if (known == peers_by_id_.end()) return;
+    const bool is_first = is_known && standing == Standing::kNew && !peers_of_[known->second]->is_met;
+    const bool is_refusal = is_known && greeting->refusal != GreetingRefusal::kNone;
+    if (standing != Standing::kMet && !is_first && !is_refusal) return;
     for (Connector* connector : connectors_) connector->note_welcome(known->second, *greeting);
     return;
   }
-  if (known != peers_by_id_.end() && peers_of_[known->second]->is_met) {
-    const auto& channels = peer(known->second).receive_channels;
-    const uint32_t channel = greeting->channel < channels.size() ? channels[greeting->channel] : kNoObject;
-    if (channel != kNoObject && receive_nonces_[channel] == greeting->nonce)
-      return welcome(known->second, greeting->channel, greeting->nonce);  // the first one was lost
-    if (listeners_.count(greeting->nonce) == 0)
-      return welcome(known->second, greeting->channel, greeting->nonce, GreetingRefusal::kNobodyListens);
+  switch (standing) {
+    case Standing::kOld:
+      ++statistics_.strays;
+      return;
+    case Standing::kGivenUp:
+      return answer_given_up(id);  // it calls again
+    case Standing::kNew:
+      if (is_known && peers_of_[known->second]->is_met) note_given_up(known->second);
+      break;
+    case Standing::kMet: {
+      const auto& channels = peer(id).receive_channels;
+      const uint32_t channel = greeting->channel < channels.size() ? channels[greeting->channel] : kNoObject;
+      if (channel != kNoObject && receive_nonces_[channel] == greeting->nonce)
+        return welcome(id, greeting->channel, greeting->nonce);  // the first one was lost
+      if (listeners_.count(greeting->nonce) == 0)
+        return welcome(id, greeting->channel, greeting->nonce, GreetingRefusal::kNobodyListens);
+    }
   }
   const auto listener = listeners_.find(greeting->nonce);
   if (listener != listeners_.end()) return listener->second->note_hello(*greeting);
   refused_ = *greeting;
   want();
+}
+
+Engine::Judgement Engine::judge(const Greeting& greeting) const {
+  const auto known = peers_by_id_.find(greeting.engine.id);
+  if (known == peers_by_id_.end()) return {Standing::kNew};
+  const Peer& newest = *peers_of_[known->second];
+  const uint32_t id = newest.is_met ? known->second : newest.former;
+  if (id == kNoObject) return {Standing::kNew};
+  const Peer& met = *peers_of_[id];
+  if (greeting.engine.secret != met.name.secret || greeting.slot < met.slot) return {Standing::kOld};
+  if (greeting.slot > met.slot) return {Standing::kNew};
+  return {met.failure.has_failed() ? Standing::kGivenUp : Standing::kMet, id};
 }
 
 // The kernel is asked for a way to the caller, so that others have the engine meanwhile. Of several callers
@@ -860,11 +886,17 @@ void Engine::note(const Outcome& outcome) {
 
 uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& port,
                            const ProcessName& process) {
-  if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) return known->second;
+  uint32_t former = kNoObject;
+  if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) {
+    const Peer& newest = *peers_of_[known->second];
+    if (!newest.failure.has_failed() || newest.is_dead) return known->second;
+    former = newest.is_met ? known->second : newest.former;
+  }
   const uint32_t id = add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
   auto made = std::make_unique<Peer>();
   made->name = name;
   made->process = process;
+  made->former = former;
   made->text = describe_engine(name, port);
   peers_of_.push_back(std::move(made));  // peers are not removed: their numbers go up
   peers_by_id_[name.id] = id;

@@ -69,11 +69,11 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   base::Outcome failure_of(uint32_t peer) const {
     return failure_.has_failed() ? failure_ : peers_of_[peer]->failure;
   }
-  bool has_met(uint64_t engine_id) const {
-    const auto known = peers_by_id_.find(engine_id);
-    return known != peers_by_id_.end() && peers_of_[known->second]->is_met;
+  bool has_met(const protocol::datagram::Greeting& greeting) const {
+    return judge(greeting).standing == Standing::kMet;
   }
-  // The peer with this name, known or not yet met.
+  // The peer with this name, known or not yet met. One that was given up while its process lives is met
+  // again, under another number.
   uint32_t take_peer(const protocol::datagram::EngineName& name, const protocol::RailRecord& port,
                      const protocol::datagram::ProcessName& process);
   // From its greeting; only once.
@@ -160,6 +160,18 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void note_live_rails(uint32_t live);
   void take_control(uint32_t immediate, std::span<const uint8_t> bytes);
   void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
+  // What the sender of a greeting is to us, by its number for us: of an engine these only go up.
+  enum class Standing : uint8_t {
+    kNew,      // not met, or it has begun anew since
+    kMet,      // `peer`
+    kGivenUp,  // `peer`, and it does not know that
+    kOld,      // sent before it began anew, or not by that engine
+  };
+  struct Judgement {
+    Standing standing;
+    uint32_t peer = protocol::datagram::kNoObject;
+  };
+  Judgement judge(const protocol::datagram::Greeting& greeting) const;
   void take_greeting(protocol::datagram::PacketKind kind, std::span<const uint8_t> bytes);
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
@@ -176,6 +188,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void empty_pairs_of(uint32_t first_message, uint32_t messages);
   // restart.cc: nothing is sent to it or taken of it any more but what follows, and its ends fail.
   void give_up(uint32_t peer, const base::Outcome& failure);
+  void note_given_up(uint32_t peer);  // this end, by the peer
   void answer_given_up(uint32_t peer);
   void look_for_life(uint32_t peer);
   void post_life(uint32_t peer, const protocol::datagram::LifeRecord& record);

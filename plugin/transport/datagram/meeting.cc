@@ -109,7 +109,7 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
     if (engine_->failure().has_failed()) return engine_->failure().error();
     hello = hello_;
     has_many = engine_->has_many_peers();
-    if (hello) is_met = engine_->has_met(hello->engine.id);
+    if (hello) is_met = engine_->has_met(*hello);
   }
   if (!hello) {
     if (!deadline_.has_passed()) return std::unique_ptr<ReceiveEnd>();
@@ -131,6 +131,8 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   }
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<ReceiveEnd>();
+  const bool is_the_same = hello_ && hello_->engine.id == hello->engine.id && hello_->slot == hello->slot;
+  if (!is_the_same) return std::unique_ptr<ReceiveEnd>();  // its sender has been given up meanwhile
   const uint32_t peer = engine_->take_peer(hello->engine, hello->rail[0].port, hello->process);
   if (peer >= kMaxPeers)
     return base::fail(Status::kSystem, "accept on %s: %s", engine_->nic().name.c_str(),
@@ -208,7 +210,11 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       is_calling_ = true;
     }
     engine_->pass();
-    if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) return failure.error();
+    if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
+      if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
+      call_again();
+      return std::unique_ptr<SendEnd>();
+    }
     if (!welcome_ && is_due) {
       engine_->retire_way(std::exchange(last_, std::move(next_)));
       ++hellos_;
@@ -226,6 +232,15 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
   return finish(*welcome, is_met, has_many);
 }
 
+// The peer had given this end up, and has not met it since.
+void Connector::call_again() {
+  engine_->forget_connector(this, peer_);
+  engine_->close_send(channel_);
+  is_calling_ = false;
+  welcome_.reset();
+  closed_ns_ = next_hello_ns_ = delay_ns_ = 0;
+}
+
 Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool is_met, bool has_many) {
   if (welcome.refusal != GreetingRefusal::kNone)
     return base::fail(Status::kRemote, "%s: it refuses: %s", describe().c_str(),
@@ -238,6 +253,7 @@ Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool
   }
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<SendEnd>();
+  if (engine_->failure_of(peer_).has_failed()) return std::unique_ptr<SendEnd>();  // poll() says so
   if (Outcome outcome = engine_->meet(peer_, welcome, std::move(ways)); !outcome) return outcome.error();
   auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
   engine_->attach(end.get());

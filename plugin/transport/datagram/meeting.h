@@ -29,6 +29,10 @@ class Listener {
   void note_hello(const protocol::datagram::Greeting& hello) {
     if (!hello_) hello_ = hello;
   }
+  // Of an engine that is given up.
+  void forget_hello(uint64_t engine_id) {
+    if (hello_ && hello_->engine.id == engine_id) hello_.reset();
+  }
 
  private:
   Listener(std::shared_ptr<Engine> engine, uint64_t nonce);
@@ -63,6 +67,7 @@ class Connector {
 
  private:
   Connector(std::shared_ptr<Engine> engine, const protocol::datagram::DatagramHandle& handle);
+  void call_again();
   base::Result<std::unique_ptr<SendEnd>> finish(const protocol::datagram::Greeting& welcome, bool is_met,
                                                 bool has_many);
   std::string describe() const;

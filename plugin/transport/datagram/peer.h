@@ -49,11 +49,16 @@ struct Peer {
   uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
   bool is_met = false;                                // its rails, ways and keys are known
   bool has_ended = false;                             // its process, by what this host's kernel says
+  bool is_dead = false;                               // ... or by what anybody says
   protocol::datagram::TagKeys send_keys, receive_keys;
   Ways ways;
   std::string text;       // for people
   base::Outcome failure;  // it is given up
-  int64_t reset_ns = 0;   // when it was last told so
+  // ... because it says that it gave us up, so that who connects calls it again.
+  bool has_given_us_up = false;
+  // The same engine before it was given up, if it had been met: its ends stay failed.
+  uint32_t former = protocol::datagram::kNoObject;
+  int64_t reset_ns = 0;  // when it was last told so
   uint32_t open_receives = 0, connectors = 0;
   uint16_t next_channel = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "transport/datagram/engine.h"
+#include "transport/datagram/meeting.h"
 
 namespace verbena::transport::datagram {
 
@@ -19,9 +20,20 @@ using protocol::datagram::ProcessName;
 void Engine::give_up(uint32_t id, const base::Outcome& failure) {
   peers_of_[id]->failure = failure;
   mute_peer(id);
+  for (const auto& [nonce, listener] : listeners_) listener->forget_hello(peers_of_[id]->name.id);
   for_each_end([&](ChannelEnd& end) {
     if (end.peer() == id) end.fail(failure);
   });
+}
+
+void Engine::note_given_up(uint32_t id) {
+  Peer& peer = *peers_of_[id];
+  if (peer.failure.has_failed()) return;
+  peer.has_given_us_up = true;
+  give_up(id, base::fail(Status::kRemote,
+                         "datagrams: %s has given this end up: it heard nothing of us for its "
+                         "VERBENA_FAILOVER_TIMEOUT_MS; was this process stopped, or the network down?",
+                         peer.text.c_str()));
 }
 
 // Its tag is right: so is that of the answer.
@@ -82,8 +94,9 @@ void Engine::look_for_ended() {
 
 void Engine::note_end(const ProcessName& process, const char* witness) {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
-    const Peer& ended = *peers_of_[id];
+    Peer& ended = *peers_of_[id];
     if (ended.process != process) continue;
+    ended.is_dead = true;
     if (witness == nullptr && ended.is_met) note_pages_of(id);
     if (ended.failure.has_failed()) continue;
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended%s%s; look at its log",
@@ -94,14 +107,7 @@ void Engine::note_end(const ProcessName& process, const char* witness) {
 
 void Engine::take_reset(uint32_t id, std::span<const uint8_t> body) {
   LifeRecord record;
-  if (body.empty()) {
-    if (peers_of_[id]->failure.has_failed()) return;
-    return give_up(id,
-                   base::fail(Status::kRemote,
-                              "datagrams: %s has given this end up: it heard nothing of us for its "
-                              "VERBENA_FAILOVER_TIMEOUT_MS; was this process stopped, or the network down?",
-                              peers_of_[id]->text.c_str()));
-  }
+  if (body.empty()) return note_given_up(id);
   if (body.size() != sizeof(record) || peers_of_[id]->failure.has_failed()) return;
   std::memcpy(&record, body.data(), sizeof(record));
   if (record.process.space == 0) return;

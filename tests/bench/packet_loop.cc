@@ -47,6 +47,7 @@ class End : public EngineCore<End> {
     when = make_stamp(now);
     return true;
   }
+  bool has_room_for_ack(uint32_t) const { return true; }
   void post_ack(uint32_t, uint32_t, const Ack& ack) { acks.push_back(ack); }
   void post_request(uint32_t, uint32_t, std::span<const Wish> some) {
     wishes.insert(wishes.end(), some.begin(), some.end());

@@ -25,8 +25,9 @@
 //                                 What it returns is for has_left()
 //   has_left(uint32_t, Stamp&)    whether that packet has left its send queue, and, if it is known, when at
 //                                 the earliest; true of a rail that does not work
-//   post_ack(peer, path, Ack)     these two may fail: they are sent again
-//   post_request(peer, path, wishes)
+//   has_room_for_ack(path) -> bool
+//   post_ack(peer, path, Ack)     there is room
+//   post_request(peer, path, wishes)    may fail: it is sent again
 //   post_pages(rail, queue, count)      idle pages to a receive queue
 //   move_pages(message, ReceiveMessage&)
 //                                 copies pages that a message holds into its receive, as many as can be
@@ -1046,11 +1047,15 @@ class EngineCore {
     Peer& peer = peers_[id];
     acks_.remove(peers_, id);
     peer.must_ack = false;
+    peer.ack_ns = kNeverNs;
     if (peer.is_gone) return;
     // One for what is usual. More where a burst was longer than it can tell of: what is not told of soon
     // counts as lost.
     int left = static_cast<int>(std::min(peer.unacked_packets / (kSlicePackets / 4), kMostAcks));
     do {
+      const uint32_t path = pick_ack_path(peer);
+      if (!port().has_room_for_ack(path)) [[unlikely]]
+        return owe_ack(id, peer, false);  // soon: the others go first
       Ack ack;
       ack.cumulative = peer.window.cumulative();
       ack.base = peer.window.choose_slice();
@@ -1082,11 +1087,10 @@ class EngineCore {
         append(peer.told_once, told);
       }
       ++statistics_.sent_acks;
-      port().post_ack(id, pick_ack_path(peer), ack);
+      port().post_ack(id, path, ack);
       --left;
     } while (peer.not_told.first != kNoObject || (left > 0 && peer.window.has_untold()));
     peer.unacked_packets = peer.unacked_duplicates = 0;
-    peer.ack_ns = kNeverNs;
   }
   void add_grant(Ack& ack, uint32_t id) {
     const ReceiveMessage& message = receives_[id];

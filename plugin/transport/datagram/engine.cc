@@ -750,6 +750,12 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
                    kNoObject);
 }
 
+// Also of a rail that is given up, which takes nothing any more.
+bool Engine::has_room_for_ack(uint32_t path) const {
+  const Rail& rail = *rails_[options().rail_of(path)];
+  return rail.control.room() != 0 || rail.is_given_up();
+}
+
 void Engine::post_ack(uint32_t id, uint32_t path, const Ack& ack) {
   struct {
     AckBody body;

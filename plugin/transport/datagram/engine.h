@@ -132,6 +132,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   uint32_t live_rails() const { return live_rails_; }
   uint32_t post_data(uint32_t peer, const protocol::datagram::OutPacket& packet);
   bool has_left(uint32_t posted, protocol::datagram::Stamp& when) const;
+  bool has_room_for_ack(uint32_t path) const;
   void post_ack(uint32_t peer, uint32_t path, const protocol::datagram::Ack& ack);
   void post_request(uint32_t peer, uint32_t path, std::span<const protocol::datagram::Wish> wishes);
   void post_pages(uint32_t rail, protocol::datagram::PageQueue queue, uint32_t count);

@@ -61,7 +61,10 @@ class End : public EngineCore<End> {
   void let_go(uint32_t packets) {
     for (; packets != 0; --packets) departures[first_waiting++] = make_stamp(now);
   }
+  bool has_room_for_ack(uint32_t) const { return ack_room != 0; }
   void post_ack(uint32_t, uint32_t, const Ack& ack) {
+    if (ack_room == 0) return;
+    --ack_room;
     out.push_back({.kind = Datagram::Kind::kAck,
                    .data = {},
                    .channel = 0,
@@ -98,7 +101,7 @@ class End : public EngineCore<End> {
   }
 
   int64_t now = 1'000'000;
-  uint32_t room = 1;
+  uint32_t room = 1, ack_room = UINT32_MAX;
   std::vector<Stamp> departures;                // of data packets
   uint32_t first_waiting = 0, end_waiting = 0;  // which of them have not left
   std::deque<Datagram> out;
@@ -915,6 +918,27 @@ TEST_F(EngineCoreTest, GrantsAndPagesOfAGivenUpPeerAreTheOthers) {
   right.pump();
   EXPECT_GT(right.outstanding(), 50U);
   EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kPosted);
+}
+
+TEST_F(EngineCoreTest, AcknowledgementsWithoutRoomStayDue) {
+  constexpr uint32_t kPeers = 4;
+  for (uint32_t i = 1; i < kPeers; ++i) right.add_peer(~0U, kFullBytes);
+  post(200 * kFullBytes);
+  left.send(channel, 200 * kFullBytes);
+  left.pump();
+  exchange(left, right, here, {});
+  for (uint32_t i = 1; i < kPeers; ++i) right.must_ack(here + i);
+  right.ack_room = 0;
+  right.pump();
+  EXPECT_EQ(right.count(Datagram::Kind::kAck), 0U);
+  right.ack_room = 3;
+  pass_time(20'000);  // the delay of an acknowledgement, at most
+  EXPECT_EQ(right.count(Datagram::Kind::kAck), 3U);
+  right.ack_room = 3;
+  pass_time(20'000);
+  EXPECT_EQ(right.count(Datagram::Kind::kAck), kPeers);
+  exchange(right, left, there, [](const Datagram& datagram) { return datagram.ack.grant_count == 0; });
+  EXPECT_GT(left.send_message(left.send_channel(channel).ring * kRing).granted, 0U) << "the grant";
 }
 
 TEST_F(EngineCoreTest, NothingIsSentToAGivenUpPeer) {

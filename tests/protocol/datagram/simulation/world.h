@@ -79,6 +79,7 @@ class Host : public EngineCore<Host> {
   uint32_t live_rails() const { return live_rails_; }
   uint32_t post_data(uint32_t peer, const OutPacket& packet);
   static bool has_left(uint32_t, Stamp&) { return true; }  // the fabric's first queue is the send queue
+  bool has_room_for_ack(uint32_t) const { return true; }
   void post_ack(uint32_t peer, uint32_t path, const Ack& ack);
   void post_request(uint32_t peer, uint32_t path, std::span<const Wish> wishes);
   void post_pages(uint32_t rail, PageQueue queue, uint32_t count) {

@@ -590,9 +590,11 @@ class EngineCore {
     peers_[id].is_active = false;
     active_.remove(peers_, id);
   }
-  // Peers in turn, a few packets each, while a rail has room.
+  // Peers in turn, a few packets each, while a rail has room. One whose rails have none holds up no other:
+  // all are tried once more since anything was sent.
   void send_packets() {
-    uint32_t rooms = port().rooms();
+    uint32_t rooms = port().rooms(), blocked = kNoObject;
+    uint64_t sent_packets = 0;  // when `blocked` was found to be that
     while (rooms != 0 && !active_.is_empty()) {
       const uint32_t id = active_.first();
       Peer& peer = peers_[id];
@@ -607,7 +609,11 @@ class EngineCore {
       file_timer(id, peer);
       if (!has_room(peer) || (peer.lost.is_empty() && !may_send_new(peer))) continue;
       enter_active(id, peer);
-      if (left == kTurnPackets) return;  // it is not for want of anything of its own
+      if (left != kTurnPackets) [[likely]]
+        continue;
+      if (blocked == id && sent_packets == statistics_.sent_packets) return;
+      if (blocked == kNoObject || sent_packets != statistics_.sent_packets)
+        blocked = id, sent_packets = statistics_.sent_packets;
     }
   }
   // Eager packets are bounded by their credits: what is granted has room whatever becomes of them.

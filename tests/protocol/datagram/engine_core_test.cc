@@ -31,7 +31,7 @@ class End : public EngineCore<End> {
 
   int64_t now_ns() const { return now; }
   uint32_t rooms() const { return room; }
-  uint32_t live_rails() const { return 1; }
+  uint32_t live_rails() const { return (1U << options().rails) - 1; }
   uint32_t post_data(uint32_t, const OutPacket& packet) {
     Datagram datagram{.kind = Datagram::Kind::kData,
                       .data = packet,
@@ -288,6 +288,34 @@ TEST_F(EngineCoreTest, WhatComesBeforeItsReceiveIsParkedAsFarAsCreditsReach) {
 }
 
 // Short messages have pages of their own, which are copied, while those of others are lent.
+class TwoRailsTest : public EngineCoreTest {
+ protected:
+  TwoRailsTest() : EngineCoreTest(with_two_rails()) {}
+  static EngineOptions with_two_rails() {
+    EngineOptions options = make_options();
+    options.rails = 2;
+    return options;
+  }
+};
+
+TEST_F(TwoRailsTest, APeerWhoseRailIsFullHoldsUpNoOther) {
+  constexpr uint32_t kRailOf[] = {0, 0, 1, 0, 1};
+  constexpr uint32_t kPathsOf[] = {0x55555555, 0xAAAAAAAA};
+  left.room = 0;
+  for (const uint32_t rail : kRailOf) {
+    const uint32_t peer = left.add_peer(kPathsOf[rail], kFullBytes);
+    left.send(left.open_send(peer, 0), 6 * kFullBytes);  // more than a turn's packets
+  }
+  left.pump();
+  EXPECT_EQ(left.count(Datagram::Kind::kData), 0U);
+  left.room = 2;
+  left.pump();
+  EXPECT_EQ(left.count(Datagram::Kind::kData), 12U);
+  left.room = 1;
+  left.pump();
+  EXPECT_EQ(left.count(Datagram::Kind::kData), 30U);
+}
+
 class ShortPagesTest : public EngineCoreTest {
  protected:
   static constexpr uint32_t kShortPages = 64;

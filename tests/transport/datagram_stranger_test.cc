@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "transport/datagram/engine.h"
+#include "transport/datagram/meeting.h"
 #include "transport/support/connection.h"
 #include "transport/support/datagram_stranger.h"
 #include "transport/support/host.h"
@@ -38,6 +39,31 @@ TEST(DatagramStranger, DatagramsOfAnyLengthToAnyQueuePair) {
       ASSERT_TRUE(engine->failure()) << bytes << " bytes";
     }
   }
+}
+
+TEST(DatagramChannels, OnceAllAreOpenNoOtherIs) {
+  Host host{Settings{{"VERBENA_BOUNCE_BYTES", "8m"}}};
+  const auto engine = take(datagram::Engine::find(host.nic(), {}, false), "an engine");
+  protocol::datagram::DatagramHandle handle{};
+  const auto listener = take(datagram::Listener::open(engine, &handle), "a listener");
+  const auto connector = take(datagram::Connector::start(engine, handle), "a connector");
+  uint32_t peer = 0, first = 0;
+  {
+    const datagram::EngineGuard guard(*engine, datagram::EngineGuard::Waits{});
+    peer = engine->take_peer(handle.engine, handle.port, handle.process);
+    for (uint32_t i = 0; i < protocol::datagram::kNoChannel; ++i) {
+      const uint32_t channel = engine->open_send(peer, engine->choose_wire(peer));
+      if (i == 7) first = channel;
+    }
+  }
+  bool is_refused = false;
+  ASSERT_TRUE(poll_until([&] {
+    const auto end = connector->poll();
+    return is_refused = !end;
+  }));
+  const datagram::EngineGuard guard(*engine, datagram::EngineGuard::Waits{});
+  engine->close_send(first);
+  EXPECT_EQ(engine->choose_wire(peer), 7);
 }
 
 }  // namespace

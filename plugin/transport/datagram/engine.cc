@@ -932,11 +932,12 @@ Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
 uint16_t Engine::choose_wire(uint32_t id) {
   Peer& to = *peers_of_[id];
   const auto& channels = peer(id).send_channels;
-  for (;;) {
+  for (uint32_t left = kNoChannel; left != 0; --left) {
     const uint16_t wire = to.next_channel;
     to.next_channel = static_cast<uint16_t>((wire + 1) % kNoChannel);
     if (wire >= channels.size() || channels[wire] == kNoObject) return wire;
   }
+  return kNoChannel;
 }
 
 uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {

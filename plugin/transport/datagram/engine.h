@@ -78,7 +78,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
                      const protocol::datagram::ProcessName& process);
   // From its greeting; only once.
   base::Outcome meet(uint32_t peer, const protocol::datagram::Greeting& greeting, Ways ways);
-  // A number that none of our channels to this peer has.
+  // A number that none of our channels to this peer has. kNoChannel: all are taken.
   uint16_t choose_wire(uint32_t peer);
 
   void listen(uint64_t nonce, Listener* listener) { listeners_[nonce] = listener; }

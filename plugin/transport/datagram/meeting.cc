@@ -205,6 +205,9 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       if (peer_ >= kMaxPeers)
         return base::fail(Status::kSystem, "%s: %s", describe().c_str(), describe_fullness().c_str());
       wire_ = engine_->choose_wire(peer_);
+      if (wire_ == protocol::datagram::kNoChannel)
+        return base::fail(Status::kSystem, "%s: all %u channels to it are open; close some first",
+                          describe().c_str(), wire_);
       channel_ = engine_->open_send(peer_, wire_);
       engine_->await(this, peer_);
       is_calling_ = true;

@@ -309,6 +309,46 @@ TEST_F(DatagramNewestTest, AListenerAcceptsEachCallerOnce) {
   EXPECT_EQ((*net_)->close_listen(listening), abi::kSuccess);
 }
 
+// Its caller never looks for the welcome, as it has given up for another reason.
+TEST_F(DatagramNewestTest, ACallerThatNeverComesBackIsNoticed) {
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "1000");
+  ASSERT_EQ(start(), 2);
+  LiveConnection<NewestVersion>& connection = add_connection();
+  char handle[abi::kHandleBytes] = {};
+  void *listening = nullptr, *sending = nullptr, *receiving = nullptr, *mhandle = nullptr, *request = nullptr;
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+  for (int i = 0; i < 20; ++i) {  // a call may find the engine at work, and say nothing
+    ASSERT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kSuccess);
+    ASSERT_EQ(sending, nullptr) << "the listener has not been polled";
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_TRUE(poll_until([&] {
+    return (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
+  }));
+  ASSERT_NE(receiving, nullptr);
+  ASSERT_EQ((*net_).reg_mr(receiving, connection.received.bytes.data(), 1000, abi::kPtrHost, &mhandle),
+            abi::kSuccess);
+  void* data = connection.received.bytes.data();
+  size_t size = 1000;
+  int tag = 0;
+  ASSERT_TRUE(poll_until([&] {
+    return (*net_).irecv(receiving, 1, &data, &size, &tag, &mhandle, &request) != abi::kSuccess ||
+           request != nullptr;
+  }));
+  ASSERT_NE(request, nullptr);
+  abi::Result result = abi::kSuccess;
+  EXPECT_TRUE(poll_until([&] {
+    int done = 0, sizes[abi::kMaxTestSizes] = {};
+    result = (*net_)->test(request, &done, sizes);
+    return result != abi::kSuccess;
+  }));
+  EXPECT_EQ(result, abi::kRemoteError);
+  EXPECT_EQ((*net_)->dereg_mr(receiving, mhandle), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_recv(receiving), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+}
+
 // What is sent needs grants, which nobody gives any more.
 TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
   auto* connection = start_connected();

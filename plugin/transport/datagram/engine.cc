@@ -628,7 +628,11 @@ void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
   const uint32_t channel = farewell.channel < channels.size() ? channels[farewell.channel] : kNoObject;
   if (is_question) {
     const bool is_closed =
-        channel == kNoObject || (farewell.of_sender == 0 && receive_channel(channel).is_closed());
+        channel == kNoObject ||
+        (farewell.of_sender == 0 ? receive_channel(channel).is_closed()
+                                 : std::ranges::any_of(connectors_, [channel](const Connector* connector) {
+                                     return connector->has_timed_out(channel);
+                                   }));
     const bool refuses =
         !is_closed && farewell.of_sender == 0 && receive_channel(channel).gate != ReceiveChannel::Gate::kOpen;
     if (is_closed) post_farewell(id, {farewell.channel, farewell.of_sender, FarewellKind::kClosed});

@@ -61,6 +61,10 @@ class Connector {
         welcome.nonce == handle_.nonce)
       welcome_ = welcome;
   }
+  // It has this channel, and its next poll fails: nobody may ever make that.
+  bool has_timed_out(uint32_t channel) const {
+    return is_calling_ && channel == channel_ && deadline_.has_passed();
+  }
   void note_farewell(uint32_t channel, int64_t now_ns) {
     if (is_calling_ && channel == channel_ && closed_ns_ == 0) closed_ns_ = now_ns;
   }

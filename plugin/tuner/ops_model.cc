@@ -41,6 +41,17 @@ Estimate estimate(const OpsMeasurement& measured, uint64_t bytes) {
   return way;
 }
 
+// Where a time that falls behind the last size falls no more: the last size before.
+std::optional<uint64_t> find_kink(const OpsMeasurement& measured) {
+  if (measured.points.size() < 2) return std::nullopt;
+  const OpsPoint &low = *(measured.points.end() - 2), &high = measured.points.back();
+  if (low.microseconds <= high.microseconds) return std::nullopt;
+  const double share = low.microseconds / 2 / (low.microseconds - high.microseconds);
+  const double bytes = static_cast<double>(low.bytes) + share * static_cast<double>(high.bytes - low.bytes);
+  if (bytes >= 0x1p63) return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
 bool is_for(const OpsMeasurement& measured, std::string_view operation, uint32_t ranks,
             std::string_view gpu) {
   return measured.operation == operation && measured.ranks == ranks && measured.gpu == gpu &&
@@ -135,45 +146,53 @@ OpsTable::OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_
     if (reaches[i].first_bytes > 0) ends.insert(reaches[i].first_bytes - 1);
   }
   if (ways_.empty()) return;
+  for (const Way& way : ways_)
+    if (const auto kink = find_kink(way.measured)) ends.insert(*kink);
   uint64_t begin = 0;
   for (const uint64_t end : ends) {
-    Interval interval{end, {}};
-    for (size_t i = 0; i < ways_.size(); ++i)
-      if (ways_[i].first_bytes <= begin && ways_[i].last_bytes >= end)
-        interval.ways.push_back(static_cast<uint16_t>(i));
-    // Behind the last size times grow without an end, and not as a line: all ways stay.
-    if (end != UINT64_MAX) {
-      const auto is_slower = [&](uint16_t one, uint16_t other) {
-        const double at_begin = estimate(ways_[one].measured, begin).microseconds -
-                                estimate(ways_[other].measured, begin).microseconds;
-        const double at_end = estimate(ways_[one].measured, end).microseconds -
-                              estimate(ways_[other].measured, end).microseconds;
-        return at_begin >= 0 && at_end >= 0 && (at_begin > 0 || at_end > 0 || one > other);
-      };
-      const std::vector<uint16_t> all = interval.ways;
-      std::erase_if(interval.ways, [&](uint16_t one) {
-        return std::any_of(all.begin(), all.end(),
-                           [&](uint16_t other) { return other != one && is_slower(one, other); });
-      });
-    }
-    intervals_.push_back(std::move(interval));
-    if (end != UINT64_MAX) begin = end + 1;
+    append_intervals(begin, compare_ways(begin), end, compare_ways(end));
+    begin = end + 1;
   }
+}
+
+// The fastest way of a size, by asking all of them.
+size_t OpsTable::compare_ways(uint64_t bytes) const {
+  size_t fastest = kNone;
+  double least = 0;
+  for (size_t i = 0; i < ways_.size(); ++i) {
+    if (bytes < ways_[i].first_bytes || bytes > ways_[i].last_bytes) continue;
+    const double microseconds = estimate(ways_[i].measured, bytes).microseconds;
+    if (fastest != kNone && microseconds >= least) continue;
+    fastest = i;
+    least = microseconds;
+  }
+  return fastest;
+}
+
+// Sizes in which all times are lines: a way that is the fastest at both ends is so between them, too.
+void OpsTable::append_intervals(uint64_t begin, size_t at_begin, uint64_t end, size_t at_end) {
+  if (at_begin == at_end) {
+    if (!intervals_.empty() && intervals_.back().way == at_end)
+      intervals_.back().end_bytes = end;
+    else
+      intervals_.push_back({end, at_end});
+    return;
+  }
+  const uint64_t middle = begin + (end - begin) / 2;
+  const size_t at_middle = compare_ways(middle);
+  append_intervals(begin, at_begin, middle, at_middle);
+  append_intervals(middle + 1, end == middle + 1 ? at_end : compare_ways(middle + 1), end, at_end);
 }
 
 std::optional<OpsTable::Fastest> OpsTable::find_fastest(uint64_t bytes) const {
   const auto interval =
       std::lower_bound(intervals_.begin(), intervals_.end(), bytes,
                        [](const Interval& one, uint64_t size) { return one.end_bytes < size; });
-  if (interval == intervals_.end()) return std::nullopt;
-  std::optional<Fastest> fastest;
-  for (const uint16_t i : interval->ways) {
-    const OpsMeasurement& way = ways_[i].measured;
-    const Estimate expected = estimate(way, bytes);
-    if (!fastest || expected.microseconds < fastest->microseconds)
-      fastest = {ways_[i].number, expected.blocks, way.threads, way.chunk_bytes, expected.microseconds};
-  }
-  return fastest;
+  if (interval == intervals_.end() || interval->way == kNone) return std::nullopt;
+  const OpsMeasurement& way = ways_[interval->way].measured;
+  const Estimate expected = estimate(way, bytes);
+  return Fastest{ways_[interval->way].number, expected.blocks, way.threads, way.chunk_bytes,
+                 expected.microseconds};
 }
 
 std::optional<OpsQuestion> parse_question(std::string_view text, std::string& problem) {

@@ -34,8 +34,8 @@ std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, s
                               uint32_t ranks, std::string_view gpu, uint64_t bytes);
 
 // The same for calls that ask again and again: the measurements of one operation, sorted out when the table
-// is made. Between two measured sizes each way's time is a line, so a call finds the interval of its size by
-// a binary search and compares the few ways that are the fastest somewhere in it.
+// is made. Between two measured sizes each way's time is a line, so each way is the fastest in one interval
+// there at most; a call finds its interval by a binary search, whatever the number of measurements.
 class OpsTable {
  public:
   struct Fastest {
@@ -60,8 +60,13 @@ class OpsTable {
   };
   struct Interval {
     uint64_t end_bytes;  // the last size in it
-    std::vector<uint16_t> ways;
+    size_t way;          // the fastest one of all its sizes, or kNone
   };
+  static constexpr size_t kNone = SIZE_MAX;
+
+  size_t compare_ways(uint64_t bytes) const;
+  void append_intervals(uint64_t begin, size_t at_begin, uint64_t end, size_t at_end);
+
   std::vector<Way> ways_;
   std::vector<Interval> intervals_;  // ascending
 };

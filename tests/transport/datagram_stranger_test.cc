@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "transport/datagram/engine.h"
+#include "transport/datagram/greeting_keys.h"
 #include "transport/datagram/meeting.h"
 #include "transport/support/connection.h"
 #include "transport/support/datagram_stranger.h"
@@ -14,6 +18,38 @@ namespace verbena::transport {
 namespace {
 
 using namespace protocol::datagram;
+
+// What an engine that knows this one's handle sends to open a channel.
+Greeting make_hello(const Nic& nic, const datagram::Engine& engine, uint64_t nonce, uint16_t channel,
+                    uint8_t secret) {
+  Greeting hello{};
+  hello.version = kDatagramVersion;
+  hello.channel = channel;
+  hello.nonce = nonce;
+  hello.other_id = engine.name().id;
+  hello.engine.id = 1;
+  hello.engine.secret.fill(secret);
+  hello.engine.queue_key = 1;
+  hello.engine.data_lines = engine.name().data_lines;
+  hello.engine.rails = 1;
+  hello.rail[0].port = std::bit_cast<protocol::RailRecord>(nic.rails[0]->address());
+  return hello;
+}
+
+void say(DatagramStranger& stranger, const datagram::Engine& engine, const Greeting& hello) {
+  uint8_t* const packet = stranger.memory().data();
+  std::memset(packet, 0, sizeof(PacketHeader));
+  std::memcpy(packet + sizeof(PacketHeader), &hello, hello.covered_bytes());
+  const std::span<const uint8_t> covered(packet, sizeof(PacketHeader) + hello.covered_bytes());
+  const auto mac =
+      take(datagram::make_greeting_mac(engine.name().secret, PacketKind::kHello, covered), "MAC");
+  std::memcpy(packet + covered.size(), mac.data(), mac.size());
+  const Immediate immediate{.slot = kStrangerSlot, .kind = PacketKind::kHello};
+  const verbs::Datagram datagram =
+      stranger.make(engine.rails()[0]->describe().control, engine.name().queue_key, immediate.encode(), 0,
+                    static_cast<uint32_t>(covered.size() + mac.size()));
+  ASSERT_TRUE(stranger.send({&datagram, 1}));
+}
 
 TEST(DatagramStranger, DatagramsOfAnyLengthToAnyQueuePair) {
   constexpr uint32_t kMostBytes = 4096;  // the largest MTU there is
@@ -64,6 +100,32 @@ TEST(DatagramChannels, OnceAllAreOpenNoOtherIs) {
   const datagram::EngineGuard guard(*engine, datagram::EngineGuard::Waits{});
   engine->close_send(first);
   EXPECT_EQ(engine->choose_wire(peer), 7);
+}
+
+// It would have the number of the other one's next channel, whose accept then fails.
+TEST(DatagramStranger, AnEngineThatPosesAsAnotherIsNotHeard) {
+  constexpr uint8_t kSecret = 7;
+  Host host{Settings{}};
+  const Nic& nic = host.nic();
+  const auto engine = take(datagram::Engine::find(nic, {}, false), "an engine");
+  DatagramStranger stranger(nic, 1, kMaxGreetingBytes);
+  std::vector<std::unique_ptr<datagram::ReceiveEnd>> ends;
+  for (uint16_t channel = 0; channel < 2; ++channel) {
+    DatagramHandle handle{};
+    const auto listener = take(datagram::Listener::open(engine, &handle), "a listener");
+    const bool has_met = channel != 0;
+    if (has_met) {
+      say(stranger, *engine, make_hello(nic, *engine, handle.nonce, channel, kSecret + 1));
+      for (int i = 0; i < 3; ++i) ASSERT_EQ(take(listener->poll(false, 0), "a caller"), nullptr);
+    }
+    say(stranger, *engine, make_hello(nic, *engine, handle.nonce, channel, kSecret));
+    ASSERT_TRUE(poll_until([&] {
+      auto end = take(listener->poll(false, 0), "a caller");
+      if (end == nullptr) return false;
+      ends.push_back(std::move(end));
+      return true;
+    }));
+  }
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ struct EngineName {
   uint8_t has_short_pages : 1;
   uint8_t reserved : 6;
 
+  bool operator==(const EngineName&) const = default;
   uint32_t data_bytes() const { return data_lines * kDataLineBytes; }
   uint32_t granted_pairs() const { return kGrantedPairs - has_short_pages; }
 };

@@ -555,9 +555,13 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
     ++statistics_.strays;
     return;
   }
-  heard_ns_ = now_ns_;
   const auto known = peers_by_id_.find(greeting->engine.id);
   const bool is_known = known != peers_by_id_.end();
+  if (is_known && peers_of_[known->second]->name != greeting->engine) {
+    ++statistics_.strays;  // one engine poses as another: it would have the number of its next channel
+    return;
+  }
+  heard_ns_ = now_ns_;
   const auto [standing, id] = judge(*greeting);
   if (kind == PacketKind::kWelcome) {
     const bool is_first = is_known && standing == Standing::kNew && !peers_of_[known->second]->is_met;

@@ -14,11 +14,10 @@ class OwnProcess {
   OwnProcess() : forks_(count_forks()) {}
   // False in a child that was forked since.
   bool is_here() const { return forks_ == count_forks(); }
-
- private:
-  // Between the first process and this one, since the first object of this class was made.
+  // Between the first process and this one, since it was first asked.
   static uint32_t count_forks();
 
+ private:
   uint32_t forks_;
 };
 

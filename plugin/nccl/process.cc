@@ -135,6 +135,13 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
       if (base::parameters().transport == base::Transport::kDatagram)
         base::log_info("init: VERBENA_TRANSPORT=datagram: messages are datagrams, one buffer a receive");
     }
+    const bool is_datagram = base::parameters().transport == base::Transport::kDatagram;
+    if (is_datagram && traffic_class >= 0 && traffic_class != base::parameters().traffic_class)
+      base::log_warn(
+          "init: communicator 0x%llx: its traffic class %d is ignored: datagrams of all communicators have "
+          "the "
+          "class of VERBENA_TC (%d)",
+          as_ull(communicator_id), traffic_class, static_cast<int>(base::parameters().traffic_class));
     guard_against_pat(abi_version);
     oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
     ++message_contexts_;

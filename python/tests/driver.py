@@ -35,7 +35,8 @@ def keep_tensors():
     from verbena.ops.moe import ExpertExchange
     for kind in (OpsPart, ExpertExchange):
         def keep(calls, name, tensors, *arguments, launch=kind._launch):
-            _launched.append(tensors)
+            group = getattr(calls, "_group", None)
+            _launched.append(tensors if group is None else group)  # of a group, what it keeps itself
             launch(calls, name, tensors, *arguments)
         kind._launch = keep
 

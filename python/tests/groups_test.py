@@ -484,12 +484,20 @@ def compute_shapes(rank):
         assert torch.equal(tp.all_reduce(turned), sum(tp._share(turned.contiguous())))
     sizes = [2, 0, 3]
     assert tp.all_gatherv(torch.full((sizes[rank], 2), rank), sizes=sizes).tolist() == [[0, 0]] * 2 + [[2, 2]] * 3
-    assert tp.reduce_scatterv(torch.ones(5, 2), sizes=sizes).tolist() == [[3, 3]] * sizes[rank]
+    assert tp.reduce_scatterv(torch.ones(5, 2), 0, sizes).tolist() == [[3, 3]] * sizes[rank]
+    assert tp.reduce_scatterv(torch.ones(2, 5), sizes=sizes).tolist() == [[3] * sizes[rank]] * 2
+    for call in (tp.all_gather, tp.reduce_scatter, tp.all_gatherv, tp.reduce_scatterv):
+        for others in (True, torch.ones(2)):  # AITER's use_custom, SGLang's output
+            with pytest.raises(TypeError, match="dim is the number of a dimension"):
+                call(torch.ones(3), others)
+    tp.device_communicator = object()  # without all_gatherv: through the host
+    assert tp.all_gatherv(torch.full((sizes[rank], 2), rank), sizes=sizes).tolist() == [[0, 0]] * 2 + [[2, 2]] * 3
+    tp.device_communicator = None
     with pytest.raises(ValueError, match="is not divisible by 3"):
         tp.reduce_scatter(torch.ones(4), 0)
     with pytest.raises(ValueError, match=r"sizes \[2, 0\] for 3 ranks"):
         tp.all_gatherv(torch.ones(2), sizes=[2, 0])
-    with pytest.raises(ValueError, match="and 6 of dimension 0"):
+    with pytest.raises(ValueError, match="and 6 of dimension -1"):
         tp.reduce_scatterv(torch.ones(6), sizes=sizes)
     destroy_dist_env()
 

@@ -21,7 +21,8 @@ class GroupCoordinator:
     """`rank` and `ranks` are of the world; `rank_in_group`, `src` and `dst` count in the group. Every method but the
     accessors is collective over the group (send and recv: over the pair), by one thread of each at a time; sums are in
     float32 or wider, in rank order, rounded once, so that all ranks have the same bits. Tensors of a GPU go through the host's
-    memory, unless a `device_communicator` was set, whose methods of the same names are taken instead."""
+    memory, unless a `device_communicator` was set: an object with all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as
+    verbena.ops.Communicator. Its all_gatherv, reduce_scatterv, fused_allreduce_rmsnorm and capture are used if it has them."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
         self.unique_name = f"{name}:0"
@@ -95,6 +96,7 @@ class GroupCoordinator:
         return self._sum(self._share(input_), input_.dtype).view(input_.shape)
 
     def all_gather(self, input_: Any, dim: int = -1) -> Any:
+        _check_dim(dim)
         if self.world_size == 1:
             return input_
         if self.device_communicator is not None:
@@ -103,6 +105,7 @@ class GroupCoordinator:
         return torch.cat([part.view(input_.shape) for part in self._share(input_)], dim=dim)
 
     def reduce_scatter(self, input_: Any, dim: int = -1) -> Any:
+        _check_dim(dim)
         if self.world_size == 1:
             return input_
         if self.device_communicator is not None:
@@ -116,25 +119,27 @@ class GroupCoordinator:
         """`sizes`: how much each rank gives of that dimension, 0 or more; None: all as much as this one."""
         if self.world_size == 1:
             return input_
-        if self.device_communicator is not None:
-            return self.device_communicator.all_gatherv(input_, dim, sizes)
-        import torch
         if sizes is None:
             return self.all_gather(input_, dim)
+        _check_dim(dim)
+        if hasattr(self.device_communicator, "all_gatherv"):
+            return self.device_communicator.all_gatherv(input_, dim, sizes)
+        import torch
         if len(sizes) != self.world_size or input_.shape[dim] != sizes[self.rank_in_group]:
             raise ValueError(f"sizes {list(sizes)} for {self.world_size} ranks, of which this one, {self.rank_in_group}, gives "
                              f"{input_.shape[dim]} of dimension {dim}")
         likes = [input_.new_empty(_resize(input_.shape, dim, size)) for size in sizes]
         return torch.cat(self._exchange([input_] * self.world_size, likes), dim=dim)
 
-    def reduce_scatterv(self, input_: Any, dim: int = 0, sizes: Sequence[int] | None = None) -> Any:
+    def reduce_scatterv(self, input_: Any, dim: int = -1, sizes: Sequence[int] | None = None) -> Any:
         """`sizes`: how much each rank gets of that dimension, 0 or more; None: all as much."""
         if self.world_size == 1:
             return input_
-        if self.device_communicator is not None:
-            return self.device_communicator.reduce_scatterv(input_, dim, sizes)
         if sizes is None:
             return self.reduce_scatter(input_, dim)
+        _check_dim(dim)
+        if hasattr(self.device_communicator, "reduce_scatterv"):
+            return self.device_communicator.reduce_scatterv(input_, dim, sizes)
         if len(sizes) != self.world_size or sum(sizes) != input_.shape[dim]:
             raise ValueError(f"sizes {list(sizes)} for {self.world_size} ranks and {input_.shape[dim]} of dimension {dim}")
         pieces = list(input_.split(list(sizes), dim))
@@ -142,7 +147,8 @@ class GroupCoordinator:
         return self._sum(self._exchange(pieces, [own] * self.world_size), input_.dtype).view(own.shape)
 
     def gather(self, input_: Any, dst: int = 0, dim: int = -1) -> Any:
-        """What all have, on `dst`; None elsewhere."""
+        """The concatenated tensors of all ranks, on `dst`; None elsewhere."""
+        _check_dim(dim)
         if self.world_size == 1:
             return input_
         if self.rank_in_group != dst:
@@ -334,6 +340,12 @@ def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         yield GraphCaptureContext(stream)
+
+
+def _check_dim(dim: Any) -> None:
+    """AITER's second argument is use_custom, SGLang's an output: taken for a dimension, either would give wrong results."""
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim is the number of a dimension, not {type(dim).__name__}: of the engine's other arguments none is taken")
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:

@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
 
 namespace verbena::nccl::testing {
 
@@ -70,6 +73,16 @@ size_t count_open_files() {
 }
 size_t count_threads() {
   return count_entries("/proc/self/task");
+}
+size_t count_own_threads() {
+  size_t count = 0;
+  std::error_code ended;  // a thread may end meanwhile
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ended)) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name.rfind("verbena-", 0) == 0) ++count;
+  }
+  return count;
 }
 
 }  // namespace verbena::nccl::testing

@@ -48,5 +48,6 @@ class LoadedPlugin {
 // What this process holds; to compare before and after.
 size_t count_open_files();
 size_t count_threads();
+size_t count_own_threads();  // the plugin's, without those of softverbs
 
 }  // namespace verbena::nccl::testing

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "softverbs/clock.h"
+#include "softverbs/config.h"
 #include "softverbs/own_thread.h"
 
 namespace verbena::softverbs::faults {

@@ -25,9 +25,9 @@ Caught report_exception() noexcept;
 //     ...
 //   }
 //   SOFTVERBS_CATCH
-#define SOFTVERBS_CATCH        \
-  catch (...) {                \
-    return report_exception(); \
+#define SOFTVERBS_CATCH                            \
+  catch (...) {                                    \
+    return verbena::softverbs::report_exception(); \
   }
 
 }  // namespace verbena::softverbs

@@ -81,6 +81,19 @@ class DatagramNewestTest : public NewestTest {
     EXPECT_FALSE(connection.wait(request, sizes));
     EXPECT_EQ(connection.result, abi::kRemoteError);
   }
+  // Accepts a caller that has not looked for the welcome yet: `sending` stays null.
+  void accept_unseen(void* listening, char* handle, void** sending, void** receiving) {
+    abi::NetDeviceHandle* none = nullptr;
+    for (int i = 0; i < 20; ++i) {  // a call may find the engine at work, and say nothing
+      ASSERT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, sending, &none), abi::kSuccess);
+      ASSERT_EQ(*sending, nullptr) << "the listener has not been polled";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(poll_until([&] {
+      return (*net_)->accept(listening, receiving, &none) != abi::kSuccess || *receiving != nullptr;
+    }));
+    ASSERT_NE(*receiving, nullptr);
+  }
   // As many messages at a time as fit, of lengths by seed.
   void exchange(LiveConnection<NewestVersion>& connection, int messages, size_t most_bytes) {
     constexpr size_t kPlaces = 8;
@@ -316,17 +329,8 @@ TEST_F(DatagramNewestTest, ACallerThatNeverComesBackIsNoticed) {
   LiveConnection<NewestVersion>& connection = add_connection();
   char handle[abi::kHandleBytes] = {};
   void *listening = nullptr, *sending = nullptr, *receiving = nullptr, *mhandle = nullptr, *request = nullptr;
-  abi::NetDeviceHandle* none = nullptr;
   ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
-  for (int i = 0; i < 20; ++i) {  // a call may find the engine at work, and say nothing
-    ASSERT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kSuccess);
-    ASSERT_EQ(sending, nullptr) << "the listener has not been polled";
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  ASSERT_TRUE(poll_until([&] {
-    return (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
-  }));
-  ASSERT_NE(receiving, nullptr);
+  ASSERT_NO_FATAL_FAILURE(accept_unseen(listening, handle, &sending, &receiving));
   ASSERT_EQ((*net_).reg_mr(receiving, connection.received.bytes.data(), 1000, abi::kPtrHost, &mhandle),
             abi::kSuccess);
   void* data = connection.received.bytes.data();
@@ -371,15 +375,7 @@ TEST_F(DatagramNewestTest, AnAcceptedChannelThatIsClosedAtOnceIsNoticed) {
     void *listening = nullptr, *sending = nullptr, *receiving = nullptr;
     abi::NetDeviceHandle* none = nullptr;
     ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
-    for (int i = 0; i < 20; ++i) {  // a call may find the engine at work, and say nothing
-      ASSERT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kSuccess);
-      ASSERT_EQ(sending, nullptr) << "the listener has not been polled";
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    ASSERT_TRUE(poll_until([&] {
-      return (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
-    }));
-    ASSERT_NE(receiving, nullptr);
+    ASSERT_NO_FATAL_FAILURE(accept_unseen(listening, handle, &sending, &receiving));
     ASSERT_EQ((*net_)->close_recv(receiving), abi::kSuccess);
     ASSERT_TRUE(poll_until([&] {
       return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||

@@ -17,12 +17,7 @@ _lock = threading.Lock()
 
 def set_group(name: str, communicator: Communicator | None) -> None:
     """What torch.ops.verbena's operators call `name`; None: nothing any more. Registers the operators."""
-    if not _libraries:
-        register_torch_ops()
-    if communicator is None:
-        _groups.pop(name, None)
-    else:
-        _groups[name] = communicator
+    _name(_groups, name, communicator)
 
 
 def get_group(name: str) -> Communicator:
@@ -34,12 +29,7 @@ def get_group(name: str) -> Communicator:
 
 def set_exchange(name: str, exchange: ExpertExchange | None) -> None:
     """What torch.ops.verbena.moe_dispatch and moe_combine call `name`; None: nothing any more. Registers the operators."""
-    if not _libraries:
-        register_torch_ops()
-    if exchange is None:
-        _exchanges.pop(name, None)
-    else:
-        _exchanges[name] = exchange
+    _name(_exchanges, name, exchange)
 
 
 def get_exchange(name: str) -> ExpertExchange:
@@ -47,6 +37,15 @@ def get_exchange(name: str) -> ExpertExchange:
         return _exchanges[name]
     except KeyError:
         raise KeyError(f"no exchange is called {name!r}: verbena.moe.set_exchange({name!r}, exchange)") from None
+
+
+def _name(table: dict[str, Any], name: str, named: Any) -> None:
+    if not _libraries:
+        register_torch_ops()
+    if named is None:
+        table.pop(name, None)
+    else:
+        table[name] = named
 
 
 def _all_reduce(x: Any, group: str, reduction: str = "sum") -> Any:

@@ -68,7 +68,7 @@ base::Outcome PairLinks::learn(std::span<const PairAddress> all) {
     if (all[rank].magic != kPairMagic || all[rank].version != kVersion || all[rank].rank != rank) {
       return base::fail(
           base::Status::kRemote,
-          "bootstrap: pairs: rank %u published no address of its own, or one of another release", rank);
+          "bootstrap: pairs: rank %u published an address that is not its, or runs another release", rank);
     }
     peers_[rank].address = all[rank];
   }
@@ -157,7 +157,7 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
     int64_t poll_ms = 0;
     {
       const std::lock_guard lock(mutex_);
-      // A receiver connects, too: the end of its own link shows the end of a peer that has never sent.
+      // A receiver connects, too: when its link ends, a peer that has never sent has left.
       connect(peers_[rank]);
       advance();
       if (is_done()) return {};

@@ -1,3 +1,4 @@
+// Keeps C++ exceptions inside libibverbs' C functions: they return nullptr or an errno instead.
 #pragma once
 
 namespace verbena::softverbs {

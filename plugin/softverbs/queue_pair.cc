@@ -83,7 +83,7 @@ void count_users(const ibv_qp& qp, int change) {
   if (qp.srq != nullptr) add(get_srq(qp.srq).users);
 }
 
-// What queue pairs need threads for: now, and not where a request would wait for them.
+// Starts the threads that serve queue pairs, so that no request waits for them. Returns 0 or an errno.
 int start_threads(Process& process, uint32_t device) {
   int error = process.workers[device].start();
   if (error == 0 && process.wire != nullptr) error = process.wire->start();

@@ -89,8 +89,8 @@ skip_stage() {
   stage_cpu_s+=(0)
 }
 
-# Prints the failures again, because readers start at the end of a long log; then one line per stage; and on the last line
-# only the counts. Fails if anything failed.
+# Prints the failures again, because readers start at the end of a long log; then one line per stage, the names of what failed,
+# and on the last line only the counts. Fails if anything failed.
 print_summary() {
   local i
   [ "${#stage_failures[@]}" = 0 ] || printf '\n%s\n' "${stage_failures[@]}"
@@ -99,6 +99,10 @@ print_summary() {
     printf '%6d s %6d CPU s  %-24s %s\n' "${stage_seconds[i]}" "${stage_cpu_s[i]}" "${stage_names[i]}" "${stage_results[i]}"
   done
   printf '%6d s %6d CPU s  in all\n' "$SECONDS" "$cpu_s"
+  # A log that is cut to its end still names them.
+  for i in "${stage_failures[@]}"; do
+    grep -E '^(=== failed in|--- failed)' <<<"$i" | head -n 12
+  done
   echo "$tests_passed passed, $tests_failed failed, $tests_skipped skipped"
   [ "$tests_failed" = 0 ] && [ "$tests_passed" != 0 ]
 }

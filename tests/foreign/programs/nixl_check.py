@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Two agents of NIXL (wheel nixl-cu12), in processes of their own, over UCX's verbs transports: the initiator reads the target's memory
-and writes it, descriptor by descriptor; every byte is compared.
+"""Two agents of NIXL (wheel nixl-cu12 or nixl-cu13), in processes of their own, over UCX's verbs transports: the initiator reads the
+target's memory and writes it, descriptor by descriptor; every byte is compared.
 
-usage: nixl_check.py
+usage: nixl_check.py [--gpu]     --gpu: GPU memory, the target's on the last GPU and the initiator's on the first
 """
 import os
 import subprocess
@@ -11,7 +11,11 @@ import tempfile
 import time
 
 import numpy
-from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+try:
+    from nixl_cu12._api import nixl_agent, nixl_agent_config
+except ImportError:
+    from nixl_cu13._api import nixl_agent, nixl_agent_config
 
 LENGTH = 4 << 20
 PIECES = 32
@@ -37,19 +41,60 @@ def await_file(path):
         return file.read()
 
 
+class HostMemory:
+    kind, device = "DRAM", 0
+
+    def __init__(self):
+        self.bytes = numpy.zeros(LENGTH, dtype=numpy.uint8)
+        self.address = self.bytes.ctypes.data
+
+    def fill(self, values):
+        self.bytes[:] = values
+
+    def count_wrong(self, expected):
+        return int((self.bytes != expected).sum())
+
+
+class GpuMemory:
+    kind = "VRAM"
+
+    def __init__(self, device):
+        import torch
+
+        torch.cuda.set_device(device)
+        self.device, self.torch = device, torch
+        self.bytes = torch.zeros(LENGTH, dtype=torch.uint8, device="cuda")
+        self.address = self.bytes.data_ptr()
+
+    def fill(self, values):
+        self.bytes.copy_(self.torch.from_numpy(numpy.broadcast_to(values, LENGTH).astype(numpy.uint8)))
+        self.torch.cuda.synchronize()
+
+    def count_wrong(self, expected):
+        return int((self.bytes.cpu().numpy() != expected).sum())
+
+
+def make_memory(name):
+    if "--gpu" not in sys.argv:
+        return HostMemory()
+    import torch
+
+    return GpuMemory(torch.cuda.device_count() - 1 if name == "target" else 0)
+
+
 class Agent:
     def __init__(self, name, folder):
+        self.memory = make_memory(name)
         self.agent = nixl_agent(name, nixl_agent_config(backends=["UCX"]))
-        self.memory = numpy.zeros(LENGTH, dtype=numpy.uint8)
-        address, step = self.memory.ctypes.data, LENGTH // PIECES
-        self.agent.register_memory([(address, LENGTH, 0, "")], "DRAM")
-        self.pieces = self.agent.get_xfer_descs([(address + i * step, step, 0) for i in range(PIECES)], "DRAM")
+        address, device, step = self.memory.address, self.memory.device, LENGTH // PIECES
+        self.agent.register_memory([(address, LENGTH, device, "")], self.memory.kind)
+        self.pieces = self.agent.get_xfer_descs([(address + i * step, step, device) for i in range(PIECES)], self.memory.kind)
         publish(f"{folder}/{name}.agent", self.agent.get_agent_metadata())
 
 
 def be_target(folder):
     one = Agent("target", folder)
-    one.memory[:] = PATTERN
+    one.memory.fill(PATTERN)
     publish(f"{folder}/pieces", one.agent.get_serialized_descs(one.pieces))
     one.agent.add_remote_agent(await_file(f"{folder}/initiator.agent"))
     deadline = time.monotonic() + LIMIT_S
@@ -57,7 +102,7 @@ def be_target(folder):
         if time.monotonic() > deadline:
             sys.exit("nobody has written")
         time.sleep(0.005)
-    wrong = int((one.memory != PATTERN ^ 0xFF).sum())
+    wrong = one.memory.count_wrong(PATTERN ^ 0xFF)
     publish(f"{folder}/done", b"")
     print(f"written: {wrong} wrong", flush=True)
     return wrong == 0
@@ -79,10 +124,10 @@ def be_initiator(folder):
 
     wrong = 0
     for _ in range(READS):
-        one.memory[:] = 0
+        one.memory.fill(0)
         transfer("READ", b"read")
-        wrong += int((one.memory != PATTERN).sum())
-    one.memory[:] = PATTERN ^ 0xFF
+        wrong += one.memory.count_wrong(PATTERN)
+    one.memory.fill(PATTERN ^ 0xFF)
     transfer("WRITE", WRITTEN)
     await_file(f"{folder}/done")
     print(f"read: {wrong} wrong", flush=True)
@@ -90,11 +135,11 @@ def be_initiator(folder):
 
 
 def main():
-    if len(sys.argv) == 3:
+    if len(sys.argv) > 2:
         is_right = (be_target if sys.argv[1] == "target" else be_initiator)(sys.argv[2])
         os._exit(0 if is_right else 1)  # the wheel's own end takes seconds
     with tempfile.TemporaryDirectory() as folder:
-        processes = [subprocess.Popen([sys.executable, __file__, role, folder]) for role in ("target", "initiator")]
+        processes = [subprocess.Popen([sys.executable, __file__, role, folder, *sys.argv[1:]]) for role in ("target", "initiator")]
         sys.exit(any([process.wait(timeout=2 * LIMIT_S) for process in processes]))
 
 

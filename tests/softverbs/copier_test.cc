@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -180,6 +181,7 @@ TEST_F(CopierTest, MemoryThatNobodyElseCanMapIsRefusedWithTheRemedy) {
 
 // Many, each used; then their memory is no longer mapped in the copier.
 TEST_F(CopierTest, ManyRegionsComeAndGo) {
+  if (!refuse_copies_after(INT_MAX)) GTEST_SKIP() << "a real driver maps them where /proc does not show it";
   run_apart([] {
     constexpr int kRegions = 300;
     Loop loop;
@@ -267,9 +269,13 @@ bool has_gone(int pid) {
 TEST_F(CopierTest, ItIsNamedAndHoldsNothingOfTheApplication) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // without O_CLOEXEC
+  const auto read_link = [](const std::filesystem::path& path) {
+    return std::filesystem::read_symlink(path).string();
+  };
+  const std::string inherited = read_link("/proc/self/fd/" + std::to_string(ends[0]));
   setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   setenv("LD_PRELOAD", "", 1);
-  run_apart([&ends] {
+  run_apart([&] {
     Loop loop;
     Registered side(loop.node, Kind::kDevice, 0);
     const int pid = find_copier();
@@ -285,8 +291,7 @@ TEST_F(CopierTest, ItIsNamedAndHoldsNothingOfTheApplication) {
     close(ends[1]);
     for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd")) {
       if (entry.path().filename() == "2") continue;  // where it says what it dies of
-      const std::string target = std::filesystem::read_symlink(entry.path()).string();
-      EXPECT_EQ(target.find("pipe:"), std::string::npos) << target;
+      EXPECT_NE(read_link(entry.path()), inherited);
     }
     EXPECT_EQ(kill(pid, SIGINT), 0);  // of the terminal's group
     Registered near(loop.node, Kind::kPageable, 0);
@@ -305,6 +310,7 @@ TEST_F(CopierTest, EachStepOfItsStartRefused) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own threads would be refused, too";
 #endif
+  if (!refuse_copies_after(INT_MAX)) GTEST_SKIP() << "a real driver needs these calls itself";
   const base::OneRefused refusing(
       {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork, SYS_socketpair, SYS_pidfd_open}, EAGAIN);
   for (uint32_t number = 0;; ++number) {
@@ -333,6 +339,7 @@ TEST_F(CopierTest, EachStepOfItsStartRefused) {
 }
 
 TEST_F(CopierTest, AnInstanceOfAGpuStaysChosen) {
+  if (!refuse_copies_after(INT_MAX)) GTEST_SKIP() << "needs a GPU in instances";
   setenv("CUDA_VISIBLE_DEVICES", "MIG-1234", 1);
   run_apart([] {
     Loop loop;

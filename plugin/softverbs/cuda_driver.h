@@ -15,7 +15,8 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuThreadExchangeStreamCaptureMode) X(cuIpcGetMemHandle) X(cuMemAlloc_v2) X(cuMemFree_v2)
 // Virtual memory management; cuMemRetainAllocationHandle is null unless all others are there.
 #define SOFTVERBS_CUDA_MAPPING(X)                                                                            \
-  X(cuMemExportToShareableHandle) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemCreate)
+  X(cuMemExportToShareableHandle) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemCreate)               \
+  X(cuMemGetAddressRange_v2)
 // clang-format on
 
 struct Driver {

@@ -50,6 +50,14 @@ bool is_gpu(const PointerFacts& facts) {
   return facts.type == cuda::CU_MEMORYTYPE_DEVICE && facts.is_managed == 0;
 }
 
+// The range of memory that cuMemMap() mapped is its whole reservation, where many allocations may lie.
+bool find_allocation(const Driver& driver, uint64_t address, PointerFacts& facts) {
+  if (facts.is_legacy != 0 || driver.cuMemRetainAllocationHandle == nullptr) return facts.range_bytes != 0;
+  const WatchedCall call("cuMemGetAddressRange");
+  const cuda::Scope scope(driver, facts.context);
+  return driver.cuMemGetAddressRange_v2(&facts.range_start, &facts.range_bytes, address) == CUDA_SUCCESS;
+}
+
 // The allocations that [address, address + bytes) lies in, all of one GPU: PyTorch's expandable segments and
 // windows of symmetric memory consist of many. Empty if part of it is in none.
 std::vector<PointerFacts> list_allocations(const Driver& driver, uint64_t address, uint64_t bytes) {
@@ -57,7 +65,8 @@ std::vector<PointerFacts> list_allocations(const Driver& driver, uint64_t addres
   for (uint64_t at = address; at < address + bytes;
        at = found.back().range_start + found.back().range_bytes) {
     PointerFacts facts;
-    const bool is_known = read_facts(driver, at, facts) && is_gpu(facts) && facts.range_bytes != 0 &&
+    const bool is_known = read_facts(driver, at, facts) && is_gpu(facts) &&
+                          find_allocation(driver, at, facts) &&
                           (found.empty() || (facts.device == found[0].device && facts.range_start == at));
     if (!is_known) return {};
     found.push_back(facts);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -60,6 +61,7 @@ int refused_gpu = 0;
 std::map<ino_t, Multicast> multicasts;
 bool is_open = false;             // GPU memory does not fault: see fake_open_memory()
 std::map<Pointer, Range> ranges;  // by start
+std::map<Pointer, size_t> reservations;
 std::map<uint64_t, size_t> host_ranges;
 Context contexts[kGpus] = {{0}, {1}};  // the primary ones
 thread_local Context* current = nullptr;
@@ -241,9 +243,15 @@ API cuThreadExchangeStreamCaptureMode(int* mode) {
   return kSuccess;
 }
 
+// Attributes 11 and 12 of memory that was mapped by itself tell of its reservation, as the driver's do.
 API cuPointerGetAttributes(unsigned count, const int* which, void** data, Pointer address) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
+  std::pair<Pointer, size_t> extent{start, range == nullptr ? 0 : range->bytes};
+  if (range != nullptr && !range->is_legacy) {
+    const auto after = reservations.upper_bound(address);
+    if (after != reservations.begin()) extent = *std::prev(after);
+  }
   for (unsigned i = 0; i < count; ++i) {
     const bool is_known = range != nullptr;
     switch (which[i]) {
@@ -263,10 +271,10 @@ API cuPointerGetAttributes(unsigned count, const int* which, void** data, Pointe
         *static_cast<unsigned*>(data[i]) = is_known && range->is_legacy ? 1 : 0;
         break;
       case 11:
-        *static_cast<Pointer*>(data[i]) = start;
+        *static_cast<Pointer*>(data[i]) = extent.first;
         break;
       case 12:
-        *static_cast<size_t*>(data[i]) = is_known ? range->bytes : 0;
+        *static_cast<size_t*>(data[i]) = extent.second;
         break;
       default:
         return kInvalidValue;
@@ -363,9 +371,15 @@ API cuMemAddressReserve(Pointer* address, size_t bytes, size_t alignment, Pointe
     if (alignment != 0 && refuses("cuMemAddressReserve")) return kInvalidValue;
   }
   *address = reserve(round_up(bytes));
+  std::lock_guard lock(mutex);
+  reservations[*address] = round_up(bytes);
   return kSuccess;
 }
 API cuMemAddressFree(Pointer address, size_t bytes) {
+  {
+    std::lock_guard lock(mutex);
+    reservations.erase(address);
+  }
   munmap(reinterpret_cast<void*>(address), round_up(bytes));
   return kSuccess;
 }

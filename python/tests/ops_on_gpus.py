@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import verbena
+import verbena.moe
 from verbena.ops import Algorithm, Choice, Communicator, set_group
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -70,7 +71,7 @@ def capture(body):
     return graph, result
 
 
-# ---- Shapes (A1, A2, A8 to A11 of the seed) ----
+# ---- Shapes ----
 
 def case_all_reduce_shapes(r):
     for shape in ((2, 7168), (1, 4096), (128, 8192), (13, 2880), (17, 4096), (19, 8192), (2048, 2880), (512, 5376)):
@@ -293,6 +294,35 @@ def case_many_replays(r):
         for _ in range(1000):
             graph.replay()
         r.expect(y, torch.full((2048,), 1000 * turn * sum(range(1, r.size + 1)), dtype=torch.int32), turn)
+
+
+def case_experts_of_a_mixture(r):
+    """Tokens to the experts of all ranks and back, in one graph that is replayed with other rows, experts and weights."""
+    experts, tokens, top_k, hidden = 32 * r.size, 48, 8, 7168
+    with verbena.moe.ExpertExchange(r.context, experts=experts, max_tokens=tokens, top_k=top_k, hidden=hidden) as exchange:
+        rows = torch.zeros(tokens, hidden, dtype=torch.bfloat16, device=r.device)
+        ids = torch.zeros(tokens, top_k, dtype=torch.int64, device=r.device)
+        weights = torch.zeros(tokens, top_k, device=r.device)
+
+        def layer():  # expert e gives its input times e + 1
+            sent = exchange.dispatch(rows, ids, weights)
+            numbers = sent.ids + r.rank * (experts // r.size) + 1
+            return exchange.combine((sent.rows.unsqueeze(2) * numbers.unsqueeze(-1)).to(torch.bfloat16), sent)
+
+        graph, out = capture(layer)
+        for turn in range(300):
+            generator = torch.Generator().manual_seed(1000 * turn + r.rank)
+            rows.copy_(torch.randint(-2, 3, rows.shape, generator=generator))
+            ids.copy_(torch.randint(-1, experts, ids.shape, generator=generator))
+            weights.copy_(torch.randint(1, 4, weights.shape, generator=generator))
+            result = layer() if turn % 10 == 0 else None
+            graph.replay()
+            torch.cuda.synchronize()
+            exchange.check_error()
+            factors = torch.where(ids >= 0, weights.double() * (ids + 1), torch.zeros((), dtype=torch.float64, device=r.device)).sum(1)
+            want = rows.double() * factors.unsqueeze(1)
+            for found in (out, result):
+                assert found is None or torch.allclose(found.double(), want, rtol=2 ** -6, atol=2 ** -6), turn
 
 
 def main():

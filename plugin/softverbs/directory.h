@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -10,8 +9,7 @@
 namespace verbena::softverbs {
 
 // The file that names every process of one user and job: slot -> owner. A slot whose owner is dead is free.
-// It is in SOFTVERBS_DIR; without that in /dev/shm, or in the user's /run/user if another user has taken its
-// name in /dev/shm.
+// It is in the job's folder (job_folder.h).
 class Directory {
  public:
   struct Claim {
@@ -41,7 +39,7 @@ class Directory {
  private:
   // Opens and locks the table in the first folder that can be trusted. If there is none, errno is that of the
   // last one.
-  void find_place(const std::string& name, const std::function<void(const std::string&)>& sweep_in);
+  void find_place();
   bool map();
   Claim claim(uint64_t owner, const Accept& accept);
 
@@ -50,18 +48,5 @@ class Directory {
       -1;  // locked while a process enters or leaves; one byte of it, shared, while the process is there
   DirectorySlot* slots_ = nullptr;
 };
-
-// Pid and start time of a process in one word; 0 when there is no such process or it is a zombie; 0 and
-// errno when it cannot be told.
-uint64_t read_owner(int pid);
-inline int get_pid(uint64_t owner) {
-  return static_cast<int>(owner & 0x3fffff);
-}
-// Also where it cannot be told, for lack of a descriptor: nothing is taken from a process that may live.
-inline bool is_alive(uint64_t owner) {
-  if (owner == 0) return false;
-  const uint64_t present = read_owner(get_pid(owner));
-  return present == owner || (present == 0 && errno != 0);
-}
 
 }  // namespace verbena::softverbs

@@ -17,6 +17,7 @@
 
 #include "softverbs/config.h"
 #include "softverbs/faults/injector.h"
+#include "softverbs/job_folder.h"
 #include "softverbs/own_thread.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/secret.h"

@@ -17,9 +17,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "softverbs/copier/server.h"
+#include "softverbs/job_folder.h"
 #include "softverbs/own_thread.h"
 
 namespace verbena::softverbs::copier {
@@ -54,14 +56,29 @@ void leave_narrow_bounds() {
   sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
+// Until the application has ended, for so long at most; -1: without a limit.
+bool await_parent(int limit_ms) {
+  pollfd parent{kParent, POLLIN, 0};
+  int ready = 0;
+  do ready = poll(&parent, 1, limit_ms);
+  while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+// An application that was killed may have been the last of its job: then the job's files go. exit() would
+// wait for copies that nobody needs any more.
+[[noreturn]] void leave(bool has_parent_ended) {
+  static std::mutex once;
+  once.lock();
+  const char* const folder = getenv("SOFTVERBS_DIR");
+  if (has_parent_ended)
+    for (const std::string& place : list_parents(folder == nullptr ? "" : folder)) sweep(place);
+  _exit(0);
+}
+
 // Also while the driver does not return. 0 or an errno.
 int leave_with_parent() {
-  return start_own_thread([] {
-    pollfd parent{kParent, POLLIN, 0};
-    while (poll(&parent, 1, -1) < 0 && errno == EINTR) {
-    }
-    _exit(0);
-  });
+  return start_own_thread([] { leave(await_parent(-1)); });
 }
 
 bool greet(int error, const std::string& why) {
@@ -85,8 +102,8 @@ int run(const char* library, uint64_t spin_ns) {
   auto* const server = new Server(*driver, spin_ns);
   const bool is_ready = server->open(why) && driver->load(library, why);
   if (greet(is_ready ? 0 : EIO, why) && is_ready) server->serve();
-  // exit() would wait for copies that nobody needs any more.
-  _exit(0);
+  constexpr int kEndingMs = 1000;  // its sockets are closed before it has ended
+  leave(await_parent(kEndingMs));
 }
 
 }  // namespace

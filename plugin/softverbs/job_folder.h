@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// The folders that the processes of one user share, one for each job: who is in them, and how they go when
+// all processes of a job were killed. For the library and for its copier.
+namespace verbena::softverbs {
+
+// Where a job's folder may lie: in `chosen` (SOFTVERBS_DIR), or if that is empty in /dev/shm, or in the
+// user's /run/user if another user has taken its name there.
+std::vector<std::string> list_parents(const std::string& chosen);
+// Without the job's own part.
+std::string make_folder_name();
+
+// Opens a folder only if it belongs to this user. -1 with errno on failure; EPERM if the folder belongs to
+// another user.
+int open_folder(int parent, const char* name);
+constexpr char kTable[] = "processes";
+// Opens the table of processes in a folder of ours; -1 with errno on failure.
+int open_table(int folder, int flags);
+
+// A file lock that shows that this process lives, also to processes of other pid namespaces, which cannot
+// look up its process id. The lock belongs to the open file and ends with its last holder, even if that is
+// killed.
+bool lock_life(int table, short kind);
+bool is_anyone_there(int table);
+
+// The table is locked, and no process uses it any more.
+void remove_folder(int parent, const char* name, int folder);
+
+// Removes the files of jobs whose processes were all killed, in this pid namespace or in another, such as a
+// container's. Other users may be able to write to `parent`: only files of this user that no other user may
+// change are touched.
+void sweep(const std::string& parent);
+
+// Pid and start time of a process in one word; 0 when there is no such process or it is a zombie; 0 and
+// errno when it cannot be told.
+uint64_t read_owner(int pid);
+inline int get_pid(uint64_t owner) {
+  return static_cast<int>(owner & 0x3fffff);
+}
+// Also where it cannot be told, for lack of a descriptor: nothing is taken from a process that may live.
+inline bool is_alive(uint64_t owner) {
+  if (owner == 0) return false;
+  const uint64_t present = read_owner(get_pid(owner));
+  return present == owner || (present == 0 && errno != 0);
+}
+
+}  // namespace verbena::softverbs

@@ -55,6 +55,9 @@ TEST_F(ForkTest, InheritedConnectionsAreTheParents) {
 }
 
 TEST_F(ForkTest, AParentThatIsDoneLeavesNothingToInherit) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "softverbs' threads last, and TSAN starts none in a child of a process that has any";
+#endif
   ASSERT_GT(start(), 0);
   ASSERT_NE(establish(), nullptr);
   connections_.clear();

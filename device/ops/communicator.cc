@@ -271,10 +271,9 @@ void Communicator::index_measurements(const std::string& gpu) {
 
 // Those that there are. The one that says who did not come, whatever host he is in, is the first.
 std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
-  std::vector<const SymmetricWorkspace*> all;
-  for (const SymmetricWorkspace* const one :
-       {&across_, &host_, &workspaces_[0], &workspaces_[1], &workspaces_[2]})
-    if (one->handle() != nullptr) all.push_back(one);
+  std::vector<const SymmetricWorkspace*> all = {&across_, &host_};
+  for (const SymmetricWorkspace& one : workspaces_) all.push_back(&one);
+  std::erase_if(all, [](const SymmetricWorkspace* one) { return one->handle() == nullptr; });
   return all;
 }
 

@@ -241,3 +241,16 @@ def test_aiter_has_the_settings_that_we_read():
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("aiter/dist/device_communicators/*.py"))
     for names in (quick_reduce._REGIME, quick_reduce._MOST_MB, quick_reduce._CAST):
         assert names[1] in text, names[1]
+
+
+def test_sums_of_a_group_take_aiters_arguments():
+    """Other calls of a group have vLLM's arguments: AITER's are a TypeError there (docs/distributed.md)."""
+    import verbena.distributed as ours
+    folder = find_engine("amd-aiter") / "aiter/dist"
+    for file, name, function in (("communication_op.py", "tensor_model_parallel_all_reduce", ours.tensor_model_parallel_all_reduce),
+                                 ("parallel_state.py", "all_reduce", ours.GroupCoordinator.all_reduce)):
+        module = ast.parse((folder / file).read_text())
+        places = [module, *(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == "GroupCoordinator")]
+        theirs = next(node for node in places[-1].body if isinstance(node, ast.FunctionDef) and node.name == name)
+        assert [one.arg for one in theirs.args.args] == list(inspect.signature(function).parameters), name
+        assert [ast.literal_eval(value) for value in theirs.args.defaults] == [False]

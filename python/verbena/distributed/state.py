@@ -286,8 +286,8 @@ def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
         yield context
 
 
-def tensor_model_parallel_all_reduce(input_: Any) -> Any:
-    return get_tp_group().all_reduce(input_)
+def tensor_model_parallel_all_reduce(input_: Any, open_fp8_quant: bool = False) -> Any:
+    return get_tp_group().all_reduce(input_, open_fp8_quant)
 
 
 def tensor_model_parallel_all_gather(input_: Any, dim: int = -1) -> Any:

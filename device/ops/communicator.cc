@@ -13,9 +13,12 @@
 namespace verbena::ops {
 namespace {
 
+constexpr uint32_t kBlocks = 128;
+// Workspaces of kBlocks blocks. Fewer blocks take their share of them, so that slots stay as long; from a
+// fourth on, with which the kernels for whole vectors have room for what goes in one shot.
 constexpr size_t kPacketBytes = size_t{128} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
-constexpr uint32_t kBlocks = 128;
+constexpr uint32_t kLeastShares = kBlocks / 4;
 constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
@@ -44,12 +47,6 @@ Algorithm find_algorithm(const std::string& name) {
   for (uint32_t i = 1; i < kCountAlgorithms; ++i)
     if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
   return Algorithm::kAuto;
-}
-
-verbena_ops_options fill_in(verbena_ops_options options) {
-  if (options.packet_bytes == 0) options.packet_bytes = kPacketBytes;
-  if (options.chunk_bytes == 0) options.chunk_bytes = kChunkBytes;
-  return options;
 }
 
 // Communicators of this process that are alive: kernels of several may run at the same time.
@@ -138,7 +135,7 @@ Communicator::Local::Local()
 
 Communicator::Communicator(verbena_context* context, const verbena_team* team,
                            const verbena_ops_options& options)
-    : context_(context), options_(fill_in(options)) {
+    : context_(context), options_(options) {
   const SymmetricTeam host = find_hosts(team);
   const bool is_across = host.handle() != nullptr;
   Proposal mine;
@@ -193,13 +190,20 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
 }
 
 void Communicator::make_workspaces(const verbena_team* team) {
-  workspace_of(Family::kPackets) = make_workspace(context_, team, options_.packet_bytes, options_.blocks);
-  workspace_of(Family::kChunks) = make_workspace(context_, team, options_.chunk_bytes, count_chunk_blocks());
+  const size_t shares = std::clamp(options_.blocks, kLeastShares, kBlocks);
+  const auto size = [shares](size_t asked, size_t all) {
+    return asked != 0 ? asked : all / kBlocks * shares;
+  };
+  workspace_of(Family::kPackets) =
+      make_workspace(context_, team, size(options_.packet_bytes, kPacketBytes), options_.blocks);
+  workspace_of(Family::kChunks) =
+      make_workspace(context_, team, size(options_.chunk_bytes, kChunkBytes), count_chunk_blocks());
 }
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
   const uint32_t blocks = std::min(options_.blocks, kMostHostBlocks);
-  across_ = make_workspace(context_, team, options_.chunk_bytes, blocks);
-  host_ = make_workspace(context_, host, options_.chunk_bytes, blocks);
+  const size_t bytes = options_.chunk_bytes != 0 ? options_.chunk_bytes : kChunkBytes;
+  across_ = make_workspace(context_, team, bytes, blocks);
+  host_ = make_workspace(context_, host, bytes, blocks);
 }
 
 // Hosts are in the order of their first ranks; ranks of a host, and its counterparts, in that of the team.

@@ -83,8 +83,9 @@ typedef enum {
 
 /* Zeros are defaults. The same on all ranks. */
 typedef struct {
-  size_t packet_bytes; /* of the workspace for packets; 0: 128 MiB */
-  size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
+  /* GPU memory of the workspaces for packets and for chunks; 0: 1 MiB and 512 KiB for each of `blocks`, at
+   * least 32 and 16 MiB, at most 128 and 64 MiB; across hosts twice 64 MiB, for chunks alone. */
+  size_t packet_bytes, chunk_bytes;
   /* Most blocks of a kernel, 1 to 512, by chunks of twice as many; 0: 128, or less on GPUs of fewer
    * multiprocessors, and at most half of these for a communicator that is not the only one of a process.
    * Blocks wait for those of other ranks: where kernels of several communicators run at the same time and are

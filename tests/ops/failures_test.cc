@@ -533,6 +533,32 @@ TEST(OpsFailures, ASecondCommunicatorLeavesTheFirstRoom) {
             "");
 }
 
+// The second communicator has half of the blocks: two of the first one's size have no room in this heap.
+TEST(OpsFailures, MemoryFollowsTheNumberOfBlocks) {
+  const std::string heap_bytes = getenv("VERBENA_SYMM_HEAP_BYTES");
+  setenv("VERBENA_SYMM_HEAP_BYTES", "320m", 1);
+  EXPECT_EQ(run({0, 0},
+                [](Rank& rank, uint32_t) -> std::string {
+                  verbena_context* const context = rank.context().handle();
+                  std::string said;
+                  verbena_ops* made[4] = {};
+                  const auto create = [&](uint32_t index, verbena_ops_options options) {
+                    if (verbena_ops_create(context, verbena_team_world(context), &options, &made[index]) != 0)
+                      said += std::to_string(index) + ": " + verbena_last_error() + "; ";
+                  };
+                  create(0, {});
+                  create(1, {});
+                  for (const uint32_t index : {0, 1}) static_cast<void>(verbena_ops_destroy(made[index]));
+                  verbena_ops_options few{};
+                  few.blocks = 8;
+                  for (const uint32_t index : {0, 1, 2, 3}) create(index, few);
+                  for (verbena_ops* const ops : made) static_cast<void>(verbena_ops_destroy(ops));
+                  return said;
+                }),
+            "");
+  setenv("VERBENA_SYMM_HEAP_BYTES", heap_bytes.c_str(), 1);
+}
+
 TEST(OpsFailures, ChunksAreMultiplesOfAVector) {
   EXPECT_EQ(run({0, 0},
                 [](Rank& rank, uint32_t) -> std::string {

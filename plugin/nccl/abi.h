@@ -73,7 +73,8 @@ static_assert(offsetof(NetIbEvent, opcode) == 24 && offsetof(NetIbEvent, length_
 inline constexpr size_t kHandleBytes = 128;  // what listen fills and connect reads; writable between polls
 inline constexpr int kMaxRequests = 32;      // that one communicator must be able to carry at a time
 inline constexpr int kMaxTestSizes = 64;     // length of the array `test` may fill for a receive
-inline constexpr int kPtrHost = 0x1;         // of regMr's `type` and of ptr_support
+inline constexpr size_t kMaxReportedBytes = 0x7fffffff;  // of an element of that array, an int
+inline constexpr int kPtrHost = 0x1;                     // of regMr's `type` and of ptr_support
 inline constexpr int kPtrCuda = 0x2;
 inline constexpr int kPtrDmabuf = 0x4;                  // of ptr_support only: regMrDmaBuf may be called
 inline constexpr int64_t kMaxP2pBytes = 1ll << 40;      // largest legal max_p2p_bytes (1 TiB)

@@ -12,8 +12,20 @@ namespace {
 
 constexpr int kFirstTableWithHint = 9;
 
-[[gnu::cold, gnu::noinline]] Outcome refuse_outside(const char* who, const void* data, size_t length_bytes,
-                                                    const transport::Registration& memory) {
+// Without a message longer than test() can report.
+bool can_carry(const transport::Registration& memory, const void* data, size_t length_bytes) {
+  // A length of 0 wraps round to the largest number.
+  return length_bytes - 1 < abi::kMaxReportedBytes ? memory.covers(data, length_bytes) : length_bytes == 0;
+}
+
+[[gnu::cold, gnu::noinline]] Outcome refuse_bytes(const char* who, const void* data, size_t length_bytes,
+                                                  const transport::Registration& memory) {
+  if (length_bytes > abi::kMaxReportedBytes) {
+    return base::fail(base::Status::kInvalidArgument,
+                      "%s: a message of %zu bytes: at most %zu bytes are possible, because test() reports "
+                      "lengths as int",
+                      who, length_bytes, abi::kMaxReportedBytes);
+  }
   return base::fail(
       base::Status::kInvalidArgument,
       "%s: the message lies outside its registration (data %p, size %zu bytes; registered %p, %zu bytes)",
@@ -36,8 +48,8 @@ constexpr int kFirstTableWithHint = 9;
   std::array<transport::Receiver::Buffer, kMaxReceives> buffers;
   for (int i = 0; i < count; ++i) {
     const auto& memory = *static_cast<transport::Registration*>(mhandles[i]);
-    if (lengths_bytes[i] != 0 && !memory.covers(data[i], lengths_bytes[i]))
-      return refuse_outside("irecv", data[i], lengths_bytes[i], memory);
+    if (!can_carry(memory, data[i], lengths_bytes[i]))
+      return refuse_bytes("irecv", data[i], lengths_bytes[i], memory);
     buffers[static_cast<size_t>(i)] = {data[i], lengths_bytes[i], &memory, tags[i]};
   }
   transport::Request* posted = nullptr;
@@ -65,8 +77,7 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
                                          void** request) {
   if (comm.datagram_sender == nullptr) return refuse_kind("isend", "sending");
   const auto& memory = *static_cast<transport::Registration*>(mhandle);
-  if (length_bytes != 0 && !memory.covers(data, length_bytes))
-    return refuse_outside("isend", data, length_bytes, memory);
+  if (!can_carry(memory, data, length_bytes)) return refuse_bytes("isend", data, length_bytes, memory);
   transport::Request* posted = nullptr;
   auto outcome = comm.datagram_sender->post(data, length_bytes, &memory, &posted);
   *request = posted;
@@ -80,8 +91,8 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
   if (count != 1)
     return base::fail(base::Status::kInvalidUsage, "irecv: 1 buffer a request (n %d, maxRecvs 1)", count);
   const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
-  if (lengths_bytes[0] != 0 && !memory.covers(data[0], lengths_bytes[0]))
-    return refuse_outside("irecv", data[0], lengths_bytes[0], memory);
+  if (!can_carry(memory, data[0], lengths_bytes[0]))
+    return refuse_bytes("irecv", data[0], lengths_bytes[0], memory);
   transport::Request* posted = nullptr;
   auto outcome = comm.datagram_receiver->post(
       data[0], lengths_bytes[0], &memory, classify(comm, *comm.datagram_receiver, has_hint, memory), &posted);
@@ -108,8 +119,7 @@ VERBENA_HOT_PATH Outcome isend(void* send_comm, void* data, size_t length_bytes,
   if (comm.sender == nullptr) [[unlikely]]
     return send_datagrams(comm, data, length_bytes, mhandle, request);
   const auto& memory = *static_cast<transport::Registration*>(mhandle);
-  if (length_bytes != 0 && !memory.covers(data, length_bytes))
-    return refuse_outside("isend", data, length_bytes, memory);
+  if (!can_carry(memory, data, length_bytes)) return refuse_bytes("isend", data, length_bytes, memory);
   const bool may_stage = comm.sender->stages() && memory.ordinal == comm.order.find_simple(comm.family) &&
                          !is_never_unpacked(comm.context->data_attributes());
   transport::Request* posted = nullptr;
@@ -127,8 +137,8 @@ VERBENA_HOT_PATH Outcome irecv(void* receive_comm, int count, void** data, const
   const bool has_hint = has_completion_hint(comm, *request);
   *request = nullptr;
   const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
-  if (lengths_bytes[0] != 0 && !memory.covers(data[0], lengths_bytes[0])) {
-    return refuse_outside("irecv", data[0], lengths_bytes[0], memory);
+  if (!can_carry(memory, data[0], lengths_bytes[0])) {
+    return refuse_bytes("irecv", data[0], lengths_bytes[0], memory);
   }
   const auto receive_class = classify(comm, *comm.receiver, has_hint, memory);
   transport::Request* posted = nullptr;

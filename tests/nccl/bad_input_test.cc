@@ -2,6 +2,7 @@
 // after it everything else still works.
 #include <sys/mman.h>
 
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -51,6 +52,34 @@ class BadInputTest : public LiveTest<NewestVersion> {
     auto* connection = establish();
     LogCapture::get().take_lines();
     return connection;
+  }
+  // test() reports lengths as int.
+  void expect_long_ones_refused() {
+    auto* connection = start_connection();
+    ASSERT_NE(connection, nullptr);
+    constexpr size_t kTooLong = size_t{INT_MAX} + 1, kMappedBytes = 2 * kTooLong + 4096;
+    void* memory = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    for (void* const comm : {connection->send_comm, connection->recv_comm}) {
+      const bool is_send = comm == connection->send_comm;
+      void* mhandle = nullptr;
+      ASSERT_EQ((*net_)->reg_mr(comm, memory, kMappedBytes, abi::kPtrHost, &mhandle), abi::kSuccess);
+      for (const size_t length : {kTooLong, 2 * kTooLong, 2 * kTooLong + 8}) {
+        void* request = this;
+        int tag = 0;
+        EXPECT_EQ(is_send ? net_->isend(comm, memory, length, 0, mhandle, &request)
+                          : net_->irecv(comm, 1, &memory, &length, &tag, &mhandle, &request),
+                  abi::kInvalidArgument)
+            << length;
+        EXPECT_EQ(request, nullptr);
+        expect_one_line(
+            {is_send ? "isend" : "irecv", std::to_string(length), "at most 2147483647 bytes are possible"});
+      }
+      EXPECT_EQ((*net_)->dereg_mr(comm, mhandle), abi::kSuccess);
+    }
+    EXPECT_EQ(munmap(memory, kMappedBytes), 0);
+    EXPECT_EQ(connection->transfer(4096, 0, 0), nullptr);
   }
 };
 
@@ -259,6 +288,14 @@ TEST_F(BadInputTest, BytesOutsideTheRegistration) {
   expect_one_line({"irecv", "64"});
   EXPECT_EQ((*net_)->dereg_mr(connection->send_comm, small.mhandle), abi::kSuccess);
   EXPECT_EQ(connection->transfer(4096, 0, 0), nullptr);
+}
+
+TEST_F(BadInputTest, MessagesTooLongToBeReported) {
+  expect_long_ones_refused();
+}
+TEST_F(BadInputTest, DatagramsTooLongToBeReported) {
+  environment_.set("VERBENA_TRANSPORT", "datagram");
+  expect_long_ones_refused();
 }
 
 TEST_F(BadInputTest, MessageLongerThanItsReceive) {

@@ -39,6 +39,18 @@ base::Error fail_without_device(const Library& library, const std::string& hca,
                     join(seen).c_str());
 }
 
+void warn_of_strangers(const DeviceList& list, const std::string& hca) {
+  std::vector<std::string> names;
+  for (ibv_device* const device : list.devices()) names.emplace_back(list.library()->get_device_name(device));
+  for (const std::string& stranger : list.filter().list_strangers(names)) {
+    base::log_warn(
+        "devices: VERBENA_HCA %s: '%s' names none of this host's devices: %s; names are taken without "
+        "blanks, "
+        "and ^ and = only in front of the first one",
+        hca.c_str(), stranger.c_str(), join(names).c_str());
+  }
+}
+
 // Every rank of a host gets the same order, in which neighbours on the bus are next to each other.
 void sort_by_place(Devices* devices) {
   std::sort(devices->begin(), devices->end(), [](const auto& left, const auto& right) {
@@ -86,6 +98,7 @@ base::Result<Devices> discover_devices(const DiscoverySettings& settings) {
     opener.open_ports(device, list->filter(), &devices, &seen);
   }
   if (devices.empty()) return fail_without_device(*list->library(), settings.hca, seen);
+  warn_of_strangers(*list, settings.hca);
   sort_by_place(&devices);
   for (const auto& device : devices) log_device(*device);
   return devices;

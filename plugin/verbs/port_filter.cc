@@ -77,6 +77,15 @@ bool PortFilter::may_select(std::string_view device_name) const {
   });
 }
 
+std::vector<std::string> PortFilter::list_strangers(std::span<const std::string> device_names) const {
+  std::vector<std::string> strangers;
+  for (const Entry& entry : entries_) {
+    const auto names = [&](const std::string& device_name) { return matches_name(entry, device_name); };
+    if (std::ranges::none_of(device_names, names)) strangers.push_back(entry.name);
+  }
+  return strangers;
+}
+
 PortPlace PortFilter::find_place(std::string_view device_name, int port_number) const {
   const Entry* entry = is_exclusion_ ? nullptr : find(device_name, port_number);
   return entry == nullptr ? PortPlace() : entry->place;

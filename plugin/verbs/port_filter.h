@@ -3,6 +3,7 @@
 // Rail and plane are reported to NCCL. Pure.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,8 @@ class PortFilter {
   bool selects(std::string_view device_name, int port_number) const;
   // Rail and plane from the first entry that selects the port. A list with `^` has none.
   PortPlace find_place(std::string_view device_name, int port_number) const;
+  // Entries that name none of these devices.
+  std::vector<std::string> list_strangers(std::span<const std::string> device_names) const;
   // False if no port of this device can be selected, so that it need not be opened.
   bool may_select(std::string_view device_name) const;
 

@@ -131,6 +131,29 @@ TEST_F(DiscoveryTest, ListsWhatThereIsWhenTheFilterMatchesNothing) {
                                 HasSubstr("mlx5_0:2 (down"), HasSubstr("rxe0"))));
 }
 
+TEST_F(DiscoveryTest, NamesEntriesThatNameNoDevice) {
+  script().devices = {make_card("mlx5_0"), make_card("mlx5_1"), make_card("mlx5_2")};
+  struct Case {
+    const char* hca;
+    size_t count_devices;
+    std::vector<std::string> strangers;
+  };
+  const Case cases[] = {
+      {"mlx5_0, mlx5_1", 1, {"' mlx5_1'"}},  {"^=mlx5_0,^=mlx5_1", 2, {"'^=mlx5_1'"}},
+      {"=mlx5_0,=mlx5_1", 1, {"'=mlx5_1'"}}, {"mlx5_0,mlx5_3:1,ib", 1, {"'mlx5_3'", "'ib'"}},
+      {"^mlx5_1,mlx4", 2, {"'mlx4'"}},       {"mlx5", 3, {}},
+      {"=mlx5_0:1,mlx5_1,,mlx5_0", 2, {}},   {"^=mlx5_2", 2, {}}};
+  for (const Case& given : cases) {
+    settings_.hca = given.hca;
+    LogCapture log;
+    EXPECT_EQ(discover().size(), given.count_devices) << given.hca;
+    const std::vector<std::string> warnings = log.warnings();
+    ASSERT_EQ(warnings.size(), given.strangers.size()) << given.hca;
+    for (size_t i = 0; i < warnings.size(); ++i)
+      EXPECT_THAT(warnings[i], AllOf(HasSubstr(given.strangers[i]), HasSubstr("mlx5_0, mlx5_1, mlx5_2")));
+  }
+}
+
 TEST_F(DiscoveryTest, RejectsABadFilter) {
   settings_.hca = "mlx5_0:x";
   const auto found = try_discover();

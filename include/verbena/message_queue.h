@@ -32,7 +32,8 @@ typedef struct {
   uint32_t count_readers; /* 1 to 256 */
   uint32_t count_chunks;  /* messages, or parts of one, that may be under way: 2 to 65536 */
   size_t chunk_bytes;     /* longer messages are spread over several; 1 or more */
-  int64_t spin_us;        /* how long a wait spins before it sleeps; -1: it never sleeps */
+  int64_t spin_us;        /* how long a wait spins before it sleeps; -1: it never sleeps; above 0 a reader
+                             also spins when, by the gap between the last two, a message is due */
   const char*
       address; /* of this host, in figures, at which readers connect; null: of VERBENA_SOCKET_IFNAME */
   const uint32_t* reader_ranks; /* count_readers ranks, by which errors name readers;

@@ -568,6 +568,9 @@ class Communicator:
     def all_reduce(self, input_):
         return f"reduced {input_}, {'captured' if self.is_capturing else 'eager'}"
 
+    def broadcast(self, tensor, root):
+        return f"broadcast from {root}"
+
     def all_reduce_coded(self, tensor, codec):
         return f"reduced {tensor} as {codec}"
 
@@ -592,6 +595,7 @@ def use_a_device_communicator(rank):
     found += [get_tp_group().all_reduce("q", ca_fp8_quant=True), vd.tensor_model_parallel_all_reduce("q", open_fp8_quant=True)]
     with pytest.raises(TypeError, match="ca_fp8_quant is True or False, not str"):
         get_tp_group().all_reduce("q", "sum")
+    found.append(get_tp_group().broadcast(types.SimpleNamespace(is_cuda=True), 1))
     get_tp_group().device_communicator = types.SimpleNamespace(all_reduce=Communicator().all_reduce)
     found.append(get_tp_group().all_reduce("exact", True))
     destroy_dist_env()
@@ -601,12 +605,12 @@ def use_a_device_communicator(rank):
 def test_a_device_communicator_is_taken_instead():
     assert run_ranks(2, use_a_device_communicator) == [["reduced x, eager", ("fused", 0.5), "stream", "reduced y, captured",
                                                         "reduced z, eager", "reduced q as fp8", "reduced q as fp8",
-                                                        "reduced exact, eager"]] * 2
+                                                        "broadcast from 1", "reduced exact, eager"]] * 2
 
 
 def test_a_communicator_of_the_library_takes_what_a_group_gives_it():
     from verbena.ops import Communicator as Library
-    for name, arguments in (("all_reduce", ["x"]), ("all_reduce_coded", ["x", "fp8"]), ("all_gather", ["x", 0]),
+    for name, arguments in (("all_reduce", ["x"]), ("all_reduce_coded", ["x", "fp8"]), ("all_gather", ["x", 0]), ("broadcast", ["x", 1]),
                             ("reduce_scatter", ["x", 0]), ("fused_allreduce_rmsnorm", ["x", "residual", "weight", 1e-6])):
         inspect.signature(getattr(Library, name)).bind(None, *arguments)
 

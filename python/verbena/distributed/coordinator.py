@@ -173,9 +173,11 @@ class GroupCoordinator:
         return (wide * scale * weight.float()).to(added.dtype), added
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """In place."""
+        """In place; of a tensor on a GPU by the device communicator, if it has a broadcast()."""
         if self.world_size == 1:
             return input_
+        if input_.is_cuda and hasattr(self.device_communicator, "broadcast"):
+            return self.device_communicator.broadcast(input_, src)
         if self.rank_in_group == src:
             for peer in self._others():
                 self._send(input_, peer)

@@ -60,6 +60,7 @@ Agreement agree(verbena_context* context, const Proposal& mine, const std::excep
     if (one.team == 0) continue;
     (one.is_across_hosts != 0 ? agreement.any_across : agreement.any_inside) = true;
     if (one.team != mine.team) continue;
+    // FAULT(own_gpu_has_clusters)
     agreement.has_clusters = agreement.has_clusters && one.has_clusters != 0;
     agreement.have_same_gpu =
         agreement.have_same_gpu && std::strncmp(one.gpu, mine.gpu, sizeof(mine.gpu)) == 0;

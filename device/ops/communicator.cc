@@ -57,6 +57,7 @@ std::atomic<uint32_t> live_communicators{0};
 // the second communicator, and communicators behind the first one take half of them.
 uint32_t choose_blocks(uint32_t multiprocessors) {
   const uint32_t most = multiprocessors - multiprocessors / 32;
+  // FAULT(every_communicator_fills_the_gpu)
   return std::clamp<uint32_t>(live_communicators == 0 ? most : most / 2, 1, kBlocks);
 }
 
@@ -150,6 +151,7 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
   const Agreement agreement = agree(context_, mine, failure);
   options_.blocks = agreement.blocks;
   has_clusters_ = agreement.has_clusters;
+  // FAULT(own_gpus_measurements_count)
   if (agreement.have_same_gpu) index_measurements(mine.gpu);
   if (agreement.any_inside) make_workspaces(is_across ? nullptr : team);
   if (agreement.any_across) make_workspaces_across(is_across ? team : nullptr, host.handle());
@@ -190,6 +192,7 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
 }
 
 void Communicator::make_workspaces(const verbena_team* team) {
+  // FAULT(workspaces_have_one_size)
   const size_t shares = std::clamp(options_.blocks, kLeastShares, kBlocks);
   const auto size = [shares](size_t asked, size_t all) {
     return asked != 0 ? asked : all / kBlocks * shares;
@@ -287,7 +290,7 @@ std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
 void Communicator::reset() {
   is_grouped_ = false;
   group_.clear();
-  if (local_) local_->kernels->synchronize();
+  if (local_) local_->kernels->synchronize();  // FAULT(reset_waits_for_no_kernel)
   for (const SymmetricWorkspace* const workspace : list_workspaces())
     check(verbena_workspace_reset(workspace->handle()));
   if (local_) local_->notes.clear();

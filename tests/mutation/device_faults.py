@@ -25,6 +25,11 @@ FAULTS = {
     "direct_without_a_promise": operand(2, "communicator.are_in_windows(call)"),
     "group_mixes_chunk_lengths": operand(2),
     "hosts_wait_no_longer": drop(),
+    "own_gpus_measurements_count": condition("true"),
+    "own_gpu_has_clusters": value("mine.has_clusters != 0"),
+    "every_communicator_fills_the_gpu": returned("std::clamp<uint32_t>(most, 1, kBlocks)"),
+    "workspaces_have_one_size": value("kBlocks"),
+    "reset_waits_for_no_kernel": drop(),
 }
 # For a build with ThreadSanitizer: bytes beside a tensor are read while another block writes them.
 RACES = {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/rank_process.h"
@@ -94,6 +95,42 @@ TEST(OpsChoices, WindowsOfOneRankAlone) {
                   return said.empty() ? compare(output, kCount, 2) : said;
                 }),
             "");
+  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
+  std::remove(file.c_str());
+}
+
+// Measurements of rank 0's GPU count where rank 1 has one too.
+TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
+  const std::string file = testing::TempDir() + "ops_choices_gpu_" + std::to_string(getpid()) + ".json";
+  std::ofstream(file)
+      << R"({"format": "verbena-tuning", "version": 1, "ops": [)"
+      << R"({"operation": "all_reduce", "algorithm": "bulk-two-shot", "gpu": "emulated GPU", "ranks": 2, )"
+      << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 1], [1048576, 2, 2]]}]})";
+  setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
+  for (const auto& [capabilities, algorithm] :
+       {std::pair("9,9", VERBENA_OPS_BULK_TWO_SHOT), std::pair("9,8", VERBENA_OPS_ONE_SHOT)}) {
+    setenv("FAKE_GPU_CAPABILITIES", capabilities, 1);
+    EXPECT_EQ(run({0, 0},
+                  [&](Rank& rank, uint32_t number) -> std::string {
+                    verbena_ops_options options{};
+                    options.tuning_file = file.c_str();
+                    if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
+                      return verbena_last_error();
+                    verbena_ops_choice chosen{};
+                    if (verbena_ops_choose(rank.ops(), VERBENA_OPS_ALL_REDUCE, kCount * sizeof(float),
+                                           &chosen) != VERBENA_SUCCESS)
+                      return verbena_last_error();
+                    if (chosen.algorithm != algorithm)
+                      return "chose algorithm " + std::to_string(chosen.algorithm);
+                    fill(rank.tensor(0), kCount, number);
+                    std::string said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
+                    if (said.empty()) said = end(rank);
+                    return said.empty() ? compare(rank.tensor(1), kCount, 2) : said;
+                  }),
+              "")
+        << capabilities;
+  }
+  unsetenv("FAKE_GPU_CAPABILITIES");
   unsetenv("VERBENA_SYMM_TIMEOUT_MS");
   std::remove(file.c_str());
 }

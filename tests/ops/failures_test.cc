@@ -470,7 +470,7 @@ TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
                           HasSubstr("rank 0: ops: rank 1 cannot make the communicator: ops: 513 blocks")));
 }
 
-// GPU 1 has no clusters of blocks: rows are spread as it can. Nor do measurements of one GPU count.
+// GPU 1 has no clusters of blocks: rows are spread as it can.
 TEST(OpsFailures, DifferentGpusChooseAlike) {
   setenv("FAKE_GPU_CAPABILITIES", "9,8", 1);
   EXPECT_EQ(run({0, 0},

@@ -1,6 +1,6 @@
 #include "device/ops/kernel_image.h"
 
-// The build defines the folder. An image is followed by a zero byte, which is not part of it.
+// The build defines the folder and the version. An image is followed by a zero byte, which is not part of it.
 #define VERBENA_EMBED(name)                                                                                \
   asm(".pushsection .rodata\n.balign 16\nverbena_ops_" name ":\n.incbin \"" VERBENA_KERNEL_IMAGES "/" name \
       ".fatbin\"\n.byte 0\n.popsection\n")
@@ -12,6 +12,9 @@ extern "C" __attribute__((visibility("hidden"))) const char verbena_ops_kernels[
 
 namespace verbena::ops {
 
+const char* kernel_cuda_version() {
+  return VERBENA_KERNEL_CUDA;
+}
 const char* kernel_image() {
   return verbena_ops_kernels;
 }

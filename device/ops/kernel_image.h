@@ -5,6 +5,8 @@
 namespace verbena::ops {
 
 // As cuModuleLoadDataEx() takes it.
+// Of the compiler that made them, as "13.0.48": they need this CUDA's driver, or a newer one.
+const char* kernel_cuda_version();
 const char* kernel_image();
 const char* fused_kernel_image();
 const char* moe_kernel_image();

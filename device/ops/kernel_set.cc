@@ -160,7 +160,12 @@ KernelSet::~KernelSet() {
 
 CUmodule KernelSet::load(const char* image) const {
   CUmodule module = nullptr;
-  driver_.check(driver_.cuModuleLoadDataEx(&module, image, 0, nullptr, nullptr), "loading the kernels");
+  int version = 0;
+  driver_.check(driver_.cuDriverGetVersion(&version), "the driver's version");
+  const std::string what = std::string("loading the kernels, which are of CUDA ") + kernel_cuda_version() +
+                           " and need a driver of it or newer (this one is of CUDA " +
+                           std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + ")";
+  driver_.check(driver_.cuModuleLoadDataEx(&module, image, 0, nullptr, nullptr), what.c_str());
   return module;
 }
 

@@ -18,7 +18,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 
 // clang-format off
 #define VERBENA_OPS_CUDA(X)                                                                                  \
-  X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
+  X(cuGetErrorString) X(cuDriverGetVersion) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
   X(cuMemcpyAsync) X(cuCtxSynchronize) X(cuThreadExchangeStreamCaptureMode)
 // clang-format on

@@ -470,6 +470,18 @@ TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
                           HasSubstr("rank 0: ops: rank 1 cannot make the communicator: ops: 513 blocks")));
 }
 
+TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
+  setenv("FAKE_GPU_TAKES_NO_MODULES", "1", 1);
+  EXPECT_THAT(run({0, 0},
+                  [](Rank& rank, uint32_t) -> std::string {
+                    rank.create(verbena_team_world(rank.context().handle()));
+                    return verbena_last_error();
+                  }),
+              AllOf(HasSubstr("rank 0: ops: loading the kernels, which are of CUDA 13.9.1 and need a driver"),
+                    HasSubstr("(this one is of CUDA 13.0)")));
+  unsetenv("FAKE_GPU_TAKES_NO_MODULES");
+}
+
 // GPU 1 has no clusters of blocks: rows are spread as it can.
 TEST(OpsFailures, DifferentGpusChooseAlike) {
   setenv("FAKE_GPU_CAPABILITIES", "9,8", 1);

@@ -694,6 +694,7 @@ extern "C" __attribute__((visibility("default"))) int fake_gpu_count_modules() {
   return modules;
 }
 API cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, int*, void**) {
+  if (std::getenv("FAKE_GPU_TAKES_NO_MODULES") != nullptr) return 222;  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
   ++modules;
   *module = reinterpret_cast<CUmodule>(new int(0));
   return CUDA_SUCCESS;

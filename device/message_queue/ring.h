@@ -6,11 +6,11 @@
 // Message n lies in slot n % count_slots. One process writes each word, except `sleepers` and the bells:
 //
 // - published(slot), by the writer: n + 1 once message n lies there. Release: the bytes are written before.
-// - released(reader), by the reader: how many messages it has released. Release: its reads are done before.
-//   kLeft: it left.
+// - released(reader), by the reader: how many messages it has released; kLeft once it has left. Release: its
+//   reads are done before.
 // - sleepers, by readers: a bit for each that sleeps or is about to. bell: the futex that they sleep on.
 // - writer_sleeps, by the writer: set while it sleeps or is about to. writer_bell: the futex that it sleeps
-// on.
+//   on.
 // - ended, by the writer: no message follows.
 //
 // No wake-up is lost. A thread that is about to sleep sets its bit and then looks for news once more; a

@@ -1,7 +1,7 @@
 // The part of CUDA's driver API that Verbena calls, under NVIDIA's names, so that a search finds them: types,
 // values, and the prototype of each function as the type PFN_<name>. Written from NVIDIA's reference; the
-// build needs no CUDA header. It lies below all layers: softverbs, base and the tools each list the functions
-// that they use,
+// build needs no CUDA header. It lies below all layers: softverbs, base and the tools each list the
+// functions that they use,
 //   #define FUNCTIONS(X) X(cuInit) X(cuDeviceGet)
 //   struct Driver { FUNCTIONS(VERBENA_CUDA_MEMBER) };
 // and find them in libcuda.so.1 at run time.

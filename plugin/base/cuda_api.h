@@ -21,7 +21,8 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemGetHandleForAddressRange) X(cuModuleLoadDataEx) \
   X(cuModuleGetFunction) X(cuLaunchKernel) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) \
   X(cuMulticastUnbind) X(cuMulticastGetGranularity)
-// Virtual memory management: memory that is mapped where its user wants it. Null where the driver lacks one of them.
+// Virtual memory management: memory that is mapped where its user wants it. Null where the driver lacks one
+// of them.
 #define VERBENA_MAPPING_CUDA_FUNCTIONS(X)                                                                    \
   X(cuMemGetAllocationGranularity) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) \
   X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemExportToShareableHandle)                                \

@@ -6,18 +6,20 @@
 // that the plugin (transport/sender.h, transport/receiver.h) pays for none, and tests/protocol/simulation
 // runs the same code over a network that a seed decides. What a port has to offer, for either end:
 //
-//   time        now_ns(), patience_ns(): after so long a device will not say any more what became of a
-//   request turn        enter() -> bool: the connection is this thread's; leave(); is_wanted(), want(),
-//   take_news() -> bool failure     has_failed(), is_peer_closed(), is_grace_over(), fail(Failure, number,
-//   queue_pair) -> false records     send_record(record, arrived), receive_record(&arrived), push_records(),
-//   has_unsent() queue pairs free_slots(q), poll_completions() -> bool, is_usable(q), stop_pair(q),
-//   retire_pair(q),
-//               renew_pair(q, record) -> bool, connect_pair(q, record) -> bool, and two that end in
-//               fail_queue_pair(): give_up_dying_pairs(waited_ns) for those that are known not to work any
-//               more, give_up_silent_pair(q)
-//   is told     note_lost(q): it does not work any more; note_lost_at_peer(q): the same, before that, where
-//   the
-//               peer says so; note_loss(q): both ends know; note_revived(q), warn_of_stall()
+//   time         now_ns()
+//                patience_ns(): after this long a device no longer reports what became of a request
+//   lock         enter() -> bool: the connection is this thread's; leave()
+//                is_wanted(), want(), take_news() -> bool
+//   failure      has_failed(), is_peer_closed(), is_grace_over()
+//                fail(Failure, number, queue_pair) -> false
+//   records      send_record(record, arrived), receive_record(&arrived), push_records(), has_unsent()
+//   queue pairs  free_slots(q), poll_completions() -> bool, is_usable(q), stop_pair(q), retire_pair(q)
+//                renew_pair(q, record) -> bool, connect_pair(q, record) -> bool
+//                and two that end in fail_queue_pair(): give_up_dying_pairs(waited_ns), for queue pairs that
+//                are known not to work any more, and give_up_silent_pair(q)
+//   events       note_lost(q): the queue pair does not work any more
+//                note_lost_at_peer(q): the same, reported by the peer before this end has seen it
+//                note_loss(q): both ends know; note_revived(q), warn_of_stall()
 //
 // One thread at a time. A function that returns bool returns false once the connection has failed.
 #pragma once

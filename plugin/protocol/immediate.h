@@ -13,10 +13,10 @@ namespace verbena::protocol {
 // its place.
 //
 // Bits of an immediate, from the lowest:
-//   8 number, 0, last, direct, 10 index, 11 announcement    the bytes come with the immediate
-//   8 number, 1, last, 4 index, 18 units written            direct, and so many units of kWrittenUnitBytes,
-//   all
-//                                                           but the end of it, came in a plain write before
+//   8 number, 0, last, direct, 10 index, 11 announcement   the bytes come with the immediate
+//   8 number, 1, last, 4 index, 18 units written           direct: a plain write before the immediate carried
+//                                                          this many units of kWrittenUnitBytes, all of the
+//                                                          chunk but its end
 // The second is for networks that route adaptively: they spread plain writes over all paths, and keep what
 // has an immediate to one. A completion tells the length of the write with the immediate alone, hence the
 // units; what does not fill one, often nothing, goes with the immediate.

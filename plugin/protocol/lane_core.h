@@ -3,11 +3,11 @@
 // of this file:
 //
 //   post          it takes its place in the ring of operations
-//   issue         it leaves, in the order of posting: a long put is cut into shares that take different
-//   rails;
-//                 everything else goes on the main queue pair, on the rail where the peer's words are reached
+//   issue         it leaves, in the order of posting: a long put is split into shares that take different
+//                 rails; everything else goes on the main queue pair, on the rail where the peer's words are
+//                 reached
 //   on_completed  a request, and all before it on its queue pair, are complete
-//   take_told     the caller hears of the operations that are complete, in order
+//   take_told     the caller learns which operations are complete, in order
 //
 // and when a queue pair fails: settle (what the peer's device has carried out is done, whatever else was on
 // it is issued again, in its old order) and lane_recovery.h, which decides when.
@@ -17,20 +17,21 @@
 //    When both ends of a queue pair are stopped that count says which requests were carried out: exactly
 //    those are not issued again. Where a device does not say it, puts may be repeated, as nobody was told of
 //    them: a word behind them waits for the same queue pair. Words may not: then the lane fails.
-//  * What is not a put (a word, a get), and a put behind a fence, is issued only while every other queue pair
-//  of the lane has nothing
-//    under way, so that all that was posted before it is complete, or ahead of it on the same one. Therefore
-//    all words that may be under way are on one queue pair, and what a failure leaves of them is a tail.
+//  * A word, a get, and a put behind a fence are issued only while every other queue pair of the lane has
+//    nothing under way, so that all that was posted before is complete, or ahead of it on the same queue
+//    pair. Therefore all words that may be under way are on one queue pair, and what a failure leaves of them
+//    is a tail.
 //  * All ranks add to a peer's words through one device, that of its word rail: two devices do not exclude
 //    each other. Which one it is the peer says; it stops every queue pair on the old one before.
 //
 // `Port` derives from LaneCore<Port, Types> and offers:
-//   now_ns(), packets_of(queue_pair, bytes): how many packets a request of so many bytes takes
+//   now_ns()
+//   packets_of(queue_pair, bytes): how many packets a request of this many bytes takes
 //   post(queue_pair, LaneRequest): to the chain of the queue pair, which leaves when the port likes
-//   stop_pair(q, record), retire_pair(q), is_usable(q), renew_pair(q, record) -> bool, connect_pair(q,
-//   record)
-//   -> bool, send_record(record), fail(LaneFailure, q) (the lane has failed: nothing of it is called again)
-//   is told: note_lost(q), note_settled(q), note_revived(q), note_replay(q, requests)
+//   stop_pair(q, record), retire_pair(q), is_usable(q)
+//   renew_pair(q, record) -> bool, connect_pair(q, record) -> bool, send_record(record)
+//   fail(LaneFailure, q): the lane has failed, and calls nothing of the port any more
+//   events: note_lost(q), note_settled(q), note_revived(q), note_replay(q, requests)
 //
 // One thread at a time.
 #pragma once

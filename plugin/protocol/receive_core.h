@@ -1,16 +1,18 @@
 // The receiving end of a connection, pure (connection_core.h says what that means and what a port is). A
 // message, in the order of this file:
 //
-//   post          it takes its place in the ring, and a slot of NCCL's unpack queue if its kernel advances
-//   that send_grants   the sender is told where the bytes go (clear to send), unless they are arriving staged
-//   already on_arrived    a chunk is here, on any queue pair, in any order, before its receive too; most are
-//   whole messages finish_arrival  all chunks are: who places the bytes?
-//                   direct: the NIC has; a slot that a kernel will look at stays empty (cnt 0)
-//                   staged, with a slot: its pages are described there, and the GPU places them
-//                   staged, without one: nobody unpacks, and the plugin copies them, by CPU or by loopback
-//   test          the caller may have it
-//   consume       the kernel is done: slot, pages and the place in the ring are free again
-//   send_credits  the sender hears of it when it must
+//   post            the receive takes its place in the ring, and a slot of NCCL's unpack queue if its kernel
+//                   advances that queue
+//   send_grants     the sender is granted the address (clear to send), unless the bytes already arrive staged
+//   on_arrived      a chunk is here, on any queue pair, in any order, before its receive too; most chunks are
+//                   whole messages
+//   finish_arrival  all chunks are here: who places the bytes?
+//                     direct: the NIC has; a slot that a kernel will look at stays empty (cnt 0)
+//                     staged, with a slot: its pages are described there, and the GPU places them
+//                     staged, without one: nobody unpacks, and the plugin copies them, by CPU or by loopback
+//   test            the caller may have it
+//   consume         the kernel is done: slot, pages and the place in the ring are free again
+//   send_credits    the sender learns how far the receiver is when it must
 //
 // Nothing is allocated, and nobody is asked for the time unless a wait lasts.
 #pragma once

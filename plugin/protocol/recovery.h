@@ -14,12 +14,10 @@
 //
 // Invariants:
 //  * Nothing is sent again before both queue pairs of its generation are in the error state: no late write
-//  can
-//    reach a message that has closed, no late grant one that is newer.
+//    can reach a message that has closed, no late grant one that is newer.
 //  * What is sent again is what the receiver has not got, so that no chunk is ever under way twice.
-//  * A record of an older generation says nothing any more and is dropped; anything else that does not fit
-//  the
-//    phase is a broken peer.
+//  * A record of an older generation says nothing any more and is dropped; any other record that does not fit
+//    the phase is a broken peer.
 #pragma once
 
 #include <algorithm>

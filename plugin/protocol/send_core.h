@@ -1,17 +1,16 @@
 // The sending end of a connection, pure (connection_core.h says what that means and what a port is). A
 // message, in the order of this file:
 //
-//   post            it takes its place in the ring; where nothing is staged, that of the receive it fills
-//                   (find_receive: by tag, see wire.h)
+//   post            the message takes its place in the ring; where nothing is staged, that of the receive it
+//                   fills (find_receive: by tag, see wire.h)
 //   decide_path     staged (eager): at once, into whatever page the receiver's shared receive queue offers,
-//   as far
-//                   as credits reach; direct (rendezvous): once the receiver has granted an address (clear to
-//                   send)
+//                   as far as credits reach; direct (rendezvous): once the receiver has granted an address
+//                   (clear to send)
 //   cut             into chunks that may take any queue pair; rail_share.h says which carries how much
-//   post_chunks     each takes a credit and becomes a work request
-//   on_sent         its completion
+//   post_chunks     each chunk takes a credit and becomes a work request
+//   on_sent         the chunk's completion
 //   absorb_credits  what the receiver has given back, and which messages it has consumed
-//   test            the caller hears that the buffer is its own again
+//   test            the caller learns that it may reuse the buffer
 //
 // and when a queue pair fails: replay (what has not arrived is marked), post_replays (and sent again).
 // Messages leave in the order of posting, whatever their numbers are: the numbers are the receiver's, and all

@@ -22,6 +22,9 @@ GOOD = {
 # Of what kind: where, what is in it, what the line about it says.
 BAD = {
     "format": ("plugin/base/bad.h", "#pragma once\nextern  int kBad ;\n", "plugin/base/bad.h"),
+    "format of a comment's rows": ("plugin/base/bad.h", "#pragma once\n//   post   " + "word " * 19 + "end\n//   it.\n//          More.\n",
+                                   "plugin/base/bad.h:3: a row of a comment is torn apart"),
+    "format of a long comment": ("plugin/base/bad.h", "#pragma once\n// " + "x" * 108 + "\n", "plugin/base/bad.h:2: a comment of 111 columns"),
     "layers": ("plugin/protocol/bad.h", '#pragma once\n#include <infiniband/verbs.h>\n', "plugin/protocol/bad.h"),
     "shell": ("tools/bad.sh", "cd /tmp\nrm -rf $1/*\ncd $2\n", "tools/bad.sh"),
     "shell by its first line": ("tools/bad", "#!/bin/sh\ncd $2\n", "tools/bad:"),

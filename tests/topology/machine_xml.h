@@ -1,7 +1,6 @@
 // A machine for the tests: two packages with one NUMA node each.
 //   node 0: host bridge 00 with a switch (03.0 and its second function, 04.0) and a device on another root
-//   port (08.0);
-//           host bridge 10 with one device (11:00.0)
+//           port (08.0); host bridge 10 with one device (11:00.0)
 //   node 1: host bridge 20 with one device (21:00.0)
 //   the machine itself: host bridge 30 with one device (31:00.0), whose node the firmware does not tell
 #pragma once

@@ -1,12 +1,11 @@
 // Threads that do something together, as types with one shape, so that a wait, a barrier or a copy is written
 // once for all of them:
-//   rank()     the caller's number, 0 to size() - 1
-//   size()     how many threads there are
-//   sync()     all come; what each did before is there for every other one after (block scope)
-//   any(vote)  sync(), and whether any thread voted yes: the same answer for all
-//   elect()    true in one thread; all come, the lanes of a warp together
-//   share(value, is_giver)   all come; the value, 64 bits, of the one thread that is the giver, for all of
-//   them
+//   rank()                   the caller's number, 0 to size() - 1
+//   size()                   the number of threads
+//   sync()                   waits for all threads; what each did before is visible to all (block scope)
+//   any(vote)                sync(), and whether any thread voted yes: the same answer for all
+//   elect()                  true in one thread; all threads call, the lanes of a warp together
+//   share(value, is_giver)   all threads call; returns to all the 64-bit value of the one thread that gives
 // Groups are values, cheap to make and to copy. Two groups that are in use at the same time share no thread
 // and no hardware barrier.
 #ifndef VERBENA_DEVICE_GROUP_CUH

@@ -3,18 +3,15 @@
 // senders that do not send.
 //
 //   turns   Peers have turns, a quantum each, for one message of theirs after the other: a few peers at a
-//   time, each
-//           until its message has all, as a message holds pages until it is complete. That is so in each
-//           class of lengths, and the classes have turns with each other: a short message waits for no long
-//           one.
+//           time, each until its message has all, as a message holds pages until it is complete. That is so
+//           in each class of lengths, and the classes have turns with each other: a short message waits for
+//           no long one.
 //   share   A peer holds at most kShare times what is left for all, unless it is alone; the last quantum is
-//   for one
-//           that holds nothing. So peers that stop leave something to every other, whatever they have
+//           for one that holds nothing. So peers that stop leave something to every other, whatever they have
 //           announced.
 //   audit   A grant that brings nothing for a period is taken back: its peer may have stopped or died, or
-//   never
-//           have meant to send. The message is in doubt then, and so is its peer if nothing else of it came.
-//           A peer holds a quantum at most for what is in doubt, which ends with a packet.
+//           never have meant to send. The message is in doubt then, and so is its peer if nothing else of it
+//           came. A peer holds a quantum at most for what is in doubt, which ends with a packet.
 //
 // A sender does not hear that its grant was taken back. What it sends by it finds a page all the same, or is
 // lost and sent again: grants keep a receiver's queues short, and nothing that is right depends on them.

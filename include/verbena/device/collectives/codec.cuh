@@ -7,12 +7,11 @@
 // in a row: 32, 64 or 128 numbers, the units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
-//   kBits, kGroup                            of an element; elements of a group
-//   Coded                                    what a lane has of a coded tile: payload[kBits] and
-//   scales[kScaleWords],
-//                                            words; all lanes of a group have the same scales
-//   encode(numbers, rounding)                the Coded of a tile
-//   decode_row(coded, row, unit)             unit: 8 floats
+//   kBits, kGroup                   of an element; elements of a group
+//   Coded                           what a lane has of a coded tile: payload[kBits] and scales[kScaleWords],
+//                                   in words; all lanes of a group have the same scales
+//   encode(numbers, rounding)       the Coded of a tile
+//   decode_row(coded, row, unit)    unit: 8 floats
 // By all lanes of a warp together. Decoding has the same result, bit for bit, on every GPU and on the host.
 // Rows are encoded together, so that a lane need not wait for each in turn; tiles with numbers that are not
 // finite, huge or tiny take a way of their own, row by row, that is a call.

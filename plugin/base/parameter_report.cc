@@ -1,5 +1,7 @@
 #include "base/parameter_report.h"
 
+#include <span>
+
 #include "base/parameter_spec.h"
 #include "base/parameters.h"
 
@@ -33,6 +35,11 @@ constexpr char kMarkdownHead[] =
 constexpr char kIgnoredHead[] =
     "\n"
     "| NCCL's setting without effect | instead |\n"
+    "|---|---|\n";
+
+constexpr char kPythonHead[] =
+    "\n"
+    "| setting of the Python package ([inference.md](inference.md)) | meaning |\n"
     "|---|---|\n";
 
 const char* name_kind(ParameterKind kind) {
@@ -90,10 +97,14 @@ std::string format_parameters_markdown() {
     }
     page += "|\n";
   }
-  page += kIgnoredHead;
-  for (const IgnoredSetting& setting : list_ignored_settings()) {
-    page += "| " + quote_code(setting.name) + " | " + setting.doc + " |\n";
-  }
+  const auto add_settings = [&page](const char* head, std::span<const NamedSetting> settings) {
+    page += head;
+    for (const NamedSetting& setting : settings) {
+      page += "| " + quote_code(setting.name) + " | " + setting.doc + " |\n";
+    }
+  };
+  add_settings(kIgnoredHead, list_ignored_settings());
+  add_settings(kPythonHead, list_python_settings());
   return page;
 }
 

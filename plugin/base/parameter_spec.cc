@@ -24,6 +24,9 @@ const ParameterSpec kSpecs[] = {
 #define VERBENA_BYTES(field, name, aliases, fallback, minimum, maximum, rules, doc) \
   {name, aliases, ParameterKind::kBytes, rules,  minimum, maximum, "bytes",         \
    "",   doc,     VERBENA_ACCESS(field), nullptr},
+#define VERBENA_COUNT(field, name, aliases, fallback, minimum, maximum, rules, unit, doc) \
+  {name, aliases, ParameterKind::kBytes, rules,  minimum, maximum, unit,                  \
+   "",   doc,     VERBENA_ACCESS(field), nullptr},
 #define VERBENA_TEXT(field, name, aliases, doc) \
   {name, aliases, ParameterKind::kText, kNoRule, 0, 0, "", "", doc, nullptr, nullptr, &Parameters::field},
 #define VERBENA_CHOICE(field, type, name, aliases, fallback, words, doc) \
@@ -31,8 +34,13 @@ const ParameterSpec kSpecs[] = {
 #include "base/parameters.def"
 };
 
-const IgnoredSetting kIgnored[] = {
+const NamedSetting kIgnored[] = {
 #define VERBENA_IGNORED(name, doc) {name, doc},
+#include "base/parameters.def"
+};
+
+const NamedSetting kPython[] = {
+#define VERBENA_PYTHON(name, doc) {name, doc},
 #include "base/parameters.def"
 };
 
@@ -196,8 +204,12 @@ ForeignValue set_foreign_parameter(const ParameterSpec& spec, std::string_view v
   return {true, spec.kind == ParameterKind::kFlag ? "" : problem + ", the largest value is used"};
 }
 
-std::span<const IgnoredSetting> list_ignored_settings() {
+std::span<const NamedSetting> list_ignored_settings() {
   return kIgnored;
+}
+
+std::span<const NamedSetting> list_python_settings() {
+  return kPython;
 }
 
 std::string show_parameter(const ParameterSpec& spec, const Parameters& source) {

@@ -32,12 +32,16 @@ struct ParameterSpec {
 
 std::span<const ParameterSpec> list_parameter_specs();
 
-// A setting of NCCL's own IB transport that has no effect here.
-struct IgnoredSetting {
+// A setting that the plugin knows by name only.
+struct NamedSetting {
   const char* name;
-  const char* doc;  // what the plugin does or offers instead
+  const char* doc;
 };
-std::span<const IgnoredSetting> list_ignored_settings();
+// Settings of NCCL's own IB transport that have no effect here. `doc` says what the plugin does or offers
+// instead.
+std::span<const NamedSetting> list_ignored_settings();
+// Settings that the Python package reads.
+std::span<const NamedSetting> list_python_settings();
 
 // Sets the parameter in `target`. Returns what is wrong with the value; empty if it was set.
 std::string set_parameter(const ParameterSpec& spec, std::string_view value, Parameters& target);

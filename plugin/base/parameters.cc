@@ -83,11 +83,14 @@ bool is_known(std::string_view name) {
     for (std::string known; names >> known;)
       if (name == known) return true;
   }
+  for (const NamedSetting& setting : list_python_settings()) {
+    if (name == setting.name) return true;
+  }
   return false;
 }
 
-const IgnoredSetting* find_ignored(std::string_view name) {
-  for (const IgnoredSetting& setting : list_ignored_settings())
+const NamedSetting* find_ignored(std::string_view name) {
+  for (const NamedSetting& setting : list_ignored_settings())
     if (name == setting.name) return &setting;
   return nullptr;
 }
@@ -138,7 +141,7 @@ void warn_about_names_without_effect() {
     const std::string_view assignment = *entry;
     const size_t end = std::min(assignment.find('='), assignment.size());
     const std::string name(assignment.substr(0, end));
-    if (const IgnoredSetting* ignored = find_ignored(name)) {
+    if (const NamedSetting* ignored = find_ignored(name)) {
       if (end + 1 < assignment.size())
         log_warn("parameters: %s is set and has no effect here: %s", name.c_str(), ignored->doc);
       continue;

@@ -27,6 +27,8 @@ struct Parameters {
 #define VERBENA_FLAG(field, name, aliases, fallback, doc) bool field = fallback;
 #define VERBENA_NUMBER(field, name, aliases, fallback, minimum, maximum, unit, doc) int64_t field = fallback;
 #define VERBENA_BYTES(field, name, aliases, fallback, minimum, maximum, rules, doc) int64_t field = fallback;
+#define VERBENA_COUNT(field, name, aliases, fallback, minimum, maximum, rules, unit, doc) \
+  int64_t field = fallback;
 #define VERBENA_TEXT(field, name, aliases, doc) std::string field;
 #define VERBENA_CHOICE(field, type, name, aliases, fallback, words, doc) type field = fallback;
 #include "base/parameters.def"

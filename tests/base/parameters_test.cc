@@ -1,8 +1,12 @@
 #include "base/parameters.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -233,10 +237,26 @@ TEST_F(ParametersTest, KnowEverySettingOfNcclsOwnTransport) {
       std::istringstream names(std::string(spec.name) + " " + spec.aliases);
       for (std::string name; names >> name;) times += name == line;
     }
-    for (const IgnoredSetting& setting : list_ignored_settings()) times += line == setting.name;
+    for (const NamedSetting& setting : list_ignored_settings()) times += line == setting.name;
     EXPECT_EQ(times, 1) << line << " must be an alias, or be listed as without effect";
   }
   EXPECT_GE(settings, 52);
+}
+
+TEST_F(ParametersTest, KnowEverySettingOfThePythonPackage) {
+  int settings = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(VERBENA_PYTHON_PACKAGE)) {
+    if (entry.path().extension() != ".py") continue;
+    std::ifstream file(entry.path());
+    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::regex pattern("\"(VERBENA_[A-Z0-9_]+)\"");
+    for (std::sregex_iterator name(text.begin(), text.end(), pattern), end; name != end; ++name, ++settings) {
+      set((*name)[1].str(), "");
+    }
+  }
+  EXPECT_GE(settings, 5);
+  ASSERT_TRUE(load_parameters());
+  EXPECT_THAT(capture_.warnings(), testing::IsEmpty());
 }
 
 TEST_F(ParametersTest, NameEveryWrongValue) {

@@ -589,7 +589,7 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
   launch.pause_before_ns = options_.pause_before_ns;
-  launch.pause_after_ns = options_.pause_behind_ns;
+  launch.pause_after_ns = options_.pause_after_ns;
 }
 
 // Who waits for a rank of its own host is to be the first who says that it does not come: ranks of other

@@ -99,7 +99,7 @@ typedef struct {
   const char* tuning_file;
   /* For tests of programmatic dependent launch: how long each kernel does nothing in front of its wait for
    * the kernels before it, and behind what lets the next one begin. */
-  uint32_t pause_before_ns, pause_behind_ns;
+  uint32_t pause_before_ns, pause_after_ns;
   /* 1: the promise that in each all-reduce the ranks agree: either input and output of all ranks lie in
    * windows, each at the same offset on all ranks, or no rank has both in windows. verbena_ops_all_reduce()
    * then takes the direct algorithm where it is faster. The same on all ranks. */

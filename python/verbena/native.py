@@ -63,7 +63,7 @@ class PairsMessage(ctypes.Structure):
 
 class OpsOptions(ctypes.Structure):
     _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32),
-                ("tuning_file", c_char_p), ("pause_before_ns", c_uint32), ("pause_behind_ns", c_uint32), ("has_windows", c_uint32)]
+                ("tuning_file", c_char_p), ("pause_before_ns", c_uint32), ("pause_after_ns", c_uint32), ("has_windows", c_uint32)]
 
 
 class OpsChoice(ctypes.Structure):

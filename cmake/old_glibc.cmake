@@ -3,7 +3,7 @@
 # old_glibc.c.
 set(VERBENA_GLIBC_ROOT "" CACHE PATH "A folder with an older glibc, to link against")
 if(VERBENA_GLIBC_ROOT)
-  set(object ${CMAKE_BINARY_DIR}/old_glibc.o)
+  set(object ${PROJECT_BINARY_DIR}/old_glibc.o)
   execute_process(COMMAND ${CMAKE_C_COMPILER} -std=gnu17 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden
     -c ${CMAKE_CURRENT_LIST_DIR}/old_glibc.c -o ${object} COMMAND_ERROR_IS_FATAL ANY)
   set(libraries ${VERBENA_GLIBC_ROOT}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})

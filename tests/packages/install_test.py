@@ -2,6 +2,7 @@
 
 usage: install_test.py BUILD [TEST...]
 """
+import json
 import os
 import pathlib
 import re
@@ -16,6 +17,21 @@ import stage
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
 CONSUMER = stage.PROJECT / "tests/packages/consumer"
 VERSION = re.search(r"VERSION ([0-9.]+)", (stage.PROJECT / "CMakeLists.txt").read_text().split("project(")[1])[1]
+
+
+class ContainerTest(unittest.TestCase):
+    def test_part_of_another_project(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder)
+            stage.run("cmake", "-S", CONSUMER, "-B", build, "-G", "Ninja", f"-DVERBENA_SOURCE={stage.PROJECT}",
+                      "-DVERBENA_TOOLS=ON", "-DVERBENA_TESTS=ON", "-DVERBENA_EXAMPLES=ON")
+            commands = json.loads((build / "compile_commands.json").read_text())
+            folders = {path for command in commands for path in re.findall(r"-I(/\S+)", command["command"])}
+            self.assertIn(str(stage.PROJECT / "plugin"), folders)
+            self.assertEqual({path for path in folders if path.startswith(str(CONSUMER))}, set())
+            host = next(command["command"] for command in commands if command["file"] == str(CONSUMER / "host.c"))
+            self.assertIn(f"-I{stage.PROJECT}/include", host)
+            self.assertEqual({path.name for path in build.iterdir()} & {"bin", "lib", "CPackConfig.cmake"}, set())
 
 
 class InstallTest(unittest.TestCase):

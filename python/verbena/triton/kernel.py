@@ -22,7 +22,7 @@ _WARP_THREADS = 32
 
 
 class SymmKernel(KernelInterface):
-    """A kernel that is launched like any other, kernel[grid](...); teams may stand where it wants a ctx_ptr."""
+    """A kernel that is launched like any other, `kernel[grid](...)`. A team may be given where the kernel takes a ctx_ptr."""
 
     def __init__(self, launched: KernelInterface, backend: Backend) -> None:
         self.fn = launched

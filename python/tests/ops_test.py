@@ -2,6 +2,8 @@
 memory (tests/ops/fake_gpu.cc)."""
 import ctypes
 import json
+import pathlib
+import textwrap
 import time
 
 import pytest
@@ -124,6 +126,35 @@ def _copy_by_engines(rank):
             ops.all_gather(parts[rank], 0, choice=engines)
         with pytest.raises(verbena.VerbenaError, match="do all-gathers only"):
             ops.all_reduce(torch.ones(3), choice=engines)
+
+
+def _run_readme(rank):
+    """The lines of README.md as they stand, but for the GPU: tensors lie in memory of the host, and what a graph captures runs at once."""
+    import contextlib
+    import os
+    import re
+    from verbena import ops
+    text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = textwrap.dedent(re.search(r"\n## Ten lines\n\n((?:    .*\n)+)", text)[1]).replace('device="cuda"', 'device="cpu"')
+    assert "tp.all_reduce(x)" in program and len(program.splitlines()) <= 10
+    os.environ["LOCAL_RANK"] = str(rank)
+    seen, communicator = [], ops.Communicator
+
+    class Graph:
+        def replay(self):
+            _synchronize()
+            seen.append(True)
+
+    torch.cuda.set_device = driver.use_gpu
+    torch.cuda.CUDAGraph, torch.cuda.graph = Graph, contextlib.nullcontext
+    ops.Communicator = lambda context: communicator(context, blocks=BLOCKS)
+    names = {}
+    exec(program, names)
+    assert seen and torch.equal(names["y"], torch.full((8, 8192), 2, dtype=torch.bfloat16))
+
+
+def test_the_lines_of_the_readme():
+    run_ranks(2, _run_readme)
 
 
 def test_copy_engines():

@@ -1,6 +1,6 @@
-// libverbena.so for C++: objects that own what verbena.h makes, errors as exceptions. Rules, units and which
-// calls are collective are verbena.h's. Objects are movable and not thread safe; a context outlives its
-// windows and teams. Destruction is collective where freeing is; a failure in it is only logged.
+// libverbena.so for C++: objects that own the handles of verbena.h, with errors as exceptions. verbena.h has
+// the rules and units, and says which calls are collective. Objects are movable and not thread-safe. A
+// context outlives its windows and teams. Destructors are collective where the free call is; they log errors.
 #ifndef VERBENA_VERBENA_HPP
 #define VERBENA_VERBENA_HPP
 
@@ -42,7 +42,7 @@ class SymmetricWindow {
     return static_cast<T*>(verbena_window_address(handle_.get()));
   }
   size_t length_bytes() const { return verbena_window_length(handle_.get()); }
-  // Null: out of reach.
+  // Returns null if loads and stores do not reach the rank.
   template <typename T = std::byte>
   T* peer_address(uint32_t rank) const {
     return static_cast<T*>(verbena_window_peer_address(handle_.get(), rank));
@@ -60,7 +60,7 @@ class SymmetricTeam {
  public:
   explicit SymmetricTeam(verbena_team* handle, bool is_owned = true) : handle_(handle, Free{is_owned}) {}
 
-  // False for a rank that is in no team of the split.
+  // False on a rank that is in no team of the split.
   explicit operator bool() const { return handle_ != nullptr; }
   uint32_t rank() const { return verbena_team_rank(handle_.get()); }
   uint32_t size() const { return verbena_team_size(handle_.get()); }
@@ -90,7 +90,7 @@ class SymmetricTeam {
     return table;
   }
 
-  // In the order of a stream, as verbena.h says of verbena_*_on_stream().
+  // Calls in the order of a stream: verbena_*_on_stream() of verbena.h.
   void barrier_on(void* stream, uint32_t barrier = 0) const {
     check(verbena_barrier_on_stream(handle_.get(), barrier, stream));
   }
@@ -123,11 +123,11 @@ class SymmetricWorkspace {
  public:
   explicit SymmetricWorkspace(verbena_workspace* handle) : handle_(handle) {}
 
-  // False for a rank that is no member of its team: for the collective calls alone.
+  // False on a rank that is not a member of the team: such a workspace serves only the collective calls.
   explicit operator bool() const { return verbena_workspace_host_context(handle_.get()) != nullptr; }
   // Collective.
   void reset() { check(verbena_workspace_reset(handle_.get())); }
-  // Throws which wait of it has ended by time, if one has.
+  // Throws if a wait of the workspace timed out, and names it.
   void check_error() {
     char text[512] = "";
     const verbena_result result = verbena_workspace_get_error(handle_.get(), text, sizeof(text));
@@ -175,7 +175,7 @@ class SymmetricPool {
 
 class SymmetricContext {
  public:
-  // Takes one that was made otherwise (backends.h).
+  // Takes ownership of a context that another call created (backends.h).
   explicit SymmetricContext(verbena_context* handle) : handle_(handle) {}
   SymmetricContext(const verbena_unique_id& id, uint32_t rank, uint32_t count_ranks) {
     verbena_context* handle = nullptr;
@@ -206,7 +206,7 @@ class SymmetricContext {
   void barrier() { check(verbena_context_barrier(handle_.get())); }
   void quiet() { check(verbena_context_quiet(handle_.get())); }
   void abort() { verbena_context_abort(handle_.get()); }
-  // Throws why this rank's kernels cannot go on, if so.
+  // Throws if kernels of this rank can no longer wait for peers, with the reason.
   void check_error() {
     char text[512] = "";
     const verbena_result result = verbena_context_get_error(handle_.get(), text, sizeof(text));
@@ -242,9 +242,9 @@ class SymmetricContext {
     check(verbena_team_create(handle_.get(), ranks.data(), ranks.size(), &team));
     return SymmetricTeam(team);
   }
-  // Members give the team, others none.
+  // Members pass the team, other ranks nothing.
   void reset(const SymmetricTeam& team) { check(verbena_team_reset(handle_.get(), team.handle())); }
-  // Members give the team, others none.
+  // Members pass the team, other ranks nothing.
   SymmetricWorkspace create_workspace(const SymmetricTeam& team, size_t slots_bytes, uint32_t blocks) {
     verbena_workspace* workspace = nullptr;
     check(verbena_workspace_create(handle_.get(), team.handle(), slots_bytes, blocks, &workspace));

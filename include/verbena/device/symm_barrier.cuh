@@ -1,11 +1,11 @@
-// Barriers between one group of threads on each rank of a team, or of those in reach of each other. What any
-// thread of any of them did before is there for all of them after, at system scope; a whole team's barrier
-// also completes what was put or signaled before by NICs, at whatever peer. A barrier has a number; two
-// groups of a rank that are in a barrier of one kind at the same time use different ones, such as their
-// block's. Rounds only grow, in the GPU's memory: a graph may be replayed.
+// Barriers between one group of threads on each rank of a team, or on each rank that loads and stores reach.
+// Everything that any of their threads did before is visible to all of them after it, at system scope. A
+// barrier of the whole team also completes earlier puts and signals by NICs, to every peer. A barrier has a
+// number; two groups of a rank that may wait in barriers of one kind at the same time use different numbers,
+// such as those of their blocks. Rounds only grow, in GPU memory: a graph may be replayed.
 //
-// Every wait ends by the context's limits. When one did not return kDone the ranks are out of step, and the
-// hosts reset the team (verbena_team_reset).
+// Every wait ends by the context's limits. If a barrier did not return kDone, the ranks are out of step and
+// the hosts must reset the team (verbena_team_reset).
 #ifndef VERBENA_DEVICE_SYMM_BARRIER_CUH
 #define VERBENA_DEVICE_SYMM_BARRIER_CUH
 
@@ -22,7 +22,7 @@ VERBENA_DEVICE uint64_t find_next_round(const SymmContext& context, uint32_t row
   return load_relaxed<Scope::kGpu>(context.rounds + row) + 1;
 }
 
-// Tells the ranks in reach; the round begun.
+// Notifies the ranks in reach; returns the round that has begun.
 template <typename Group>
 VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const Group& group) {
   group.sync();
@@ -36,8 +36,9 @@ VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const G
   return round;
 }
 
-// Where an arrival is only behind what went to the same peer, those in reach of each other meet once more: a
-// round of the words is then every other one, and the network's own count is of barriers.
+// If an arrival only follows what went to the same peer, ranks in reach of each other wait for each other
+// twice:
+// then the words count two rounds for each barrier, and the network's own count one.
 template <typename Context>
 VERBENA_DEVICE bool meets_twice(const Context& context) {
   return context.has_remote != 0 &&
@@ -48,7 +49,7 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
   return meets_twice(context) ? (round + 1) / 2 : round;
 }
 
-// Tells the others, behind all that this rank has asked for if it completes that.
+// Notifies the other ranks; after all earlier operations of this rank if the barrier completes them.
 template <bool kCompletes, typename Context, typename Group>
 VERBENA_DEVICE SymmStatus arrive_far(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
@@ -83,7 +84,7 @@ VERBENA_DEVICE SymmStatus arrive_whole(const Context& context, uint32_t barrier,
   return SymmStatus::kDone;
 }
 
-// `wait_far(peer, limits)` for a peer out of reach.
+// Calls `wait_far(peer, limits)` for a peer beyond loads and stores.
 template <typename Context, typename Group, typename WaitFar>
 VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t round, const Group& group,
                                 const WaitFar& wait_far) {
@@ -128,7 +129,7 @@ VERBENA_DEVICE SymmStatus await_whole(const Context& context, uint32_t barrier, 
 
 }  // namespace detail
 
-// First half, by all threads of the group. Peers out of reach are left out: symm_barrier is for all.
+// First half, called by all threads of the group, of a barrier of the ranks that loads and stores reach.
 template <typename Group>
 VERBENA_DEVICE SymmStatus symm_lsa_barrier_arrive(const SymmContext& context, uint32_t barrier,
                                                   const Group& group) {
@@ -145,7 +146,7 @@ template <typename Group>
   return detail::await_reach(context, barrier, detail::find_next_round(context, barrier), group);
 }
 
-// Of the ranks in reach.
+// Waits for the ranks that loads and stores reach.
 template <typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier(const SymmContext& context, uint32_t barrier,
                                                          const Group& group = {}) {
@@ -153,7 +154,7 @@ template <typename Group = BlockGroup>
   return detail::await_reach(context, barrier, detail::arrive(context, barrier, group), group);
 }
 
-// The halves of symm_barrier. The first waits for what NICs were asked for before.
+// The halves of symm_barrier. The first waits for earlier operations by NICs.
 template <typename Context, typename Group>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier_arrive(const Context& context, uint32_t barrier,
                                                             const Group& group) {
@@ -169,7 +170,7 @@ template <typename Context, typename Group>
   return detail::await_whole(context, barrier, round, group);
 }
 
-// Of the whole team.
+// Waits for the whole team.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier(const Context& context, uint32_t barrier,
                                                      const Group& group = {}) {
@@ -178,8 +179,8 @@ template <typename Context, typename Group = BlockGroup>
   return status == SymmStatus::kDone ? detail::await_whole(context, barrier, round, group) : status;
 }
 
-// The same without a wait for what NICs were asked for: loads and stores of the ranks in reach are there
-// after it; what NICs put is not.
+// The same without waiting for operations by NICs: loads and stores of the ranks in reach are visible after
+// it, puts by NICs are not.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_sync(const Context& context, uint32_t barrier,
                                                   const Group& group = {}) {

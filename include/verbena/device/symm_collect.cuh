@@ -1,5 +1,5 @@
-// One member's data at all members of a team, and every member's at all: with puts and a barrier, for blocks
-// and grids that do it on the way. Fast ones over a workspace: collectives/.
+// Broadcast and all-gather by puts and a barrier, for blocks and grids of kernels that do other work too.
+// collectives/ has faster ones over a workspace.
 #ifndef VERBENA_DEVICE_SYMM_COLLECT_CUH
 #define VERBENA_DEVICE_SYMM_COLLECT_CUH
 
@@ -10,8 +10,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// What the group's threads have written, to every member, this one too, beginning behind it: at any time each
-// rank puts to another one.
+// Puts what the group's threads have written to every member, this one included, beginning with the next
+// rank, so that ranks put to different peers at any time.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, const void* source,
                                      uint64_t length_bytes, const Group& group) {
@@ -19,7 +19,7 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
   group.sync();
   for (int32_t i = 1; i <= size; ++i) {
     const int32_t peer = (context.team_rank + i) % size;
-    // A member's own place may be the source.
+    // The destination of this member may be the source.
     if (peer == context.team_rank && destination == source) continue;
     const SymmStatus status = symm_put_async(context, destination, source, length_bytes, peer, group);
     if (status != SymmStatus::kDone) return status;
@@ -29,9 +29,9 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
 
 }  // namespace detail
 
-// What `source` holds at `root` is at `destination` of every member when it returns; `source` may be
-// `destination`. All members call, with their own addresses, a group each; `destination` is symmetric, and
-// `source` where a put of it has to be. Nobody else uses the barrier, and nobody the destinations, meanwhile.
+// Copies the root's `source` to the `destination` of every member, and waits. `source` may be `destination`.
+// One group of each member calls, with its own addresses; `destination` is symmetric, and so is `source` if a
+// put needs it. No other group may use the barrier or the destinations at the same time.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_broadcast(const Context& context, void* destination,
                                                        const void* source, uint64_t length_bytes,
@@ -45,7 +45,7 @@ template <typename Context, typename Group = BlockGroup>
   return symm_barrier(context, barrier, group);
 }
 
-// The same of every member: member r's `length_bytes` are at `destination` + r * `length_bytes`.
+// Gathers every member's `length_bytes`: those of member r are written to `destination` + r * `length_bytes`.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fcollect(const Context& context, void* destination,
                                                       const void* source, uint64_t length_bytes,

@@ -1,15 +1,15 @@
-// Data in peers' memory: put, get, atomics, and what orders them. A group of threads moves a range together;
-// all of it call. Addresses at a peer are given as this rank's own (symm_abi.h), in a window or in memory
-// that is registered. The other side of a copy is any memory of this GPU where the peer is in reach of loads
-// and stores; otherwise a NIC copies, and it lies in a window or registered memory too. Lengths are in bytes.
-// Ranges do not overlap. Each thread may read any part of the source: the caller syncs the group where its
-// threads have written it.
+// Moves data to and from peers' memory: put, get, atomics, and what orders them. All threads of a group call,
+// and move a range together. Addresses at a peer are given as this rank's own (symm_abi.h), in a window or in
+// registered memory. The other side of a copy is any memory of this GPU if loads and stores reach the peer;
+// otherwise a NIC copies, and it must be in a window or registered memory too. Lengths are bytes. Ranges must
+// not overlap. Each thread may read any part of the source: sync the group first if its threads have written
+// it.
 //
-// A put is under way when the call returns: what shows it to the peer is a signal or a barrier after it. If
-// the peer is in reach, all threads of the group may reuse the source at once; otherwise behind symm_flush().
-// A put of 4 or 8 bytes to a multiple of as many is one relaxed store at system scope: the peer may poll such
-// a word and sees all of it or none. Of a longer one a peer that does not wait for its signal may see any
-// part.
+// A put is under way when the call returns; the peer may read the data after a signal or a barrier that
+// follows the put. All threads of the group may reuse the source at once if loads and stores reach the peer;
+// otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope: a peer
+// may poll such a word, and sees all of it or none. A peer that does not wait for a signal may see any part
+// of a longer put.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH
 #define VERBENA_DEVICE_SYMM_PUT_CUH
 
@@ -55,7 +55,7 @@ VERBENA_DEVICE bool put_word(void* destination, const void* source, uint64_t len
   return true;
 }
 
-// To a member in reach. The source is in use until the group's next sync().
+// Puts to a member that loads and stores reach. The source is in use until the group's next sync().
 template <typename Group>
 VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* source,
                                   uint64_t length_bytes) {
@@ -67,7 +67,8 @@ VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* s
                     put_word<uint32_t>(there, source, length_bytes));
 }
 
-// From a member out of reach, whose network has gets: `ask(network, destination)` by one thread of the group.
+// Gets from a member beyond loads and stores, over a network with gets: one thread of the group calls
+// `ask(network, destination)`.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* destination, uint64_t length_bytes,
                                              int32_t peer, const Group& group, const Ask& ask) {
@@ -83,8 +84,8 @@ VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* desti
   }
 }
 
-// To a member out of reach: `ask(network, source)` by one thread of the group, unless there is nothing to
-// put.
+// Puts to a member beyond loads and stores: one thread of the group calls `ask(network, source)`, unless the
+// length is 0.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void* source,
                                              uint64_t length_bytes, int32_t peer, const Group& group,
@@ -95,7 +96,8 @@ VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void*
   return post_once(context, peer, group, [=] { return ask(SymmNetwork<Context>{}, source); });
 }
 
-// Bytes from the first row's first to the last one's last; UINT64_MAX: more than any heap has.
+// Returns the bytes from the first of the first row to the last of the last row; UINT64_MAX: more than a
+// heap.
 VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
   if (rows == 0 || row_bytes == 0) return 0;
   constexpr uint64_t kMost = uint64_t{1} << 60;
@@ -103,7 +105,7 @@ VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t
   return row_bytes > kMost ? UINT64_MAX : (rows - 1) * stride_bytes + row_bytes;
 }
 
-// Rows in units of T: thread after thread takes the next unit of the row, and the next row behind it.
+// Copies rows in units of T: each thread takes the next unit, row by row.
 template <typename T, typename Group>
 VERBENA_DEVICE void copy_units(const Group& group, char* destination, uint64_t destination_stride,
                                const char* source, uint64_t source_stride, uint64_t row_bytes,
@@ -137,7 +139,7 @@ VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_
   copy_units<uint8_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
 }
 
-// By one thread, to or from a member out of reach.
+// Called by one thread, for a member beyond loads and stores.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_rows_far(const Context& context, int32_t peer, void* destination,
                                            const void* source, const SymmRows& rows, SymmQueue queue) {
@@ -189,7 +191,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
   return SymmStatus::kDone;
 }
 
-// A put and a signal behind it: whoever has waited for the signal sees the data.
+// Puts data, then signals the peer: after waiting for the signal the peer sees the data.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* destination, const void* source,
                                                 uint64_t length_bytes, int32_t peer, uint32_t signal,
@@ -217,7 +219,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                 });
 }
 
-// The data is there for all of the group when it returns.
+// Gets data from a peer and waits: all threads of the group see it when the call returns.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, const void* source,
                                    uint64_t length_bytes, int32_t peer, const Group& group = {},
@@ -236,9 +238,8 @@ VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, co
   return SymmStatus::kDone;
 }
 
-// The same without a wait where a NIC brings the data: it is there behind symm_request_wait() or
-// symm_quiet().
-// `*asked` is each thread's own, the same for all; another group may wait for it too.
+// The same without waiting where a NIC brings the data: it arrives before symm_request_wait() or symm_quiet()
+// returns. `*asked` is private to each thread and equal in all; another group may wait for it too.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destination, const void* source,
                                          uint64_t length_bytes, int32_t peer, SymmRequest* asked,
@@ -265,7 +266,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
   return status;
 }
 
-// What a symm_get_async() asked for is there for all of the group when it returns.
+// Waits for a symm_get_async(): all threads of the group see the data when the call returns.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_request_wait(const Context& context, const SymmRequest& asked,
                                                           const Group& group = {}) {
@@ -276,7 +277,8 @@ template <typename Context, typename Group = ThreadGroup>
   }
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
-// Whether it is, for the thread that asks. A network that tells of nothing by itself says no until a wait.
+// Returns whether the data of a symm_get_async() has arrived, for the calling thread. A network that does not
+// report single operations returns false until a wait.
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {
@@ -286,8 +288,8 @@ VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest&
   }
 }
 
-// `rows` rows of `row_bytes` each, from one to the next so many bytes on either side: a part of a matrix, a
-// halo's column. For the network it is one request. Rows at the destination do not overlap.
+// Puts `rows` rows of `row_bytes` each, with a stride in bytes on either side: a part of a matrix, a column
+// of a halo. The network gets one request. Rows at the destination must not overlap.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destination,
                                         uint64_t destination_stride, const void* source,
@@ -311,7 +313,7 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
   return SymmStatus::kDone;
 }
 
-// Back; the rows are there for all of the group when it returns.
+// Gets rows and waits: all threads of the group see them when the call returns.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destination,
                                         uint64_t destination_stride, const void* source,
@@ -335,8 +337,8 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
   return SymmStatus::kDone;
 }
 
-// One thread; of a word of 4 or 8 bytes in the heap of a peer in reach (symm_team_lsa). `before`, if not
-// null, is given the value that it had.
+// Updates a word of 4 or 8 bytes in the heap of a peer that loads and stores reach (symm_team_lsa), by one
+// thread. `before`, if not null, receives the value before.
 template <Operation operation, Order order = Order::kRelaxed, typename T>
 VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address, detail::Same<T> value,
                                           int32_t peer, T* before = nullptr) {
@@ -348,14 +350,14 @@ VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address
   return SymmStatus::kDone;
 }
 
-// Orders this thread's accesses before it with those after, at the scope; no barrier.
+// Orders this thread's earlier accesses before its later ones, at the scope. Not a barrier.
 template <Scope scope>
 VERBENA_DEVICE void symm_fence() {
   fence<Order::kAcquireRelease, scope>();
 }
 
-// All that was put, got or signaled before, by whomever of this rank the group's threads know of (their block
-// before a barrier of it, a kernel before theirs), is complete at every peer. Not collective.
+// Waits until all earlier puts, gets and signals of this rank that happen before the call (of the same block
+// before a barrier, of earlier kernels) are complete at every peer. Not collective.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);
@@ -366,7 +368,7 @@ template <typename Context, typename Group = ThreadGroup>
   return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, kSymmNobody, begun_ns});
 }
 
-// The same of one peer: no other one is waited for.
+// The same for one peer; the call does not wait for other peers.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, int32_t peer,
                                                    const Group& group = {}) {
@@ -381,7 +383,7 @@ template <typename Context, typename Group = ThreadGroup>
                           {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer), begun_ns});
 }
 
-// The sources of all puts before, as symm_quiet counts them, may be reused.
+// Waits until the sources of all earlier puts, those that symm_quiet waits for, may be reused.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_flush(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);

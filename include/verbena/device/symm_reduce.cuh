@@ -1,10 +1,10 @@
-// Sums over all ranks of a team in reach of each other, by loads and stores. A group of whole warps on each
-// rank takes part, for a range of its own with a barrier of its own: a grid cuts the range by blocks. Every
-// rank adds in the order of ranks, so that all get the same bits; numbers of one and two bytes in float,
-// rounded once (packed.cuh).
+// Sums across the ranks of a team that loads and stores reach. A group of whole warps on each rank takes
+// part, with its own range and barrier: a grid splits the range by blocks. Every rank adds in the order of
+// ranks, so all get the same bits. Elements of one and two bytes are added in float and rounded once
+// (packed.cuh).
 //
-// One shot: each rank reads all inputs; for few bytes. Two shots: rank r sums the r-th part and writes it to
-// all; in place, and each link carries every byte once.
+// One-shot: each rank reads all inputs; for small tensors. Two-shot: rank r sums the r-th part and writes the
+// sum to all ranks; in place, and each link carries every byte once.
 #ifndef VERBENA_DEVICE_SYMM_REDUCE_CUH
 #define VERBENA_DEVICE_SYMM_REDUCE_CUH
 
@@ -16,7 +16,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Whether a call is for the team, its size among others if the kernel has it; `*data` becomes symmetric.
+// Checks a call's team, and its size if the kernel was compiled for one; sets `*data` to the symmetric
+// address.
 template <typename T>
 VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks, T** data,
                                           uint64_t length_bytes) {
@@ -27,9 +28,9 @@ VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks,
 
 }  // namespace detail
 
-// `output`, memory of this GPU that is not the input, becomes the sum of all ranks' `input`, `count` elements
-// at the same symmetric address. When it returns, the input may be changed. kRanks is the team's size, if it
-// is known when the kernel is compiled, or 0.
+// Writes the sum of all ranks' `input`, `count` elements at the same symmetric address, to `output`: other
+// memory of this GPU. The input may be changed when the call returns. kRanks is the team's size if it is
+// known when the kernel is compiled, or 0.
 template <int kRanks = 0, typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_one_shot(const SymmContext& context, uint32_t barrier,
                                                                  T* output, const T* input, uint64_t count,
@@ -43,7 +44,7 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
   return symm_lsa_barrier(context, barrier, group);
 }
 
-// In place, `count` elements at the same symmetric address of every rank.
+// Sums in place `count` elements at the same symmetric address of every rank.
 template <int kRanks = 0, typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_two_shot(const SymmContext& context, uint32_t barrier,
                                                                  T* data, uint64_t count,
@@ -66,9 +67,10 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
   return symm_lsa_barrier(context, barrier, group);
 }
 
-// In place, by NVLink's switches (multimem.cuh): rank r has the r-th part summed and stored at all. float,
-// Half and Bfloat16, `count` of them at a multiple of 16 bytes, whole vectors of 16 bytes; the order of the
-// sum is the switches'. kUnreachable where the team has no multicast address: see symm_lsa_multicast_ptr().
+// Sums in place by NVLink's switches (multimem.cuh): rank r lets them sum the r-th part and store it at all
+// ranks. `count` elements of float, Half or Bfloat16, aligned to 16 bytes, in whole vectors of 16 bytes. The
+// switches choose the order of the sum. kUnreachable if the team has no multicast address: see
+// symm_lsa_multicast_ptr().
 template <typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_multicast(const SymmContext& context,
                                                                   uint32_t barrier, T* data, uint64_t count,

@@ -1,10 +1,10 @@
-// Signals: 64-bit words of a team that any rank may set or add to at any other, and wait for at itself.
-// Setting is defined while nobody else sets or adds to the same signal. A group (group.cuh) signals or waits
-// once, all its threads calling.
+// Signals: 64-bit words of a team that any rank sets or adds to on any other rank, and waits for on its own.
+// Setting is defined while no other rank sets or adds to the same signal. All threads of a group (group.cuh)
+// call, and the group signals or waits once.
 //
-// Who has waited for a signal sees what the group did before it: all loads and stores, and what the block, or
-// the queue that is named, put to or signaled at the same peer. What went to another peer by a NIC is there
-// behind a symm_quiet. Signals in windows of one's own: symm_word.cuh.
+// A rank that has waited for a signal sees what the group did before it: all loads and stores, and all puts
+// and signals of the block, or of the named queue, to the same peer. To include what went to another peer by
+// a NIC, call symm_quiet first. For signals in windows of your own see symm_word.cuh.
 #ifndef VERBENA_DEVICE_SYMM_SIGNAL_CUH
 #define VERBENA_DEVICE_SYMM_SIGNAL_CUH
 
@@ -42,13 +42,13 @@ VERBENA_DEVICE bool holds(T value, SymmCompare compare, T wanted) {
   }
 }
 
-// By one thread; releases at system scope. The peer is in reach; not kIncrement.
+// Called by one thread; releases at system scope. Loads and stores reach the peer; not kIncrement.
 template <typename Context>
 VERBENA_DEVICE void write_signal(const Context& context, int64_t delta_bytes, uint32_t signal, uint64_t value,
                                  SymmSignalOperation operation) {
   uint64_t* const word = shift(context.signals + signal, delta_bytes);
   if (operation == SymmSignalOperation::kAdd) return reduce_add<Order::kRelease, Scope::kSystem>(word, value);
-  // The sum becomes `value`: what the network has added before stays.
+  // Makes the sum `value`: what the network has added before stays.
   if (context.has_remote != 0) value -= SymmNetwork<Context>::read_signal(context, signal, delta_bytes);
   store_release<Scope::kSystem>(word, value);
 }
@@ -64,8 +64,8 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
   value = 1;
 }
 
-// `ask()` once for the group, of a member out of reach. What it needs it holds by value, but for the context:
-// by reference it would lie in memory for those in reach too.
+// Calls `ask()` once for the group, for a member beyond loads and stores. It captures by value all but the
+// context: captures by reference would go to memory for other members too.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, const Group& group,
                                         const Ask& ask) {
@@ -76,7 +76,7 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
   return conclude(context, group, mine, {SymmWait::kRequest, 0, static_cast<uint32_t>(peer)});
 }
 
-// By one thread, at a member out of reach.
+// Called by one thread, for a member beyond loads and stores.
 template <typename Context>
 VERBENA_DEVICE WaitResult signal_far(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
                                      SymmSignalOperation operation, SymmQueue queue) {
@@ -86,9 +86,9 @@ VERBENA_DEVICE WaitResult signal_far(const Context& context, int32_t peer, uint3
 
 }  // namespace detail
 
-// Sets the peer's signal to `value`, adds it, or adds 1 (`value` is not used then). A peer out of reach is
-// asked for: only the place in the queue is waited for. Setting takes a round trip there, which holds what
-// the queue is asked for that peer behind it; symm_put_value() to a word of one's own takes none.
+// Sets the peer's signal to `value`, adds `value`, or adds 1 (`value` is ignored then). For a peer beyond
+// loads and stores the call waits only for a free queue entry. Setting takes a round trip there, which delays
+// later operations of the queue to that peer; symm_put_value() to a word of your own does not.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, int32_t peer, uint64_t value,
                                       SymmSignalOperation operation, const Group& group = {},
@@ -109,9 +109,9 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   return SymmStatus::kDone;
 }
 
-// The same behind what all blocks have put to or signaled at the peer, as far as the group's threads know of
-// it (behind a barrier of the grid, of the kernel before): one signal for many blocks' puts. Nobody here
-// waits for them, unless the backend has nothing else (NVSHMEM).
+// The same after the puts and signals of all blocks to the peer that happen before the call (before a barrier
+// of the grid, or in an earlier kernel): one signal for the puts of many blocks. The caller does not wait for
+// them, unless the backend needs it (NVSHMEM).
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
@@ -128,15 +128,15 @@ VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_
   });
 }
 
-// Of this rank; acquires at system scope.
+// Returns a signal of this rank; acquires at system scope.
 template <typename Context>
 VERBENA_DEVICE uint64_t symm_signal_read(const Context& context, uint32_t signal) {
   return signal < kSymmSignals ? detail::read_signal(context, signal) : 0;
 }
 
-// Until this rank's signal, as T (int64_t, or int32_t: its lower half), compares so with `wanted`; acquires
-// at system scope for all of the group. `seen`, if not null in any thread, is not null in all of them, and
-// each one's is given the value that ended the wait, of any end.
+// Waits until this rank's signal, as T (int64_t, or int32_t: its lower half), compares with `wanted`;
+// acquires at system scope for all threads of the group. `seen` is null in all threads or in none; each
+// receives the value that ended the wait, also after an error.
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until(const Context& context, uint32_t signal,
                                                                SymmCompare compare, T wanted,
@@ -160,7 +160,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// This rank's signal becomes 0, whatever it was. Nobody else signals it meanwhile.
+// Sets this rank's signal to 0. No rank may signal it at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_reset(const Context& context, uint32_t signal,
                                             const Group& group = {}) {

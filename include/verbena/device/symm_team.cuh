@@ -1,4 +1,5 @@
-// Who is in a team, and where a place of ours is at a peer. Any thread, any number of them; no call waits.
+// Ranks of a team, and a peer's address of symmetric memory. Any thread may call, alone or with others; no
+// call waits.
 #ifndef VERBENA_DEVICE_SYMM_TEAM_CUH
 #define VERBENA_DEVICE_SYMM_TEAM_CUH
 
@@ -7,15 +8,15 @@
 
 namespace verbena::device {
 
-// By which put queue a call asks for RDMA: its number, modulo theirs. By default the block's own
-// (SymmContext::first_queue). What goes by one queue to one peer takes effect there in order. A network that
-// has one way for all does not look at it.
+// The put queue through which a call requests RDMA: a number, modulo their count. The default is the block's
+// queue (SymmContext::first_queue). Operations through one queue to one peer take effect there in order. A
+// network without queues ignores it.
 struct SymmQueue {
   static constexpr uint32_t kOfBlock = ~uint32_t{0};
   uint32_t number = kOfBlock;
 };
 
-// What was asked for and not waited for: see symm_get_async.
+// An operation that was started and not waited for: see symm_get_async.
 struct SymmRequest {
   uint64_t behind = 0;  // the position behind it in its queue; 0: it is complete
   uint32_t queue = 0;
@@ -27,11 +28,11 @@ VERBENA_DEVICE bool is_member(const SymmContext& context, int32_t peer) {
   return static_cast<uint32_t>(peer) < static_cast<uint32_t>(context.team_size);
 }
 
-// Of a member.
+// Returns the rank in the world of a member.
 VERBENA_DEVICE int64_t get_delta(const SymmContext& context, int32_t peer) {
   return context.team_size <= kSymmInlineDeltas ? context.inline_deltas[peer] : context.more_deltas[peer];
 }
-// kSymmOutOfReach also of a rank that there is not.
+// Returns the bytes from an address of this rank to the peer's; kSymmOutOfReach also for an invalid rank.
 VERBENA_DEVICE int64_t find_delta(const SymmContext& context, int32_t peer) {
   return is_member(context, peer) ? get_delta(context, peer) : kSymmOutOfReach;
 }
@@ -41,7 +42,7 @@ VERBENA_DEVICE bool is_in_heap(const SymmContext& context, const void* address, 
   return begin >= context.heap_begin && begin <= context.heap_end && length_bytes <= context.heap_end - begin;
 }
 
-// Of what is not in the heap: the symmetric address, if the memory is registered; otherwise 0.
+// Returns the symmetric address of registered memory outside the heap; 0 if it is not registered.
 template <typename Context>
 VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, uint64_t length_bytes) {
   const SymmAliases* const aliases = context.aliases;
@@ -54,7 +55,7 @@ VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, u
   }
   return 0;
 }
-// Whether `length_bytes` from there on are in a window; the address becomes the symmetric one.
+// Returns whether `length_bytes` from the address on are in a window; sets the address to the symmetric one.
 template <typename T>
 VERBENA_DEVICE bool find_symmetric(const SymmContext& context, T** address, uint64_t length_bytes) {
   if (is_in_heap(context, *address, length_bytes)) return true;
@@ -73,7 +74,7 @@ VERBENA_DEVICE WaitLimits limit_wait(const SymmContext& context) {
   return limits;
 }
 
-// Who was told of an abort reads again by whom: the word keeps its first value.
+// Reads the reason of an abort again: the word keeps its first value.
 VERBENA_DEVICE SymmStatus as_status(const SymmContext& context, WaitResult result) {
   if (result == WaitResult::kReached) return SymmStatus::kDone;
   if (result == WaitResult::kTimedOut) return SymmStatus::kTimedOut;
@@ -98,13 +99,14 @@ VERBENA_DEVICE int32_t symm_team_rank(const SymmContext& context) {
 VERBENA_DEVICE int32_t symm_team_lsa_size(const SymmContext& context) {
   return context.lsa_size;
 }
-// Whether loads and stores reach the peer's heap.
+// Returns whether loads and stores reach the peer's heap.
 VERBENA_DEVICE bool symm_team_lsa(const SymmContext& context, int32_t peer) {
   return detail::find_delta(context, peer) != kSymmOutOfReach;
 }
 
-// The peer's place for an address of our heap, or of memory that is registered; null: out of reach, or no
-// such address. Valid for loads, stores and atomics as long as its window.
+// Returns the peer's address for an address of this rank's heap or registered memory; null if loads and
+// stores do not reach the peer, or the address is neither. Valid for loads, stores and atomics as long as the
+// window.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t peer) {
   const int64_t delta_bytes = detail::find_delta(context, peer);
@@ -112,15 +114,15 @@ VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t pee
   return detail::shift(local, delta_bytes);
 }
 
-// For multimem instructions on the place at all ranks in reach; null where there is no multicast.
+// Returns the address for multimem instructions on the memory of all ranks in reach; null without multicast.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
   if (context.multicast_delta == 0 || !detail::find_symmetric(context, &local, 1)) return nullptr;
   return detail::shift(local, static_cast<int64_t>(context.multicast_delta));
 }
 
-// The peer's signals, kSymmSignals words, for loads and stores of one's own: what symm_signal writes where
-// the peer is in reach. Null: it is not.
+// Returns the peer's signals, kSymmSignals words, for the kernel's own loads and stores: the words that
+// symm_signal writes if loads and stores reach the peer. Null if they do not.
 VERBENA_DEVICE uint64_t* symm_lsa_signal_ptr(const SymmContext& context, int32_t peer) {
   return symm_lsa_ptr(context, context.signals, peer);
 }

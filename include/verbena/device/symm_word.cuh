@@ -1,16 +1,16 @@
-// Words of 64 bits in windows of one's own, as signals of one's own making: any rank writes, adds to or
-// exchanges them at any other, and waits for its own. A word lies at a multiple of 8 of the heap and is named
-// by this rank's address of it. A group (group.cuh) acts once, all its threads calling.
+// Signals of your own: 64-bit words in windows. Any rank writes, adds to or exchanges them on any rank, and
+// waits for its own. A word is aligned to 8 bytes and named by this rank's address of it. All threads of a
+// group (group.cuh) call, and the group acts once.
 //
-// Who sees what a word became sees what the group did before: all loads and stores, and what the block, or
-// the queue that is named, put to or signaled at the same peer. With the value before, an update also
-// acquires what those before it released.
+// A rank that sees the new value of a word sees what the group did before: all loads and stores, and all puts
+// and signals of the block, or of the named queue, to the same peer. An update that returns the value before
+// also acquires what earlier updates released.
 //
-// Updates of one word by members of one team exclude each other. In a team with members out of reach NICs
-// carry out all of them, also those of ranks in reach and of this rank itself, since GPUs' atomics and NICs'
-// do not see each other; such an update is complete behind symm_quiet(context, peer). No network of NCCL's
-// updates words: kUnreachable where one would have to. Writing excludes nobody: while one rank writes, none
-// updates.
+// Updates of one word by members of one team are atomic among each other. In a team with members beyond loads
+// and stores NICs execute all of them, also those of ranks in reach and of this rank itself, since the
+// atomics of GPUs and NICs do not see each other; such an update is complete after symm_quiet(context, peer).
+// NCCL's networks do not update words: kUnreachable where one would have to. Writing is not atomic with
+// updates: while one rank writes, no rank may update.
 #ifndef VERBENA_DEVICE_SYMM_WORD_CUH
 #define VERBENA_DEVICE_SYMM_WORD_CUH
 
@@ -20,14 +20,14 @@ namespace verbena::device {
 
 namespace detail {
 
-// `*word` becomes the symmetric address; false: it has none.
+// Sets `*word` to the symmetric address; returns false if it has none.
 template <typename Word>
 VERBENA_DEVICE bool find_words(const SymmContext& context, Word** word, int32_t peer, uint64_t count = 1) {
   return is_member(context, peer) && reinterpret_cast<uint64_t>(*word) % sizeof(uint64_t) == 0 &&
          find_symmetric(context, word, count * sizeof(uint64_t));
 }
 
-// By the group's one thread through the network, whoever the peer is.
+// Called by one thread of the group: updates through the network, for any peer.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE SymmStatus update_by_network(const Context& context, int32_t peer, const Group& group,
                                             const Ask& ask) {
@@ -39,14 +39,14 @@ VERBENA_DEVICE SymmStatus update_by_network(const Context& context, int32_t peer
   }
 }
 
-// The one of its threads that has updated tells the others what was there.
+// The thread that has updated shares the value before with the others.
 template <typename Group>
 VERBENA_DEVICE void share_before(const Group& group, bool is_elected, uint64_t found, uint64_t* before) {
   found = group.share(found, is_elected);
   if (before != nullptr) *before = found;
 }
 
-// Until `find()` of a thread gives a number below kNone, for all of the group: the same one for all threads.
+// Waits until `find()` of a thread returns a number below kNone; returns the same number to all threads.
 inline constexpr uint64_t kNoWord = ~uint64_t{0};
 template <typename Group, typename Find>
 VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& group, const Find& find,
@@ -63,7 +63,7 @@ VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& g
   }
 }
 
-// `read(i)` of `count` words: all of them compare so.
+// Returns whether `read(i)` of all `count` words compares with the value.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, Awaited awaited, const Group& group, const Read& read) {
@@ -74,7 +74,7 @@ VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, Symm
     mine = wait_for(limits, [&] { return holds(static_cast<int64_t>(read(i)), compare, wanted); });
   return conclude(context, group, mine, awaited);
 }
-// One of them does, of those that `skipped` does not name.
+// Returns whether one of them does, of those that `skipped` does not name.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, const uint32_t* skipped, uint32_t* which, Awaited awaited,
@@ -99,7 +99,7 @@ VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, Symm
 
 }  // namespace detail
 
-// The peer's word becomes the value. While nobody else writes or updates it; a plain store, or a NIC's write.
+// Writes the peer's word, by a plain store or a NIC. No other rank may write or update it at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                          const Group& group = {}, SymmQueue queue = {}) {
@@ -116,7 +116,7 @@ VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word,
   return SymmStatus::kDone;
 }
 
-// Adds to it, modulo 2^64.
+// Adds to the peer's word, modulo 2^64.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                    const Group& group = {}, SymmQueue queue = {}) {
@@ -133,8 +133,7 @@ VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint6
   return SymmStatus::kDone;
 }
 
-// The same, with what it was before for each thread whose `before` is not null. Waits for the network's
-// answer.
+// The same; each thread whose `before` is not null receives the value before. Waits for the network's answer.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fetch_add(const Context& context, uint64_t* word, uint64_t value,
                                                        int32_t peer, uint64_t* before,
@@ -160,8 +159,8 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// It becomes `desired` where it is `expected`: what it was before says whether it has. kUnreachable where the
-// NIC has no such operation.
+// Sets the peer's word to `desired` if it is `expected`; `before` receives the value before, which says
+// whether it was. kUnreachable if the NIC has no such operation.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_compare_swap(const Context& context, uint64_t* word,
                                                           uint64_t expected, uint64_t desired, int32_t peer,
@@ -191,7 +190,7 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Until this rank's own word compares so with `wanted`, as symm_signal_wait_until() of a signal.
+// Waits until a word of this rank compares with `wanted`, as symm_signal_wait_until() for a signal.
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until(const Context& context, const uint64_t* word,
                                                         SymmCompare compare, T wanted, T* seen = nullptr,
@@ -215,7 +214,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Until each of `count` words, one behind the other, compares so.
+// Waits until each of `count` contiguous words compares with `wanted`.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_all(const Context& context, const uint64_t* words,
                                                             uint32_t count, SymmCompare compare,
@@ -225,8 +224,9 @@ template <typename Context, typename Group = ThreadGroup>
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
 
-// Until any of them does: *which, the same for all threads. Where there are several, whichever. `skipped`, if
-// not null, has a number for each word in memory that the group may read: anything but 0 leaves it out.
+// Waits until one of them does; `*which` receives the index of one that does, the same in all threads.
+// `skipped`, if not null, has a number for each word, in memory that the group may read: a word whose number
+// is not 0 is ignored.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_any(const Context& context, const uint64_t* words,
                                                             uint32_t count, SymmCompare compare,
@@ -237,7 +237,7 @@ template <typename Context, typename Group = ThreadGroup>
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
 
-// The same of `count` signals from `first` on.
+// The same for `count` signals from `first` on.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until_all(const Context& context, uint32_t first,
                                                                    uint32_t count, SymmCompare compare,

@@ -1,6 +1,6 @@
-"""Symmetric memory between GPUs: contexts, windows, teams and workspaces of libverbena.so; kernels in Triton by verbena.triton.
+"""Symmetric memory between GPUs: contexts, windows, teams and workspaces of libverbena.so.
 
-What verbena.triton has can be imported from here too; Triton is loaded when it is first asked for."""
+verbena.triton has kernels in Triton. Its names can also be imported from here; Triton is loaded on first use."""
 import importlib
 from typing import Any
 

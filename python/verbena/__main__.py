@@ -1,4 +1,4 @@
-"""`eval "$(python -m verbena)"`: the two variables by which NCCL finds and takes the plugin of this package."""
+"""`eval "$(python -m verbena)"` sets the two variables by which NCCL finds and loads the plugin of this package."""
 import os
 import pathlib
 import shlex

@@ -1,4 +1,5 @@
-"""The backends, a row each. A new one needs its numbers in verbena.constants, a row here, and the module that the row names."""
+"""The table of backends. A new backend needs its numbers in verbena.constants, a row here, and the module that the row
+names."""
 import dataclasses
 
 from verbena.constants import Backend
@@ -6,7 +7,7 @@ from verbena.constants import Backend
 
 @dataclasses.dataclass(frozen=True)
 class VendorLibrary:
-    """The backend's own library, where its vendor's wheel or package has it."""
+    """The vendor's library of a backend, and where the vendor's wheel or package puts it."""
 
     wheel: str = ""     # nvidia/WHEEL/lib in site-packages
     variable: str = ""  # an environment variable that names the folder instead
@@ -54,10 +55,10 @@ ANY_BITCODE = "verbena_symm_any"
 
 
 def find_bitcode(backend: Backend) -> str:
-    """Its key and the name of its file; DEFAULT: all backends."""
+    """Returns the key and file name of a backend's bitcode; DEFAULT: of all backends together."""
     return ANY_BITCODE if backend == Backend.DEFAULT else BACKENDS[backend].bitcode
 
 
 def find_called_vendors(backend: Backend) -> list[Backend]:
-    """Those whose vendor's device code a kernel for the backend is linked with; DEFAULT: for all backends."""
+    """Returns the backends whose vendor's device code is linked into kernels for `backend`; DEFAULT: into kernels for all."""
     return [one for one, row in BACKENDS.items() if row.calls_vendor and backend in (one, Backend.DEFAULT)]

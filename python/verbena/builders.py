@@ -1,4 +1,4 @@
-"""Contexts over communicators of the application: no second communicator is made. All builders have the same interface."""
+"""Builders make contexts over communicators of the application, without a second communicator. All have the same interface."""
 import abc
 import importlib
 from typing import Any
@@ -27,18 +27,18 @@ class SymmContextBuilder(abc.ABC):
 
     @property
     def context(self) -> SymmetricContext:
-        """Collective the first time. close() closes it; it may also be closed like any other context."""
+        """The context. The first use creates it, collectively. close() closes it, and so does its own close()."""
         if self._context is None:
             self._context = self._make_context()
         return self._context
 
     def allocate(self, length_bytes: int) -> SymmetricWindow:
-        """Collective: memory for buffers, such as torch.as_tensor(window, device="cuda").view(dtype)."""
+        """Allocates a window for buffers, such as torch.as_tensor(window, device="cuda").view(dtype). Collective."""
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MOST_SIGNALS * SIGNAL_BYTES) -> int:
-        """Returns the device context for kernels that use the buffer: a tensor in a window of the context, or other memory if
-        the backend accepts it. Collective the first time, and for other memory."""
+        """Returns the device context for kernels that use `buffer`: a tensor in a window of the context, or other memory if
+        the backend accepts it. Collective the first time, and always for other memory."""
         check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
         if self._context is None:
@@ -48,14 +48,14 @@ class SymmContextBuilder(abc.ABC):
         return self.context.world.device_context
 
     def find_window(self, buffer: Any) -> SymmetricWindow:
-        """The window that contains the buffer. Kernels use its address if the memory belongs to the application."""
+        """Returns the window that contains the buffer. For the application's own memory kernels use the window's address."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
             raise KeyError("the buffer is in no window of this builder")
         return window
 
     def close(self) -> None:
-        """Collective."""
+        """Closes the context. Collective."""
         context, self._context = self._context, None
         if context is not None and not context.is_closed:
             context.close()
@@ -81,8 +81,9 @@ class SymmContextBuilder(abc.ABC):
 
 
 class VerbenaSymmContextBuilder(SymmContextBuilder):
-    """Ranks find each other by the communicator's all-gather. A buffer may also be memory of the application. Then every
-    `build` is collective, because on any rank an allocator may have put other memory at the address since."""
+    """Builds contexts of Verbena's own symmetric memory; ranks find each other by the communicator's all-gather. A buffer
+    may also be memory of the application: then every `build` is collective, because an allocator may have put other
+    memory at the address on any rank."""
 
     name = "verbena"
 
@@ -98,14 +99,14 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         return window
 
     def release(self, buffer: Any) -> None:
-        """Collective: frees the window of the application's memory. To be called before the memory is freed."""
+        """Frees the window of the application's memory. Collective. Call it before freeing the memory."""
         window = self._registered.pop(self.find_window(buffer).handle, None)
         if window is None:
             raise KeyError("the buffer is in a window from allocate(): free that window")
         window.free()
 
     def close(self) -> None:
-        """Collective."""
+        """Closes the context. Collective."""
         self._registered.clear()
         super().close()
 
@@ -122,13 +123,13 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
 
 
 def check_signal_pad(length_bytes: int) -> None:
-    """A team has signals of its own: a pad is a number of them."""
+    """Checks a number of signals against what a team has: teams have their own signals, so a pad needs no memory."""
     if length_bytes > MOST_SIGNALS * SIGNAL_BYTES:
         raise ValueError(f"a signal pad of {length_bytes} bytes: a team has {MOST_SIGNALS} signals of {SIGNAL_BYTES} bytes")
 
 
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:
-    """`backend` is "nccl", Backend.NCCL or BACKEND_NCCL, for example."""
+    """Returns the builder of a backend: "nccl", Backend.NCCL or BACKEND_NCCL, for example."""
     value = getattr(backend, "value", backend)
     for one, row in BACKENDS.items():
         if value in (one, one.name.lower()):
@@ -139,7 +140,7 @@ def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
 
 
 def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmetricContext:
-    """Collective: makes a context of the backend over the communicator."""
+    """Creates a context of the backend over the communicator. Collective."""
     return make_builder(backend, comm, heap_bytes).context
 
 

@@ -1,4 +1,4 @@
-"""What a context needs from a communicator of the application: ranks, an all-gather, NCCL's handle."""
+"""Adapters of the application's communicators: ranks, an all-gather, and NCCL's handle."""
 import warnings
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ def adapt(communicator: Any) -> Communicator:
 
 
 class TorchCommsCommunicator:
-    """A result of torchcomms.new_comm(...), or of splitting one."""
+    """A communicator of torchcomms.new_comm(...), or of a split."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -59,8 +59,8 @@ class TorchCommsCommunicator:
         return [everything[place:place + len(mine)] for place in range(0, len(everything), len(mine))]
 
     def find_native_handle(self) -> int:
-        """get_native_handle() was proposed, but releases do not have it; the NCCL and NCCLX backends give access to their
-        communicator."""
+        """Returns the ncclComm_t. get_native_handle() was proposed, but releases do not have it; the NCCL and NCCLX
+        backends give access to their communicator."""
         if hasattr(self._comm, "get_native_handle"):
             return int(self._comm.get_native_handle())
         implementation = self._find_implementation()

@@ -1,9 +1,9 @@
-"""Numbers that host and device agree on; verbena/symm_abi.h has the same."""
+"""Numbers that host and device agree on, as in verbena/symm_abi.h."""
 import enum
 
 
 class Backend(enum.IntEnum):
-    """What a kernel is compiled for: DEFAULT looks at the context while it runs."""
+    """The backend that a kernel is compiled for. DEFAULT reads it from the context at run time."""
 
     DEFAULT = 0
     NCCL = 1
@@ -13,7 +13,7 @@ class Backend(enum.IntEnum):
 
 
 class ContextType(enum.IntEnum):
-    """SymmContext::type: whose a context is."""
+    """The backend of a context (SymmContext::type)."""
 
     NCCL = 0
     NVSHMEM = 1
@@ -26,7 +26,7 @@ class ContextType(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """What a primitive that may wait or fail returns; SymmStatus."""
+    """The result of a primitive that may wait or fail (SymmStatus)."""
 
     DONE = 0
     TIMED_OUT = -1

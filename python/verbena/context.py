@@ -20,7 +20,7 @@ _log_sink: Any = None
 
 
 def make_unique_id() -> bytes:
-    """By which ranks find each other; this process is their meeting point until all have come."""
+    """Creates an id by which ranks find each other. This process listens until all ranks have connected to it."""
     unique_id = UniqueIdBytes()
     library = load_library()
     library.check(library.get_unique_id(ctypes.byref(unique_id)))
@@ -28,8 +28,8 @@ def make_unique_id() -> bytes:
 
 
 def set_log(sink: Callable[[int, str], None] | None) -> None:
-    """(level, line) of everything that the library says, from any thread; levels 0 warning, 1 info, 2 trace.
-    None: warnings only, to stderr."""
+    """Passes the library's log lines to `sink(level, line)`, from any thread. Levels: 0 warning, 1 info, 2 trace. None:
+    warnings alone, to stderr."""
     global _log_sink
     chosen = ctypes.cast(0, LogFunction) if sink is None else LogFunction(_make_log_function(sink))
     load_library().set_log(chosen)
@@ -41,11 +41,19 @@ def _make_log_function(sink: Callable[[int, str], None]) -> Callable[[int, bytes
 
 
 class SymmetricContext:
-    """One rank's. Closing is collective, like whatever says so, and takes windows and teams with it; a context that is
-    not closed lives as long as the process. The calling thread's GPU is the context's (torch.cuda.set_device)."""
+    """One rank's context of symmetric memory.
+
+    Closing is collective, as are all methods that say so, and frees windows and teams. A context that is not closed lives
+    as long as the process. The calling thread's GPU (torch.cuda.set_device) is the context's."""
 
     def __init__(self, unique_id: bytes, rank: int, count_ranks: int) -> None:
-        """Collective."""
+        """Creates a context. Collective.
+
+        Args:
+            unique_id: of make_unique_id(), the same on all ranks.
+            rank: 0 to count_ranks - 1.
+            count_ranks: number of ranks.
+        """
         if len(unique_id) != UNIQUE_ID_BYTES:
             raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
         copy = UniqueIdBytes.from_buffer_copy(unique_id)
@@ -60,12 +68,17 @@ class SymmetricContext:
 
     @classmethod
     def from_environment(cls) -> "SymmetricContext":
-        """Collective. Rank, count and meeting point come from torchrun, Open MPI, PMI or Slurm."""
+        """Creates a context. Rank, number of ranks and rank 0's address come from torchrun, Open MPI, PMI or Slurm.
+        Collective."""
         return cls.__new__(cls)._adopt(load_library().make("context_create_from_environment"))
 
     @classmethod
     def from_all_gather(cls, all_gather: AllGather, rank: int, count_ranks: int) -> "SymmetricContext":
-        """Collective. `all_gather(mine)` returns what all ranks gave, rank 0's first; every collective call uses it."""
+        """Creates a context over the application's all-gather. Collective.
+
+        Args:
+            all_gather: `all_gather(mine)` returns the bytes of all ranks in their order. Every collective call uses it.
+        """
         carrier = Carrier(all_gather, count_ranks)
         with told_with_cause(carrier):
             handle = load_library().make("context_create_from_all_gather", carrier.function, None, rank, count_ranks)
@@ -73,7 +86,8 @@ class SymmetricContext:
 
     @classmethod
     def from_handle(cls, handle: int | None, owner: Any = None) -> "SymmetricContext":
-        """Of a verbena_context* that a function of C has made; `owner`, such as a communicator, is kept as long as it."""
+        """Wraps a verbena_context* that a C function has created. `owner`, such as a communicator, is kept alive as long as
+        the context."""
         context = cls.__new__(cls)._adopt(handle)
         context._owner = owner
         return context
@@ -89,7 +103,7 @@ class SymmetricContext:
         self.close()
 
     def close(self) -> None:
-        """Collective."""
+        """Closes the context, and frees its windows and teams. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._check(self._library.context_destroy(handle))
@@ -113,38 +127,39 @@ class SymmetricContext:
         return int(self._library.context_size(self.handle))
 
     def barrier(self) -> None:
-        """Collective: of the hosts."""
+        """Waits for the host threads of all ranks. Collective."""
         self._check(self._library.context_barrier(self.handle))
 
     def quiet(self) -> None:
-        """Until all is complete that this rank's kernels asked for; they have ended. Not collective."""
+        """Waits until all RDMA operations of this rank's ended kernels are complete. Not collective."""
         self._check(self._library.context_quiet(self.handle))
 
     def abort(self) -> None:
-        """Ends all waits of this rank's kernels, those to come too."""
+        """Ends all waits of this rank's kernels in this context, now and later."""
         self._library.context_abort(self.handle)
 
     def check_error(self) -> None:
-        """Raises why this rank's kernels cannot go on, if so."""
+        """Raises VerbenaError if kernels of this rank can no longer wait for peers, with the reason."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._library.context_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
             raise VerbenaError(Result(result), text.value.decode())
 
     def allocate(self, length_bytes: int) -> SymmetricWindow:
-        """Collective: zero-filled memory, equally long on all ranks."""
+        """Allocates a window of zero-filled GPU memory, of the same length on all ranks. Collective."""
         return SymmetricWindow(self, self._make("window_allocate", length_bytes))
 
     def register_memory(self, address: int, length_bytes: int) -> SymmetricWindow:
-        """Collective: memory of cuMemCreate with a POSIX descriptor, the caller's until the window is freed."""
+        """Makes a window of memory of cuMemCreate with a POSIX file descriptor. The caller owns the memory and keeps it
+        until the window is freed. Collective."""
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
 
     def create_pool(self, length_bytes: int) -> SymmetricPool:
-        """Collective: so much memory for tensors of PyTorch's own allocator."""
+        """Creates a pool of `length_bytes` for tensors of PyTorch's own allocator. Collective."""
         return SymmetricPool(self, self._make("pool_create", length_bytes))
 
     def find_window(self, address: int) -> SymmetricWindow | None:
-        """The one that the address lies in, not to be freed by this object."""
+        """Returns the window that contains the address; do not free it by the returned object."""
         handle = self._library.window_find(self.handle, address)
         return None if handle is None else SymmetricWindow(self, handle, is_owned=False)
 
@@ -154,26 +169,33 @@ class SymmetricContext:
 
     @property
     def lsa(self) -> SymmetricTeam:
-        """The ranks that this one's loads and stores reach."""
+        """The team of the ranks that this rank's loads and stores reach."""
         return SymmetricTeam(self, self._library.team_lsa(self.handle), is_owned=False)
 
     def split(self, parent: SymmetricTeam | None, color: int, key: int = 0) -> SymmetricTeam | None:
-        """Collective. Members of `parent` with the same color in the order of their keys; None for a negative color."""
+        """Splits a team: members of `parent` with the same color become a team, in the order of their keys. None for a
+        negative color. Collective."""
         team = self._make("team_split", None if parent is None else parent.handle, color, key)
         return None if team is None else SymmetricTeam(self, team)
 
     def create_team(self, ranks: Sequence[int]) -> SymmetricTeam | None:
-        """Collective. Members name the same ranks of the world in the same order; others none, and get None."""
+        """Creates a team. Members pass the same ranks of the world in the same order; other ranks pass none and get None.
+        Collective."""
         team = self._make("team_create", (ctypes.c_uint32 * len(ranks))(*ranks), len(ranks))
         return None if team is None else SymmetricTeam(self, team)
 
     def reset(self, team: SymmetricTeam | None) -> None:
-        """Collective: after a wait of the team has ended by time it is as good as new. Members name it, others None."""
+        """Resets a team after one of its waits timed out. Members pass the team, other ranks None. Collective."""
         self._check(self._library.team_reset(self.handle, None if team is None else team.handle))
 
     def create_workspace(self, team: SymmetricTeam | None, slots_bytes: int, blocks: int) -> SymmetricWorkspace:
-        """Collective, with equal numbers: for kernels of at most so many blocks, with so many bytes of slots in all (0:
-        none). Members name the team, others None."""
+        """Creates a workspace. Collective, with the same numbers on all ranks.
+
+        Args:
+            team: None on ranks that are not members.
+            slots_bytes: GPU memory for all slots of low_latency.cuh; 0: none.
+            blocks: of the largest grid that uses the workspace.
+        """
         handle = None if team is None else team.handle
         return SymmetricWorkspace(self, self._make("workspace_create", handle, slots_bytes, blocks))
 
@@ -188,7 +210,7 @@ class SymmetricContext:
 
 @contextlib.contextmanager
 def told_with_cause(carrier: "Carrier | None") -> Iterator[None]:
-    """An error of the library is caused by what the application's all-gather raised, if it did."""
+    """Sets what the application's all-gather raised, if it did, as the cause of the library's error."""
     try:
         yield
     except VerbenaError as error:
@@ -196,7 +218,7 @@ def told_with_cause(carrier: "Carrier | None") -> Iterator[None]:
 
 
 class Carrier:
-    """An application's all-gather as the library calls it."""
+    """Passes an application's all-gather to the library."""
 
     def __init__(self, all_gather: AllGather, count_ranks: int) -> None:
         self._all_gather = all_gather

@@ -28,29 +28,29 @@ class LibraryNotFound(RuntimeError):
 
 
 class LibraryFinder:
-    """Searches only the place in the environment variable, if that is set. Otherwise: the package, the places of an
-    installation, and the builds of the source tree that contains the package."""
+    """Finds the libraries. If the environment variable of a library is set, only that place is searched; otherwise the
+    package, an installation, and the builds of the source tree that contains the package."""
 
     @classmethod
     def find_library(cls) -> str:
-        """libverbena.so."""
+        """Returns the path of libverbena.so."""
         return _find(LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders())
 
     @classmethod
     def find_ops_library(cls) -> str:
-        """The collectives; looked for where libverbena.so is, unless LIBVERBENA_OPS_PATH is set."""
+        """Returns the path of libverbena_ops.so. It is searched where libverbena.so is, unless LIBVERBENA_OPS_PATH is set."""
         if os.environ.get(OPS_VARIABLE):
             return _find(OPS_LIBRARY_NAME, OPS_VARIABLE, [])
         return _find(OPS_LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_backend_library(cls, backend: Backend) -> str:
-        """The library that makes contexts over the backend's memory. It is in the folder of libverbena.so."""
+        """Returns the path of the library that makes contexts over the backend's memory, in the folder of libverbena.so."""
         return _find(BACKENDS[Backend(backend)].library, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_device_library(cls, backend: Backend = Backend.VERBENA) -> str:
-        """The primitives as bitcode; DEFAULT: of all backends in one file."""
+        """Returns the path of the primitives as bitcode; DEFAULT: of all backends in one file."""
         folders = [folder / "bitcode" for folder in _list_folders()]
         named = os.environ.get(TORCH_VARIABLE)
         if named:
@@ -60,14 +60,14 @@ class LibraryFinder:
 
     @classmethod
     def find_vendor_library(cls, backend: Backend) -> str:
-        """The backend's own library, for the host."""
+        """Returns the path of the backend vendor's library for the host."""
         vendor = BACKENDS[backend].vendor
         return _find(vendor.host, vendor.variable, _list_vendor_folders(vendor.wheel))
 
     @classmethod
     def find_vendor_bitcode(cls, backend: Backend, capability: int | None = None) -> str:
-        """The backend's own device code: one file for all GPUs, or the one for a compute capability (90), or the nearest
-        below it. Without a capability any of them will do."""
+        """Returns the path of the backend vendor's device code: one file for all GPUs, or the file for a compute capability
+        (90), or the nearest below. Without a capability any of them."""
         vendor = BACKENDS[backend].vendor
         try:
             return _find(f"{vendor.device}.bc", vendor.variable, _list_vendor_folders(vendor.wheel),
@@ -86,7 +86,7 @@ class LibraryFinder:
 
     @classmethod
     def is_available(cls, backend: Backend = Backend.VERBENA) -> bool:
-        """Whether kernels can be compiled for the backend."""
+        """Returns whether kernels can be compiled for the backend."""
         try:
             cls.find_device_library(backend)
         except LibraryNotFound:
@@ -95,7 +95,7 @@ class LibraryFinder:
 
 
 class TorchSymmLibFinder(LibraryFinder):
-    """LibraryFinder by the name and with the defaults of PyTorch's proposal."""
+    """LibraryFinder under the name and with the defaults of PyTorch's proposal."""
 
     @classmethod
     def find_device_library(cls, backend: Backend = Backend.DEFAULT) -> str:

@@ -10,7 +10,7 @@ _NVML_P2P_STATUS_OK = 0
 
 
 def find_bus_id() -> str:
-    """The PCI bus id of the calling thread's GPU; empty if the driver does not tell it."""
+    """Returns the PCI bus id of the calling thread's GPU; empty if the driver does not report it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -22,8 +22,8 @@ def find_bus_id() -> str:
 
 
 def has_nvlink(bus_id: str, peers: Sequence[str], library: Any = None) -> bool:
-    """Whether the GPU reaches each of the peers, which are of the same host, over NVLink or NVSwitch. False if nobody can tell.
-    `library` stands for libnvidia-ml.so.1."""
+    """Returns whether the GPU reaches each of the peers, GPUs of the same host, over NVLink or NVSwitch; False if that is
+    unknown. `library` replaces libnvidia-ml.so.1."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1") if library is None else library
         if nvml.nvmlInit_v2():

@@ -8,9 +8,11 @@ if TYPE_CHECKING:
 
 
 def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, SymmetricTeam]:
-    """For each dimension of a torch DeviceMesh, by its name (its number where it has none): this rank's team of those that
-    differ from it in that coordinate alone, in its order. Ranks outside of the mesh get none. Collective among all ranks of the
-    context, which are those of the mesh's default process group."""
+    """Creates a team for each dimension of a torch DeviceMesh. Returns them by the dimension's name, or by its number if it
+    has none: this rank's team of the ranks that differ from it in that coordinate alone. Ranks outside the mesh get
+    none.
+
+    Collective among all ranks of the context, which are those of the mesh's default process group."""
     place = mesh.get_coordinate()
     names = mesh.mesh_dim_names or [str(number) for number in range(len(mesh.shape))]
     teams = {}

@@ -39,7 +39,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """`bytes` accepts a bytes object directly, which is the fastest way to its address."""
+    """One part of a message. `bytes` accepts a bytes object directly, which is the fastest way to its address."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -278,7 +278,7 @@ _INTERRUPT_CHECK = InterruptFunction(_signals.__next__)
 
 
 def raise_interrupt() -> None:
-    """What a signal's handler raised in the call of this thread that has just ended early."""
+    """Raises what a signal handler raised in this thread's call that has just ended early."""
     if _raised and threading.current_thread() is threading.main_thread():
         error = _raised.pop()
         _raised.clear()
@@ -327,7 +327,7 @@ def load_library() -> NativeLibrary:
 
 @functools.cache
 def load_ops_library() -> NativeLibrary:
-    """The collectives. libverbena.so is loaded before, so that there is one."""
+    """Loads libverbena_ops.so, after libverbena.so, so that the process has one copy of that."""
     load_library()
     try:
         return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
@@ -339,7 +339,8 @@ def load_ops_library() -> NativeLibrary:
 
 @functools.cache
 def load_backend_library(backend: Backend) -> NativeLibrary:
-    """The library that makes contexts over the backend's memory. libverbena.so is loaded first, so that there is one of it."""
+    """Loads the library that makes contexts over the backend's memory, after libverbena.so, so that the process has one
+    copy of that."""
     row = BACKENDS[backend]
     load_library()
     prototypes = importlib.import_module(row.module).PROTOTYPES

@@ -22,7 +22,7 @@ DEVICE_API = ("ncclCommWindowRegister", "ncclDevCommCreate", "ncclMemAlloc")
 
 
 class NcclxFeature(enum.IntFlag):
-    """What NCCLX adds to NCCL for the host. Its device API is NCCL's."""
+    """The functions that NCCLX adds to NCCL for the host. Its device API is NCCL's."""
 
     NONE = 0
     SPARSE_ALL_REDUCE = 1
@@ -33,7 +33,7 @@ _FEATURE_SYMBOLS = {NcclxFeature.SPARSE_ALL_REDUCE: "ncclAllReduceSparseBlock", 
 
 
 class NcclLibrary:
-    """The NCCL that the process has loaded, because only that one can use its communicators; or the library at `path`."""
+    """The NCCL library that the process has loaded, which alone can use its communicators; or the library at `path`."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path or LIBRARY_NAME
@@ -76,9 +76,11 @@ class NcclLibrary:
 
 
 class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Over NCCL's windows and a device communicator of the given communicator. Close it before the communicator. If `build` is
-    the first call, its buffer becomes part of the context as it is (memory of ncclMemAlloc or another cuMemCreate), and kernels
-    use its own address. Later buffers must lie in windows of `allocate`."""
+    """Builds contexts over NCCL's windows and a device communicator of the given communicator. Close the builder before the
+    communicator.
+
+    If `build` is the first call, its buffer (of ncclMemAlloc or another cuMemCreate) becomes part of the context, and
+    kernels use its own address. Later buffers must lie in windows of `allocate`."""
 
     name = "nccl"
     _own: tuple[int, int] | None = None  # address and length of the buffer that was taken
@@ -103,7 +105,7 @@ class NCCLSymmContextBuilder(SymmContextBuilder):
             super()._admit(address, length_bytes)
 
     def close(self) -> None:
-        """Collective. A buffer that was taken is the application's alone again."""
+        """Closes the context. The application may then use a buffer of `build` otherwise. Collective."""
         self._own = None
         super().close()
 
@@ -125,7 +127,7 @@ class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
 
 
 def make_context_with_buffer(native_handle: int, address: int, length_bytes: int, heap_bytes: int) -> int | None:
-    """A verbena_context*. Collective."""
+    """Returns a verbena_context* over an ncclComm_t and a buffer. Collective."""
     return load_backend_library(Backend.NCCL).make("nccl_context_create_with_buffer", native_handle, address, length_bytes,
                                                    heap_bytes)
 
@@ -135,8 +137,8 @@ _made: dict[int, SymmetricContext] = {}  # by their device contexts
 
 def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buffer_size: int, signal_pad_size: int,
                                        device_idx: int, rank: int, world_size: int) -> int:
-    """Collective: a device context for kernels that use the buffer (ncclMemAlloc's or another cuMemCreate's) by its own
-    address. GPU `device_idx` is the calling thread's. Lives until destroy_nccl_symm_context."""
+    """Returns a device context for kernels that use the buffer (of ncclMemAlloc or another cuMemCreate) by its own address.
+    Valid until destroy_nccl_symm_context(). GPU `device_idx` is the calling thread's. Collective."""
     check_signal_pad(signal_pad_size)
     context = SymmetricContext.from_handle(make_context_with_buffer(nccl_comm_ptr, buffer_ptr, buffer_size, HEAP_BYTES))
     if (context.rank, context.size) != (rank, world_size):
@@ -150,7 +152,7 @@ def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buff
 
 
 def destroy_nccl_symm_context(device_context: int) -> None:
-    """Collective; before the communicator is destroyed and the buffer is freed."""
+    """Destroys a context. Call it before destroying the communicator and freeing the buffer. Collective."""
     _made.pop(device_context).close()
 
 

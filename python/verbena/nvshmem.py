@@ -24,7 +24,7 @@ PROTOTYPES: Prototypes = {
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
-    """The library that is loaded already, otherwise the wheel's. It is never loaded twice."""
+    """Returns the NVSHMEM library that is loaded already, otherwise the wheel's. It is never loaded twice."""
     try:
         return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

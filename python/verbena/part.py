@@ -1,4 +1,4 @@
-"""What teams, windows and workspaces are to their context."""
+"""Base classes of teams, windows and workspaces: parts of a context."""
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class ContextPart:
-    """A handle of the library's, of no use once it is freed or its context is closed."""
+    """A handle of the library. It is invalid once it is freed or its context is closed."""
 
     _name: str
 
@@ -30,7 +30,7 @@ _Part = TypeVar("_Part", bound="CollectivePart")
 
 
 class CollectivePart(ContextPart):
-    """Freed by all ranks together, by `free` or at the end of `with`."""
+    """A part that all ranks free together, by `free` or at the end of `with`."""
 
     def __enter__(self: _Part) -> _Part:
         return self
@@ -42,7 +42,7 @@ class CollectivePart(ContextPart):
             self.free()
 
     def free(self) -> None:
-        """Collective."""
+        """Frees the part. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and self._is_owned and not self._context.is_closed:
             self._library.check(getattr(self._library, f"{self._name}_free")(handle))

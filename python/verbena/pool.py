@@ -1,4 +1,4 @@
-"""Pools: tensors of PyTorch's own allocator that lie in a window."""
+"""Pools: tensors of PyTorch's own allocator in a window."""
 from typing import TYPE_CHECKING, Any
 
 from verbena.native import BackendUnavailable
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class SymmetricPool(CollectivePart):
-    """Memory for `torch.cuda.use_mem_pool(pool.mem_pool)`: tensors made meanwhile have symmetric addresses, the same on all
-    ranks that allocate and free alike, which `check` compares. Freed collectively, by `free`, at the end of `with`, or with
-    its context, when no tensor of it is used any more."""
+    """Memory for `torch.cuda.use_mem_pool(pool.mem_pool)`: tensors that are created in it have symmetric addresses, equal
+    on all ranks that allocate and free alike; `check` compares that. Freed collectively, by `free`, at the end of
+    `with`, or with its context, when no tensor uses it any more."""
 
     _name = "pool"
 
@@ -23,7 +23,7 @@ class SymmetricPool(CollectivePart):
 
     @property
     def mem_pool(self) -> Any:
-        """A torch.cuda.MemPool, kept by this object."""
+        """The torch.cuda.MemPool; this object keeps it alive."""
         if self._mem_pool is None:
             import torch
             if not hasattr(torch.cuda, "MemPool"):
@@ -34,23 +34,24 @@ class SymmetricPool(CollectivePart):
         return self._mem_pool
 
     def free(self) -> None:
-        """Collective. PyTorch gives back what no tensor holds; a tensor that is still held is of no use afterwards."""
+        """Frees the pool. PyTorch returns memory that no tensor uses; tensors that are still alive become invalid.
+        Collective."""
         self._mem_pool = None
         super().free()
         self._allocator = None
 
     def check(self) -> None:
-        """Collective: raises if ranks have not allocated and freed alike."""
+        """Raises VerbenaError if ranks have not allocated and freed alike. Collective."""
         self._library.check(self._library.pool_check(self.handle))
 
     @property
     def number(self) -> int:
-        """Among the pools of the process, in the names of its allocator's functions."""
+        """The pool's number in the process, and in the names of its allocator functions."""
         return int(self._library.pool_number(self.handle))
 
     @property
     def window(self) -> SymmetricWindow:
-        """All of the pool's memory."""
+        """The window with all of the pool's memory."""
         return SymmetricWindow(self._context, self._library.pool_window(self.handle), is_owned=False)
 
     @property

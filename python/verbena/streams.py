@@ -4,8 +4,8 @@ from typing import Any
 
 
 def current_stream(device: Any = None) -> int:
-    """The default stream, 0, where PyTorch has not been loaded, was built without CUDA, or has not used the GPU yet: then no other
-    stream can be current."""
+    """Returns the current stream. Returns 0, the default stream, if PyTorch is not loaded, has no CUDA, or has not used the
+    GPU yet: then no other stream can be current."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return 0
@@ -13,10 +13,10 @@ def current_stream(device: Any = None) -> int:
 
 
 def stream_of(tensor: Any) -> int:
-    """The current stream of the tensor's GPU. Tensors in the host's memory are those of emulated GPUs."""
+    """Returns the current stream of the tensor's GPU. Tensors in host memory are those of emulated GPUs."""
     return current_stream(tensor.device) if tensor.is_cuda else 0
 
 
 def find_stream(stream: Any) -> int:
-    """`stream` is an integer, a torch.cuda.Stream, or None for the current stream."""
+    """Returns a stream as a number. `stream`: an integer, a torch.cuda.Stream, or None for the current stream."""
     return current_stream() if stream is None else int(getattr(stream, "cuda_stream", stream))

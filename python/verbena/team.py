@@ -1,4 +1,4 @@
-"""Teams: ranks with signals and barriers of their own."""
+"""Teams: groups of ranks, each with its own signals and barriers."""
 import ctypes
 import struct
 from types import TracebackType
@@ -13,7 +13,8 @@ _TABLE_WORDS = 1024
 
 
 class SymmetricTeam(ContextPart):
-    """What kernels are launched with. Freed by `free`, at the end of `with`, or with its context; not collective."""
+    """A team of ranks, which kernels take as an argument. Freed by `free`, at the end of `with`, or with its context; not
+    collective."""
 
     _name = "team"
 
@@ -25,7 +26,7 @@ class SymmetricTeam(ContextPart):
         self.free()
 
     def free(self) -> None:
-        """The context's own teams stay."""
+        """Frees the team. No effect on the context's own teams."""
         if not self._is_owned:
             return
         handle, self._handle = self._handle, None
@@ -41,19 +42,19 @@ class SymmetricTeam(ContextPart):
         return int(self._library.team_size(self.handle))
 
     def world_rank(self, rank: int) -> int:
-        """Of a member."""
+        """Returns the rank in the world of a member."""
         if not 0 <= rank < self.size:
             raise ValueError(f"rank {rank} of a team of {self.size}")
         return int(self._library.team_world_rank(self.handle, rank))
 
     @property
     def device_context(self) -> int:
-        """The address of the SymmContext in the GPU's memory: a kernel's `ctx_ptr`."""
+        """The address of the SymmContext in GPU memory: a kernel's `ctx_ptr`."""
         return int(self._library.team_device_context(self.handle))
 
     def make_tilescale_table(self, window: SymmetricWindow) -> bytes:
-        """For a program's `meta_data` (include/verbena/device/tilescale_ranks.cuh): 1,024 words. Teams of at most 1,021
-        ranks."""
+        """Returns 1,024 words for a program's `meta_data` (include/verbena/device/tilescale_ranks.cuh). For teams of at
+        most 1,021 ranks."""
         bases = [window.peer_address(self.world_rank(peer)) or 0 for peer in range(self.size)]
         if len(bases) > _TABLE_WORDS - 3:
             raise ValueError(f"a table of TileScale's has no room for {len(bases)} ranks")
@@ -63,7 +64,7 @@ class SymmetricTeam(ContextPart):
 
     @property
     def backend(self) -> Backend:
-        """For which kernels that take this team may be compiled, besides DEFAULT."""
+        """The backend for which kernels that take this team may be compiled, besides DEFAULT."""
         context = self._library.team_host_context(self.handle)
         return ContextType(ctypes.c_int32.from_address(context).value).backend
 
@@ -72,34 +73,43 @@ class SymmetricTeam(ContextPart):
     # loads their kernel, which waits for kernels that run. Why a wait timed out, the context's check_error() tells.
 
     def barrier(self, barrier: int = 0, stream: Any = None) -> None:
-        """The members' streams meet; what they have put before is complete."""
+        """Waits for the streams of all members; what they have put before is complete afterwards."""
         self._library.check(self._library.barrier_on_stream(self.handle, barrier, find_stream(stream)))
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
-        """Behind all that the stream has put there."""
+        """Changes a signal of a peer, after all that the stream has put there."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
                                                            operation, find_stream(stream)))
 
     def wait(self, signal: int, value: int, compare: SignalCompare = SignalCompare.GE, stream: Any = None) -> None:
-        """Until this rank's signal compares so."""
+        """Waits until a signal of this rank compares with `value`."""
         self._library.check(self._library.wait_on_stream(self.handle, signal, compare, value, find_stream(stream)))
 
     def put(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
-        """What `source`, a contiguous tensor or an (address, bytes), holds, to the place that this rank calls `destination`,
-        a tensor in a window or an address."""
+        """Copies to a peer.
+
+        Args:
+            destination: this rank's address of the peer's memory: a tensor in a window, or an address.
+            source: a contiguous tensor, or (address, bytes).
+        """
         address, length_bytes = _measure(source)
         self._library.check(self._library.put_on_stream(self.handle, _find_address(destination), address, length_bytes, peer,
                                                         find_stream(stream)))
 
     def get(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
-        """What the peer has where this rank has `source`, to `destination`, a contiguous tensor or an (address, bytes)."""
+        """Copies from a peer.
+
+        Args:
+            destination: a contiguous tensor, or (address, bytes).
+            source: this rank's address of the peer's memory: a tensor in a window, or an address.
+        """
         address, length_bytes = _measure(destination)
         self._library.check(self._library.get_on_stream(self.handle, address, _find_address(source), length_bytes, peer,
                                                         find_stream(stream)))
 
     def quiet(self, stream: Any = None) -> None:
-        """What this rank has put, got or signalled before is complete at all peers."""
+        """Waits until all earlier puts, gets and signals of this rank are complete at all peers."""
         self._library.check(self._library.quiet_on_stream(self.handle, find_stream(stream)))
 
 

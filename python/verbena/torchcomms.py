@@ -13,8 +13,8 @@ _NAMES = [one.name.lower() for one in Backend if one != Backend.DEFAULT]
 
 
 class TorchCommsSymmContextFactory:
-    """Each context is the address that kernels take as ctx_ptr. It lives until destroy_contexts(comm), which is collective, or
-    until comm.finalize(), which calls it first."""
+    """Creates contexts from TorchComms communicators. Each context is the address that kernels take as ctx_ptr. It is valid
+    until destroy_contexts(comm), which is collective, or until comm.finalize(), which calls it first."""
 
     # By id of the communicator, which is kept so that no other object gets its id; builders by names of backends.
     _builders: dict[int, tuple[Any, dict[str, SymmContextBuilder]]] = {}
@@ -22,33 +22,37 @@ class TorchCommsSymmContextFactory:
     @staticmethod
     def create_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES,
                        backend: Backend | int = Backend.DEFAULT) -> int:
-        """Collective. Uses the named backend, or the communicator's own. `buffer` is memory from `allocate`; the backend
-        verbena also accepts other memory from cuMemCreate."""
+        """Creates a context of the named backend, or of the communicator's own. Collective.
+
+        Args:
+            buffer: memory of `allocate`; the backend verbena also accepts other memory of cuMemCreate.
+        """
         return _find_builder(comm, _choose(comm, backend)).build(buffer, signal_pad_size)
 
     @staticmethod
     def allocate(comm: Any, length_bytes: int, backend: Backend | int = Backend.DEFAULT) -> SymmetricWindow:
-        """Collective: memory for buffers of that backend, for torch.as_tensor(window, device="cuda").view(dtype)."""
+        """Allocates a window for buffers of that backend, for torch.as_tensor(window, device="cuda").view(dtype).
+        Collective."""
         return _find_builder(comm, _choose(comm, backend)).allocate(length_bytes)
 
     @staticmethod
     def create_verbena_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES) -> int:
-        """Collective; over a communicator of any backend."""
+        """Creates a context over a communicator of any backend. Collective."""
         return TorchCommsSymmContextFactory.create_context(comm, buffer, signal_pad_size, Backend.VERBENA)
 
     @staticmethod
     def create_nccl_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES) -> int:
-        """Collective."""
+        """Creates a context over NCCL. Collective."""
         return TorchCommsSymmContextFactory.create_context(comm, buffer, signal_pad_size, Backend.NCCL)
 
     @staticmethod
     def create_nvshmem_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES) -> int:
-        """Collective; NVSHMEM is initialized."""
+        """Creates a context over NVSHMEM, which is initialised if needed. Collective."""
         return TorchCommsSymmContextFactory.create_context(comm, buffer, signal_pad_size, Backend.NVSHMEM)
 
     @staticmethod
     def find_window(comm: Any, buffer: Any) -> SymmetricWindow:
-        """The window of a buffer; kernels use its address."""
+        """Returns the window of a buffer; kernels use its address."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         for builder in builders.values():
             try:
@@ -59,8 +63,7 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def release(comm: Any, buffer: Any) -> None:
-        """Collective: frees the window of the application's memory (backend verbena). To be called before the memory is
-        freed."""
+        """Frees the window of the application's memory (backend verbena). Call it before freeing the memory. Collective."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())
         if not isinstance(builder, VerbenaSymmContextBuilder):
@@ -69,7 +72,7 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def destroy_contexts(comm: Any) -> None:
-        """Collective."""
+        """Destroys all contexts of the communicator. Collective."""
         _, builders = TorchCommsSymmContextFactory._builders.pop(id(comm), (None, {}))
         for builder in builders.values():
             builder.close()

@@ -1,4 +1,4 @@
-"""Windows: memory that every rank has at the same place."""
+"""Windows: memory that every rank has at the same offset of its heap."""
 import ctypes
 from typing import Any
 
@@ -9,13 +9,13 @@ _CU_MEMORYTYPE_DEVICE = 2
 
 
 class SymmetricWindow(CollectivePart):
-    """Freed collectively, by `free`, at the end of `with`, or with its context."""
+    """Memory of every rank. Freed collectively, by `free`, at the end of `with`, or with its context."""
 
     _name = "window"
 
     @property
     def address(self) -> int:
-        """This rank's, the symmetric one: for kernels and copies."""
+        """This rank's address, the symmetric one: for kernels and copies."""
         return int(self._library.window_address(self.handle))
 
     @property
@@ -26,7 +26,8 @@ class SymmetricWindow(CollectivePart):
         return self.length_bytes
 
     def peer_address(self, rank: int) -> int | None:
-        """Where this rank's loads and stores find the window of `rank`; None: out of reach."""
+        """Returns the address at which this rank loads from and stores to the window of `rank`; None if loads and stores do
+        not reach it."""
         address = self._library.window_peer_address(self.handle, rank)
         return None if address is None else int(address)
 
@@ -42,7 +43,8 @@ class SymmetricWindow(CollectivePart):
         return {"shape": (self.length_bytes,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
     def host_view(self, rank: int | None = None) -> memoryview:
-        """Bytes of a rank's window on ranks without a GPU, this one's unless named. Not to be used once it is freed."""
+        """Returns the bytes of a rank's window as a memoryview, on ranks without a GPU; by default this rank's. Do not use
+        it after the window is freed."""
         address = self.address if rank is None else self.peer_address(rank)
         if address is None:
             raise ValueError(f"the window of rank {rank} is out of reach")

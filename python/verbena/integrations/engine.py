@@ -30,7 +30,8 @@ _numbers = itertools.count()
 
 
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
-    """For entry points, whose exceptions would end the server: an engine without our hook points keeps its own collectives."""
+    """For entry points, whose exceptions would end the server: an engine without the expected hook points keeps its own
+    collectives."""
     if os.environ.get(SWITCH) != "1":
         return
     try:
@@ -48,14 +49,16 @@ def _find_version(distribution: str) -> str:
 
 
 class EngineCollectives:
-    """Made by all ranks of `group`, a process group whose all-gather goes through the host (gloo), each with the GPU `device`.
-    Nothing is registered, and nothing happens at the end of a capture: addresses in graphs are the engine's own tensors, and
-    the workspace's, which stay. Where it cannot be made, `disabled` is set and the engine goes its own way. A call raises
-    VerbenaError if an earlier one has ended without its result. Operators in compiled graphs find it by `group_name`, which is
-    the same in each start of the engine: caches of compilers have it."""
+    """An engine's custom all-reduce. All ranks of `group` create it, a process group whose all-gather goes through the host
+    (gloo), each with the GPU `device`.
+
+    Nothing is registered, and nothing happens at the end of a capture: graphs contain addresses of the engine's own tensors
+    and of the workspace, which stay valid. If it cannot be created, `disabled` is set and the engine uses its own
+    collectives. A call raises VerbenaError if an earlier one ended without its result. Operators in compiled graphs find it
+    by `group_name`, which is the same in each start of the engine: compilers cache it."""
 
     def __init__(self, group: Any, device: Any, max_size: int = MOST_BYTES, is_batch_invariant: bool = False) -> None:
-        """Collective."""
+        """Creates the collectives. Collective."""
         os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
         self.group = group
         self.device = device
@@ -105,15 +108,16 @@ class EngineCollectives:
         return self.is_batch_invariant or tensor.numel() * tensor.element_size() <= self.max_size
 
     def should_custom_ar(self, inp: Any) -> bool:
-        """Of any number of bytes, at any address; the answer is the same on all ranks."""
+        """Returns whether Verbena all-reduces the tensor, of any length and at any address; the same on all ranks."""
         return self.takes(inp)
 
     def custom_all_reduce(self, input: Any) -> Any:
-        """A new tensor, or None where the engine shall go its own way. Eager, in a warm-up and under capture alike."""
+        """Returns a new tensor, or None if the engine must use its own collective. The same in eager mode, in a warm-up and
+        in a capture."""
         return self.sum_up(input) if self.should_custom_ar(input) else None
 
     def sum_up(self, input: Any, out: Any = None) -> Any:
-        """Quantised where the settings allow them and they are faster, or exactly."""
+        """Sums across ranks: quantised if the settings allow it and it is faster, otherwise exactly."""
         dtype = str(input.dtype).removeprefix("torch.")
         found = self.quick_reduce.find_codec(dtype, input.numel() * input.element_size(), self.world_size)
         if found is None:
@@ -122,29 +126,30 @@ class EngineCollectives:
         return self.communicator.all_reduce_coded(input, codec, out=out, choice=Choice(find_codec(codec)) if is_forced else None)
 
     def fused_allreduce_rmsnorm(self, x: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """(norm of the sum and the residual, their sum), of any row length."""
+        """Returns the norm of the sum and the residual, and their sum. For any row length."""
         return self.communicator.fused_allreduce_rmsnorm(x, residual, weight, eps)
 
     def should_fuse_norm(self, x: Any, residual: Any, weight: Any) -> bool:
-        """Whether the fused kernel has these types; the answer is the same on all ranks."""
+        """Returns whether the fused kernel has these types; the same on all ranks."""
         return (self.should_custom_ar(x) and str(x.dtype) in ("torch.float16", "torch.bfloat16")
                 and residual.dtype == weight.dtype == x.dtype)
 
     def custom_fused_ar_rms(self, input: Any, residual_inp: Any, weight: Any, eps: float,
                             use_1stage: bool = False) -> tuple[Any, Any] | None:
-        """fused_allreduce_rmsnorm(), or None where the engine shall go its own way. How many kernels it takes is the library's choice."""
+        """fused_allreduce_rmsnorm(), or None if the engine must use its own kernels. The library chooses how many kernels
+        it takes."""
         is_taken = self.should_fuse_norm(input, residual_inp, weight)
         return self.fused_allreduce_rmsnorm(input, residual_inp, weight, eps) if is_taken else None
 
     @property
     def fusion_codec(self) -> str | None:
-        """The format of quantised sums in fused operators, which are quantised from the size on where that is faster."""
+        """The format of quantised sums in fused operators, which use it from the size on where it is faster."""
         regime = self.quick_reduce.regime.lower()
         return regime if regime in CODECS and self.quick_reduce.least_sizes == "measured" else None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Only _IS_CAPTURING changes: nothing needs to be known about a capture."""
+        """Marks a capture. Sets only _IS_CAPTURING: Verbena needs to know nothing about a capture."""
         self._IS_CAPTURING = True
         try:
             yield
@@ -152,10 +157,10 @@ class EngineCollectives:
             self._IS_CAPTURING = False
 
     def register_graph_buffers(self) -> None:
-        """Nothing is registered."""
+        """Does nothing: buffers need no registration."""
 
     def close(self) -> None:
-        """Collective. When the process ends without it, the system takes everything back."""
+        """Frees the collectives. Collective. If the process ends without it, the system frees everything."""
         communicator, context = self._communicator, self._context
         self._communicator = self._context = None
         self.disabled = True
@@ -167,8 +172,8 @@ class EngineCollectives:
 
 
 def are_all_linked(ranks: ProcessGroupCommunicator) -> bool:
-    """Collective: whether NVLink connects all ranks' GPUs. Ranks of several hosts are linked as far as loads and stores reach
-    (multi-node NVLink); those of one host are looked up."""
+    """Returns whether NVLink connects all ranks' GPUs. Ranks of several hosts are connected as far as loads and stores
+    reach (multi-node NVLink); for those of one host the driver is asked. Collective."""
     width = 128
     # Containers of one host have its kernel, whatever they are called.
     mine = f"{pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {find_bus_id()}".encode()

@@ -32,8 +32,10 @@ _MI300_REGIMES = (_EXACT, "FP8", "INT6", "INT4")
 
 @dataclasses.dataclass(frozen=True)
 class QuickReduce:
-    """`regime`: FP (exact), FP8, INT6, INT4, or ours INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is quantised.
-    `least_sizes`: "measured", from where on the tuning file, or else the library's rule, says that fewer bits are faster;
+    """Settings of quantised all-reduces.
+
+    `regime`: FP (exact), FP8, INT6, INT4, or Verbena's INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is quantised.
+    `least_sizes`: the size from which tensors are quantised: "measured", by the tuning file or else the library's rules;
     "mi300", by AITER's table."""
     regime: str = "NONE"
     most_bytes: int = _DEFAULT_MOST_BYTES
@@ -41,7 +43,8 @@ class QuickReduce:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "QuickReduce":
-        """Warns of values that cannot be, and then takes the default; and of a cast, which nothing needs here."""
+        """Reads the settings. Warns of invalid values, for which it takes the defaults, and of a cast, which has no effect
+        here."""
         regime = _read(environment, _REGIME, "NONE").upper()
         if regime not in ("NONE", _EXACT) and regime.lower() not in CODECS:
             warnings.warn(f"verbena: {_REGIME[0]}={regime}: no such regime; NONE, FP, "
@@ -61,8 +64,8 @@ class QuickReduce:
         return cls(regime, int(most) * _MI or _DEFAULT_MOST_BYTES, least)
 
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
-        """The codec for a tensor, and whether it is to be used whatever was measured; None: the exact way. `dtype` without
-        "torch."."""
+        """Returns the codec for a tensor, and whether to use it regardless of measurements; None: the exact all-reduce.
+        `dtype` without "torch."."""
         if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.most_bytes:
             return None
         if self.least_sizes == "measured":

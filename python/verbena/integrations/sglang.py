@@ -18,7 +18,7 @@ _resolve_group: list[Any] = []  # SGLang's function, from when a communicator is
 
 
 class VerbenaAllreduce(EngineCollectives):
-    """As SGLang 0.5.23 makes and calls what its dispatch_custom_allreduce() returns."""
+    """What SGLang 0.5.23's dispatch_custom_allreduce() returns, by its constructor and calls."""
 
     def __init__(self, group: Any, device: Any, max_size: int = MOST_BYTES) -> None:
         is_deterministic = os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "0").lower() in ("1", "true")
@@ -41,12 +41,13 @@ class VerbenaAllreduce(EngineCollectives):
 
 
 def dispatch(original: Any, *arguments: Any, **named: Any) -> type[VerbenaAllreduce]:
-    """Around SGLang's choice of a class."""
+    """Wraps SGLang's choice of a class."""
     return VerbenaAllreduce
 
 
 def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps: float = 1e-6, *arguments: Any, **named: Any) -> Any:
-    """Around SGLang's call of FlashInfer's all-reduce and norm, which SGLang makes where flashinfer_allreduce_fusion_backend is set."""
+    """Wraps SGLang's call of FlashInfer's all-reduce with norm, which SGLang makes if flashinfer_allreduce_fusion_backend
+    is set."""
     communicator = _find_fusing(named.get("use_attn_tp_group", True))[1]
     if communicator is None or not communicator.should_fuse_norm(input_tensor, residual, weight):
         return original(input_tensor, residual, weight, eps, *arguments, **named)
@@ -56,8 +57,8 @@ def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps
 
 
 def make_no_workspaces(original: Any, *arguments: Any, **named: Any) -> None:
-    """Around the making of FlashInfer's workspaces, which nobody uses where Verbena fuses: SGLang's all-reduces of their groups then go
-    through the communicator too."""
+    """Wraps the creation of FlashInfer's workspaces, which are unused where Verbena fuses. SGLang's all-reduces of their
+    groups then go through the communicator too."""
     groups = [_find_fusing(use_attn_tp_group) for use_attn_tp_group in (False, True)]
     if any(size > 1 and communicator is None for size, communicator in groups):
         original(*arguments, **named)
@@ -71,7 +72,7 @@ def _find_fusing(use_attn_tp_group: bool) -> tuple[int, VerbenaAllreduce | None]
 
 
 def join_fusion() -> None:
-    """Hooks the fused all-reduce and norm. Not at the start, because its module loads SGLang's layers."""
+    """Hooks the fused all-reduce with norm. Not called at the start, because its module loads SGLang's layers."""
     try:
         _resolve_group[:] = [importlib.import_module(_FUSION).resolve_fusion_group]
         _hook(f"{_FUSION}.flashinfer_allreduce_residual_rmsnorm", fused_norm)
@@ -98,5 +99,5 @@ def register() -> None:
 
 
 def switch_on() -> None:
-    """SGLang's communicators that are made from now on use Verbena. SGLang applies the hook when all plug-ins are loaded."""
+    """Makes SGLang's communicators use Verbena from now on. SGLang applies the hook when all plug-ins are loaded."""
     _hook(_DISPATCH, dispatch)

@@ -18,9 +18,10 @@ _FUSES = "AllReduceFusionPass"
 
 
 class VerbenaAllreduce(EngineCollectives):
-    """As vLLM 0.33 makes and calls its CustomAllreduce. The sizes that vLLM gives are those of its own kernels: they are kept for
-    its code to read, and do not count here. Results do not change with the batch, whatever VLLM_BATCH_INVARIANT says; with it no
-    size is left to NCCL. Attributes that begin with mnnvl_ say that there are no buffers of multi-node NVLink."""
+    """vLLM 0.33's CustomAllreduce, by its constructor and calls. The sizes that vLLM passes are those of its own kernels:
+    they are kept for its code to read and have no effect. Results do not depend on the batch, whatever
+    VLLM_BATCH_INVARIANT is; with it no size is left to NCCL. Attributes that begin with mnnvl_ say that there are no
+    buffers of multi-node NVLink."""
 
     mnnvl_only = mnnvl_multimem_rs_supported = mnnvl_multimem_rs_initialized = False
     mnnvl_multicast_ptr = mnnvl_buffer_size = 0
@@ -81,13 +82,13 @@ def _as_device(device: Any) -> Any:
 
 
 def register() -> None:
-    """The entry point of vLLM's group vllm.general_plugins, which every process of an engine calls, some several times: does
-    nothing unless USE_VERBENA_COLLECTIVES is 1."""
+    """The entry point of vLLM's group vllm.general_plugins, which every process of an engine calls, some several times.
+    Does nothing unless USE_VERBENA_COLLECTIVES is 1."""
     switch_on_if_asked("vllm", switch_on)
 
 
 def switch_on() -> None:
-    """vLLM's communicators that are made from now on use Verbena."""
+    """Makes vLLM's communicators use Verbena from now on."""
     module: Any = importlib.import_module(_MODULE)
     if not hasattr(module, "CustomAllreduce"):
         raise AttributeError(f"{_MODULE} has no CustomAllreduce")
@@ -97,8 +98,9 @@ def switch_on() -> None:
 
 
 def join_compilation(communicator: VerbenaAllreduce) -> None:
-    """Has vLLM's compiler fuse this communicator's all-reduces with the norms behind them, in place of its pass for FlashInfer's kernels
-    and whether fuse_allreduce_rms is set or not: with this communicator the two operators are never faster apart."""
+    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them, in place of its pass for
+    FlashInfer's kernels, and whether or not fuse_allreduce_rms is set: with this communicator the two operators are
+    never faster apart."""
     try:
         manager: Any = importlib.import_module(_PASSES)
         make_pass = _make_pass_class()

@@ -52,7 +52,7 @@ _REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.M
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How a call is done; zeros choose. The same on all ranks."""
+    """An algorithm and the shape of its kernel; for each field that is 0 the library chooses. The same on all ranks."""
     algorithm: Algorithm = Algorithm.AUTO
     blocks: int = 0
     threads: int = 0
@@ -60,7 +60,8 @@ class Choice:
 
 
 def find_data_type(tensor: Any) -> DataType | None:
-    """None if no kernel computes with the type. Operations that only move data take every type."""
+    """Returns the DataType of a tensor; None if no kernel computes with its type. Operations that only move data take every
+    type."""
     return _TYPES.get(str(tensor.dtype))
 
 
@@ -80,7 +81,7 @@ class OpsPart(CollectivePart):
 
     @property
     def size(self) -> int:
-        """0 on a rank that is no member."""
+        """The number of ranks; 0 on a rank that is not a member."""
         return int(self._ops.ops_size(self.handle))
 
     def _choose(self, name: str, what: int, length_bytes: int) -> Choice:
@@ -106,7 +107,7 @@ class OpsPart(CollectivePart):
 
 
 def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
-    """The name and the algorithm that was asked for or, where a tensor's bytes tell it, chosen."""
+    """Returns the name of a call, and the algorithm that was asked for or, if the tensor's bytes determine it, chosen."""
     operation = name.removeprefix("ops_")
     if choice is None and operation in OPERATIONS:
         # Of an all-reduce the tensor's bytes count, of exchanges a message's.
@@ -117,7 +118,7 @@ def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice |
 
 
 def raise_error(get_error: Any, handle: int) -> None:
-    """Raises what one of the library's get_error functions tells."""
+    """Raises the error of one of the library's get_error functions, if there is one."""
     text = ctypes.create_string_buffer(512)
     result = get_error(handle, text, len(text))
     if result != Result.SUCCESS:
@@ -125,7 +126,7 @@ def raise_error(get_error: Any, handle: int) -> None:
 
 
 def find_reduction(reduction: Any) -> Reduction:
-    """Takes a name, a Reduction, or a ReduceOp of torch.distributed."""
+    """Returns the Reduction of a name, a Reduction, or a ReduceOp of torch.distributed."""
     named = reduction if isinstance(reduction, str) else getattr(getattr(reduction, "op", reduction), "name", str(reduction))
     try:
         return _REDUCTIONS[named.lower()]

@@ -14,17 +14,30 @@ from verbena.team import SymmetricTeam
 
 
 class Communicator(FusedCalls):
-    """Collectives of a team (None: of all ranks of the context), on tensors of the ranks' GPUs and in their current streams.
-    All members make the same calls in the same order. Nothing waits for the GPU, and everything may be captured in a graph.
+    """Collectives of a team on tensors of the ranks' GPUs, in their current streams.
 
-    One communicator serves one stream at a time; streams that run at the same time have one each. Made and freed
-    collectively over the context; on ranks that are no members, for the collective calls alone."""
+    All members make the same calls in the same order. Calls never synchronise with the GPU, and may be captured in a CUDA
+    graph. One communicator serves one stream at a time; streams that run at the same time need a communicator each.
+    Creating and freeing it is collective over the context; on ranks that are not members it serves only these calls."""
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
                  packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
                  tuning_file: str | None = None, has_windows: bool = False) -> None:
-        """Collective, with the same numbers. Other ranks than members say is_member=False. has_windows: the promise that in each
-        all-reduce either input and output of all ranks lie in windows, each at the same offset, or no rank has both in windows."""
+        """Creates a communicator. Collective, with the same options on all ranks.
+
+        Args:
+            context: outlives the communicator.
+            team: None: all ranks of the context.
+            is_member: False on ranks that are not members of the team.
+            packet_bytes: GPU memory of the workspace for packets; 0: the default.
+            chunk_bytes: GPU memory of the workspace for chunks; 0: the default.
+            blocks: max blocks of a kernel; 0: the default.
+            lets_next_start: programmatic dependent launch: the next kernel of the stream may start before this one has
+                ended.
+            tuning_file: measurements of this platform (verbena-coll --calibrate); None: VERBENA_TUNING_FILE.
+            has_windows: promises that in each all-reduce either input and output of all ranks lie in windows, each at the
+                same offset, or no rank has both in windows.
+        """
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
         options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start,
@@ -40,37 +53,44 @@ class Communicator(FusedCalls):
         return f"<verbena.ops.Communicator, rank {self.rank} of {self.size}, {last}>"
 
     def free(self) -> None:
-        """Collective."""
+        """Frees the communicator. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.ops_destroy(handle))
 
     def check_error(self) -> None:
-        """Raises why a call's result is not there, with the rank that did not come, if so."""
+        """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""
         self._tell_dropped_group()
         raise_error(self._ops.ops_get_error, self.handle)
 
     def reset(self) -> None:
-        """Collective: after an error the communicator is as good as new."""
+        """Makes the communicator usable again after an error. Collective."""
         self._ops.check(self._ops.ops_reset(self.handle))
         self._dropped_group = None
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
-        """How an operation, such as "all_reduce", of so many bytes (of others than that: of a message) would be done."""
+        """Returns the algorithm that an operation, such as "all_reduce", would use. `length_bytes`: of the tensor for an
+        all-reduce, of one rank's message for all other operations."""
         return self._choose("ops_choose", OPERATIONS.index(operation), length_bytes)
 
     def all_reduce(self, tensor: Any, reduction: Any = "sum", *, op: Any = None, out: Any = None,
                    choice: Choice | None = None) -> Any:
-        """Reduces the ranks' tensors element by element; the result has the same bits on all ranks. `reduction`: "sum", "mean" or "avg",
-        "min", "max", a Reduction, or a torch.distributed.ReduceOp; `op` is the same under torch.distributed's name. `out` may be the
-        tensor."""
+        """Reduces the ranks' tensors element by element. All ranks get the same bits.
+
+        Args:
+            tensor: of any shape, the same on all ranks.
+            reduction: "sum", "mean" or "avg", "min", "max", a Reduction, or a torch.distributed.ReduceOp.
+            op: `reduction` under torch.distributed's name.
+            out: receives the result; may be `tensor`. None: a new tensor.
+            choice: None: the library chooses.
+        """
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
         self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), find_reduction(reduction if op is None else op), choice=choice)
         return out
 
     def all_gather(self, tensor: Any, dim: int, *, out: Any = None, choice: Choice | None = None) -> Any:
-        """All ranks' tensors concatenated along `dim`, without a permutation afterwards."""
+        """Concatenates all ranks' tensors along `dim`, without a permutation afterwards."""
         tensor = tensor.contiguous()
         rows, shape = _cut(tensor.shape, dim, self.size)
         out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
@@ -80,8 +100,9 @@ class Communicator(FusedCalls):
 
     def reduce_scatter(self, tensor: Any, dim: int, reduction: Any = "sum", *, op: Any = None, out: Any = None,
                        choice: Choice | None = None) -> Any:
-        """Returns this rank's part of the sum along `dim`, whose size the number of ranks divides. `dim` has no default, as all_gather()'s:
-        engines and torch.distributed have different ones. `op` is `reduction` under torch.distributed's name."""
+        """Reduces the ranks' tensors; returns this rank's part of the result along `dim`, whose size must be a multiple of
+        the number of ranks. `dim` has no default, because engines and torch.distributed have different ones. `op` is
+        `reduction` under torch.distributed's name."""
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         dim %= len(shape)
@@ -95,14 +116,14 @@ class Communicator(FusedCalls):
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
-        """In place: the tensor of rank `root`."""
+        """Copies the tensor of rank `root` to the tensor of every rank, in place."""
         expect_like(tensor, tensor.shape)
         self._call("ops_broadcast", tensor, tensor, tensor.numel() * tensor.element_size(), root, choice=choice)
         return tensor
 
     def all_to_all(self, tensor: Any, split_dim: int = 0, concat_dim: int = 0, *, out: Any = None,
                    choice: Choice | None = None) -> Any:
-        """The r-th part along `split_dim` goes to rank r; what comes is concatenated along `concat_dim`."""
+        """Sends the r-th part along `split_dim` to rank r, and concatenates what it receives along `concat_dim`."""
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         split_dim, concat_dim = split_dim % len(shape), concat_dim % len(shape)
@@ -117,22 +138,24 @@ class Communicator(FusedCalls):
         return out
 
     def all_gather_v(self, tensor: Any, counts: Any, out: Any, *, offsets: Any = None, choice: Choice | None = None) -> Any:
-        """counts[r] rows come from rank r and lie in `out` from offsets[r] on, or contiguously. Counts and offsets are
-        int64 on the GPU, read when the kernel runs; `tensor` may be longer than this rank's count."""
+        """Gathers different numbers of rows: counts[r] rows of rank r are written to `out` from offsets[r] on, or
+        contiguously. Counts and offsets are int64 on the GPU, read when the kernel runs. `tensor` may be longer than
+        this rank's count."""
         self._call_v("ops_all_gather_v", tensor, out, [counts, offsets], [], out.numel() // self.size, choice)
         return out
 
     def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: Any = "sum", *, offsets: Any = None,
                          choice: Choice | None = None) -> Any:
-        """counts[r] rows, from offsets[r] on, of all ranks' tensors become rank r's `out`, which may be longer."""
+        """Reduces the ranks' tensors; rank r gets counts[r] rows of the result, from offsets[r] on. Its `out` may be
+        longer."""
         self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [need_type(tensor), find_reduction(reduction)],
                      tensor.numel() // self.size, choice)
         return out
 
     def all_to_all_v(self, tensor: Any, send_counts: Any, receive_counts: Any, out: Any, *, send_offsets: Any = None,
                      receive_offsets: Any = None, expected_rows: int = 0, choice: Choice | None = None) -> Any:
-        """send_counts[r] rows go to rank r, receive_counts[r] come from it. `expected_rows`, the same on all ranks, says how
-        long a message may be, for the choice of an algorithm."""
+        """Sends send_counts[r] rows to rank r, and receives receive_counts[r] rows from it. `expected_rows`, the same on
+        all ranks, is the length of a typical message, by which the library chooses the algorithm."""
         counts = [send_counts, send_offsets, receive_counts, receive_offsets]
         row = math.prod(tensor.shape[1:])
         self._call_v("ops_all_to_all_v", tensor, out, counts, [], expected_rows * row, choice)
@@ -140,9 +163,10 @@ class Communicator(FusedCalls):
 
     @contextlib.contextmanager
     def group(self, like: Any = None) -> Iterator[None]:
-        """Launches the calls of the block together at its end, by one kernel where possible, in the current stream, or in that of
-        the GPU of `like`, a tensor. The calls do not use each other's results. If the block raises, none of its calls is launched
-        and every further call raises until all ranks have called reset(): the peers may have launched theirs."""
+        """Launches the calls of the block together at its end, by one kernel if possible, in the current stream, or in that
+        of the GPU of the tensor `like`. The calls must not use each other's results. If the block raises, none of its
+        calls is launched and every later call raises until all ranks have called reset(): the peers may have launched
+        theirs."""
         self._tell_dropped_group()
         self._ops.check(self._ops.ops_group_begin(self.handle))
         self._group = []

@@ -13,7 +13,7 @@ CODECS = {"fp8": Algorithm.FP8, "int8": Algorithm.INT8, "int6": Algorithm.INT6, 
 
 
 class Quantisation(enum.IntEnum):
-    """How rows are quantised, one byte a number; what scales are: of kinds from FP8_BLOCK on, for blocks of a row."""
+    """How rows are quantised, to one byte an element. Kinds from FP8_BLOCK on have scales for blocks of a row."""
     NONE = 0
     FP8_TENSOR = 1
     FP8_TOKEN = 2
@@ -27,8 +27,8 @@ class Quantisation(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Normed:
-    """What a norm makes: `output` and `residual` in the input's shape, quantised rows and their scales where asked for. `sum`:
-    of all ranks' tensors, where it lies apart from the output."""
+    """The result of a norm: `output` and `residual` in the input's shape; quantised rows and their scales if asked for;
+    `sum`, the sum of all ranks' tensors, if it is separate from the output."""
     output: Any = None
     residual: Any = None
     quantised: Any = None
@@ -40,10 +40,10 @@ class Normed:
 class Norm:
     """RMSNorm: h = x + residual; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset).
 
-    rounds_sum: h is rounded to the type before it is squared (vLLM's and FlashInfer's kernels); rounds_normed: and
-    h / sqrt(...) before it is multiplied by the weight (vLLM's). scale: of FP8_TENSOR, a float on the GPU. scale_layout: of
-    FP8_BLOCK and FP8_BLOCK_POWER "rows", "columns", or "tma", columns of a multiple of 4. padding: columns of zeros behind
-    output and quantised rows."""
+    rounds_sum: h is rounded to the type before it is squared (as vLLM's and FlashInfer's kernels do). rounds_normed: h /
+    sqrt(...) is rounded before it is multiplied by the weight (as vLLM's do). scale: for FP8_TENSOR, a float on the GPU.
+    scale_layout: for FP8_BLOCK and FP8_BLOCK_POWER "rows", "columns", or "tma", columns of a multiple of 4. padding:
+    columns of zeros after output and quantised rows."""
     weight: Any
     epsilon: float = 1e-6
     weight_offset: float = 0.0
@@ -58,11 +58,16 @@ class Norm:
 
 
 class FusedCalls(OpsPart):
-    """Of verbena.ops.Communicator."""
+    """Quantised and fused calls of verbena.ops.Communicator."""
 
     def all_reduce_coded(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
-        """The quantised sum where that is faster ("fp8", "int8", "int6", "int4", "mxfp8", "fp8_int8", "int4_int8"), exactly
-        as all_reduce() otherwise. With a seed elements are rounded stochastically. The same bits on all ranks."""
+        """Sums the ranks' tensors with quantised messages. Uses the exact all_reduce() where that is faster. All ranks get
+        the same bits.
+
+        Args:
+            codec: "fp8", "int8", "int6", "int4", "mxfp8", "fp8_int8" or "int4_int8".
+            seed: 0: rounds to nearest; otherwise rounds stochastically.
+        """
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
         self._call("ops_all_reduce_coded", tensor, out, tensor.numel(), need_type(tensor), find_codec(codec), seed,
@@ -70,11 +75,11 @@ class FusedCalls(OpsPart):
         return out
 
     def choose_coded(self, tensor: Any, codec: str) -> Choice:
-        """How that would be done."""
+        """Returns the algorithm that all_reduce_coded() would use."""
         return self._choose("ops_choose_coded", find_codec(codec), tensor.numel() * tensor.element_size())
 
     def rms_norm(self, x: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None) -> Normed:
-        """Of rows along the last dimension, on this rank alone. `residual_out` may be the residual."""
+        """Normalises rows along the last dimension, on this rank alone. `residual_out` may be the residual."""
         rows, result, packed = _prepare(x, norm, residual, residual_out)
         if rows.numel():
             self._launch("ops_norm_rows", (rows, result, norm, residual), rows.data_ptr(), rows.stride(0), need_type(rows),
@@ -83,8 +88,8 @@ class FusedCalls(OpsPart):
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                             codec: str | None = None, choice: Choice | None = None) -> Normed:
-        """The same of the sum of all ranks' tensors, in one kernel up to 1 MiB or, of two ranks, 8, with the same bits as all_reduce() and
-        rms_norm(). Without a residual the sum is the result's residual."""
+        """Sums the ranks' tensors and normalises the rows of the sum, with the same bits as all_reduce() and rms_norm(): in
+        one kernel up to 1 MiB, or 8 MiB between two ranks. Without a residual the sum is the result's residual."""
         rows, result, packed = _prepare(tensor.contiguous(), norm, residual, residual_out)
         if rows.numel():
             in_output = result.output is not None and norm.padding == 0
@@ -96,15 +101,16 @@ class FusedCalls(OpsPart):
         return result
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """all_reduce_rms_norm() as AITER, SGLang and verbena.distributed call it: (norm, residual). The residual's sum is rounded
-        before it is squared."""
+        """all_reduce_rms_norm() under the name and arguments of AITER, SGLang and verbena.distributed; returns (norm,
+        residual). The residual's sum is rounded before it is squared."""
         normed = self.all_reduce_rms_norm(input_, Norm(weight, eps, rounds_sum=True), residual)
         return normed.output, normed.residual
 
     def reduce_scatter_rms_norm_all_gather(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                                            choice: Choice | None = None) -> Normed:
-        """The same where each rank norms its share of the rows alone and all get output, quantised rows and scales. The
-        residual, and the result's, has the share's rows alone: rows [rank * s, (rank + 1) * s), s = rows / ranks rounded up."""
+        """The same, but each rank normalises only its share of the rows, and all get output, quantised rows and scales. The
+        residual, and the result's, has the rows of this rank's share alone: [rank * s, (rank + 1) * s), s = rows / ranks
+        rounded up."""
         rows = tensor.contiguous().view(-1, tensor.shape[-1])
         share = -(-rows.shape[0] // self.size)
         first = min(self.rank * share, rows.shape[0])
@@ -119,12 +125,12 @@ class FusedCalls(OpsPart):
 
 
 def make_normed(x: Any, norm: Norm) -> Normed:
-    """What a norm of x will fill."""
+    """Returns empty tensors for the result of a norm of x."""
     return _prepare(x, norm, None, None)[1]
 
 
 def find_fp8() -> Any:
-    """PyTorch's type of e4m3, or bytes where it is too old to have one."""
+    """Returns PyTorch's type of e4m3, or bytes if PyTorch is too old to have it."""
     import torch
     return getattr(torch, "float8_e4m3fn", torch.uint8)
 

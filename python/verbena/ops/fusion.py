@@ -44,8 +44,10 @@ _TYPES = {torch.float16, torch.bfloat16}
 
 
 class FusionPass(CustomGraphPass):
-    """For graphs behind autograd. `group` is the name that set_group() gave the communicator; `names` are the names that all-reduces of its
-    ranks have in the graph (None: the same name); `codec`, if not None, allows fewer bits."""
+    """A compiler pass that fuses all-reduces with norms, for graphs after autograd.
+
+    `group` is the name that set_group() gave the communicator; `names` are the names that all-reduces of its ranks have in
+    the graph (None: the same name); `codec`, if not None, allows quantised sums."""
 
     def __init__(self, group: str, names: Collection[str] | None = None, codec: str | None = None) -> None:
         self.group = group
@@ -54,7 +56,7 @@ class FusionPass(CustomGraphPass):
         self.count_fused = 0  # of the last graph
 
     def uuid(self) -> str:
-        """Tells the compiler's cache which passes make the same graph."""
+        """Returns a key by which the compiler's cache tells apart passes that make different graphs."""
         return f"verbena-fusion-{_VERSION}-{self.group}-{sorted(self.names)}-{self.codec}"
 
     def __call__(self, graph: Any) -> None:

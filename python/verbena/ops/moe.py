@@ -43,20 +43,28 @@ class Dispatched:
 
 
 class ExpertExchange(CollectivePart):
-    """Dispatch and combine of a team (None: of all ranks of the context), in the ranks' current streams. All members make the same calls
-    in the same order; the number of tokens, ids and addresses are each rank's own. Nothing waits for the GPU, and everything may be
-    captured in a graph: ids, weights and rows are read when the kernel runs.
+    """Dispatch and combine of a team (None: of all ranks of the context), in the ranks' current streams.
 
-    One thread and one stream at a time. Batches that overlap have an exchange each. Made and freed collectively over the context."""
+    All members make the same calls in the same order; the number of tokens, ids and addresses may differ. Calls never
+    synchronise with the GPU, and may be captured in a CUDA graph: ids, weights and rows are read when the kernel runs. One
+    thread and one stream at a time use an exchange. Batches that overlap need an exchange each. Creating and freeing it is
+    collective over the context."""
 
     _name = "exchange"
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, experts: int, max_tokens: int, top_k: int,
                  hidden: int, is_member: bool = True, max_row_bytes: int = 0, max_scale_bytes: int = 0, exact: bool = False,
                  blocks: int = 0, lets_next_start: bool = False) -> None:
-        """Collective, with the same numbers. `experts` of all ranks, a multiple of their number; rank r has those from r * experts / ranks
-        on. `max_tokens` of a rank in a call. `max_row_bytes` of a dispatched row: 0 for 2 * hidden. `max_scale_bytes` of a row's scales.
-        `exact`: memory for Order.EXACT. `blocks` bounds the kernels; 0: as many as the GPUs have room for."""
+        """Creates an exchange. Collective, with the same numbers on all ranks.
+
+        Args:
+            experts: of all ranks, a multiple of their number; rank r has those from r * experts / ranks on.
+            max_tokens: of a rank in a call.
+            max_row_bytes: of a dispatched row; 0: 2 * hidden.
+            max_scale_bytes: of a row's scales.
+            exact: allocates memory for Order.EXACT.
+            blocks: max blocks of a kernel; 0: as many as fit on the GPUs.
+        """
         ops = load_ops_library()
         self._ops = ops
         chosen = (context.world if team is None else team) if is_member else None
@@ -70,7 +78,7 @@ class ExpertExchange(CollectivePart):
     @staticmethod
     def workspace_bytes(ranks: int, *, experts: int, max_tokens: int, top_k: int, hidden: int, max_row_bytes: int = 0,
                         max_scale_bytes: int = 0, exact: bool = False, blocks: int = 0) -> int:
-        """GPU memory that an exchange allocates on each of so many ranks. Without a GPU, too."""
+        """Returns the GPU memory that an exchange allocates on each of `ranks` ranks. Needs no GPU."""
         options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, 0)
         length_bytes = int(load_ops_library().moe_workspace_bytes(ctypes.byref(options), ranks))
         if length_bytes == 0:
@@ -79,17 +87,17 @@ class ExpertExchange(CollectivePart):
         return length_bytes
 
     def free(self) -> None:
-        """Collective. No kernel of any rank uses the exchange any more."""
+        """Frees the exchange. No kernel on any rank may still be using it. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.moe_destroy(handle))
 
     def check_error(self) -> None:
-        """Raises why a call's result is not there, with the rank that did not come, if so."""
+        """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""
         raise_error(self._ops.moe_get_error, self.handle)
 
     def reset(self) -> None:
-        """Collective: waits until this rank's GPU has nothing left to do; then the exchange is usable again."""
+        """Waits until this rank's GPU is idle, and makes the exchange usable again. Collective."""
         self._ops.check(self._ops.moe_reset(self.handle))
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None, *, scales: Any = None, cast: str | None = None, out: Dispatched | None = None,
@@ -118,8 +126,8 @@ class ExpertExchange(CollectivePart):
 
     def combine(self, rows: Any, dispatched: Dispatched, order: Order | str = Order.REDUCED, *, out: Any = None, blocks: int = 0,
                 phase: Phase = Phase.BOTH) -> Any:
-        """Sends the experts' rows back, BF16 or FP16 in the shape that `order` says, and returns [tokens, hidden]: a token's rows added,
-        zeros for a token without an expert. `dispatched` is the result of this rank's dispatch."""
+        """Sends the experts' rows back, BF16 or FP16 in the shape that `order` says, and returns [tokens, hidden]: the sum
+        of each token's rows, zeros for a token without an expert. `dispatched` is the result of this rank's dispatch."""
         order = Order[order.upper()] if isinstance(order, str) else order
         rows = expect_like(rows, [self.ranks, self.max_tokens, *([] if order == Order.ROWS else [self.top_k]), self.hidden])
         shape = [dispatched.tokens, self.hidden]
@@ -134,7 +142,7 @@ class ExpertExchange(CollectivePart):
         self._ops.check(getattr(self._ops, name)(self.handle, ctypes.byref(arguments), stream))
 
     def make_dispatched(self, x: Any, scales: Any = None, cast: str | None = None) -> Dispatched:
-        """Tensors for what a dispatch of these will receive."""
+        """Returns empty tensors for the result of a dispatch."""
         import torch
         place = [self.ranks, self.max_tokens]
         if cast is None:
@@ -146,7 +154,7 @@ class ExpertExchange(CollectivePart):
         return self.view_handle(rows, received, x.new_empty([self._layout.bytes], dtype=torch.uint8), x.shape[0])
 
     def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int) -> Dispatched:
-        """A dispatch's result from three of its tensors."""
+        """Returns a dispatch's result from three of its tensors."""
         import torch
         place, layout = [self.ranks, self.max_tokens], self._layout
 

@@ -1,5 +1,5 @@
-"""The collectives as operators of PyTorch (torch.ops.verbena), for code that is compiled or captured: groups go by name, results
-are new tensors, and shapes are known without a GPU (fake kernels)."""
+"""The collectives as operators of PyTorch (torch.ops.verbena), for code that is compiled or captured. Groups are named,
+results are new tensors, and shapes are known without a GPU (fake kernels)."""
 import contextlib
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _lock = threading.Lock()
 
 
 def set_group(name: str, communicator: Communicator | None) -> None:
-    """What torch.ops.verbena's operators call `name`; None: nothing any more. Registers the operators."""
+    """Sets the communicator that torch.ops.verbena's operators find as `name`; None removes it. Registers the operators."""
     _name(_groups, name, communicator)
 
 
@@ -28,7 +28,8 @@ def get_group(name: str) -> Communicator:
 
 
 def set_exchange(name: str, exchange: ExpertExchange | None) -> None:
-    """What torch.ops.verbena.moe_dispatch and moe_combine call `name`; None: nothing any more. Registers the operators."""
+    """Sets the exchange that torch.ops.verbena.moe_dispatch and moe_combine find as `name`; None removes it. Registers the
+    operators."""
     _name(_exchanges, name, exchange)
 
 
@@ -225,7 +226,8 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
 
 
 def register_torch_ops(device: str = "CUDA") -> None:
-    """Once for each of PyTorch's kinds of devices; set_group() does it for GPUs unless it was done before."""
+    """Registers the operators for one of PyTorch's kinds of devices. set_group() does it for GPUs unless it was done
+    before."""
     import torch
     with _lock:
         if any(name == device for name, _ in _libraries):

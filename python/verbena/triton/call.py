@@ -1,4 +1,4 @@
-"""How a primitive's wrapper becomes a call of a function of the bitcode."""
+"""Turns a primitive's wrapper into a call of a function of the bitcode."""
 from typing import Any
 
 import triton.language as tl
@@ -11,7 +11,7 @@ _LIMITS = {tl.int32: range(-2**31, 2**31), tl.int64: range(-2**63, 2**63)}
 
 
 def call(semantic: Any, backend: Any, name: str, returned: tl.dtype, *arguments: tuple[Any, tl.dtype]) -> Any:
-    """One call for each thread of the block, all with the same arguments."""
+    """Calls a function once for each thread of the block, with the same arguments."""
     check_linked(semantic, name, unwrap(backend))
     numbers = [_as_scalar(semantic, name, value, dtype) for value, dtype in arguments]
     signature = tuple(dtype for _, dtype in arguments)
@@ -24,7 +24,7 @@ def unwrap(value: Any) -> Any:
 
 
 def check_linked(semantic: Any, name: str, backend: Any) -> None:
-    """Instead of an undefined symbol in the assembler's words."""
+    """Raises an error that names the missing library, instead of the assembler's undefined symbol."""
     if not isinstance(backend, int) or backend not in list(Backend):
         raise ValueError(f"{name}: backend is a compile-time constant, one of BACKEND_*, not {backend}")
     linked = {entry[0] for entry in semantic.builder.options.extern_libs or ()}
@@ -51,14 +51,14 @@ def _as_scalar(semantic: Any, name: str, value: Any, dtype: tl.dtype) -> Any:
 
 
 def as_given(semantic: Any, address: Any, like: Any) -> Any:
-    """The address as a pointer of the type of `like`, if that is a pointer."""
+    """Returns the address as a pointer of the type of `like`, if that is a pointer."""
     like = unwrap(like)
     is_pointer = isinstance(like, tl.tensor) and like.dtype.is_ptr()
     return semantic.cast(address, like.dtype) if is_pointer else address
 
 
 def find_element_size(name: str, given: Any, pointer: Any) -> Any:
-    """In bytes; None: the pointer's elements'."""
+    """Returns the size in bytes; None: of the pointer's elements."""
     given = unwrap(given)
     if given is not None:
         return given
@@ -69,7 +69,7 @@ def find_element_size(name: str, given: Any, pointer: Any) -> Any:
 
 
 def find_program(semantic: Any) -> Any:
-    """The number of this program among all of the grid's, as the functions count blocks."""
+    """Returns the number of this program among all of the grid's, as the functions count blocks."""
     x, y, z = (semantic.program_id(axis) for axis in range(3))
     width, height = (semantic.num_programs(axis) for axis in range(2))
     behind = semantic.mul(height, z, True)

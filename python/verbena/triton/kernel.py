@@ -48,8 +48,8 @@ class SymmKernel(KernelInterface):
 
     def compile(self, signature: Mapping[str, str], constexprs: Mapping[str, Any], capability: int,
                 **options: Any) -> Any:
-        """Without a GPU, for one of compute capability 80, 90, ...: signature has Triton's type of every parameter
-        ("i64", "*fp32", "constexpr"). What comes back has the stages in its `asm`: "ptx", "cubin"."""
+        """Compiles without a GPU, for a compute capability of 80, 90, ... `signature` has Triton's type of every parameter
+        ("i64", "*fp32", "constexpr"). The result has the stages in its `asm`: "ptx", "cubin"."""
         source = triton.compiler.ASTSource(self.jit_function, dict(signature), dict(constexprs))
         target = GPUTarget("cuda", capability, _WARP_THREADS)
         with _telling_what_is_unreadable():
@@ -76,7 +76,8 @@ class SymmKernel(KernelInterface):
 
 
 def requires_symm(jit_func_or_backend: Any = None, backend: Any = None) -> Any:
-    """Over @triton.jit, as @requires_symm, @requires_symm(BACKEND_...) or @requires_symm(backend=BACKEND_...)."""
+    """Decorates a @triton.jit kernel, which is then linked with the primitives: @requires_symm, @requires_symm(BACKEND_...)
+    or @requires_symm(backend=BACKEND_...)."""
     given = unwrap(jit_func_or_backend)
     if given is None or isinstance(given, int):
         if given is not None and backend is not None:
@@ -113,8 +114,8 @@ def _as_backend(backend: Any) -> Backend:
 
 
 def find_extern_libs(backend: Backend) -> dict[str, str]:
-    """What a kernel is linked with. DEFAULT is all backends, or the library's own where not all that they need is there;
-    what is named and not there raises LibraryNotFound."""
+    """Returns the libraries that a kernel is linked with. DEFAULT: of all backends, or this library's alone if one of them
+    is missing. Raises LibraryNotFound if a named backend is missing."""
     if backend == Backend.DEFAULT:
         try:
             return _find_all(backend)

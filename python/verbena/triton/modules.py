@@ -1,5 +1,5 @@
-"""NVSHMEM's device library has to be set up in each module that holds it, before the first launch: Triton tells of each
-module that it loads, whichever way a kernel came to be launched."""
+"""Prepares CUDA modules: NVSHMEM's device library must be set up in each module that contains it, before the first launch.
+Triton reports each module that it loads, however a kernel is launched."""
 import ctypes
 import json
 import pathlib
@@ -16,7 +16,7 @@ _CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
 def watch() -> None:
-    """From now on, beside whoever else does; once, however often it is called."""
+    """Prepares modules from now on, beside other listeners; repeated calls have no effect."""
     chain = knobs.runtime.kernel_load_end_hook
     if not isinstance(chain, knobs.HookChain):
         chain = knobs.HookChain(reversed=True)
@@ -27,7 +27,7 @@ def watch() -> None:
 
 
 def prepare_loaded() -> None:
-    """Before a launch: what was loaded before it could be prepared."""
+    """Prepares, before a launch, the modules that were loaded before they could be prepared."""
     watch()
     device = driver.active.get_current_device()
     if modules.has_work(device):

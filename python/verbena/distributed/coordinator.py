@@ -1,5 +1,5 @@
-"""One rank's part in one group. Objects and tensors travel between pairs of the world's ranks, each group's with a tag of its own: a
-further group opens no connection and needs no agreement."""
+"""One rank's part in one group. Objects and tensors travel between pairs of the world's ranks, each group's with a separate
+tag: a further group opens no connection and needs no agreement."""
 import contextlib
 import dataclasses
 import pickle
@@ -18,11 +18,15 @@ class GraphCaptureContext:
 
 
 class GroupCoordinator:
-    """`rank` and `ranks` are of the world; `rank_in_group`, `src` and `dst` count in the group. Every method but the
-    accessors is collective over the group (send and recv: over the pair), by one thread of each at a time; sums are in
-    float32 or wider, in rank order, rounded once, so that all ranks have the same bits. Tensors of a GPU go through the host's
-    memory, unless a `device_communicator` was set: an object with all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as
-    verbena.ops.Communicator. Its all_gatherv, reduce_scatterv, fused_allreduce_rmsnorm and capture are used if it has them."""
+    """One rank's part in a group of ranks.
+
+    `rank` and `ranks` count in the world; `rank_in_group`, `src` and `dst` count in the group. Every method but the
+    accessors is collective over the group (send and recv: over the pair); one thread of each rank calls at a time. Sums are
+    in float32 or wider, in rank order, rounded once, so that all ranks have the same bits.
+
+    GPU tensors go through host memory, unless a `device_communicator` was set: an object with all_reduce(x), all_gather(x,
+    dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. Its all_gatherv, reduce_scatterv,
+    fused_allreduce_rmsnorm and capture are used if it has them."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
         self.unique_name = f"{name}:0"
@@ -65,8 +69,9 @@ class GroupCoordinator:
 
     @property
     def cpu_group(self) -> Any:
-        """A process group of PyTorch over gloo with these members, if the application has initialized torch.distributed with the
-        world's ranks. The first use makes it: collective over the members. gloo's connections prove no job key."""
+        """A process group of PyTorch over gloo with the same members, if the application has initialised torch.distributed
+        with the world's ranks. The first use creates it, collectively over the members. gloo's connections prove no job
+        key."""
         if self._cpu_group is None:
             import torch
             import torch.distributed as dist
@@ -121,7 +126,8 @@ class GroupCoordinator:
         return self._sum(self._exchange(list(pieces)), input_.dtype).view(pieces[0].shape)
 
     def all_gatherv(self, input_: Any, dim: int = 0, sizes: Sequence[int] | None = None) -> Any:
-        """`sizes`: how much each rank gives of that dimension, 0 or more; None: all as much as this one."""
+        """Gathers tensors of different sizes. `sizes`: the size of each rank's dimension `dim`, 0 or more; None: all are as
+        this rank's."""
         if self.world_size == 1:
             return input_
         if sizes is None:
@@ -137,7 +143,8 @@ class GroupCoordinator:
         return torch.cat(self._exchange([input_] * self.world_size, likes), dim=dim)
 
     def reduce_scatterv(self, input_: Any, dim: int = -1, sizes: Sequence[int] | None = None) -> Any:
-        """`sizes`: how much each rank gets of that dimension, 0 or more; None: all as much."""
+        """Reduces tensors, and scatters parts of different sizes. `sizes`: the size of each rank's part of dimension `dim`,
+        0 or more; None: all are equal."""
         if self.world_size == 1:
             return input_
         if sizes is None:
@@ -152,7 +159,7 @@ class GroupCoordinator:
         return self._sum(self._exchange(pieces, [own] * self.world_size), input_.dtype).view(own.shape)
 
     def gather(self, input_: Any, dst: int = 0, dim: int = -1) -> Any:
-        """The concatenated tensors of all ranks, on `dst`; None elsewhere."""
+        """Returns the concatenated tensors of all ranks on `dst`, None on other ranks."""
         _check_dim(dim)
         if self.world_size == 1:
             return input_
@@ -163,7 +170,8 @@ class GroupCoordinator:
         return torch.cat([input_ if peer == dst else self._receive(input_, peer) for peer in range(self.world_size)], dim=dim)
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """(norm of the residual's sum, that sum): the sum is rounded to the input's type, the norm once at its end."""
+        """Returns the norm of the sum and the residual, and their sum. The sum is rounded to the input's type, the norm
+        once at its end."""
         if self.device_communicator is not None and hasattr(self.device_communicator, "fused_allreduce_rmsnorm"):
             result: tuple[Any, Any] = self.device_communicator.fused_allreduce_rmsnorm(input_, residual, weight, eps)
             return result
@@ -173,7 +181,7 @@ class GroupCoordinator:
         return (wide * scale * weight.float()).to(added.dtype), added
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """In place; of a tensor on a GPU by the device communicator, if it has a broadcast()."""
+        """Copies the tensor of rank `src` to all ranks, in place; of a GPU by the device communicator, if it has a broadcast()."""
         if self.world_size == 1:
             return input_
         if input_.is_cuda and hasattr(self.device_communicator, "broadcast"):
@@ -186,11 +194,11 @@ class GroupCoordinator:
         return input_
 
     def send(self, tensor: Any, dst: int | None = None) -> None:
-        """To the next rank unless told otherwise."""
+        """Sends a tensor; by default to the next rank."""
         self._send(tensor, self._find_peer(dst, 1))
 
     def recv(self, size: Any, dtype: Any, src: int | None = None, device: Any = "cpu") -> Any:
-        """From the rank before unless told otherwise."""
+        """Receives a tensor; by default from the rank before."""
         import torch
         return self._receive(torch.empty(size, dtype=dtype, device=device), self._find_peer(src, -1))
 
@@ -202,8 +210,9 @@ class GroupCoordinator:
 
     @contextlib.contextmanager
     def graph_capture(self, graph_capture_context: GraphCaptureContext | None = None) -> Iterator[GraphCaptureContext]:
-        """Within, the current stream is a side stream, in which graphs are captured, and the device communicator registers
-        what they use, if it has a capture(). With a context, its stream is the current one already."""
+        """Makes a side stream current for the block, in which graphs are captured, and lets the device communicator
+        register what they use, if it has a capture(). With a context, the context's stream must be the current one
+        already."""
         with contextlib.ExitStack() as stack:
             if self.device_communicator is not None and hasattr(self.device_communicator, "capture"):
                 stack.enter_context(self.device_communicator.capture())
@@ -214,7 +223,7 @@ class GroupCoordinator:
     # -- Objects --
 
     def broadcast_object(self, obj: Any = None, src: int = 0) -> Any:
-        """Through the message queue if the group has one and its first rank sends."""
+        """Sends an object to all ranks: through the message queue if the group has one and its first rank sends."""
         if self.world_size == 1:
             return obj
         if self.mq_broadcaster is not None and src == 0:
@@ -227,7 +236,7 @@ class GroupCoordinator:
         return obj
 
     def broadcast_object_list(self, obj_list: list[Any], src: int = 0) -> list[Any]:
-        """In place."""
+        """Copies the list of rank `src` to all ranks, in place."""
         obj_list[:] = self.broadcast_object(obj_list, src)
         return obj_list
 
@@ -238,7 +247,7 @@ class GroupCoordinator:
         return pickle.loads(self._receive_bytes(src))
 
     def broadcast_tensor_dict(self, tensor_dict: dict[str, Any] | None = None, src: int = 0) -> dict[str, Any] | None:
-        """Tensors and whatever can be pickled, by name."""
+        """Sends a dictionary of tensors and objects that can be pickled to all ranks."""
         if self.world_size == 1:
             return tensor_dict
         if self.rank_in_group != src:
@@ -251,7 +260,7 @@ class GroupCoordinator:
         return tensor_dict
 
     def send_tensor_dict(self, tensor_dict: dict[str, Any], dst: int | None = None) -> None:
-        """To the next rank unless told otherwise."""
+        """Sends a dictionary of tensors and objects; by default to the next rank."""
         if self.world_size == 1:
             return
         peer = self._find_peer(dst, 1)
@@ -261,14 +270,14 @@ class GroupCoordinator:
             self._send(value, peer)
 
     def recv_tensor_dict(self, src: int | None = None) -> dict[str, Any] | None:
-        """From the rank before unless told otherwise; None in a group of one."""
+        """Receives a dictionary of tensors and objects; by default from the rank before. None in a group of one."""
         if self.world_size == 1:
             return None
         peer = self._find_peer(src, -1)
         return self._receive_tensors(self.recv_object(peer), peer)
 
     def destroy(self) -> None:
-        """Of this rank's alone."""
+        """Frees this rank's part. Not collective."""
         if self.team is not None:
             self.team.free()
             self.team = None
@@ -338,7 +347,7 @@ class GroupCoordinator:
 
 @contextlib.contextmanager
 def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Is the current one within, and begins behind what the current one has been given."""
+    """Makes a side stream the current one for the block; it starts after all earlier work of the current stream."""
     import torch
     if not torch.cuda.is_available():
         yield GraphCaptureContext(None)

@@ -1,4 +1,4 @@
-"""What ranks tell each other on the host: an all-gather of bytes, over libverbena.so or over what the application has."""
+"""Exchanges bytes between ranks on the host: an all-gather, over libverbena.so or over a communicator of the application."""
 import contextlib
 import ctypes
 import pickle
@@ -22,38 +22,39 @@ class Exchange(Protocol):
     def size(self) -> int: ...
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """What all ranks gave, rank 0's first; equally long. Collective."""
+        """Returns the bytes of all ranks in their order; all have the same length. Collective."""
 
 
 def adapt_exchange(group: Any) -> Exchange:
-    """Of a process group of torch.distributed's, a TorchComms communicator, or what is an Exchange already."""
+    """Returns an Exchange over a process group of torch.distributed or a TorchComms communicator; an Exchange as it is."""
     if hasattr(group, "_get_backend") or not isinstance(group, Exchange):
         return adapt(group)
     return group
 
 
 def gather_bytes(exchange: Exchange, mine: bytes) -> list[bytes]:
-    """Collective: bytes of any length, which may differ."""
+    """Returns the bytes of all ranks, of any length each. Collective."""
     lengths = [int.from_bytes(length, "little") for length in exchange.all_gather(len(mine).to_bytes(8, "little"))]
     padded = exchange.all_gather(mine.ljust(max(lengths), b"\0")) if max(lengths) else [b""] * exchange.size
     return [one[:length] for one, length in zip(padded, lengths, strict=True)]
 
 
 def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
-    """Collective: objects that can be pickled, of any length. Every other rank can run code here: pickles do."""
+    """Returns the objects of all ranks, which must be picklable. Every other rank can run code here, as pickles do.
+    Collective."""
     return [pickle.loads(one) for one in gather_bytes(exchange, pickle.dumps(mine))]
 
 
 def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
-    """Collective over a process group of torch's, or any Exchange: of each member, whether it shares memory with that one, as a
-    queue finds it: it sees the same kernel and network, and VERBENA_HOSTID says nothing else."""
+    """Returns for each member whether it shares memory with rank `source_rank`, as a message queue detects it: same kernel
+    and network namespace, and same VERBENA_HOSTID. Collective over a process group of torch, or any Exchange."""
     exchange = adapt_exchange(group)
     hosts = exchange.all_gather(_identify_host())
     return [host == hosts[source_rank] for host in hosts]
 
 
 def get_node_count(group: Any) -> int:
-    """Collective like in_the_same_node_as()."""
+    """Returns the number of nodes. Collective like in_the_same_node_as()."""
     return len(set(adapt_exchange(group).all_gather(_identify_host())))
 
 
@@ -66,13 +67,14 @@ def _identify_host() -> bytes:
 
 
 class Ranks:
-    """The ranks of a job, as libverbena.so finds them: no PyTorch is needed. Each call returns within the time-out, and names
-    a rank that is missing or dead."""
+    """The ranks of a job, connected by libverbena.so; PyTorch is not needed. Each call returns within the timeout, and its
+    error names a rank that is missing or dead."""
 
     def __init__(self, rank: int | None = None, size: int | None = None, host: str | None = None, port: int = 0,
                  timeout: float | None = None) -> None:
-        """Collective. Arguments that are None come from the launcher's variables (torchrun, Open MPI, PMI, Slurm). Rank 0 listens
-        at its `host` and `port`, which are given together. Addresses that other hosts reach need a job key, or VERBENA_INSECURE."""
+        """Connects the ranks. Collective. Arguments that are None come from the launcher's variables (torchrun, Open MPI,
+        PMI, Slurm). Rank 0 listens at `host` and `port`, which are given together. An address that other hosts reach
+        needs a job key, or VERBENA_INSECURE=1."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         place = RanksPlace(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
         self._library = load_library()
@@ -103,12 +105,12 @@ class Ranks:
 
 
 class Pairs:
-    """Messages between any two of an Exchange's ranks, each with a tag, over links that prove the job's key or a secret that the
-    ranks gave each other. A call returns within `timeout` seconds; its error names the rank that is missing or has left. Any thread
-    may call."""
+    """Messages between any two ranks of an Exchange, each with a tag, over connections that prove the job's key or a secret
+    that the ranks exchanged. A call returns within `timeout` seconds; its error names the rank that is missing or has
+    left. Any thread may call."""
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
-        """Collective over the exchange."""
+        """Opens the connections' ends. Collective over the exchange."""
         self._library = load_library()
         self._timeout_ms = max(1, round(timeout * 1000))
         self.is_one_host = get_node_count(exchange) == 1
@@ -120,7 +122,7 @@ class Pairs:
         self._library.check(self._library.pairs_connect(self._pairs, (PairsAddress * exchange.size).from_buffer_copy(told)))
 
     def send(self, rank: int, tag: int, data: bytes | int, length: int) -> None:
-        """`data`: bytes, or the address of `length` bytes, which may be changed as soon as the call returns."""
+        """Sends a message. `data`: bytes, or the address of `length` bytes, which may be changed when the call returns."""
         self._library.check(self._library.pairs_send(self._pairs, rank, tag, data, length, self._timeout_ms))
 
     def receive(self, rank: int, tag: int) -> bytes:
@@ -128,7 +130,7 @@ class Pairs:
             return ctypes.string_at(message.data, message.length)
 
     def receive_into(self, rank: int, tag: int, address: int, length: int) -> None:
-        """The next message must have this length."""
+        """Receives the next message, which must have this length, into memory of the caller."""
         with self._receive(rank, tag) as message:
             if message.length != length:
                 raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")

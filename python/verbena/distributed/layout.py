@@ -1,6 +1,6 @@
-"""Which ranks make which groups: pure arithmetic.
+"""Computes which ranks form which groups: pure arithmetic.
 
-The ranks are a grid whose axes stand in an order string, the one that varies fastest first, as Megatron writes it:
+The ranks are a grid whose axes are listed in an order string, the fastest-varying first, as Megatron writes it:
 "tp-cp-ep-dp-pp". A group of some axes has the ranks that differ in these alone, in the order of their coordinates."""
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,8 @@ MEGATRON_ORDER = "tp-cp-ep-dp-pp"
 
 
 class GroupLayout:
-    """`sizes` by axis; an axis of the order that has none is 1, but for one that may be None: what the world leaves for it."""
+    """A grid of ranks. `sizes` by axis; an axis of the order without a size is 1, and one may be None: the rest of the
+    world."""
 
     def __init__(self, world_size: int, order: str, sizes: Mapping[str, int | None]) -> None:
         axes = order.split("-")
@@ -45,8 +46,8 @@ class GroupLayout:
         return self.sizes[axis] or 1
 
     def list_groups(self, axes: str, slowest_first: str | None = None) -> Groups:
-        """Groups of the axes that are named, such as "tp" or "tp-dp", in the order of their other coordinates. Each rank is in
-        one. Members count through the first axis of the order fastest, or through the last axis of `slowest_first`."""
+        """Returns the groups of the named axes, such as "tp" or "tp-dp", in the order of their other coordinates. Each rank
+        is in one. The first axis of the order varies fastest among the members, or the last axis of `slowest_first`."""
         wanted = axes.split("-")
         unknown = set(wanted) - set(self.sizes)
         if unknown:
@@ -67,8 +68,8 @@ class GroupLayout:
 
 
 def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: int = 1, dcp: int = 1) -> dict[str, Groups]:
-    """As AITER and vLLM do: the grid ExternalDP x DP x PP x PCP x TP; EP is all of DP, PCP and TP at one pipeline stage; DCP
-    are parts of TP, or with PCP > 1 of (PCP, TP), whose PCP then varies fastest."""
+    """Returns the groups of AITER and vLLM: the grid ExternalDP x DP x PP x PCP x TP. EP is all of DP, PCP and TP at one
+    pipeline stage; DCP groups are parts of TP, or with PCP > 1 of (PCP, TP), whose PCP then varies fastest."""
     layout = GroupLayout(world_size, ENGINE_ORDER, {"tp": tp, "pcp": pcp, "pp": pp, "dp": dp, "edp": None})
     if (tp * pcp if pcp > 1 else tp) % dcp != 0:
         raise ValueError(f"decode context groups of {dcp} do not divide tp {tp}")
@@ -85,8 +86,8 @@ def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: 
 
 def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, expert_tp: int | None = None,
                      order: str = MEGATRON_ORDER) -> dict[str, Groups]:
-    """As Megatron does: dense layers over tp, cp, dp, pp and experts over tp, ep, dp, pp, two grids over the same ranks that
-    agree about the pipeline."""
+    """Returns Megatron's groups: dense layers over tp, cp, dp, pp and experts over tp, ep, dp, pp, two grids over the same
+    ranks with the same pipeline."""
     expert_tp = tp if expert_tp is None else expert_tp
     if "ep" not in order.split("-"):
         if ep != 1:
@@ -104,7 +105,8 @@ def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep:
 
 
 def check_custom(world_size: int, ranks: Sequence[int] | Sequence[Sequence[int]]) -> Groups:
-    """Groups of one's own: a list of ranks is one group, a list of lists several; each rank once, all groups equally long."""
+    """Checks custom groups: a list of ranks is one group, a list of lists several; each rank once, all groups of equal
+    length."""
     groups = [list(group) for group in ranks if isinstance(group, Sequence)]
     if len(groups) != len(ranks):
         if groups:

@@ -1,4 +1,4 @@
-"""One writer's messages to many readers: through shared memory on its host, over TCP elsewhere."""
+"""Messages from one writer to many readers: through shared memory on its host, over TCP to other hosts."""
 import contextlib
 import ctypes
 import dataclasses
@@ -39,10 +39,11 @@ _NATIVE_HANDLE_BYTES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Handle:
-    """By which readers find a queue. Can be pickled; to_bytes() is for whoever may not trust those it comes from.
+    """The handle by which readers find a queue. It can be pickled; use to_bytes() where the receiver must not unpickle what
+    it gets.
 
-    `local_reader_ranks` and `remote_subscribe_addr` are what vLLM's handle has: the ranks that were said to be on the writer's
-    host, and, where there are others, where the writer is reached."""
+    `local_reader_ranks` and `remote_subscribe_addr` are those of vLLM's handle: the ranks that were declared to be on the
+    writer's host and, if there are others, the address of the writer."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER: of whoever comes without a rank of its own
     local_reader_ranks: list[int]
@@ -59,11 +60,12 @@ class Handle:
 
 
 class MessageView:
-    """A message as it lies in the queue: `buffer`, until release() or the end of the `with` block. Its chunk is not written
-    before. What was made of the buffer (a slice, a NumPy array) goes first: otherwise release() raises BufferError.
+    """A message in the queue itself: `buffer`, valid until release() or the end of the `with` block. Its chunk is not
+    overwritten before. Delete what was made of the buffer (a slice, a NumPy array) first: otherwise release() raises
+    BufferError.
 
-    A block that ends with an exception raises that one: if its traceback still has a part of the buffer, the chunk is given back by
-    the first call of the queue after the last part has gone. So it is with a view that is dropped."""
+    If a block ends with an exception, that exception is raised. If its traceback still refers to the buffer, the queue's
+    first call after the last reference is gone gives the chunk back. The same holds for a view that is dropped."""
 
     def __init__(self, queue: "MessageQueue", message: QueueMessage, skip_bytes: int) -> None:
         self._queue = queue
@@ -98,18 +100,28 @@ class MessageView:
 
 
 class MessageQueue:
-    """The writer is made by the constructor, each reader from the writer's export_handle(); then all call
-    wait_until_ready(). Time-outs are in seconds, None for none, and raise TimeoutError; a peer that is dead, or has shut
-    the queue down, raises VerbenaError, which names it. One thread at a time uses a queue; any may shutdown() or cancel() it."""
+    """One end of a message queue. The constructor makes the writer, create_from_handle() a reader; then all call
+    wait_until_ready().
+
+    Timeouts are in seconds, None for none, and raise TimeoutError. If a peer is dead or has shut the queue down, a call
+    raises VerbenaError, which names it. One thread at a time uses a queue; any thread may call shutdown() and cancel()."""
 
     def __init__(self, n_reader: int, n_local_reader: int | None = None, local_reader_ranks: Sequence[int] | None = None,
                  max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, connect_ip: str | None = None,
                  enable_shm_tensor_arena: bool = False, *, reader_ranks: Sequence[int] | None = None,
                  spin_us: int = SPIN_US) -> None:
-        """`reader_ranks` are the ranks by which readers attach. Without them, as in vLLM: `local_reader_ranks` of readers on this
-        host (0 and up unless given), and any ranks of the others. Who shares the writer's host is found out; if all are said to, the
-        queue is reached from this host only. `connect_ip` is an address of this host, for the others. Buffers need no arena of
-        their own (`enable_shm_tensor_arena`): they go through the ring as they are."""
+        """Creates the writer.
+
+        Args:
+            n_reader: number of readers.
+            reader_ranks: the ranks by which readers attach. Without them, as in vLLM, `local_reader_ranks` are those of the
+                readers on this host (default: 0 and up), and readers on other hosts have any rank.
+            n_local_reader: readers on this host, as vLLM declares them. Which readers share the host is detected; if all
+                are declared to, the queue can be reached from this host only.
+            connect_ip: an address of this host, for readers on other hosts.
+            enable_shm_tensor_arena: no effect: buffers go through the ring and need no separate memory.
+            spin_us: how long a wait spins before it sleeps, microseconds.
+        """
         local, ranks = _name_readers(n_reader, n_local_reader, local_reader_ranks, reader_ranks)
         is_all_local = n_local_reader == n_reader
         address = LOOPBACK if is_all_local else connect_ip
@@ -151,7 +163,7 @@ class MessageQueue:
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_US) -> "MessageQueue":
-        """The reader of that rank; ANY_READER, or a rank that is none of the queue's, stands for one that has no rank of its own.
+        """Creates the reader of a rank; ANY_READER, or a rank that is not among the queue's, for a reader without a rank.
         Returns before it is connected."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
         if not has_place:
@@ -168,9 +180,9 @@ class MessageQueue:
     def create_from_process_group(pg: Any, max_chunk_bytes: int = 4 << 20, max_chunks: int = 6, writer_rank: int = 0,
                                   external_writer_handle: Handle | None = None, blocking: bool = True,
                                   spin_us: int = SPIN_US) -> "MessageQueue":
-        """Collective over a process group of torch's, or any Exchange: its member `writer_rank` writes and the others read, or
-        all read what a writer outside has the handle of; member `writer_rank` needs it, the others get it. `blocking`: ready
-        when it returns."""
+        """Creates a queue among the members of a process group of torch, or of any Exchange. Collective. Member
+        `writer_rank` writes and the others read; or all read from a writer outside the group, whose handle member
+        `writer_rank` has and passes on. `blocking`: the queue is ready when the call returns."""
         group = adapt_exchange(pg)
         here = in_the_same_node_as(group, writer_rank)
         queue = None
@@ -189,8 +201,9 @@ class MessageQueue:
     @staticmethod
     def create_from_process_group_single_reader(pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0,
                                                 blocking: bool = False) -> "tuple[MessageQueue, list[Handle]]":
-        """Collective: a queue from each member to whoever attaches to it as rank `reader_rank`; this member's, and the handles
-        of all. `blocking`: that reader has attached to this member's when it returns."""
+        """Creates a queue from each member to the reader that attaches to it as rank `reader_rank`. Returns this member's
+        queue, and the handles of all. Collective. `blocking`: that reader has attached to this member's queue when the
+        call returns."""
         group = adapt_exchange(pg)
         is_local = in_the_same_node_as(group, reader_rank)[group.rank]
         queue = MessageQueue(1, 1 if is_local else 0, [reader_rank] if is_local else [], max_chunk_bytes, max_chunks)
@@ -200,7 +213,7 @@ class MessageQueue:
         return queue, handles
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Until the writer and all readers are here; by default VERBENA_BOOTSTRAP_TIMEOUT_MS."""
+        """Waits until the writer and all readers are connected; by default for VERBENA_BOOTSTRAP_TIMEOUT_MS."""
         result = self._library.queue_wait_until_ready(self._queue, -1 if timeout is None else math.ceil(timeout * 1000))
         raise_interrupt()
         if result == Result.TIMEOUT:
@@ -208,8 +221,9 @@ class MessageQueue:
         self._check(result)
 
     def shutdown(self) -> None:
-        """From any thread: calls under way elsewhere raise before this one returns, and so does every later one. Readers find the
-        end behind what was written. A reader that still has views of messages leaves when the last of them is released."""
+        """Ends the queue on this side; any thread may call it. Calls under way in other threads raise before this one
+        returns, and so do all later calls. Readers reach the end after the messages that were written before. A reader
+        that still has views of messages leaves when the last of them is released."""
         self._give_back_views()
         self._check(self._library.queue_shutdown(self._queue))
 
@@ -229,22 +243,22 @@ class MessageQueue:
 
     @property
     def is_local(self) -> bool:
-        """Of a reader: it shares memory with the writer. Of the writer: all readers do."""
+        """Whether this reader shares memory with the writer, or all readers of this writer do."""
         return bool(self._library.queue_is_local(self._queue))
 
     def pin(self) -> None:
-        """For direct copies between messages and the current GPU."""
+        """Pins the ring for direct copies between messages and the current GPU."""
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
-        """From any thread: the wait under way, or the next one, raises."""
+        """Ends the wait under way, or the next one, with an exception. Any thread may call it."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Any object that can be pickled; its buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. What is
-        bytes-like itself arrives as bytes, or as a view."""
+        """Writes an object that can be pickled. Its buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A
+        bytes-like object arrives as bytes, or as a view."""
         if isinstance(obj, bytes):
             return self._enqueue_short(_RAW_HEAD, obj, timeout)
         keep: list[Any] = []
@@ -284,8 +298,8 @@ class MessageQueue:
 
     @contextlib.contextmanager
     def acquire_write(self, timeout: float | None = None, length: int | None = None) -> Iterator[memoryview]:
-        """The next chunk, to be filled in place; its first `length` bytes, all without, become a message for acquire_read()
-        when the block ends, unless by an exception."""
+        """Yields the next chunk, which the block fills in place. At the end of the block its first `length` bytes, by
+        default all, become a message for acquire_read(), unless the block raises."""
         address = ctypes.c_void_p()
         self._wait(self._library.queue_reserve, (), (ctypes.byref(address),), timeout, None)
         count = self._chunk_bytes if length is None else length
@@ -299,14 +313,14 @@ class MessageQueue:
         self._check(self._library.queue_commit(self._queue, count))
 
     def drop_reader(self, rank: int) -> None:
-        """Goes on without a reader that is dead."""
+        """Continues without a reader that is dead."""
         self._check(self._library.queue_drop_reader(self._queue, self.export_handle().reader_ranks.index(rank)))
 
     # -- A reader --
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
-        """The next message's object. `cancel`: an event that, once set, ends the wait with RuntimeError. `indefinite` changes
-        nothing: without a time-out the wait lasts, and takes no processor time."""
+        """Returns the next message's object. `cancel`: an event that, once set, ends the wait with RuntimeError.
+        `indefinite` has no effect: without a timeout the wait lasts, and takes no processor time."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)
@@ -318,7 +332,7 @@ class MessageQueue:
             self._release(message.ticket)
 
     def dequeue_view(self, timeout: float | None = None, *, cancel: Any = None) -> MessageView:
-        """The next message, which must be bytes-like, without a copy if one chunk holds it."""
+        """Returns a view of the next message, which must be bytes-like, without a copy if it is in one chunk."""
         message = self._receive(timeout, cancel)
         head = ctypes.string_at(message.data, _HEAD.size) if message.length >= _HEAD.size else b""
         if not head or _HEAD.unpack(head)[0] != _RAW:
@@ -329,12 +343,12 @@ class MessageQueue:
     @contextlib.contextmanager
     def acquire_read(self, timeout: float | None = None, indefinite: bool = False, *,
                      cancel: Any = None) -> Iterator[memoryview]:
-        """What acquire_write() filled, in place, until the block ends."""
+        """Yields what acquire_write() filled, in place, until the block ends."""
         with MessageView(self, self._receive(timeout, cancel), 0) as view:
             yield view.buffer
 
     def broadcast_object(self, obj: Any = None) -> Any:
-        """The writer's object, on all."""
+        """Writes the object on the writer, and returns it on all."""
         if not self.is_writer:
             return self.dequeue()
         self.enqueue(obj)

@@ -60,10 +60,11 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
                   prefill_context_model_parallel_size: int = 1, decode_context_model_parallel_size: int = 1,
                   custom_groups: Mapping[str, Sequence[Any]] | None = None, use_message_queue_broadcaster: bool = True,
                   members: Sequence[int] | None = None, timeout: float | None = None, exchange: Exchange | None = None) -> None:
-    """Collective: init_distributed_environment() and initialize_model_parallel(), all of it or nothing.
+    """Calls init_distributed_environment() and initialize_model_parallel(); if one fails, neither has an effect.
+    Collective.
 
-    Rank and count are the launcher's, or, with `rankID`, those of its place in DP x PP x PCP x TP. A second call checks that its
-    sizes are those of the first."""
+    Rank and number of ranks come from the launcher, or, with `rankID`, from its place in DP x PP x PCP x TP. A second call
+    checks that its sizes are those of the first."""
     world_size = rank = -1
     if rankID is not None:
         inner = tensor_model_parallel_size * pipeline_model_parallel_size * prefill_context_model_parallel_size
@@ -85,18 +86,19 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
 def init_distributed_environment(world_size: int = -1, rank: int = -1, distributed_init_method: str = "env://",
                                  local_rank: int = -1, backend: str = "nccl", timeout: float | timedelta | None = None, *,
                                  members: Sequence[int] | None = None, exchange: Exchange | None = None) -> None:
-    """Collective: the ranks meet, once, and the world's group stands.
+    """Connects the ranks once, and creates the group of the world. Collective.
 
-    Rank and count are the launcher's (torchrun, Open MPI, PMI, Slurm) unless given. `distributed_init_method` is "env://" or
-    "tcp://host:port" of rank 0. `members`: only these of the launcher's ranks take part, in this order, the first of them on the
-    meeting's host: how a job goes on without a rank that died, and with it again. With `exchange` the ranks have met already.
+    Rank and number of ranks come from the launcher (torchrun, Open MPI, PMI, Slurm) unless given. `distributed_init_method`
+    is "env://", or "tcp://host:port" of rank 0. `members`: only these of the launcher's ranks take part, in this order, the
+    first of them on the host of the rendezvous: so a job continues without a rank that died, and with it again. With
+    `exchange` the ranks are connected already.
 
-    Objects and tensors travel over links between the ranks, which prove the job's key (VERBENA_JOB_KEY_FILE) or a secret that the
-    ranks gave each other. Whoever is a rank runs code in the others, as objects are unpickled: ranks of several hosts need a key, or
-    VERBENA_INSECURE=1. torch.distributed is neither needed nor initialized.
+    Objects and tensors travel over connections that prove the job's key (VERBENA_JOB_KEY_FILE) or a secret that the ranks
+    exchanged. Every rank can run code in the others, as objects are unpickled: ranks of several hosts need a key, or
+    VERBENA_INSECURE=1. torch.distributed is neither needed nor initialised.
 
-    A rank that does not come, or dies meanwhile, is named on every other within `timeout` seconds. A second call checks that rank
-    and count are those of the first."""
+    If a rank is missing, or dies meanwhile, the call names it on every other rank within `timeout` seconds. A second call
+    checks that rank and number of ranks are those of the first."""
     global _world
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
@@ -129,8 +131,9 @@ def initialize_model_parallel(tensor_model_parallel_size: int = 1, pipeline_mode
                               decode_context_model_parallel_size: int | None = 1, backend: str | None = None, *,
                               data_parallel_size: int = 1, custom_groups: Mapping[str, Sequence[Any]] | None = None,
                               use_message_queue_broadcaster: bool = True) -> None:
-    """Collective over the world: TP, DCP, PCP, PP, DP, EP and custom groups of the grid ExternalDP x DP x PP x PCP x TP, and a
-    message queue from the first rank of each TP group to its others. However many groups, the ranks talk twice."""
+    """Creates the groups TP, DCP, PCP, PP, DP, EP and custom ones of the grid ExternalDP x DP x PP x PCP x TP, and a
+    message queue from the first rank of each TP group to its others. Collective over the world. The ranks exchange data
+    twice, for any number of groups."""
     global _state
     if backend not in (None, *BACKENDS):
         raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
@@ -151,7 +154,7 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
                                       data_parallel_size: int = 1,
                                       custom_groups: Mapping[str, Sequence[Any]] | None = None,
                                       use_message_queue_broadcaster: bool = True) -> None:
-    """initialize_model_parallel(), or, if that was done, a check that the sizes were these."""
+    """Calls initialize_model_parallel(), or, if that was done, checks that the sizes were these."""
     if _state is None:
         return initialize_model_parallel(
             tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
@@ -164,10 +167,10 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
 
 
 def enable_symmetric_memory() -> SymmetricContext:
-    """Collective over the world: one context for all groups, each of which then has its `team` in it. A window that the context
-    allocates or registers is every group's: its memory is registered once, and one set of queue pairs leads to each rank. A
-    second call returns the same. The calling thread's GPU is the context's. destroy_model_parallel() closes it, which then is
-    collective."""
+    """Creates one context for all groups, each of which then has its `team` in it. Collective over the world. All groups
+    share a window that the context allocates or registers: its memory is registered once, and one set of queue pairs
+    leads to each rank. A second call returns the same context. Its GPU is the calling thread's. destroy_model_parallel()
+    closes it, and is collective then."""
     state, world = _get_state(), _get_world()
     if state.context is None:
         context = SymmetricContext.from_all_gather(world.ranks.all_gather, world.ranks.rank, world.ranks.size)
@@ -185,7 +188,7 @@ def enable_symmetric_memory() -> SymmetricContext:
 
 
 def destroy_model_parallel() -> None:
-    """The groups, not the world. Of this rank's alone, unless symmetric memory was enabled."""
+    """Frees the groups, but not the world's. Not collective, unless symmetric memory was enabled."""
     global _state
     if _state is None:
         return
@@ -199,7 +202,7 @@ def destroy_model_parallel() -> None:
 
 
 def destroy_distributed_environment() -> None:
-    """The world, with the groups if they are there; nothing is left behind."""
+    """Frees the world's group, and the others if there are any."""
     global _world
     if _world is None:
         return
@@ -226,7 +229,7 @@ model_parallel_is_initialized = is_initialized
 
 
 def get_group(name: str) -> GroupCoordinator:
-    """"world", "tp", "dcp", "pcp", "pp", "dp", "ep", "eplb", or a custom group's name: this rank's."""
+    """Returns this rank's group of a name: "world", "tp", "dcp", "pcp", "pp", "dp", "ep", "eplb", or a custom group's."""
     if name == "world":
         return _get_world().group
     groups = _get_state().groups
@@ -256,7 +259,7 @@ def get_ep_group() -> GroupCoordinator:
 
 
 def get_eplb_group() -> GroupCoordinator:
-    """The EP group's ranks, whose messages do not mix with its own."""
+    """Returns a group of the EP group's ranks whose messages are separate from the EP group's."""
     return get_group("eplb")
 
 
@@ -278,7 +281,8 @@ def get_tensor_model_parallel_rank() -> int:
 
 @contextlib.contextmanager
 def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Around the capture of graphs that use TP, PP or DP: one side stream, and what their device communicators register."""
+    """Surrounds the capture of graphs that use TP, PP or DP: one side stream, and the registrations of their device
+    communicators."""
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(side_stream(device))
         for group in (get_tp_group(), get_pp_group(), get_dp_group()):

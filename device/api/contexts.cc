@@ -68,7 +68,7 @@ template <typename Join>
 Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap = nullptr) {
   std::optional<symm::BorrowedHeap> borrowed;
   if (heap != nullptr) borrowed.emplace().lease = symm::HeapLease(heap->release, heap->argument);
-  if (out == nullptr) return base::fail(Status::kInvalidArgument, "api: no place for the context");
+  if (out == nullptr) return base::fail(Status::kInvalidArgument, "api: context is NULL");
   if (auto loaded = load_settings(); !loaded) return loaded;
   base::Result<Bootstrap> joined = join();
   if (!joined) return joined.error();
@@ -134,14 +134,14 @@ base::Result<base::SocketAddress> read_address(const char* text) {
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(rc == 0 ? list : nullptr, &freeaddrinfo);
   const auto address = rc == 0 ? base::from_system(list->ai_addr) : std::nullopt;
   if (address) return *address;
-  return base::fail(Status::kInvalidArgument, "api: %s is not an IP address in figures", text);
+  return base::fail(Status::kInvalidArgument, "api: %s is not a numeric IP address", text);
 }
 
 Outcome refuse_in_child() {
   return base::fail(
       Status::kInvalidUsage,
       "api: this process was forked from the one that made this object, which alone may use it: "
-      "make another one here, or start the process anew (multiprocessing: spawn)");
+      "make another one here, or start another process (multiprocessing: spawn)");
 }
 
 void copy_text(const std::string& cause, char* text, size_t length) {
@@ -173,9 +173,9 @@ const char* verbena_describe(verbena_result result) {
     case VERBENA_INVALID_USAGE:
       return "a setting or a call out of order";
     case VERBENA_REMOTE_ERROR:
-      return "a peer, or the way to it, failed";
+      return "a peer, or the network to it, failed";
     case VERBENA_TIMEOUT:
-      return "a peer did not come in time";
+      return "a peer was late";
   }
   return "no result of this library";
 }
@@ -195,7 +195,7 @@ void verbena_set_interrupt_check(int (*check)(void)) {
 
 verbena_result verbena_get_unique_id(verbena_unique_id* id) {
   return guard([&]() -> base::Outcome {
-    if (id == nullptr) return base::fail(base::Status::kInvalidArgument, "api: no place for the unique id");
+    if (id == nullptr) return base::fail(base::Status::kInvalidArgument, "api: id is NULL");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     const auto made = bootstrap::make_unique_id();
     if (!made) return made.error();

@@ -50,7 +50,7 @@ namespace {
 static_assert(sizeof(verbena_queue_handle) == sizeof(Handle));
 
 Outcome fail_null(const char* what) {
-  return base::fail(Status::kInvalidArgument, "api: no %s", what);
+  return base::fail(Status::kInvalidArgument, "api: %s is NULL", what);
 }
 
 // A call under way. The last to leave a queue that was shut down ends it: a handler of a signal may shut it
@@ -125,7 +125,7 @@ extern "C" {
 
 verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue) {
   return guard([&]() -> Outcome {
-    if (options == nullptr || queue == nullptr) return fail_null("options, or no place for the queue");
+    if (options == nullptr || queue == nullptr) return fail_null("options or queue");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     const auto address = api::read_address(options->address);
     if (!address) return address.error();
@@ -162,7 +162,7 @@ verbena_result verbena_queue_get_address(const verbena_queue* queue, char* text,
 verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t reader, int64_t spin_us,
                                     verbena_queue** queue) {
   return guard([&]() -> Outcome {
-    if (handle == nullptr || queue == nullptr) return fail_null("handle, or no place for the queue");
+    if (handle == nullptr || queue == nullptr) return fail_null("handle or queue");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     Handle known;
     std::memcpy(&known, handle->bytes, sizeof(known));

@@ -72,7 +72,7 @@ verbena_result verbena_identify_host(char* text, size_t length) {
 verbena_result verbena_ranks_join(const verbena_ranks_place* place, verbena_ranks** ranks) {
   return guard([&]() -> Outcome {
     if (place == nullptr || ranks == nullptr)
-      return base::fail(Status::kInvalidArgument, "api: no place for the ranks");
+      return base::fail(Status::kInvalidArgument, "api: ranks is NULL");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     const auto found = find_place(*place);
     if (!found) return found.error();
@@ -110,7 +110,7 @@ void verbena_ranks_leave(verbena_ranks* ranks) {
 verbena_result verbena_pairs_open(uint32_t rank, uint32_t count_ranks, const char* address,
                                   verbena_pairs** pairs) {
   return guard([&]() -> Outcome {
-    if (pairs == nullptr) return base::fail(Status::kInvalidArgument, "api: no place for the pairs");
+    if (pairs == nullptr) return base::fail(Status::kInvalidArgument, "api: pairs is NULL");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     const auto at = api::read_address(address);
     if (!at) return at.error();

@@ -193,7 +193,7 @@ verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, void* argumen
 
 verbena_result verbena_nvshmem_context_create(size_t heap_bytes, verbena_context** context) {
   return guard([&] {
-    if (context == nullptr) throw verbena::Failure(VERBENA_INVALID_ARGUMENT, "no place for the context");
+    if (context == nullptr) throw verbena::Failure(VERBENA_INVALID_ARGUMENT, "context is NULL");
     *context = create_context(heap_bytes);
   });
 }

@@ -40,7 +40,7 @@ base::Error Reader::fail_end(bool is_orderly) {
                               own.c_str(), writer.c_str());
   }
   return base::fail(Status::kRemote,
-                    "queue: %s: %s is dead or lost: its own log says why; restart it and make the queue anew",
+                    "queue: %s: %s is dead or lost: its own log says why; restart it and make another queue",
                     own.c_str(), writer.c_str());
 }
 

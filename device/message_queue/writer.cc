@@ -220,7 +220,7 @@ Outcome Writer::look_after_peers() {
   interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);  // and so at each call, until they are dropped
   return base::fail(
       Status::kRemote,
-      "queue: writer: %s dead or lost: its own log says why; restart it and make the queue anew, or go on "
+      "queue: writer: %s dead or lost: its own log says why; restart it and make another queue, or go on "
       "without it (drop_reader)",
       (describe(dead.front()) +
        (dead.size() > 1 ? " and " + std::to_string(dead.size() - 1) + " more readers are" : " is"))

@@ -78,11 +78,10 @@ base::Error Writer::fail_absent() const {
     absent += (absent.empty() ? "" : ", ") + describe(reader);
   }
   if (count > kMaxNamed) absent += " and " + std::to_string(count - kMaxNamed) + " more";
-  return base::fail(
-      Status::kTimeout,
-      "queue: writer: of %zu readers these did not come in time: %s; are their processes alive and in "
-      "wait_until_ready(), and can they reach %s?",
-      peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
+  return base::fail(Status::kTimeout,
+                    "queue: writer: of %zu readers these are late: %s; are their processes alive and in "
+                    "wait_until_ready(), and can they reach %s?",
+                    peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
 }
 
 bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {

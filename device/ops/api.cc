@@ -68,9 +68,8 @@ void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
-  expect(
-      is_sum && is_short,
-      "ops: only an all-reduce that sums float16 or bfloat16 can send few bits; choose an exact algorithm");
+  expect(is_sum && is_short,
+         "ops: only an all-reduce that sums float16 or bfloat16 can be quantised; choose an exact algorithm");
 }
 
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,

@@ -463,7 +463,7 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm != Algorithm::kBulkTwoShot && !is_coded(choice.algorithm))
-    expect_one_host("an algorithm other than bulk-two-shot and those in few bits");
+    expect_one_host("an algorithm other than bulk-two-shot and the quantised ones");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: copy engines do all-gathers only; choose another algorithm");

@@ -159,12 +159,12 @@ base::Outcome Proxy::quiet() {
   const uint64_t number = quiets_asked_.fetch_add(1, std::memory_order_acq_rel) + 1;
   while (quiets_answered_.load(std::memory_order_acquire) < number) {
     if (has_failed_.load(std::memory_order_acquire)) {
-      return base::fail(base::Status::kRemote, "proxy: what kernels asked for does not become complete: %s",
+      return base::fail(base::Status::kRemote, "proxy: outstanding operations do not complete: %s",
                         error().c_str());
     }
     if (is_stopping()) {
       return base::fail(base::Status::kInvalidUsage,
-                        "proxy: what kernels asked for does not become complete: the proxy has stopped");
+                        "proxy: outstanding operations do not complete: the proxy has stopped");
     }
     sleep_ns(kQuietLook_ns);
   }

@@ -191,8 +191,8 @@ Posting QueueDrain::post(uint64_t position) {
   if (request.operation == PutOperation::kRows) return Posting::kTaken;
   if (is_copy(request.operation)) return post_copy(one);
   const Window* there = windows_.find(request.place, kWordBytes);
-  if (there == nullptr) return refuse(position, "the place at the peer is in no window");
-  if (!is_word(there, request.place)) return refuse(position, "the word at the peer is at no multiple of 8");
+  if (there == nullptr) return refuse(position, "the remote address is outside every window");
+  if (!is_word(there, request.place)) return refuse(position, "the remote word is not aligned to 8 bytes");
   return request.operation == PutOperation::kSetSignal ? post_signal(one, *there) : post_word(one, *there);
 }
 
@@ -200,10 +200,10 @@ Posting QueueDrain::post_copy(UnderWay& one) {
   const Request& request = one.request;
   const Window* there =
       windows_.find(request.place, measure_rows(request.rows, request.extent, request.row_bytes_there));
-  if (there == nullptr) return refuse(posting_, "the place at the peer is in no window");
+  if (there == nullptr) return refuse(posting_, "the remote address is outside every window");
   const Window* here =
       windows_.find(request.operand, measure_rows(request.rows, request.extent, request.row_bytes_here));
-  if (here == nullptr) return refuse(posting_, "the place here is in no window");
+  if (here == nullptr) return refuse(posting_, "the local address is outside every window");
   if (request.extent == 0) return Posting::kTaken;
   const bool gets = request.operation == PutOperation::kGet;
   // A put waits for no add before it: what it is ordered with are the signals behind it.
@@ -280,7 +280,8 @@ bool QueueDrain::seize_behind(uint32_t peer, uint64_t position, uint64_t* count_
 Posting QueueDrain::post_signal(UnderWay& one, const Window& there) {
   const Request& request = one.request;
   const Window* other = windows_.find(request.extent, kWordBytes);
-  if (!is_word(other, request.extent)) return refuse(posting_, "the signal's other word is in no window");
+  if (!is_word(other, request.extent))
+    return refuse(posting_, "the signal's other word is outside every window");
   if (one.step == Step::kWaiting) {
     const RemoteWord word{request.peer, index_, other->region, request.extent - other->heap_offset};
     const Posting posting = check(posting_, endpoint_.read_word(word, posting_ + 1));

@@ -16,7 +16,7 @@ base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_
                                   uint64_t words_bytes) const {
   if (begin == nullptr) return fail(Status::kInvalidArgument, "symm: rank %u: a heap without a begin", rank);
   if (reinterpret_cast<uintptr_t>(begin) % kAlignmentBytes != 0) {
-    return fail(Status::kInvalidArgument, "symm: rank %u: a heap's begin %p is no multiple of %llu bytes",
+    return fail(Status::kInvalidArgument, "symm: rank %u: a heap's begin %p is not a multiple of %llu bytes",
                 rank, static_cast<const void*>(begin), static_cast<unsigned long long>(kAlignmentBytes));
   }
   const int owning_gpu = base::find_owning_gpu(begin);

@@ -343,11 +343,10 @@ base::Result<Team*> Context::make_team(std::span<const uint32_t> ranks) {
 // All members of a team reset it, or nobody does.
 Outcome Context::check_reset(const Team* team) const {
   if (state() != SymmAbort::kNone) {
-    return base::fail(
-        Status::kInvalidUsage,
-        "symm: rank %u: the context has failed, and no team of it can be made good again: make a "
-        "new context",
-        rank());
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: the context has failed, and none of its teams can be reset: make a "
+                      "new context",
+                      rank());
   }
   if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
     return base::fail(Status::kInvalidUsage,

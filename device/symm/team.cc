@@ -89,7 +89,7 @@ std::string Team::describe_failure(uint64_t failure) const {
   std::string text = parts_.name + " of " + std::to_string(ranks().size()) + " ranks: ";
   if (is_refused_call(failure)) {
     return text + peer +
-           " made a call that cannot be carried out: counts or offsets in the GPU's memory lie outside the "
+           " made an invalid call: counts or offsets in the GPU's memory lie outside the "
            "tensors, or differ from those of its peers";
   }
   text += name(kSymmFailureRank) + " timed out waiting ";

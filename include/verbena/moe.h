@@ -25,7 +25,7 @@
  *
  * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. Then the outputs of the call are bytes of 0xff
  * (NaN, ids and sources of -1) and counts are 0, also in all later calls, and the next call returns
- * VERBENA_TIMEOUT with the rank that did not come. The CUDA context lives; verbena_moe_reset() on all ranks
+ * VERBENA_TIMEOUT and names the late rank. The CUDA context lives; verbena_moe_reset() on all ranks
  * makes the exchange usable again.
  */
 #ifndef VERBENA_MOE_H
@@ -154,7 +154,7 @@ VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verben
 
 /* Sends this rank's tokens and receives those of all ranks for its experts. Returns at once; the stream has
  * the kernel. Errors: VERBENA_INVALID_ARGUMENT names an argument that is out of range, VERBENA_TIMEOUT a rank
- * that did not come to an earlier call. */
+ * that was late for an earlier call. */
 VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 const verbena_moe_dispatch_arguments* arguments,
                                                 verbena_stream stream);

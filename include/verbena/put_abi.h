@@ -28,7 +28,7 @@ enum class PutOperation : uint8_t {
   kAwaitQueue,
   kFetchAdd,     // kAddWord, with a reply: the word's value before
   kCompareSwap,  // 64 bits become `operand` where they are `extent`; with a reply, as kFetchAdd
-  kRows,         // the next position, a kPut or kGet of the same peer, is of so many rows
+  kRows,         // the number of rows of the next position, a kPut or kGet of the same peer
 };
 
 // Offsets are bytes from the start of a heap, below 2^48. Words lie at multiples of 8.

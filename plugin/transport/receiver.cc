@@ -157,7 +157,7 @@ base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   const int64_t limit_ns = recovery().times().limit_ns;
   if (request.deferred_at_ns == 0 || now_ns() - request.deferred_at_ns < limit_ns) return {};
   return base::fail(base::Status::kInternal,
-                    "%s: flush: the service thread does not come back from its device (%s)",
+                    "%s: flush: the service thread does not return from its device (%s)",
                     describe_briefly().c_str(), base::show_duration(limit_ns).c_str());
 }
 

@@ -51,7 +51,7 @@ class SymmContextBuilder(abc.ABC):
         """Returns the window that contains the buffer. For the application's own memory kernels use the window's address."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
-            raise KeyError("the buffer is in no window of this builder")
+            raise KeyError("the buffer is outside every window of this builder")
         return window
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         address, length_bytes = _measure(buffer)
         window = None if self._context is None else self._context.find_window(address)
         if window is None or window.length_bytes < length_bytes:
-            raise KeyError("the buffer is in no window of this builder")
+            raise KeyError("the buffer is outside every window of this builder")
         return window
 
     def release(self, buffer: Any) -> None:

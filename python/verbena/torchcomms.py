@@ -59,7 +59,7 @@ class TorchCommsSymmContextFactory:
                 return builder.find_window(buffer)
             except KeyError:
                 pass
-        raise KeyError("the buffer is in no window of this communicator")
+        raise KeyError("the buffer is outside every window of this communicator")
 
     @staticmethod
     def release(comm: Any, buffer: Any) -> None:
@@ -67,7 +67,7 @@ class TorchCommsSymmContextFactory:
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())
         if not isinstance(builder, VerbenaSymmContextBuilder):
-            raise KeyError("the buffer is in no window of this communicator")
+            raise KeyError("the buffer is outside every window of this communicator")
         builder.release(buffer)
 
     @staticmethod

@@ -279,7 +279,7 @@ TEST(BorrowedHeap, WhatCannotBeIsRefusedForAll) {
     expect_refused(lender, change, Status::kInvalidArgument, text);
   };
   refuse([](BorrowedHeap& heap) { heap.begin = nullptr; }, "without a begin");
-  refuse([](BorrowedHeap& heap) { heap.begin += 64; }, "no multiple of 128 bytes");
+  refuse([](BorrowedHeap& heap) { heap.begin += 64; }, "not a multiple of 128 bytes");
   refuse([](BorrowedHeap& heap) { heap.deltas.pop_back(); }, "deltas of 1 ranks of 2");
   refuse([](BorrowedHeap& heap) { heap.deltas[1] = 8; }, "its own rank is 8, not 0");
   refuse([](BorrowedHeap& heap) { heap.deltas[1] = kSymmOutOfReach; },

@@ -121,7 +121,7 @@ TEST_F(StallTest, HandshakesWaitForThePeer) {
       "stall: accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for [0-9.]+ m?s of at most 300.0 s");
   const auto connector = take(Connector::start(host_.nic(), handle, -1), "a connector");
   expect_warning([&] { EXPECT_EQ(take(connector->poll(), "no sender"), nullptr); },
-                 "stall: connect to 127.0.0.1:[0-9]+: waits for the peer's welcome");
+                 "stall: connect to 127.0.0.1:[0-9]+: waits for the peer's answer");
 }
 
 TEST_F(StallTest, TheFirstComesWithAReport) {

@@ -132,7 +132,7 @@ TEST_F(StateReportTest, HandshakesTellWhatTheyWaitFor) {
   EXPECT_TRUE(poll_until([&] {
     EXPECT_EQ(take(connector->poll(), "no sender"), nullptr);
     request_report(ReportCause::kSignal, "the test asks");
-    return count(read_file(), "waits for the peer's welcome") != 0;
+    return count(read_file(), "waits for the peer's answer") != 0;
   }));
   EXPECT_THAT(read_file(), ContainsRegex("accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for "));
 }

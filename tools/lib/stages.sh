@@ -75,7 +75,7 @@ finish_stage() {
   echo "=== $name: $result, $seconds s"
 }
 
-# has_time NAME SECONDS: true if so many seconds are left; otherwise skips the stage.
+# has_time NAME SECONDS: true if that many seconds are left; otherwise skips the stage.
 has_time() {
   [ "$(left_s)" -ge "$2" ] || { skip_stage "$1" "takes about $2 s here, and of --within $(left_s) s are left"; return 1; }
 }
@@ -99,7 +99,7 @@ print_summary() {
     printf '%6d s %6d CPU s  %-24s %s\n' "${stage_seconds[i]}" "${stage_cpu_s[i]}" "${stage_names[i]}" "${stage_results[i]}"
   done
   printf '%6d s %6d CPU s  in all\n' "$SECONDS" "$cpu_s"
-  # A log that is cut to its end still names them.
+  # A log of which only the end is kept still names them.
   for i in "${stage_failures[@]}"; do
     grep -E '^(=== failed in|--- failed)' <<<"$i" | head -n 12
   done

@@ -65,7 +65,7 @@ void meet() {
   shared->arrived.fetch_add(1);
   for (const double end = now_s() + kLimitS; shared->arrived.load() < due; usleep(100)) {
     if (shared->failed.load() != 0) _exit(1);  // it has said why
-    if (now_s() > end) die("the other ranks did not come");
+    if (now_s() > end) die("timed out waiting for the other ranks");
   }
 }
 

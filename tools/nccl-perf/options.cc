@@ -39,9 +39,10 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
                       1, 86400);
   app.add_option("--verify", options.verify, "0: do not check the elements")->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
-  app.add_option("--communicators", options.communicators,
-                 "run each operation on so many communicators at the same time; all but the first come from "
-                 "ncclCommSplit")
+  app.add_option(
+         "--communicators", options.communicators,
+         "run each operation on this number of communicators at the same time; all but the first come "
+         "from ncclCommSplit")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
   add_timeout_option(app, options.timeout_s);

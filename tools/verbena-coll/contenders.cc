@@ -23,8 +23,8 @@ void* as_pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
-// By how many blocks of so many threads each thread has one packet; and by half of them. Where that is more
-// than there may be, by all of them.
+// The number of blocks of that many threads with one packet for each thread; and by half of them. Where that
+// is more than there may be, by all of them.
 void add_packets(std::vector<verbena_ops_choice>& choices, verbena_ops_algorithm algorithm, uint64_t bytes,
                  uint32_t most_blocks) {
   const uint64_t all = std::max<uint64_t>(1, (bytes + kPacketBytes - 1) / kPacketBytes);

@@ -104,7 +104,7 @@ std::string make_nccl_id(const std::string& library);
 
 // "one-shot".
 const char* describe_algorithm(verbena_ops_algorithm algorithm);
-// The ways worth a try for so many bytes.
+// The algorithms worth a try for a number of bytes.
 std::vector<verbena_ops_choice> list_choices_across_hosts(verbena_ops_algorithm codec, uint64_t bytes,
                                                           uint32_t most_blocks);
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,

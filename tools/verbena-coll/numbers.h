@@ -16,10 +16,10 @@ int find_nccl_type(verbena_ops_type type);
 
 using Bytes = std::vector<unsigned char>;
 
-// Of the `round`-th call: numbers of many magnitudes and both signs, whose sums round.
+// Returns the input of call `round`: elements of many magnitudes and both signs, whose sums round.
 Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t round);
-// What a reduction makes of all ranks' inputs, as the library promises it: a sum of the sums of so many ranks
-// each.
+// Returns the reduction of all ranks' inputs in the order that the library promises: a sum of the sums of
+// `of_host` ranks each.
 Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint64_t count, uint32_t ranks,
                    uint32_t round, uint32_t of_host);
 

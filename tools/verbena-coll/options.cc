@@ -21,8 +21,7 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->check(CLI::Range(2, 16));
   app.add_option(
          "--hosts", plan.hosts,
-         "the ranks count as so many hosts, of equally many ranks, and reach each other by RDMA there "
-         "(sets VERBENA_HOSTID)")
+         "divide the ranks among this number of hosts (by VERBENA_HOSTID), which reach each other by RDMA")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
   SizeOptions sizes;
@@ -48,9 +47,10 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_option("--hidden", plan.hidden, "numbers of a row that is normed; sizes are then of whole rows")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--moe", plan.moe_tokens,
-                 "instead: dispatch and combine of mixture of experts, of so many tokens of each rank, or a "
-                 "list; rows of --hidden elements, other routing in each call; --soak rounds are checked")
+  app.add_option(
+         "--moe", plan.moe_tokens,
+         "instead: dispatch and combine of mixture of experts with this number of tokens of each rank, or "
+         "a list; rows of --hidden elements, other routing in each call; --soak rounds are checked")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
   app.add_option("--experts", plan.moe_experts, "of --moe")
@@ -69,10 +69,10 @@ ParsedOptions parse_options(int argc, char** argv) {
          "--calibrate", options.calibrate,
          "write what was measured into this tuning file (VERBENA_TUNING_FILE), by which the library chooses")
       ->type_name("FILE");
-  app.add_option("--delay", plan.delay_us,
-                 "each kernel pauses so many us in front of its wait for the one before, and behind where it "
-                 "lets the next "
-                 "begin: what does not wait is wrong then")
+  app.add_option(
+         "--delay", plan.delay_us,
+         "microseconds that each kernel pauses before it waits for the kernel before, and after it has "
+         "let the next one start: a kernel that does not wait gives wrong results then")
       ->check(CLI::Range(0, 1000000));
   app.add_flag("--quick", plan.is_quick, "times in graphs alone: not one by one, nor with a late rank");
   app.add_option(
@@ -90,10 +90,10 @@ ParsedOptions parse_options(int argc, char** argv) {
       "only the way that the library chooses, not all of them");
   app.add_flag("--early", plan.early, "kernels let the next one begin early (programmatic dependent launch)");
   app.add_option("--soak", plan.soak,
-                 "then so many replays of one graph, with other data each time, all verified");
+                 "then replay one graph this number of times, with other data each time, all verified");
   app.add_option(
       "--random", plan.random,
-      "then so many random calls, in tensors of up to the largest of --sizes: operation, "
+      "then make this number of random calls, in tensors of up to the largest of --sizes: operation, "
       "type, size, algorithm, groups, and for each rank alignment, in place, delay, graph, stream; every "
       "element is checked");
   app.add_option("--seed", plan.seed, "of --random: the same calls again")->capture_default_str();

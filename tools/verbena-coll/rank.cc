@@ -80,7 +80,7 @@ class Rank {
   };
   std::vector<Subject> list_subjects() const;
   void make_norm_places(verbena_ops_type type);
-  // Of the operation's input and output for tensors, or messages, of so many bytes.
+  // Bytes of the operation's input and output for tensors, or messages, of the given bytes.
   uint64_t input_bytes(const Subject& subject, uint64_t bytes) const;
   uint64_t output_bytes(const Subject& subject, uint64_t bytes) const;
   Bytes expect(const Subject& subject, uint64_t count, uint32_t round) const;

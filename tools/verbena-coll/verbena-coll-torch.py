@@ -170,7 +170,7 @@ class FlashInfer(Contender):
         self.workspace = self.vllm = None
 
     def make_workspace(self):
-        # For any shape of so many numbers of 16 bits.
+        # For any shape with this number of 16-bit elements.
         row = 1024
         self.workspace = self.comm.trtllm_create_ipc_workspace_for_all_reduce_fusion(
             self.ranks.rank, self.ranks.count, -(-self.most_bytes // (2 * row)), row, group=dist.group.WORLD)

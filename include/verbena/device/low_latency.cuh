@@ -23,7 +23,7 @@
 //   4. So q has emptied what p wrote in call k, which lay in the copy that p writes now.
 // A call in which somebody does not hear from everybody (a broadcast by one rank, a ring) ends with
 // Heard::kSome, which is a barrier: then 3 follows from that. A kernel that breaks the rules takes wrong
-// data, or waits for what was written over and ends by time.
+// data, or waits for what was written over and times out.
 //
 // A packet orders nothing but itself: other memory goes by signals and barriers. Every wait ends by the
 // context's limits; when a call did not return kDone the ranks are out of step: kernels read the workspace's
@@ -321,8 +321,8 @@ class LowLatency {
 
   // Why a packet has not come: 0 if it has, or a WaitResult, and whose it is above that.
   using Trouble = uint32_t;
-  // What the kernel began with: another value than 0 if a wait of the team had ended by time before. A peer
-  // may fail at any moment, so that threads of a group differ in it until they conclude().
+  // The team's state when the kernel began: not 0 if a wait of the team had timed out before. A peer may fail
+  // at any moment, so threads of a group differ in it until they conclude().
   VERBENA_DEVICE Trouble trouble() const {
     return has_failed_ ? static_cast<Trouble>(WaitResult::kTimedOut) : 0;
   }
@@ -425,8 +425,8 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // `body(index)` for a thread's packets of so many, kCount at a time and what is left one at a time, while
-  // it says true, and what it says last: `index` is an array.
+  // Calls `body(index)` for the thread's share of `packets` packets, kCount at a time and the rest one at a
+  // time, while it returns true; returns its last result. `index` is an array.
   template <uint32_t kCount = 2, typename Group, typename Body>
   VERBENA_DEVICE static bool for_several(uint32_t packets, const Group& group, const Body& body) {
     constexpr uint32_t kBehind = kCount - 1;
@@ -446,8 +446,8 @@ class LowLatency {
     }
     return goes_on;
   }
-  // What `reduce` makes of each of so many packets that all members have: `load(index)` is this rank's own,
-  // `take(index, result)` is given what becomes of it.
+  // Reduces each of `packets` packets across all members: `load(index)` returns this rank's packet, and
+  // `take(index, result)` receives the result.
   template <int kRanks, typename Group, typename Reduce, typename Load, typename Take>
   VERBENA_DEVICE bool reduce_packets(uint32_t packets, const Group& group, Patience& patience,
                                      const Reduce& reduce, const Load& load, const Take& take) const {

@@ -1,7 +1,7 @@
-// What becomes of an element of which each rank has one: sums, means, least and largest numbers, of types
-// that are known when a kernel runs. Floating-point numbers are summed in float, in the order of ranks, and
-// rounded once (packed.cuh), int32 wraps round and its mean is cut towards zero. The least or largest of
-// numbers with a NaN among them is a NaN.
+// Reductions of an element across ranks: sum, mean, minimum and maximum, of types that are known when a
+// kernel runs. Floating-point elements are added in float in the order of ranks, and rounded once
+// (packed.cuh); int32 wraps on overflow, and its mean truncates toward zero. Minimum and maximum propagate
+// NaN.
 #ifndef VERBENA_DEVICE_REDUCTION_CUH
 #define VERBENA_DEVICE_REDUCTION_CUH
 

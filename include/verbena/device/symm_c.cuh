@@ -1,4 +1,4 @@
-// The primitives as functions with C names, for whoever calls a device function by name, such as Triton.
+// The primitives as functions with C names, for callers that name a device function, such as Triton.
 // `context` is the address of a SymmContext that the GPU reaches; addresses are numbers too. Every thread of
 // a block calls, with the same arguments, and the operation happens once for the block. A block uses the
 // barrier of its own number where none is given: the same blocks of all ranks come. What returns int32
@@ -46,7 +46,7 @@ template <typename Call>
 VERBENA_DEVICE int32_t run_in_reach(int64_t context, const Call& call) {
   return static_cast<int32_t>(context == 0 ? SymmStatus::kInvalid : call(as_context(context)));
 }
-// The same for `count` elements of so many bytes: `call(context, length in bytes)`; negative ones are
+// The same for `count` elements of element_bytes: `call(context, length in bytes)`. Negative counts are
 // invalid.
 template <typename Call>
 VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_bytes, const Call& call) {
@@ -191,7 +191,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_reset(int64_t context, int32_t signal)
   });
 }
 
-// `count` elements of so many bytes.
+// Puts `count` elements of element_size bytes.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async(int64_t context, int64_t destination, int64_t source,
                                              int32_t count, int32_t element_size, int32_t peer) {
   using namespace verbena::device;
@@ -360,7 +360,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int
   }));
   return seen;
 }
-// `count` words, one behind the other.
+// Waits for `count` contiguous words.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted) {
   using namespace verbena::device;

@@ -1,5 +1,5 @@
-// What a wait leaves behind when its time is over: the team's failure word, at this rank and at its peers, so
-// that the hosts are told and no member waits for one that has given up. Internal to symm_*.
+// The failure word of a team: a wait that times out sets it on this rank and its peers, so that the hosts can
+// report it and no member waits for one that has given up. Internal to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_FAILURE_CUH
 #define VERBENA_DEVICE_SYMM_FAILURE_CUH
 
@@ -25,8 +25,8 @@ VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& 
          static_cast<uint64_t>(context.team_rank) << kSymmFailureRank;
 }
 
-// Whether a wait of the team has ended by time at any member, or a call could not be. Its ranks are out of
-// step then: what lies in slots may be of another call.
+// Returns whether a wait of the team timed out on any member, or a call was invalid. The ranks are out of
+// step then: data in slots may be of another call.
 VERBENA_DEVICE bool has_failed(const uint64_t* failure) {
   return failure != nullptr && load_relaxed<Scope::kSystem>(failure) != 0;
 }

@@ -43,8 +43,8 @@ namespace verbena::device {
 //   WaitResult add_word(context, peer, word, value, queue)
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
 //   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
-//                            as signal() in order; `peer` is any member for the last three, which exclude
-//                            each other whoever of the team calls them. With *before they acquire
+//                            ordered as signal(); `peer` is any member for the last three, which are atomic
+//                            among each other for all ranks of the team. With *before they acquire
 //   bool swaps(context)      whether there is compare_swap() for this context
 //   WaitResult complete(context)          what this rank has asked for before is complete at every peer
 //   WaitResult complete_at(context, peer)   the same of what it has asked of that peer

@@ -138,7 +138,7 @@ VERBENA_DEVICE verbena::SymmStatus broadcast(const Context& team, T* dst, const 
                                              int root, const Group& group = {}) {
   return detail::vd::symm_broadcast(team, dst, src, count * sizeof(T), root, kBarrierOfAll, group);
 }
-// `count` elements of each member's, one behind the other.
+// Gathers `count` elements of each member, contiguously.
 template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus fcollect(const Context& team, T* dst, const T* src, uint64_t count,
                                             const Group& group = {}) {

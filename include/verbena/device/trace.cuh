@@ -54,7 +54,8 @@ VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uin
   if (ring == nullptr) return;
   const uint64_t position = fetch_add<Order::kRelaxed, Scope::kGpu>(&ring->tail, 1);
   TraceEntry* const entry = ring->slots() + (position & (ring->entries - 1));
-  // Whoever takes a time away has the entry, until it gives it the new one. The first ones find none.
+  // The thread that takes the old time away owns the entry until it writes the new one. The first ones find
+  // none.
   const uint64_t before_ns = exchange<Order::kRelaxed, Scope::kSystem>(&entry->time_ns, 0);
   if (before_ns == 0 && position >= ring->entries) return;
   // Who sees any of the rest sees that the old time is over; and the writer before has ended.

@@ -39,7 +39,7 @@ VERBENA_DEVICE void wait_warpgroup() {
 #endif
 }
 
-// Each thread of the warp has so many registers from here on: more, as soon as others have given them up, or
+// Sets the number of registers of each thread of the warp: more, as soon as others have given them up, or
 // fewer.
 template <uint32_t kRegisters>
 VERBENA_DEVICE void take_registers() {

@@ -1181,8 +1181,8 @@ std::string Engine::describe() const {
       static_cast<unsigned long long>(grants().taken_back()));
   const protocol::datagram::PageBudget& shorts = short_budget();
   if (shorts.pages() != 0)
-    base::append(text, "  short pages: %u parked, %u being copied, %u idle of %u\n", shorts.parked(),
-                 shorts.held() + shorts.moving(), short_idle(), shorts.pages());
+    base::append(text, "  small-message buffers: %u parked, %u being copied, %u idle of %u\n",
+                 shorts.parked(), shorts.held() + shorts.moving(), short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
     base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
                  pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));

@@ -88,7 +88,7 @@ void Engine::note_stuck(uint32_t id, uint32_t message) {
 // By the completion of a datagram: with it all before it have left. Those behind it are flushed.
 void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion) {
   if (!pair.is_broken() && !verbs::is_flush_error(completion.error))
-    base::log_warn("datagrams on %s: a datagram cannot be sent: %s; its queue pair begins anew",
+    base::log_warn("datagrams on %s: a datagram cannot be sent: %s; its queue pair is reset",
                    name_port(rails_[rail]->device()).c_str(),
                    verbs::describe_completion_error(completion.error));
   pair.set_broken();
@@ -110,7 +110,7 @@ void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& comple
     SendQueue& pair = rails_[rail]->pair(mark);
     if (pair.is_broken() || pair.is_ready()) continue;
     pair.set_broken();
-    base::log_warn("datagrams on %s: a datagram cannot be received: %s; its queue pair begins anew",
+    base::log_warn("datagrams on %s: a datagram cannot be received: %s; its queue pair is reset",
                    name_port(rails_[rail]->device()).c_str(),
                    verbs::describe_completion_error(completion.error));
   }
@@ -130,7 +130,7 @@ void Engine::mend(uint32_t number) {
     while (stops && !rail.is_given_up() && !pair.is_empty() && !deadline.has_passed()) poll_sends(number);
     if (rail.is_given_up()) return;
     if (!pair.restart(make_stamp(now_ns_), [this](uint32_t message) { note_left(message); }))
-      return give_up_rail(number, "a queue pair cannot begin anew");
+      return give_up_rail(number, "a queue pair cannot be reset");
   }
 }
 
@@ -163,7 +163,7 @@ void Engine::give_up_rail(uint32_t number, const std::string& cause) {
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark)
     rail.pair(mark).destroy(make_stamp(now_ns_), [this](uint32_t message) { note_left(message); });
   if (is_last)
-    note(base::fail(Status::kSystem, "datagrams on %s: no rail is left; new communicators begin anew",
+    note(base::fail(Status::kSystem, "datagrams on %s: no rail is left; create new communicators",
                     nic_.name.c_str()));
 }
 

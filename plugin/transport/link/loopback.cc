@@ -128,7 +128,7 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
 // once.
 void Loopback::give_up(Rail& rail, const std::string& cause) {
   rail.cause = cause;
-  if (!std::exchange(rail.is_reported, true)) base::log_warn("loopback: %s; it is built anew", cause.c_str());
+  if (!std::exchange(rail.is_reported, true)) base::log_warn("loopback: %s; it is rebuilt", cause.c_str());
   rail.link.pair(0).stop();
   for (Slot& slot : rail.slots) {
     if (slot.user != nullptr)

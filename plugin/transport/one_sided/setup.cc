@@ -95,7 +95,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
   std::vector<verbs::CompletionQueue> completions;
   for (verbs::Device* device : rails.devices) {
     if (depth > device->max_cq_entries()) {
-      fail(error, device->name() + " cannot hold so many completions (ranks * lanes * send_depth " +
+      fail(error, device->name() + " cannot hold all completions (ranks * lanes * send_depth " +
                       std::to_string(depth) + ", limit " + std::to_string(device->max_cq_entries()) + ")");
       return nullptr;
     }

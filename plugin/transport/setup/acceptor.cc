@@ -45,7 +45,7 @@ Acceptor::~Acceptor() {
 StateDump Acceptor::dump_from_outside() const {
   static constexpr const char* kWaits[] = {
       "waits for the caller to say who it is",      "waits for a control socket that it will share",
-      "waits for the peer's address to answer",     "waits for the socket to take its welcome",
+      "waits for the peer's address to answer",     "waits for the socket to take its answer",
       "waits for the peer to say that it is ready", "stands"};
   return {describe("accept from " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }

@@ -48,7 +48,7 @@ Connector::~Connector() {
 StateDump Connector::dump_from_outside() const {
   static constexpr const char* kWaits[] = {"waits for the peer's port to take the connection",
                                            "waits for the socket to take its hello",
-                                           "waits for the peer's welcome: it has not called accept",
+                                           "waits for the peer's answer: it has not called accept",
                                            "waits for the peer's address to answer",
                                            "waits for a control socket that it will share",
                                            "waits for the socket to take its last word",

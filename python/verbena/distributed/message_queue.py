@@ -45,7 +45,7 @@ class Handle:
     `local_reader_ranks` and `remote_subscribe_addr` are those of vLLM's handle: the ranks that were declared to be on the
     writer's host and, if there are others, the address of the writer."""
     native: bytes
-    reader_ranks: tuple[int, ...]  # ANY_READER: of whoever comes without a rank of its own
+    reader_ranks: tuple[int, ...]  # ANY_READER: of a reader without a rank
     local_reader_ranks: list[int]
     remote_subscribe_addr: str | None
 

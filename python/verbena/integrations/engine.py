@@ -37,7 +37,7 @@ def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
     try:
         switch_on()
     except Exception as error:
-        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no place for Verbena's collectives and keeps its own: "
+        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's collectives and keeps its own: "
                       f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
 
 

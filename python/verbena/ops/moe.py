@@ -105,7 +105,7 @@ class ExpertExchange(CollectivePart):
         """Sends each row of `x` [tokens, elements] to the ranks of its experts `ids` (int32 or int64 [tokens, top_k]; ids that name no
         expert go nowhere) and receives those of all ranks. `weights`: float32 [tokens, top_k]; None: 1. `scales` [tokens, ...] go with
         the rows unseen. `cast`: "fp8_block" or "fp8_block_power" casts BF16 or FP16 rows to e4m3 on the way, with a float scale
-        for each 128 elements, the latter's a power of two. `out`: what an earlier dispatch of the same shapes returned is written anew.
+        for each 128 elements, the latter's a power of two. `out`: the result of an earlier dispatch of the same shapes, to be reused.
         Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two kernels."""
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or x.stride(1) != 1 or ids.stride(1) != 1:

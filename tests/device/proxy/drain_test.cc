@@ -396,26 +396,31 @@ INSTANTIATE_TEST_SUITE_P(
             {0, 8, 0, uint64_t{0x0201} << kPutOperationShift | 1}},
         Bad{"RankFour", "no such rank", describe(kPut, 4, 0, 8, 0)},
         Bad{"RankOfAllOnes", "no such rank", describe(kWriteWord, 0xFFFFFFFF, 0, 0, 0)},
-        Bad{"PutPastTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 8, 4089)},
-        Bad{"PutAtTheLastOffset", "at the peer is in no window", describe(kPut, 1, 0, 8, kPutMaxOffset - 3)},
-        Bad{"PutLongerThanTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 4097, 0)},
-        Bad{"GetAtTheEndOfMemory", "at the peer is in no window", describe(kGet, 1, 0, UINT64_MAX, 16)},
-        Bad{"GetThatWrapsAround", "at the peer is in no window",
+        Bad{"PutPastTheWindow", "remote address is outside every window", describe(kPut, 1, 0, 8, 4089)},
+        Bad{"PutAtTheLastOffset", "remote address is outside every window",
+            describe(kPut, 1, 0, 8, kPutMaxOffset - 3)},
+        Bad{"PutLongerThanTheWindow", "remote address is outside every window",
+            describe(kPut, 1, 0, 4097, 0)},
+        Bad{"GetAtTheEndOfMemory", "remote address is outside every window",
+            describe(kGet, 1, 0, UINT64_MAX, 16)},
+        Bad{"GetThatWrapsAround", "remote address is outside every window",
             describe(kGet, 1, 0, UINT64_MAX - 7, kFar + 8)},
-        Bad{"PutOfNothingPastTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 0, 8192)},
-        Bad{"PutFromPastTheWindow", "here is in no window", describe(kPut, 1, 4089, 8, 0)},
-        Bad{"GetToTheEndOfMemory", "here is in no window", describe(kGet, 1, UINT64_MAX - 3, 8, 0)},
-        Bad{"GetToPastTheWindow", "here is in no window", describe(kGet, 1, 8192, 8, 0)},
-        Bad{"WordAtFour", "no multiple of 8", describe(kWriteWord, 1, 0, 0, 4)},
-        Bad{"SumAtAnOddPlace", "no multiple of 8", describe(kAddWord, 1, 0, 0, kFar + 1)},
-        Bad{"SumPastTheWindow", "at the peer is in no window", describe(kAddWord, 1, 0, 0, 4096)},
+        Bad{"PutOfNothingPastTheWindow", "remote address is outside every window",
+            describe(kPut, 1, 0, 0, 8192)},
+        Bad{"PutFromPastTheWindow", "local address is outside every window", describe(kPut, 1, 4089, 8, 0)},
+        Bad{"GetToTheEndOfMemory", "local address is outside every window",
+            describe(kGet, 1, UINT64_MAX - 3, 8, 0)},
+        Bad{"GetToPastTheWindow", "local address is outside every window", describe(kGet, 1, 8192, 8, 0)},
+        Bad{"WordAtFour", "not aligned to 8 bytes", describe(kWriteWord, 1, 0, 0, 4)},
+        Bad{"SumAtAnOddPlace", "not aligned to 8 bytes", describe(kAddWord, 1, 0, 0, kFar + 1)},
+        Bad{"SumPastTheWindow", "remote address is outside every window", describe(kAddWord, 1, 0, 0, 4096)},
         Bad{"SumWithALength", "has no length", describe(kAddWord, 1, 0, 8, 0)},
         Bad{"FetchWithALength", "has no length", describe(kFetchAdd, 1, 0, 8, 0)},
-        Bad{"SwapAtFour", "no multiple of 8", describe(kCompareSwap, 1, 0, 8, 4)},
+        Bad{"SwapAtFour", "not aligned to 8 bytes", describe(kCompareSwap, 1, 0, 8, 4)},
         Bad{"NoRows", "no rows", describe(kRows, 1, 8, 8, 0)},
         Bad{"AwaitsItself", "no such other queue", describe(kAwaitQueue, 1, 0, 0, 0)},
         Bad{"AwaitsNoQueue", "no such other queue", describe(kAwaitQueue, 1, 0, 2, 0)},
-        Bad{"SignalAtFour", "no multiple of 8", describe(kSetSignal, 1, 0, 8, 4)},
+        Bad{"SignalAtFour", "not aligned to 8 bytes", describe(kSetSignal, 1, 0, 8, 4)},
         Bad{"SignalOfAnOddWord", "other word", describe(kSetSignal, 1, 0, 4, 8)},
         Bad{"SignalOfAWordPastTheWindow", "other word", describe(kSetSignal, 1, 0, 4096, 8)},
         Bad{"SignalOfAWordAtTheEndOfMemory", "other word", describe(kSetSignal, 1, 0, UINT64_MAX - 7, 8)}),
@@ -446,16 +451,18 @@ struct BadRows {
 class BadRowsTest : public DrainTest, public testing::WithParamInterface<BadRows> {};
 INSTANTIATE_TEST_SUITE_P(
     Fields, BadRowsTest,
-    testing::Values(
-        BadRows{"PastTheWindow", "at the peer", describe(kRows, 1, 0, 2048, 3), describe(kPut, 1, 0, 8, 0)},
-        BadRows{"PastTheWindowHere", "here", describe(kRows, 1, 2048, 0, 3), describe(kPut, 1, 0, 8, 0)},
-        BadRows{"ThatWrapAround", "at the peer", describe(kRows, 1, 0, UINT64_MAX / 2, 4),
-                describe(kPut, 1, 0, 16, 0)},
-        BadRows{"OfAnotherRank", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
-                describe(kPut, 2, 0, 8, 0)},
-        BadRows{"OfAWord", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
-                describe(kWriteWord, 1, 0, 0, 0)},
-        BadRows{"OfRows", "no copy of the rank", describe(kRows, 1, 8, 8, 2), describe(kRows, 1, 8, 8, 2)}),
+    testing::Values(BadRows{"PastTheWindow", "remote address", describe(kRows, 1, 0, 2048, 3),
+                            describe(kPut, 1, 0, 8, 0)},
+                    BadRows{"PastTheWindowHere", "local address", describe(kRows, 1, 2048, 0, 3),
+                            describe(kPut, 1, 0, 8, 0)},
+                    BadRows{"ThatWrapAround", "remote address", describe(kRows, 1, 0, UINT64_MAX / 2, 4),
+                            describe(kPut, 1, 0, 16, 0)},
+                    BadRows{"OfAnotherRank", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                            describe(kPut, 2, 0, 8, 0)},
+                    BadRows{"OfAWord", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                            describe(kWriteWord, 1, 0, 0, 0)},
+                    BadRows{"OfRows", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                            describe(kRows, 1, 8, 8, 2)}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
 TEST_P(BadRowsTest, EndTheContext) {
@@ -575,7 +582,7 @@ TEST_F(DrainTest, WindowsDoNotOverlapAndGo) {
   proxy_.remove_window(4096);
   write(0, kPut, 1, 4096, 8, 4096);
   EXPECT_THAT(work(), IsEmpty());
-  EXPECT_THAT(proxy_.error(), HasSubstr("no window"));
+  EXPECT_THAT(proxy_.error(), HasSubstr("outside every window"));
 }
 
 TEST(PutQueue, HasAShape) {

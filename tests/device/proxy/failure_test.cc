@@ -172,7 +172,7 @@ TEST(ProxyFailureTest, AWrongDescriptorEndsAllWaits) {
                          require(device::symm_quiet(mine, BlockGroup{}) == SymmStatus::kRefused, "refused");
                        }),
             "");
-  EXPECT_THAT(fleet.proxy(0).error(), HasSubstr("the place at the peer is in no window"));
+  EXPECT_THAT(fleet.proxy(0).error(), HasSubstr("the remote address is outside every window"));
   EXPECT_EQ(fleet.abort(0).value(), SymmAbort::kRefused);
 }
 

@@ -127,7 +127,7 @@ TEST_F(RefusalTest, OptionsOutOfRangeAreNamed) {
   expect_refused_options({.rails = 9}, "rails");
   expect_refused_options({.send_depth = 15}, "send_depth");
   expect_refused_options({.max_regions = 0}, "max_regions");
-  expect_refused_options({.count_ranks = 4096, .lanes = 16, .send_depth = 32768}, "so many completions");
+  expect_refused_options({.count_ranks = 4096, .lanes = 16, .send_depth = 32768}, "all completions");
   expect_refused_options({.device_filter = "nosuch"}, "no usable port");
 }
 

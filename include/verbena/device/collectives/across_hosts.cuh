@@ -17,7 +17,7 @@
 // NICs take them, and in the slots of the counterparts, which their NICs write, with a flag behind. Slots are
 // bulk.cuh's and are numbered with it. Each rank takes part in each chunk, though its share be empty. So a
 // rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and so
-// has every rank of its host whose sums s-1 it has: nobody uses slot s-4 any more, whoever sent into it.
+// has every rank of its host whose sums s-1 it has: no rank uses slot s-4 any more.
 //
 // A reduce-scatter goes the same way: for each host in turn the ranks of this one add up what is for its
 // ranks, each for its counterpart there; what is for other hosts is staged in the upper half of the slot of
@@ -26,8 +26,8 @@
 // An all-gather sends this rank's message to its counterparts alone; when theirs lie in the output, each host
 // spreads those of each host in turn. A broadcast is one of a single message.
 //
-// Ranks wait for others that wait themselves. The one next to a rank that does not come is to be the first
-// who says so: its host's workspace is given a shorter time than the team's.
+// Ranks wait for others that wait themselves. The rank next to a late one must be the
+// first to report it: its host's workspace has a shorter timeout than the team's.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 
@@ -452,13 +452,14 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
 
-  // A wait for another host has ended by time: so do those of the ranks of this host, who wait for us. For
-  // whom we waited the team's word says.
+  // Ends the waits of this host's ranks for this one, after a wait for another host timed out. The team's
+  // word names the late rank.
   template <typename Group>
   VERBENA_DEVICE void end_host(const Group& group) const {
     if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
   }
-  // Of a call inside of the host. Where its wait has ended by time the other hosts are told for whom it was.
+  // Takes the status of a call within the host. If its wait timed out, notifies the other hosts of the late
+  // rank.
   template <typename Group>
   VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
     status_ = status;

@@ -132,7 +132,7 @@ class ShardedRows {
 };
 
 // A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `step_bytes` from
-// one to the next; or, by columns, so many bytes of each of `columns` columns for each row.
+// one to the next; or, by columns, a fixed number of bytes of each of `columns` columns for each row.
 struct RowsToGather {
   char* begin;
   uint64_t row_bytes, step_bytes, columns = 0;

@@ -126,7 +126,7 @@ struct PlainCodec {
 
   // Chunks are multiples of it, and begin there from the tensor's begin.
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
-  // How many bytes of the tensor have room in so many of a slot.
+  // Returns the bytes of the tensor that fit into `room_bytes` of a slot.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t room_bytes) {
     return room_bytes / kVectorBytes * kVectorBytes;
   }
@@ -387,8 +387,8 @@ class Bulk {
     });
   }
 
-  // The sums themselves, before they are rounded: `take(offset, sums)` of each vector of the part that this
-  // rank gets, so many bytes from its begin.
+  // Passes the sums before they are rounded to `take(offset, sums)`, for each vector of this rank's part; the
+  // offset is in bytes from the part's begin.
   template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t most_bytes,
                                                         const Reduce& reduce, const Take& take,

@@ -122,9 +122,9 @@ class IntegerCodec {
   static constexpr uint32_t kRounderBits = 0x4b400000;
   // A step of such a range, its half and its inverse are normal numbers.
   static constexpr float kLeastPlainRange = 0x1p-116F;
-  // A code at this place of the mantissa adds itself to the carrier, in one operation. So many steps less
-  // than the lowest number are still rounded to a thousandth of a step; huge numbers would become infinite
-  // there.
+  // A code at this place of the mantissa adds itself to the carrier, in one operation. Values this
+  // many steps below the minimum are still rounded to a thousandth of a step; huge numbers would become
+  // infinite there.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;

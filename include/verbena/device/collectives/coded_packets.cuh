@@ -63,8 +63,8 @@ class CodedPackets {
   // As LowLatency::room_bytes().
   VERBENA_DEVICE explicit CodedPackets(uint64_t room_bytes) : room_bytes_(room_bytes) {}
 
-  // As a slot's tile of that number, in so many slots: `find(i)` is the i-th one, the call's number is
-  // `epoch`.
+  // Sends the tile with this number to `slots` slots: `find(i)` returns the i-th slot; `epoch` is the call's
+  // number.
   template <typename Find>
   VERBENA_DEVICE void send(const Coded& coded, uint32_t tile, uint64_t epoch, uint32_t slots,
                            const Find& find) const {

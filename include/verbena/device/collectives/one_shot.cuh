@@ -101,7 +101,7 @@ class OneShot {
     return status_ = exchange_.conclude(group, trouble);
   }
 
-  // The block's part of a tensor, of whole units of so many bytes: `body(exchange, offset, length_bytes)`
+  // The block's part of a tensor, in whole units of `unit_bytes`: `body(exchange, offset, length_bytes)`
   // sends to all others, and takes from them, a message of up to `most_bytes`, packet by packet; or, by
   // kCalls, up to two of them that are under way together. `load(offset, length_bytes)`, in front of that,
   // begins to load what is sent first: the epoch comes meanwhile, and nothing that follows waits for both.
@@ -166,7 +166,7 @@ class OneShot {
 
   // An all-reduce of `count` vectors that stay in registers, as one message, in two halves: between them the
   // group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(), and of no
-  // use behind the last one. begin_vectors() comes first, once for messages of up to so many.
+  // use behind the last one. begin_vectors() comes first, once for messages of up to `count`.
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())

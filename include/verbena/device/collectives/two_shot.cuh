@@ -86,9 +86,9 @@ class TwoShot {
     return status_;
   }
 
-  // The block's part of so many units of which each rank sums as many: `body(exchange, first, count)` sends
-  // and takes terms, and then sums, of up to `most` units, packet by packet, in two calls that are under way
-  // together. `at_once`, the same on all ranks: units that the largest group does at a time.
+  // Runs the block's part of `units` units, of which each rank sums an equal share: `body(exchange, first,
+  // count)` sends and takes terms, and then sums, of up to `most` units, packet by packet, in two calls that
+  // are under way together. `at_once`, the same on all ranks: units that the largest group does at a time.
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {

@@ -18,7 +18,7 @@ namespace verbena::device {
 
 namespace detail {
 
-// A round of a block: so many tiles of each rank's share. Terms travel by one codec, in the first of two
+// A round of a block: a number of tiles of each rank's share. Terms travel by one codec, in the first of two
 // calls that are under way together, sums by the other, in the second.
 template <typename Terms, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {

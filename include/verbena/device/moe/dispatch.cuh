@@ -68,7 +68,7 @@ class MoeDispatchKernel {
   }
 
  private:
-  // The packets of a received row are read so many at once by a thread.
+  // Packets of a received row that a thread reads at once.
   static constexpr uint32_t kAtOnce = 4;
 
   // A warp has 32 tokens: a mask's word is a ballot.

@@ -1,7 +1,7 @@
 """Doxygen's input filter: turns plain comments into Doxygen's.
 
 A comment before a declaration describes it; so does one after it on the same line, which may continue below in the same
-column.
+column. The first comment describes the file. Others that an empty line follows describe nothing.
 
 usage: doxygen_filter.py HEADER
 """
@@ -15,16 +15,36 @@ BEHIND_CODE = re.compile(r"^(\s*[^\s/*].*?\s)(//|/\*)(?![/*!<])( .*)$")
 NO_TEXT = re.compile(r"^\s*(----|NOLINT|clang-format|Copyright)")
 
 
+def find_ends(lines: list[str]) -> list[int]:
+    """For each line the number of the last one of the comment that it belongs to."""
+    ends = list(range(len(lines)))
+    for number in range(len(lines) - 1, -1, -1):
+        own = OWN_LINE.match(lines[number])
+        if own and own[2] == "/*":
+            ends[number] = next((n for n in range(number, len(lines)) if "*/" in lines[n]), number)
+        elif own and number + 1 < len(lines) and re.match(r"\s*//", lines[number + 1]):
+            ends[number] = ends[number + 1]
+    return ends
+
+
 def convert(lines: list[str]) -> list[str]:
-    converted = []
+    converted: list[str] = []
     column = -1  # of a comment after code that may continue
-    for line in lines:
+    ends = find_ends(lines)
+    for number, line in enumerate(lines):
+        is_first, end = number == 0, ends[number]
+        stands_alone = end + 1 < len(lines) and not lines[end + 1].strip() and ends[0] != end
         own, behind = OWN_LINE.match(line), BEHIND_CODE.match(line)
         if behind and line.count('"', 0, behind.start(2)) % 2 == 0 and not NO_TEXT.match(behind[3]):
             column = behind.start(2)
             mark = "///<" if behind[2] == "//" else "/**<"
             converted.append(behind[1] + mark + behind[3])
-        elif own and not NO_TEXT.match(own[3]):
+        elif own and not NO_TEXT.match(own[3]) and not (stands_alone and own.start(2) != column):
+            if is_first:
+                converted.append("/// @file" if own[2] == "//" else "/** @file")
+                line = f"/// {own[3].strip()}" if own[2] == "//" else f" * {own[3].strip()}"
+                converted.append(line)
+                continue
             is_more = own.start(2) == column and own[2] == "//"
             column = column if is_more else -1
             mark = "///<" if is_more else "///" if own[2] == "//" else "/**"

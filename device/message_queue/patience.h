@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/interrupt.h"
@@ -25,26 +24,21 @@ inline void pause_processor() {
 #endif
 }
 
-enum class SpinEnd : uint8_t { kSeen, kOver, kInterrupted, kPreempted };
+enum class SpinEnd : uint8_t { kSeen, kOver, kInterrupted };
 
-inline int64_t spin_end_after(int64_t now_ns, int64_t spin_us, int64_t deadline_ns) {
-  return spin_us < 0 ? deadline_ns : std::min(deadline_ns, now_ns + spin_us * 1000);
-}
-
-// Until `look` is true, `end_ns` has come, the interpreter wants its thread back, or the kernel has had
-// another thread run for longer than `most_away_ns`. now_ns: the time, a few microseconds old if something
-// was seen.
+// Until `look` is true, `spin_us` or the deadline is over, or the interpreter wants its thread back.
 template <typename Look>
-SpinEnd spin(int64_t& now_ns, int64_t end_ns, const Look& look, int64_t most_away_ns = INT64_MAX) {
+SpinEnd spin(int64_t spin_us, int64_t deadline_ns, const Look& look) {
   constexpr int kLooksPerClock = 64;
+  int64_t now_ns = base::monotonic_ns();
+  const int64_t end_ns = spin_us < 0 ? deadline_ns : std::min(deadline_ns, now_ns + spin_us * 1000);
   base::InterruptPoll interrupt;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (look()) return SpinEnd::kSeen;
       pause_processor();
     }
-    const int64_t before_ns = std::exchange(now_ns, base::monotonic_ns());
-    if (now_ns - before_ns > most_away_ns) return SpinEnd::kPreempted;
+    now_ns = base::monotonic_ns();
     if (interrupt.is_interrupted(now_ns)) return SpinEnd::kInterrupted;
   } while (now_ns < end_ns);
   return SpinEnd::kOver;

@@ -128,17 +128,6 @@ base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
   }
 }
 
-template <typename Look>
-SpinEnd Reader::spin_for_message(int64_t& now_ns, int64_t deadline_ns, const Look& look) {
-  const int64_t spin_end_ns = spin_end_after(now_ns, spin_us_, deadline_ns);
-  const int64_t pace_end_ns = std::min(deadline_ns, pace_.spin_end_ns(now_ns));
-  if (pace_end_ns <= spin_end_ns) return spin(now_ns, spin_end_ns, look);
-  const SpinEnd end = spin(now_ns, pace_end_ns, look, Pace::kMostAwayNs);
-  const int64_t before_ns = std::exchange(now_ns, base::monotonic_ns());
-  if (end == SpinEnd::kPreempted || now_ns - before_ns > Pace::kMostAwayNs) pace_.on_preempted();
-  return end;
-}
-
 base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_ns) {
   auto& ring = local_->reader;
   for (;;) {
@@ -147,12 +136,10 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       look = ring.look();
       return look != Look::kNothing || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    int64_t now_ns = base::monotonic_ns();
-    const bool is_over = deadline_ns <= now_ns;
-    if (!has_news() && !is_over && spin_for_message(now_ns, deadline_ns, has_news) == SpinEnd::kInterrupted)
+    const bool is_over = deadline_ns <= base::monotonic_ns();
+    if (!has_news() && !is_over && spin(spin_us_, deadline_ns, has_news) == SpinEnd::kInterrupted)
       return std::optional<Part>();
     if (look == Look::kMessage) {
-      if (follows_pace_) pace_.on_message(now_ns);
       const SlotHead& head = ring.memory().head(ring.slot());
       const std::byte* const data = ring.memory().data(ring.slot());
       ring.take();
@@ -173,8 +160,7 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       return fail_end(false);
     }
     if (is_over) return std::optional<Part>();
-    const int64_t sleep_end_ns = std::min(deadline_ns, pace_.sleep_end_ns(now_ns));
-    if (ring.sleep(interrupt_, sleep_end_ns) == SleepEnd::kSignal && must_return_after_signal())
+    if (ring.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal && must_return_after_signal())
       return std::optional<Part>();
   }
 }
@@ -200,10 +186,8 @@ base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_
       part = take_frame();
       return part || has_ended_ || link_->is_closed() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    int64_t now_ns = base::monotonic_ns();
-    const bool is_over = deadline_ns <= now_ns;
-    const int64_t spin_end_ns = spin_end_after(now_ns, spin_us_, deadline_ns);
-    if (!has_news() && !is_over && spin(now_ns, spin_end_ns, has_news) == SpinEnd::kInterrupted)
+    const bool is_over = deadline_ns <= base::monotonic_ns();
+    if (!has_news() && !is_over && spin(spin_us_, deadline_ns, has_news) == SpinEnd::kInterrupted)
       return std::optional<Part>();
     if (part) return part;
     if (has_ended_ || link_->is_closed()) return fail_end(has_ended_);

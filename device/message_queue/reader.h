@@ -15,8 +15,6 @@
 #include "base/wake_event.h"
 #include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
-#include "device/message_queue/pace.h"
-#include "device/message_queue/patience.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/wire.h"
 
@@ -31,8 +29,7 @@ struct Message {
 class Reader {
  public:
   // Begins to connect to the queue's writer, as its reader of this number. `spin_us`: before each sleep;
-  // kForever. Where it is neither that nor 0, and there are more processors than readers, also around the
-  // time at which a message is due.
+  // kForever.
   static base::Result<std::unique_ptr<Reader>> attach(const Handle& handle, uint32_t number, int64_t spin_us);
   ~Reader();
 
@@ -83,8 +80,6 @@ class Reader {
   // Waits for the next part; empty: not in time.
   base::Result<std::optional<Part>> await_local(int64_t deadline_ns);
   base::Result<std::optional<Part>> await_remote(int64_t deadline_ns);
-  template <typename Look>
-  SpinEnd spin_for_message(int64_t& now_ns, int64_t deadline_ns, const Look& look);
   base::Outcome check_cancelled();
   base::Error fail_end(bool is_orderly);
   std::optional<Part> take_frame();
@@ -107,8 +102,6 @@ class Reader {
   std::atomic<bool> has_ring_{false};  // in local_, so that other threads may wake who sleeps on it
   PeerWatch watch_;
   LifeLine life_;
-  Pace pace_;
-  bool follows_pace_ = false;
 
   // Parts of the ring, or of the link, that are held: from first_held_ on, true: given back meanwhile.
   uint64_t first_held_ = 0;

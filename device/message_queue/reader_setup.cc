@@ -1,6 +1,5 @@
 // How a reader meets its writer: Reader::attach() and wait_until_ready().
 #include <poll.h>
-#include <sched.h>
 
 #include <utility>
 
@@ -10,16 +9,6 @@
 #include "device/message_queue/reader.h"
 
 namespace verbena::message_queue {
-namespace {
-
-// Readers that spin together must leave one for the writer.
-bool has_processors_for(uint32_t readers) {
-  cpu_set_t processors;
-  return sched_getaffinity(0, sizeof(processors), &processors) != 0 ||
-         static_cast<uint32_t>(CPU_COUNT(&processors)) > readers;
-}
-
-}  // namespace
 
 using base::Outcome;
 using base::Status;
@@ -111,7 +100,6 @@ Outcome Reader::map_ring(base::Deadline deadline) {
     if (!ring) return ring.error();
     const RingMemory memory = ring->memory();
     local_.emplace(Local{std::move(*ring), RingReader<RingMemory>(memory, number_)});
-    follows_pace_ = spin_us_ > 0 && has_processors_for(memory.count_readers());
     has_ring_.store(true, std::memory_order_release);
   }
   return life_.start({&local_->ring.memory().life_of_reader(number_)}, [this] { notify(); });

@@ -184,14 +184,13 @@ Outcome Writer::await_slot(int64_t deadline_ns) {
       if (auto going_on = look_after_peers(); !going_on) return going_on;
     }
     if (writer_.can_write()) return {};
-    int64_t now_ns = base::monotonic_ns();
+    const int64_t now_ns = base::monotonic_ns();
     if (began_ns == 0) began_ns = now_ns;
     if (now_ns >= deadline_ns) return fail_slow(now_ns - began_ns);
     const auto has_news = [&] {
       return writer_.can_write() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    const int64_t spin_end_ns = spin_end_after(now_ns, options_.spin_us, deadline_ns);
-    const SpinEnd spun = spin(now_ns, spin_end_ns, has_news);
+    const SpinEnd spun = spin(options_.spin_us, deadline_ns, has_news);
     if (spun == SpinEnd::kSeen) continue;
     const bool is_interrupted =
         spun == SpinEnd::kInterrupted ||

@@ -32,8 +32,7 @@ typedef struct {
   uint32_t count_readers; /* 1 to 256 */
   uint32_t count_chunks;  /* of the ring: max messages, or parts of one, under way, 2 to 65536 */
   size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
-  int64_t spin_us;     /* how long a wait spins before it sleeps, microseconds; -1: it never sleeps; above 0 a
-                             reader also spins when, by the gap between the last two, a message is due */
+  int64_t spin_us;        /* how long a wait spins before it sleeps, microseconds; -1: it never sleeps */
   const char* address; /* numeric, of this host, at which readers connect; NULL: of VERBENA_SOCKET_IFNAME */
   const uint32_t* reader_ranks; /* [count_readers] ranks by which errors name readers;
                                    VERBENA_QUEUE_ANY_READER, or NULL: no rank */

@@ -56,28 +56,6 @@ TEST(MessageQueue, ManyReaders) {
   run_threads(70, 200);
 }
 
-// The reader knows when a message is due: some come then, some earlier, later, together, and at last the end.
-TEST(MessageQueue, AtAPaceAndOutOfIt) {
-  auto writer = make_writer(1, 4, kChunkBytes);
-  constexpr uint64_t kPaced = 60;
-  std::thread reading([&] {
-    auto reader = take(Reader::attach(writer->handle(), 0, 20), "reader");
-    ASSERT_TRUE(reader->wait_until_ready(kPatienceMs));
-    EXPECT_EQ(read_all(*reader, kPaced, kChunkBytes), kPaced);
-    EXPECT_EQ(reader->dequeue(1).error().status, Status::kTimeout);
-    EXPECT_EQ(reader->dequeue(kPatienceMs).error().status, Status::kRemote);
-  });
-  EXPECT_TRUE(writer->wait_until_ready(kPatienceMs));
-  for (uint64_t number = 0; number < kPaced; ++number) {
-    if (number % 9 != 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(number % 11 == 0 ? 10 : number % 7 == 0 ? 1 : 2));
-    EXPECT_TRUE(send(*writer, make_message(number, kChunkBytes)));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  writer.reset();
-  reading.join();
-}
-
 // Every second reader is on another host, as far as it says.
 void run_processes(uint32_t count_readers, bool poses, uint64_t messages) {
   auto writer = make_writer(count_readers, 4, kChunkBytes);

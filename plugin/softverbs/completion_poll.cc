@@ -46,31 +46,36 @@ void fill_work_completion(const Completion& completion, ibv_wc& wc) {
   wc.dlid_path_bits = 0;
 }
 
-bool take_from_ring(uint32_t index, Completion& completion) {
+// Steps over the slot at the head once its producer has been looked at for long enough.
+bool step_over(SteppedOver& stepped_over, SharedCq& shared) {
+  Process* const process = Process::get();
+  stepped_over.forget_dead(process->segment(), shared,
+                           [&](uint32_t holder) { return process->is_claimer_dead(holder); });
+  if (stepped_over.is_full()) return false;
+  stepped_over.step_over(shared);
+  return true;
+}
+
+bool take_from_ring(uint32_t index, SteppedOver& stepped_over, Completion& completion) {
   Process* process = Process::get();
   Segment& segment = process->segment();
   SharedCq& shared = segment.cq(index);
   uint32_t holder = 0;
+  const auto is_held = [](Polled result) { return result == Polled::kHeld || result == Polled::kHeldApart; };
   for (;;) {
-    Polled result = pop_completion(segment, shared, completion, holder);
-    for (int looks = 0; result == Polled::kHeld && looks < kHeldLooks; ++looks) {
+    const bool was_late = !stepped_over.is_empty() && stepped_over.take(segment, shared, completion);
+    Polled result = was_late ? Polled::kTaken : pop_completion(segment, shared, completion, holder);
+    for (int looks = 0; is_held(result) && looks < kHeldLooks; ++looks) {
       result = pop_completion(segment, shared, completion, holder);
     }
-    if (result == Polled::kHeld && process->is_claimer_dead(holder)) {
+    if (is_held(result) && process->is_claimer_dead(holder)) {
       skip_completion(segment, shared);
       continue;
     }
+    if (result == Polled::kHeldApart && step_over(stepped_over, shared)) continue;
     if (result != Polled::kTaken) return false;
     if (is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) return true;
   }
-}
-
-bool has_completion(uint32_t index) {
-  Segment& segment = Process::get()->segment();
-  SharedCq& shared = segment.cq(index);
-  const uint64_t ticket = shared.head.load(std::memory_order_relaxed);
-  const uint64_t word = get_completion_slot(segment, shared, ticket).word.load(std::memory_order_acquire);
-  return word == make_word(ticket, SlotState::kReady);
 }
 
 }  // namespace
@@ -87,13 +92,14 @@ void yield_if_idle(bool has_polled) {
 // then take from the newest.
 bool take_completion(Cq& cq, Completion& completion) {
   const uint32_t formers = cq.former_count.load(std::memory_order_acquire);
-  if (formers == 0) return take_from_ring(cq.index.load(), completion);
   const uint32_t newest = cq.index.load();
-  const bool is_ready = has_completion(newest);
+  if (formers == 0) return take_from_ring(newest, cq.stepped_over, completion);
+  Segment& segment = Process::get()->segment();
+  const bool is_ready = cq.stepped_over.has_completion(segment, segment.cq(newest));
   for (uint32_t i = 0; i < formers; ++i) {
-    if (take_from_ring(cq.formers[i], completion)) return true;
+    if (take_from_ring(cq.formers[i], cq.formers_stepped_over[i], completion)) return true;
   }
-  return is_ready && take_from_ring(newest, completion);
+  return is_ready && take_from_ring(newest, cq.stepped_over, completion);
 }
 
 bool poll_wire(Cq& cq) {

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "softverbs/completion_ring.h"
 #include "softverbs/events.h"
@@ -59,7 +60,8 @@ Cq* make_cq(Context& context, uint32_t entries) {
 }
 
 uint64_t count_completions(const SharedCq& shared) {
-  return shared.tail.load() - shared.head.load();
+  const uint64_t tail = shared.tail.load(), head = shared.head.load();
+  return is_ahead(tail, head) ? tail - head : 0;
 }
 
 // Sends all later completions to the ring at `index`.
@@ -75,6 +77,7 @@ void move_to_ring(Cq& cq, uint32_t index) {
   to.channel.inode.set(from.channel.inode.get());
   to.token.set(from.token.get());
   to.armed.store(from.armed.load());
+  cq.formers_stepped_over[cq.former_count.load()] = std::exchange(cq.stepped_over, {});
   cq.formers[cq.former_count.load()] = former;
   cq.former_count.fetch_add(1, std::memory_order_release);
   cq.index.store(index);

@@ -64,10 +64,10 @@ void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type ty
   write_event(peer, peer.segment->async_pipe(context), &record, sizeof(record));
 }
 
-void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited) {
+void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited, Order order) {
   SharedCq& cq = peer.segment->cq(cq_index);
   if (cq.stamp.get() != kNoStamp) completion.stamp_ns = read_stamp_ns(cq.stamp.get());
-  if (!push_completion(*peer.segment, cq, completion, Process::get()->claimer())) {
+  if (!push_completion(*peer.segment, cq, completion, Process::get()->claimer(), order)) {
     if (cq.overrun.exchange(1) == 0) raise_async(peer, cq.context.get(), cq.token.get(), IBV_EVENT_CQ_ERR);
     return;
   }

@@ -2,6 +2,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "softverbs/completion_ring.h"
 #include "softverbs/process.h"
 
 namespace verbena::softverbs {
@@ -21,7 +22,8 @@ void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type ty
 
 // Puts a completion into a queue of `peer`, with a time stamp if the queue has them, and wakes the owner if
 // the queue is armed.
-void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited);
+void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited,
+              Order order = Order::kInQueue);
 
 // Makes a pipe whose read end the application gets. False, with errno, on failure.
 bool open_event_pipe(SharedPipe& shared, int& read_fd);

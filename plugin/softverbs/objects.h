@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "softverbs/boundary.h"
+#include "softverbs/completion_ring.h"
 #include "softverbs/config.h"
 #include "softverbs/process.h"
 
@@ -15,7 +16,6 @@ namespace verbena::softverbs {
 inline constexpr uint8_t kPort = 1;
 inline constexpr uint32_t kMaxInlineBytes = 1024;
 inline constexpr uint32_t kMaxQueueEntries = kMaxReceiveSlots;
-inline constexpr uint32_t kMaxCqEntries = 1u << 20;
 inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
@@ -83,6 +83,7 @@ struct Cq {
   uint32_t formers[kMaxFormerRings] = {};
   std::atomic<uint32_t> former_count{0};
   std::mutex poll_mutex;
+  SteppedOver stepped_over, formers_stepped_over[kMaxFormerRings];  // under poll_mutex
   Completion current{};  // of ibv_start_poll and ibv_next_poll, under poll_mutex
   std::atomic<uint32_t> users{0};
 

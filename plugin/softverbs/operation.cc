@@ -126,7 +126,8 @@ void complete_receive(Operation& op, ibv_wc_status status) {
   completion.life = op.target->life.get();
   completion.receive = op.receive.receive;
   const bool is_solicited = (request.flags & IBV_SEND_SOLICITED) != 0 || status != IBV_WC_SUCCESS;
-  complete(*op.peer, op.target->receive_cq.get(), completion, is_solicited);
+  complete(*op.peer, op.target->receive_cq.get(), completion, is_solicited,
+           is_datagram ? Order::kApart : Order::kInQueue);
   if (!is_datagram) op.target->receives_closed.fetch_add(1, std::memory_order_release);
   op.has_receive = false;
 }

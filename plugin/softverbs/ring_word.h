@@ -8,7 +8,8 @@ namespace verbena::softverbs {
 // its holder. Every step is one compare-and-swap or one store, so a process that is killed at any point
 // leaves a word that the others can interpret: there is no lock to inherit. empty --claim (CAS)--> held by
 // somebody --store--> ready --> ... --store--> empty in the next turn
-enum class SlotState : uint32_t { kEmpty = 0, kHeld = 1, kReady = 2 };
+// kHeldApart: held for an entry that has no order with others, so that nobody waits for its holder.
+enum class SlotState : uint32_t { kEmpty = 0, kHeld = 1, kReady = 2, kHeldApart = 3 };
 
 inline constexpr uint32_t kHolderBits = 22, kStateBits = 2;
 inline constexpr uint64_t kTicketMask = (uint64_t{1} << (64 - kHolderBits - kStateBits)) - 1;

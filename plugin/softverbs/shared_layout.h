@@ -9,7 +9,7 @@
 // a lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 11;
+inline constexpr uint32_t kLayoutVersion = 12;
 
 // Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>
@@ -171,6 +171,8 @@ struct alignas(64) CompletionSlot {
 };
 static_assert(sizeof(CompletionSlot) == 64);
 
+inline constexpr uint32_t kMaxCqEntries = 1u << 20;
+
 struct alignas(64) SharedCq {
   Shared<uint32_t> capacity;  // entries, a power of two
   Shared<uint32_t> context;
@@ -182,6 +184,7 @@ struct alignas(64) SharedCq {
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint32_t> armed;  // 0, or which completions make an event: see Armed
   std::atomic<uint32_t> overrun;
+  std::atomic<uint32_t> passed;  // 1: once tickets were passed, see completion_ring.h
 };
 
 enum Stamp : uint32_t { kNoStamp = 0, kRawStamp = 1, kWallStamp = 2 };

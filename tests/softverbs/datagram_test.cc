@@ -2,6 +2,7 @@
 #include "datagrams.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -254,7 +255,7 @@ TEST(DatagramPeerTest, APeerThatDiesFailsNoQueuePair) {
 }
 
 // A sender that stops now and then, at any instruction, as one does that loses the processor, keeps nobody
-// from sending, and its receive is there again once it goes on.
+// from sending and holds up nobody's datagram, and its receive is there again once it goes on.
 TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's code takes minutes, an instruction at a time";
@@ -276,7 +277,7 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
     }
     ibv_destroy_ah(handle);
   });
-  Node node;
+  Node node({.cq_entries = kFew});
   DatagramEnd end(node, kFew);
   Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes);
   tell(sender.socket(), DatagramAddress{end.address(), end.qp->qp_num});
@@ -315,7 +316,7 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
       EXPECT_EQ(ptrace(PTRACE_SINGLESTEP, sender.pid(), nullptr, nullptr), 0);
       signal = wait_for_stop();
       if (step % kStride != first) continue;
-      for (int round = 0; round < 4; ++round) send(kFew, true);
+      for (int round = 0; round < 4; ++round) EXPECT_GE(send(kFew, true), 1U) << "step " << step;
     }
     EXPECT_EQ(signal, SIGSTOP);  // its call has returned
     send(0, true);
@@ -326,6 +327,67 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
   }
   EXPECT_EQ(ptrace(PTRACE_DETACH, sender.pid(), nullptr, nullptr), 0);
   sender.kill();
+  ibv_destroy_ah(handle);
+}
+
+// Several that are stopped again and again, and a queue for as many completions as there are receives.
+TEST(DatagramReceiveTest, SendersThatStopLoseNoReceive) {
+  constexpr uint32_t kFew = 4, kRounds = 60;
+  std::vector<std::unique_ptr<Child>> senders;
+  for (int i = 0; i < 3; ++i) {
+    senders.push_back(std::make_unique<Child>([](int socket) {
+      Node node;
+      DatagramEnd end(node);
+      Buffer header(node, kHeaderBytes);
+      const auto to = hear<DatagramAddress>(socket);
+      ibv_ah* const handle = end.make_handle(to.gid, 0);
+      for (pollfd order{socket, POLLIN, 0}; poll(&order, 1, 0) == 0;) {
+        ASSERT_EQ(end.post({{0, header.address(), 0, header.mr()->lkey, 0, 0, handle, to.number}}), 0);
+        ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      }
+      ibv_destroy_ah(handle);
+    }));
+  }
+  Node node({.cq_entries = kFew});
+  DatagramEnd end(node, kFew);
+  Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes);
+  const auto post = [&](uint64_t i) {
+    end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey, pages.address() + i * kPageBytes,
+                     pages.mr()->lkey);
+  };
+  for (uint32_t i = 0; i < kFew; ++i) post(i);
+  for (const auto& sender : senders) tell(sender->socket(), DatagramAddress{end.address(), end.qp->qp_num});
+  for (uint32_t round = 0; round < kRounds && !HasFailure(); ++round) {
+    // One goes on, whichever that is.
+    for (uint32_t i = 0; i < senders.size(); ++i)
+      kill(senders[i]->pid(), i == round % senders.size() ? SIGCONT : SIGSTOP);
+    for (int i = 0; i < 50 && !HasFailure(); ++i) {
+      const ibv_wc wc = node.wait_completion();
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      post(wc.wr_id);
+    }
+  }
+  for (const auto& sender : senders) {
+    kill(sender->pid(), SIGCONT);
+    tell(sender->socket(), true);
+  }
+  for (const auto& sender : senders) sender->join();
+  const auto count = [&] {
+    uint32_t arrived = 0;
+    for (ibv_wc wc{}; ibv_poll_cq(node.cq, 1, &wc) == 1; ++arrived) post(wc.wr_id);
+    return arrived;
+  };
+  while (count() != 0) {
+  }
+  Node other_node;
+  DatagramEnd here(other_node);
+  Buffer header(other_node, kHeaderBytes);
+  ibv_ah* const handle = here.make_handle(end.address(), 0);
+  for (uint32_t i = 0; i < 2 * kFew; ++i) {
+    EXPECT_EQ(here.post({{i, header.address(), 0, header.mr()->lkey, 0, 0, handle, end.qp->qp_num}}), 0);
+    EXPECT_EQ(other_node.wait_completion().status, IBV_WC_SUCCESS);
+  }
+  EXPECT_EQ(count(), kFew);
   ibv_destroy_ah(handle);
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <mutex>
 
 #include "softverbs/process.h"
 
@@ -11,7 +12,7 @@ namespace verbena::softverbs {
 namespace {
 
 // 0: it cannot be mapped.
-uint32_t map_shared(Copier& copier, uint32_t device, const Peer& peer, const SharedGpu& shared) {
+uint32_t map_shared(Copier& copier, uint32_t device, Peer& peer, const SharedGpu& shared) {
   uint32_t area = 0;
   std::string why;
   cuda::CUuuid home{};
@@ -22,7 +23,9 @@ uint32_t map_shared(Copier& copier, uint32_t device, const Peer& peer, const Sha
     return copier.map_ipc(device, home, handle, shared.bytes, area, why) ? area : 0;
   }
   if (shared.kind != kExportedAsFd) return 0;
+  std::unique_lock handles(peer.handles_mutex);
   const long fd = peer.is_self ? dup(shared.fd) : syscall(SYS_pidfd_getfd, peer.pidfd, shared.fd, 0);
+  handles.unlock();
   if (fd < 0) return 0;
   const bool is_mapped = copier.map_parts(device, home, {{static_cast<int>(fd), shared.bytes}}, area, why);
   close(static_cast<int>(fd));
@@ -62,6 +65,7 @@ bool GpuImports::find_segment(Copier& copier, Peer& peer, uint64_t offset, uint6
   std::string why;
   area = copier::kOwnSegment;
   if (!peer.is_self) {
+    const std::lock_guard handles(peer.handles_mutex);
     const auto known = segments_.find(&peer);
     if (known == segments_.end() && !copier.map_segment(peer.segment->fd(), kSegmentBytes, area, why))
       return false;

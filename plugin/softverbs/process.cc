@@ -252,6 +252,18 @@ int Process::start_monitor() {
   return error;
 }
 
+void Peer::mark_dead() {
+  dead.store(true, std::memory_order_release);
+  {
+    const std::lock_guard lock(pipes_mutex);
+    for (const auto& [inode, fd] : pipes) close(fd);
+    pipes.clear();
+  }
+  const std::lock_guard lock(handles_mutex);
+  mapped->give_back();
+  if (pidfd >= 0) close(std::exchange(pidfd, -1));
+}
+
 void Process::watch_peers() {
   pthread_setname_np(pthread_self(), "softverbs-peers");
   constexpr int kLookUpMs = 100;
@@ -264,13 +276,13 @@ void Process::watch_peers() {
     } else if (count == 1) {
       auto* peer = static_cast<Peer*>(event.data.ptr);
       epoll_ctl(monitor_epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
-      peer->dead.store(true, std::memory_order_release);
+      peer->mark_dead();
     }
     if (unwatched_.load() == 0) continue;
     const std::lock_guard lock(peers_mutex_);
     for (const auto& [owner, peer] : peers_) {
       if (peer->pidfd >= 0 || peer->dead.load() || is_alive(owner)) continue;
-      peer->dead.store(true, std::memory_order_release);
+      peer->mark_dead();
       unwatched_.fetch_sub(1);
     }
   }

@@ -44,6 +44,11 @@ struct Peer {
 
   std::mutex pipes_mutex;
   std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
+  std::mutex handles_mutex;       // pidfd and the segment's descriptor, which end with the process
+
+  // Once it has ended: its descriptors, and the memory of its segment. The mapping stays, as threads of this
+  // process may be about to look at it; they find zeros, and that it is dead.
+  void mark_dead();
 };
 
 // This process among the processes of the job: its segment, the indices of its tables, its peers.

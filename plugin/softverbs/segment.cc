@@ -12,6 +12,7 @@
 #include <cstring>
 #include <iterator>
 #include <new>
+#include <utility>
 
 #include "softverbs/random.h"
 
@@ -91,7 +92,13 @@ std::unique_ptr<Segment> Segment::map(int fd) {
 
 Segment::~Segment() {
   munmap(base_, kSegmentBytes);
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void Segment::give_back() {
+  if (fd_ < 0) return;
+  fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kSegmentBytes);
+  ::close(std::exchange(fd_, -1));
 }
 
 int Segment::commit(uint64_t offset, uint64_t bytes) {

@@ -29,6 +29,8 @@ class Segment {
     return reinterpret_cast<T*>(base_ + offset);
   }
   int fd() const { return fd_; }
+  // Its owner has ended: the memory and the descriptor go, the mapping stays.
+  void give_back();
   SegmentHeader& header() const { return *at<SegmentHeader>(0); }
   SharedMr& mr(uint32_t index) const { return at<SharedMr>(kMrTable)[index]; }
   SharedQp& qp(uint32_t index) const { return at<SharedQp>(kQpTable)[index]; }

@@ -58,6 +58,40 @@ TEST(KilledTest, LaterPostsToAKilledPeerFail) {
   EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
 }
 
+// A process that has seen many others has neither their descriptors nor their memory.
+TEST(KilledTest, DescriptorsOfKilledPeersAreClosed) {
+  const auto count_descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  std::vector<std::unique_ptr<Child>> visitors;  // before this process has threads
+  for (int i = 0; i < 11; ++i) {
+    visitors.push_back(std::make_unique<Child>([](int socket) {
+      hear<bool>(socket);
+      Node node;
+      QueuePair pair(node);
+      meet(socket, pair);
+      pause();
+    }));
+  }
+  Node node;
+  const auto visit = [&](Child& visitor) {
+    tell(visitor.socket(), true);
+    Buffer memory(node, 64);
+    QueuePair pair(node);
+    meet(visitor.socket(), pair);
+    EXPECT_EQ(Send(IBV_WR_RDMA_WRITE, 1, 0).from(memory, 0, 8).to(memory.address(), 1).post(pair), 0);
+    EXPECT_NE(node.wait_completion().status, IBV_WC_SUCCESS);
+    visitor.kill();
+  };
+  visit(*visitors.front());  // from now on there is a thread that watches peers
+  const auto before = count_descriptors();
+  for (size_t i = 1; i < visitors.size() && !HasFailure(); ++i) visit(*visitors[i]);
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (count_descriptors() > before && Clock::now() < deadline) sched_yield();
+  EXPECT_LE(count_descriptors(), before);
+}
+
 // Senders are killed at random moments while they send into one shared queue. Whatever they were doing, the
 // receiver gets every page of its queue back, each exactly once, and the next sender works.
 TEST(KilledTest, KilledSendersLeaveNothingBehind) {

@@ -64,9 +64,18 @@ def check_result(result, source):
     return result
 
 
+def strip_controls(value):
+    """The texts of a file from elsewhere, without what a terminal would obey."""
+    if isinstance(value, str):
+        return "".join(letter for letter in value if letter.isprintable() or letter == "\n")
+    if isinstance(value, list):
+        return [strip_controls(item) for item in value]
+    return {strip_controls(key): strip_controls(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def read_result(path):
     try:
-        result = check_result(json.loads(path.read_text(encoding="utf-8")), path)
+        result = check_result(strip_controls(json.loads(path.read_text(encoding="utf-8"))), path)
     except (OSError, ValueError) as error:
         raise Problem(f"{path} cannot be read: {error}") from error
     return {**result, "name": path.stem}

@@ -240,10 +240,16 @@ class Tool(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn(f"# compared with {stored}", done.stdout)
             result = json.loads(pathlib.Path(stored).read_text(encoding="utf-8"))
+            for member in ("started", "command"):
+                result[member] += "\x1b]0;\x07"
+            result["machine"]["host"] = "\x9b31m elsewhere"
             for row in result["tables"][0]["rows"]:
                 row.update({name: 1e-9 for name in row if name.startswith("latency")})
             pathlib.Path(stored).write_text(json.dumps(result), encoding="utf-8")
-            self.assertEqual(self.run_perf(*short, "--compare", stored, "--fail-below", "0.9").returncode, 1)
+            done = self.run_perf(*short, "--compare", stored, "--fail-below", "0.9")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(" elsewhere", done.stdout)
+            self.assertFalse([letter for letter in done.stdout if letter != "\n" and not letter.isprintable()], "the file controls the terminal")
             pathlib.Path(stored).write_text("{", encoding="utf-8")
             self.assertEqual(self.run_perf(*short, "--compare", stored).returncode, 2)
 

@@ -36,20 +36,21 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
                             Order order = Order::kInQueue) {
   const SlotState claimed = order == Order::kApart ? SlotState::kHeldApart : SlotState::kHeld;
   for (uint64_t passed = 0, expected = 0;;) {
-    uint64_t ticket = cq.tail.load(std::memory_order_acquire);
+    uint64_t tail = cq.tail.load(std::memory_order_acquire);
+    const uint64_t ticket = tail;  // a compare-and-swap that fails changes `tail`
     CompletionSlot& slot = get_completion_slot(segment, cq, ticket);
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (word == make_word(ticket, SlotState::kEmpty)) {
       const uint64_t held = make_word(ticket, claimed, claimer);
       if (!slot.word.compare_exchange_strong(word, held, std::memory_order_acq_rel)) continue;
-      cq.tail.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
+      cq.tail.compare_exchange_strong(tail, ticket + 1, std::memory_order_acq_rel);
       slot.completion = completion;
       slot.word.store(make_word(ticket, SlotState::kReady), std::memory_order_release);
       return true;
     }
     if (has_ticket(word, ticket) || has_ticket(word, ticket + cq.capacity.get())) {
       // The slot's producer has not moved the tail yet, and never will if it was killed: move it here.
-      cq.tail.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
+      cq.tail.compare_exchange_strong(tail, ticket + 1, std::memory_order_acq_rel);
     } else {
       // An entry of an earlier turn, which was stepped over. The ring is full if all slots have one, and no
       // other producer took a slot meanwhile.
@@ -57,7 +58,7 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
       expected = ticket + 1;
       if (passed > count_slots(cq)) return false;
       cq.passed.store(1, std::memory_order_release);
-      if (!cq.tail.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel)) passed = 0;
+      if (!cq.tail.compare_exchange_strong(tail, ticket + 1, std::memory_order_acq_rel)) passed = 0;
     }
   }
 }

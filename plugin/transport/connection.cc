@@ -167,6 +167,7 @@ void Connection::give_up_dying_pairs(int64_t waited_ns) {
 }
 
 void Connection::give_up_silent_pair(uint32_t queue_pair) {
+  if (!link_.is_healthy(queue_pair)) return give_up(queue_pair, "the port is down");
   give_up(queue_pair, direction_ == observe::Direction::kSend
                           ? "its device does not say what became of its requests"
                           : "its device does not say what became of our grants");

@@ -70,6 +70,15 @@ TEST(OpsChoices, TwoShotsOfAnyNumberOfVectors) {
   }
 }
 
+// With this tuning file; empty, or the error.
+std::string create(Rank& rank, const std::string& file) {
+  verbena_ops_options options{};
+  options.tuning_file = file.c_str();
+  const bool is_created =
+      rank.create(verbena_team_world(rank.context().handle()), options) == VERBENA_SUCCESS;
+  return is_created ? "" : verbena_last_error();
+}
+
 // Without the promise of has_windows: rank 0's tensors lie in windows, rank 1's do not, and the direct way
 // was measured to be the fastest.
 TEST(OpsChoices, WindowsOfOneRankAlone) {
@@ -83,14 +92,12 @@ TEST(OpsChoices, WindowsOfOneRankAlone) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
   EXPECT_EQ(run({0, 0},
                 [&](Rank& rank, uint32_t number) -> std::string {
-                  verbena_ops_options options{};
-                  options.tuning_file = file.c_str();
-                  if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
-                    return verbena_last_error();
+                  std::string said = create(rank, file);
+                  if (!said.empty()) return said;
                   float* const input = number == 0 ? rank.tensor(0) : allocate_privately(kCount);
                   float* const output = number == 0 ? rank.tensor(1) : allocate_privately(kCount);
                   fill(input, kCount, number);
-                  std::string said = all_reduce(rank, input, output, kCount, nullptr);
+                  said = all_reduce(rank, input, output, kCount, nullptr);
                   if (said.empty()) said = end(rank);
                   return said.empty() ? compare(output, kCount, 2) : said;
                 }),
@@ -112,10 +119,8 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
     setenv("FAKE_GPU_CAPABILITIES", capabilities, 1);
     EXPECT_EQ(run({0, 0},
                   [&](Rank& rank, uint32_t number) -> std::string {
-                    verbena_ops_options options{};
-                    options.tuning_file = file.c_str();
-                    if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
-                      return verbena_last_error();
+                    std::string said = create(rank, file);
+                    if (!said.empty()) return said;
                     verbena_ops_choice chosen{};
                     if (verbena_ops_choose(rank.ops(), VERBENA_OPS_ALL_REDUCE, kCount * sizeof(float),
                                            &chosen) != VERBENA_SUCCESS)
@@ -123,7 +128,7 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
                     if (chosen.algorithm != algorithm)
                       return "chose algorithm " + std::to_string(chosen.algorithm);
                     fill(rank.tensor(0), kCount, number);
-                    std::string said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
+                    said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
                     if (said.empty()) said = end(rank);
                     return said.empty() ? compare(rank.tensor(1), kCount, 2) : said;
                   }),

@@ -4,9 +4,10 @@
 
 namespace verbena::ops {
 
-// As cuModuleLoadDataEx() takes it.
-// Of the compiler that made them, as "13.0.48": they need this CUDA's driver, or a newer one.
+// The CUDA version of the compiler that built the kernels, such as "13.0.48": they need a driver of that
+// version or newer.
 const char* kernel_cuda_version();
+// As cuModuleLoadDataEx() takes it.
 const char* kernel_image();
 const char* fused_kernel_image();
 const char* moe_kernel_image();

@@ -18,8 +18,8 @@
 // VERBENA_FAILOVER=0: the peer fails at the first failure.
 //
 // Atomicity: adds to the memory of one rank are atomic among each other, for all ranks and lanes: one device
-// of that rank executes them one at a time. They are not atomic with other changes of the word: loads and
-// stores of its owner, atomics of a CPU or a GPU, write_word().
+// of that rank executes them one at a time. They are not atomic with other changes of the word: loads
+// and stores by its owner, atomic operations of a CPU or a GPU, write_word().
 //
 // Threads: one thread, the driver, calls ring(), poll(), fence(), give_up() and all operations. The other
 // functions may be called from any thread, also while the driver runs, if the driver does not use the peer or

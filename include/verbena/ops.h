@@ -241,7 +241,7 @@ typedef struct {
   verbena_ops_quantisation quantisation;
   void* quantised; /* one byte an element */
   size_t quantised_step;
-  /* Of block b of row r at r * scale_row_step + b * scale_block_step, in floats, words or bytes. */
+  /* Block b of row r has its scale at r * scale_row_step + b * scale_block_step, in floats, words or bytes. */
   void* scales;
   size_t scale_row_step, scale_block_step;
   float least_scale; /* min of the scales that are computed as floats; 0: 1e-10 */

@@ -17,7 +17,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// Process ids are valid only in one pid namespace, so each namespace has a folder of its own.
+// Process ids are valid only in one pid namespace, so each namespace has a separate folder.
 struct Prefix {
   std::string of_user, whole;
 };

@@ -50,12 +50,20 @@ bool is_gpu(const PointerFacts& facts) {
   return facts.type == cuda::CU_MEMORYTYPE_DEVICE && facts.is_managed == 0;
 }
 
-// The range of memory that cuMemMap() mapped is its whole reservation, where many allocations may lie.
+// The range of memory that cuMemMap() mapped is its whole reservation, where many allocations may lie. That
+// range is kept if the driver does not tell the allocations apart, as it may not without a context.
 bool find_allocation(const Driver& driver, uint64_t address, PointerFacts& facts) {
-  if (facts.is_legacy != 0 || driver.cuMemRetainAllocationHandle == nullptr) return facts.range_bytes != 0;
-  const WatchedCall call("cuMemGetAddressRange");
-  const cuda::Scope scope(driver, facts.context);
-  return driver.cuMemGetAddressRange_v2(&facts.range_start, &facts.range_bytes, address) == CUDA_SUCCESS;
+  if (facts.is_legacy == 0 && driver.cuMemRetainAllocationHandle != nullptr) {
+    const WatchedCall call("cuMemGetAddressRange");
+    const cuda::Scope scope(driver, facts.context);
+    cuda::CUdeviceptr start = 0;
+    size_t bytes = 0;
+    if (driver.cuMemGetAddressRange_v2(&start, &bytes, address) == CUDA_SUCCESS) {
+      facts.range_start = start;
+      facts.range_bytes = bytes;
+    }
+  }
+  return facts.range_bytes != 0;
 }
 
 // The allocations that [address, address + bytes) lies in, all of one GPU: PyTorch's expandable segments and

@@ -179,6 +179,20 @@ TEST_F(CopierTest, MemoryThatNobodyElseCanMapIsRefusedWithTheRemedy) {
   });
 }
 
+// Whose reservation holds nothing else.
+TEST_F(CopierTest, AThreadWithoutAContextRegistersMemory) {
+  run_apart([] {
+    Node node;
+    TestMemory memory(Kind::kExportable, 0, kBytes);
+    std::thread([&] {
+      ibv_mr* const region =
+          ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
+      ASSERT_NE(region, nullptr);
+      EXPECT_EQ(ibv_dereg_mr(region), 0);
+    }).join();
+  });
+}
+
 // Many, each used; then their memory is no longer mapped in the copier.
 TEST_F(CopierTest, ManyRegionsComeAndGo) {
   if (!refuse_copies_after(INT_MAX)) GTEST_SKIP() << "a real driver maps them where /proc does not show it";

@@ -522,6 +522,7 @@ API cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties, Han
   return kSuccess;
 }
 API cuMemGetAddressRange_v2(Pointer* begin, size_t* bytes, Pointer address) {
+  if (current == nullptr) return kInvalidContext;
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
   if (range == nullptr) return kInvalidValue;

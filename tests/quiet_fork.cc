@@ -40,8 +40,8 @@ const int kRegistered = pthread_atfork(await_quiet, nullptr, keep_quiet);
 
 }  // namespace
 
-// The leak sanitizer asks this before it looks for leaks. Weak: a test that turns the check off altogether has
-// an answer of its own.
+// The leak sanitizer asks this before it looks for leaks. Weak: a test may define it too, to turn the check
+// off altogether.
 extern "C" __attribute__((visibility("default"), weak)) int __lsan_is_turned_off() {
   return is_turned_off;
 }

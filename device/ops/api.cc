@@ -99,18 +99,18 @@ uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
          "ops: quantised rows need memory for numbers and for scales, and a pointer is NULL");
   return type;
 }
-Norm convert_norm(const verbena_ops_norm& norm, size_t x_step) {
+Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
   return {norm.rows,
           norm.hidden,
           norm.weight,
           norm.residual_in,
           norm.residual_out,
           norm.output,
-          norm.residual_in_step,
-          norm.residual_out_step,
-          norm.output_step,
+          norm.residual_in_stride,
+          norm.residual_out_stride,
+          norm.output_stride,
           norm.padding,
-          x_step,
+          x_stride,
           norm.epsilon,
           norm.weight_offset,
           norm.rounds_sum,
@@ -119,14 +119,14 @@ Norm convert_norm(const verbena_ops_norm& norm, size_t x_step) {
           norm.least_scale == 0 ? 1e-10F : norm.least_scale,
           norm.quantised,
           norm.scales,
-          norm.quantised_step,
-          norm.scale_row_step,
-          norm.scale_block_step};
+          norm.quantised_stride,
+          norm.scale_row_stride,
+          norm.scale_block_stride};
 }
 // Choice{}: chosen. A grid of rows.
 void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm,
-                 size_t x_step, verbena_stream stream) {
-  ops->communicator.submit_norm(call, choice, convert_norm(norm, x_step), static_cast<CUstream>(stream));
+                 size_t x_stride, verbena_stream stream) {
+  ops->communicator.submit_norm(call, choice, convert_norm(norm, x_stride), static_cast<CUstream>(stream));
 }
 Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
   expect_codec(codec);
@@ -246,12 +246,12 @@ verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input,
   });
 }
 
-verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_step, verbena_ops_type type,
+verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_stride, verbena_ops_type type,
                                      const verbena_ops_norm* norm, verbena_stream stream) {
   return guard([&] {
     Call call = begin_call(Kind::kNorm, x, nullptr);
     call.type = check_norm(type, norm);
-    if (norm->rows != 0) submit_norm(ops, call, {}, *norm, x_step, stream);
+    if (norm->rows != 0) submit_norm(ops, call, {}, *norm, x_stride, stream);
   });
 }
 
@@ -297,8 +297,8 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
            "ops: a tile of swizzled scales spans the rows of several ranks, so it cannot be gathered; use "
            "VERBENA_OPS_MXFP8_BLOCK");
     expect(norm->quantisation < VERBENA_OPS_FP8_BLOCK || norm->quantisation == VERBENA_OPS_INT8_TOKEN ||
-               norm->scale_row_step == 1 || norm->scale_block_step == 1,
-           "ops: scales have to lie in rows or in columns; set scale_row_step or scale_block_step to 1");
+               norm->scale_row_stride == 1 || norm->scale_block_stride == 1,
+           "ops: scales have to lie in rows or in columns; set scale_row_stride or scale_block_stride to 1");
     if (norm->rows == 0) return;
     const Communicator& communicator = ops->communicator;
     const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();

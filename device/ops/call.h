@@ -63,9 +63,9 @@ enum class Kind : uint32_t {
 };
 
 // Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows
-// of row_bytes, step_bytes from one to the next (Rows of message_bytes.cuh).
+// of row_bytes, stride_bytes from one to the next (Rows of message_bytes.cuh).
 struct Layout {
-  uint64_t member_bytes, row_bytes, step_bytes;
+  uint64_t member_bytes, row_bytes, stride_bytes;
 };
 
 // Whose messages are of which length.
@@ -99,13 +99,13 @@ struct Norm {
   uint64_t rows, hidden;
   const void *weight, *residual_in;
   void *residual_out, *output;
-  uint64_t residual_in_step, residual_out_step, output_step, padding, x_step;
+  uint64_t residual_in_stride, residual_out_stride, output_stride, padding, x_stride;
   float epsilon, weight_offset;
   uint32_t rounds_sum, rounds_normed;
   uint32_t quantisation;  // of RowQuantisation
   float least_scale;
   void *numbers, *scales;
-  uint64_t row_bytes, scale_row_step, scale_block_step;
+  uint64_t row_bytes, scale_row_stride, scale_block_stride;
 };
 
 // What the calls of a launch are: kernels with code for less are faster.

@@ -192,9 +192,9 @@ VERBENA_DEVICE bool fill_line_by_counts(const Call& call, int32_t me, int32_t me
 VERBENA_DEVICE void fill_line(const Call& call, int32_t me, int32_t member, ExchangeLine& line) {
   const auto number = static_cast<uint64_t>(member);
   line.source = {const_cast<char*>(call.input) + number * call.source.member_bytes, call.source.row_bytes,
-                 call.source.step_bytes};
+                 call.source.stride_bytes};
   line.destination = {call.output + number * call.destination.member_bytes, call.destination.row_bytes,
-                      call.destination.step_bytes};
+                      call.destination.stride_bytes};
   const bool is_rooted = call.lengths == Lengths::kFromRoot;
   line.send = {0, is_rooted && me != call.root ? 0 : call.length_bytes};
   line.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};

@@ -68,16 +68,16 @@ VERBENA_DEVICE RmsNorm<Number16> read_norm(const Norm& norm) {
   result.residual_in = static_cast<const Number16*>(norm.residual_in);
   result.residual_out = static_cast<Number16*>(norm.residual_out);
   result.output = static_cast<Number16*>(norm.output);
-  result.residual_in_step = norm.residual_in_step;
-  result.residual_out_step = norm.residual_out_step;
-  result.output_step = norm.output_step;
+  result.residual_in_stride = norm.residual_in_stride;
+  result.residual_out_stride = norm.residual_out_stride;
+  result.output_stride = norm.output_stride;
   result.padding = norm.padding;
   result.quantised = {static_cast<RowQuantisation>(norm.quantisation),
                       static_cast<uint8_t*>(norm.numbers),
                       norm.row_bytes,
                       norm.scales,
-                      norm.scale_row_step,
-                      norm.scale_block_step,
+                      norm.scale_row_stride,
+                      norm.scale_block_stride,
                       norm.least_scale};
   return result;
 }
@@ -85,13 +85,13 @@ struct NormOfType {
   DataType type;
 
   VERBENA_DEVICE void operator()(const RmsNorm<Number16>& norm, const Number16* x, uint64_t first,
-                                 uint64_t end, uint64_t x_step = 0, uint64_t step = 1) const {
-    if (x_step == 0) x_step = norm.hidden;
+                                 uint64_t end, uint64_t x_stride = 0, uint64_t step = 1) const {
+    if (x_stride == 0) x_stride = norm.hidden;
     if (type == DataType::kFloat16) {
-      norm_rows(__builtin_bit_cast(RmsNorm<Half>, norm), reinterpret_cast<const Half*>(x), x_step, first, end,
-                step);
+      norm_rows(__builtin_bit_cast(RmsNorm<Half>, norm), reinterpret_cast<const Half*>(x), x_stride, first,
+                end, step);
     } else {
-      norm_rows(norm, x, x_step, first, end, step);
+      norm_rows(norm, x, x_stride, first, end, step);
     }
   }
 };
@@ -112,14 +112,14 @@ struct NormArguments {
 
 // What a norm makes, all rows of it; a sum in rows of the norm's `hidden`, which may be less than all of it.
 VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t sum_rows) {
-  const auto spoil_rows = [&](void* begin, uint64_t rows, uint64_t row_bytes, uint64_t step_bytes) {
+  const auto spoil_rows = [&](void* begin, uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
     if (begin != nullptr && rows != 0)
-      spoil({static_cast<char*>(begin), row_bytes, step_bytes}, rows * row_bytes);
+      spoil({static_cast<char*>(begin), row_bytes, stride_bytes}, rows * row_bytes);
   };
   const uint64_t hidden_bytes = norm.hidden * sizeof(Number16), columns = norm.hidden + norm.padding;
   spoil_rows(call.output, sum_rows, hidden_bytes, hidden_bytes);
-  spoil_rows(norm.residual_out, sum_rows, hidden_bytes, norm.residual_out_step * sizeof(Number16));
-  spoil_rows(norm.output, norm.rows, columns * sizeof(Number16), norm.output_step * sizeof(Number16));
+  spoil_rows(norm.residual_out, sum_rows, hidden_bytes, norm.residual_out_stride * sizeof(Number16));
+  spoil_rows(norm.output, norm.rows, columns * sizeof(Number16), norm.output_stride * sizeof(Number16));
   if (norm.quantisation != static_cast<uint32_t>(RowQuantisation::kNone))
     spoil_rows(norm.numbers, norm.rows, columns, norm.row_bytes);
 }
@@ -128,7 +128,7 @@ VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t 
 VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   const NormArguments all(launch.call);
   start_of(launch)();
-  all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_step,
+  all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_stride,
                 blocks_per_grid());
   wait_for_earlier_grids();
 }

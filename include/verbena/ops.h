@@ -236,23 +236,24 @@ typedef struct {
   const void* residual_in;
   void* residual_out;
   void* output;
-  size_t residual_in_step, residual_out_step, output_step; /* strides */
+  size_t residual_in_stride, residual_out_stride, output_stride;
   size_t padding; /* columns after `hidden` that are set to 0 in output and quantised rows */
   verbena_ops_quantisation quantisation;
   void* quantised; /* one byte an element */
-  size_t quantised_step;
-  /* Block b of row r has its scale at r * scale_row_step + b * scale_block_step, in floats, words or bytes. */
+  size_t quantised_stride;
+  /* The scale of block b of row r is at r * scale_row_stride + b * scale_block_stride, in floats, words or
+   * bytes. */
   void* scales;
-  size_t scale_row_step, scale_block_step;
+  size_t scale_row_stride, scale_block_stride;
   float least_scale; /* min of the scales that are computed as floats; 0: 1e-10 */
 } verbena_ops_norm;
 
 /* Normalises the rows of x on this rank alone; no other rank takes part.
  * @param x       [norm->rows][norm->hidden]; may be norm->output or norm->residual_out
- * @param x_step  stride of x, in elements
+ * @param x_stride  stride of x, in elements
  * @param type    VERBENA_OPS_FLOAT16 or VERBENA_OPS_BFLOAT16
  * @param norm    read by the call */
-VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_step,
+VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_stride,
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
 /* Sums `input` across all ranks and normalises the rows of the sum: verbena_ops_all_reduce() followed by
@@ -260,8 +261,8 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
  * or where `choice` names VERBENA_OPS_ONE_SHOT and the rows fit into registers and packet_bytes; otherwise two
  * kernels.
  * @param input  [norm->rows][norm->hidden] of `type`, contiguous
- * @param sum    receives the sum, contiguous; may be `input`, or norm->output if output_step is `hidden`, which
- *               is the fastest
+ * @param sum    receives the sum, contiguous; may be `input`, or norm->output if output_stride is `hidden`:
+ *               that is the fastest
  * @param codec  of verbena_ops_all_reduce_coded(); VERBENA_OPS_AUTO: the sum is exact */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,

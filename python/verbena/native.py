@@ -73,9 +73,9 @@ class OpsChoice(ctypes.Structure):
 class OpsNorm(ctypes.Structure):
     _fields_ = [("rows", c_size_t), ("hidden", c_size_t), ("weight", c_void_p), ("epsilon", ctypes.c_float),
                 ("weight_offset", ctypes.c_float), ("rounds_sum", c_uint32), ("rounds_normed", c_uint32), ("residual_in", c_void_p),
-                ("residual_out", c_void_p), ("output", c_void_p), ("residual_in_step", c_size_t), ("residual_out_step", c_size_t),
-                ("output_step", c_size_t), ("padding", c_size_t), ("quantisation", c_int), ("quantised", c_void_p),
-                ("quantised_step", c_size_t), ("scales", c_void_p), ("scale_row_step", c_size_t), ("scale_block_step", c_size_t),
+                ("residual_out", c_void_p), ("output", c_void_p), ("residual_in_stride", c_size_t), ("residual_out_stride", c_size_t),
+                ("output_stride", c_size_t), ("padding", c_size_t), ("quantisation", c_int), ("quantised", c_void_p),
+                ("quantised_stride", c_size_t), ("scales", c_void_p), ("scale_row_stride", c_size_t), ("scale_block_stride", c_size_t),
                 ("least_scale", ctypes.c_float)]
 
 

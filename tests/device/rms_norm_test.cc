@@ -70,7 +70,7 @@ struct Case {
 
 // Scales as the consumers want them, one for each block of a row; and what lies between them.
 struct ScaleSpace {
-  uint64_t row_step = 1, block_step = 1, bytes = 0, unit = 4;
+  uint64_t row_stride = 1, block_stride = 1, bytes = 0, unit = 4;
 };
 uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -137,15 +137,15 @@ struct Tensors {
     norm.residual_in = c.has_residual ? residual.template at<T>() : nullptr;
     norm.residual_out = c.is_in_place ? residual.template at<T>() : residual_out.template at<T>();
     norm.output = c.has_output ? output.template at<T>() : nullptr;
-    norm.residual_in_step = norm.residual_out_step = norm.output_step = step;
+    norm.residual_in_stride = norm.residual_out_stride = norm.output_stride = step;
     norm.padding = c.padding;
     norm.quantised.kind = c.kind;
     norm.quantised.numbers = numbers.at();
     norm.quantised.row_bytes = step;
     norm.quantised.scales = scales.at();
     const ScaleSpace space = find_scale_space(c);
-    norm.quantised.scale_row_step = space.row_step;
-    norm.quantised.scale_block_step = space.block_step;
+    norm.quantised.scale_row_stride = space.row_stride;
+    norm.quantised.scale_block_stride = space.block_stride;
     return norm;
   }
 
@@ -199,14 +199,15 @@ double read_scale(Tensors<T>& tensors, uint64_t row, uint64_t column) {
     case RowQuantisation::kInt8Token:
       return *tensors.scales.template at<float>(row);
     case RowQuantisation::kFloat8BlockExponent:
-      return power(*tensors.scales.at((row * space.row_step + block / 4 * space.block_step) * 4 + block % 4));
+      return power(
+          *tensors.scales.at((row * space.row_stride + block / 4 * space.block_stride) * 4 + block % 4));
     case RowQuantisation::kMxFloat8:
-      return power(*tensors.scales.at(row * space.row_step + small_block * space.block_step));
+      return power(*tensors.scales.at(row * space.row_stride + small_block * space.block_stride));
     case RowQuantisation::kMxFloat8Swizzled:
       return power(*tensors.scales.at((row / 128 * tiles + small_block / 4) * 512 + row % 32 * 16 +
                                       row % 128 / 32 * 4 + small_block % 4));
     default:
-      return *tensors.scales.template at<float>(row * space.row_step + block * space.block_step);
+      return *tensors.scales.template at<float>(row * space.row_stride + block * space.block_stride);
   }
 }
 // What the scale has to be of numbers that are so large.
@@ -324,7 +325,8 @@ std::string check(Tensors<T>& given, Tensors<T>& tensors) {
     const ScaleSpace space = find_scale_space(c);
     for (uint64_t block = (c.hidden + 127) / 128; block % 4 != 0; ++block)
       for (uint64_t row = 0; row < c.rows; ++row)
-        if (*tensors.scales.at((row * space.row_step + block / 4 * space.block_step) * 4 + block % 4) != 0)
+        if (*tensors.scales.at((row * space.row_stride + block / 4 * space.block_stride) * 4 + block % 4) !=
+            0)
           return "a scale of no block is not 0";
   }
   if (c.kind == RowQuantisation::kMxFloat8Swizzled) {

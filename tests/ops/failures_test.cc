@@ -114,7 +114,7 @@ Way norm(const char* name, bool is_sharded) {
           [=](Rank& rank, uint32_t, void* stream) {
             verbena_ops_norm rows{};
             rows.rows = 10;
-            rows.hidden = rows.output_step = kCount / 10;
+            rows.hidden = rows.output_stride = kCount / 10;
             rows.output = reinterpret_cast<uint16_t*>(rank.tensor(1));
             const verbena_ops_choice choice = choose(VERBENA_OPS_ONE_SHOT);
             void* const sum = rank.tensor(1) + kCount / 2;
@@ -499,7 +499,7 @@ TEST(OpsFailures, DifferentGpusChooseAlike) {
                   norm.rows = 1;
                   norm.hidden = 1024;
                   norm.output = output;
-                  norm.output_step = 1024;
+                  norm.output_stride = 1024;
                   const verbena_ops_choice choice{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
                   if (verbena_ops_all_reduce_norm(rank.ops(), input, input, VERBENA_OPS_BFLOAT16, &norm,
                                                   VERBENA_OPS_AUTO, &choice, nullptr) != VERBENA_SUCCESS)

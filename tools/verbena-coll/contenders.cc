@@ -214,11 +214,12 @@ void NormContender::enqueue(const Work& work, CUstream stream) {
   norm.residual_in = as_pointer(places_.residual_in);
   norm.residual_out = as_pointer(places_.residual_out);
   norm.output = as_pointer(work.to);
-  norm.residual_in_step = norm.residual_out_step = norm.output_step = norm.quantised_step = places_.hidden;
+  norm.residual_in_stride = norm.residual_out_stride = norm.output_stride = norm.quantised_stride =
+      places_.hidden;
   norm.quantisation = what_.quantisation;
   norm.quantised = as_pointer(places_.quantised);
   norm.scales = as_pointer(places_.scales);
-  norm.scale_row_step = norm.scale_block_step = 1;
+  norm.scale_row_stride = norm.scale_block_stride = 1;
   // The sum itself is of no use, as to who runs a model: verbena.ops calls it in the same way.
   if (kind_ == Kind::kFused)
     return check(library_.verbena_ops_all_reduce_norm(ops_, as_pointer(work.from), norm.output, work.type,

@@ -7,19 +7,19 @@
 
 namespace verbena::device {
 
-// Where the bytes of a message lie that are not contiguous: rows of `row_bytes`, each `step_bytes`
+// Where the bytes of a message lie that are not contiguous: rows of `row_bytes`, each `stride_bytes`
 // behind the one before, the message from byte `first` of all rows on. Where both are equal the bytes are
 // contiguous, whatever the two are.
 struct Rows {
   char* begin;
-  uint64_t row_bytes, step_bytes;
+  uint64_t row_bytes, stride_bytes;
   uint64_t first = 0;
 
   VERBENA_DEVICE static Rows side_by_side(const void* begin) {
     return {static_cast<char*>(const_cast<void*>(begin)), 1, 1};
   }
-  VERBENA_DEVICE bool is_side_by_side() const { return row_bytes == step_bytes; }
-  VERBENA_DEVICE Rows from(uint64_t offset) const { return {begin, row_bytes, step_bytes, first + offset}; }
+  VERBENA_DEVICE bool is_side_by_side() const { return row_bytes == stride_bytes; }
+  VERBENA_DEVICE Rows from(uint64_t offset) const { return {begin, row_bytes, stride_bytes, first + offset}; }
   VERBENA_DEVICE char* find(uint64_t offset) const {
     offset += first;
     if (is_side_by_side()) return begin + offset;
@@ -27,7 +27,7 @@ struct Rows {
     const uint64_t row = (offset | row_bytes) >> 32 == 0  // FAULT(rows_wrap_at_4_gib)
                              ? static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)
                              : offset / row_bytes;
-    return begin + row * step_bytes + (offset - row * row_bytes);
+    return begin + row * stride_bytes + (offset - row * row_bytes);
   }
 };
 

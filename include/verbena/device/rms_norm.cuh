@@ -33,15 +33,16 @@ enum class RowQuantisation : uint32_t {
   kInt8Token = 8,         // a float for each row: its largest magnitude / 127
 };
 
-// Rows as they are quantised. Scales of block b of row r lie at r * scale_row_step + b * scale_block_step,
-// counted in scales; of kFloat8BlockExponent in words, where word b / 4 has block b; of kMxFloat8Swizzled
-// where the tiles want them. Scales that a word or a tile has and the tensor has not become 0.
+// Rows as they are quantised. The scale of block b of row r is at r * scale_row_stride +
+// b * scale_block_stride, counted in scales; of kFloat8BlockExponent in words, where word b / 4 has block b;
+// of kMxFloat8Swizzled where the tiles want them. Scales that a word or a tile has and the tensor has not
+// become 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* numbers = nullptr;
   uint64_t row_bytes = 0;  // from one row to the next
   void* scales = nullptr;  // floats, words or bytes; read for kFloat8Tensor
-  uint64_t scale_row_step = 1, scale_block_step = 1;
+  uint64_t scale_row_stride = 1, scale_block_stride = 1;
   float least_scale = 1e-10F;  // of those computed as floats
 };
 
@@ -58,7 +59,7 @@ struct RmsNorm {
   const T* residual_in = nullptr;
   T* residual_out = nullptr;
   T* output = nullptr;
-  uint64_t residual_in_step = 0, residual_out_step = 0, output_step = 0;
+  uint64_t residual_in_stride = 0, residual_out_stride = 0, output_stride = 0;
   // Columns of `output` and the quantised rows behind `hidden` that become 0.
   uint64_t padding = 0;
   QuantisedRows quantised{};
@@ -287,7 +288,7 @@ class RowQuantiser {
     const float last = to_.kind == RowQuantisation::kInt8Token ? 127 : 448;
     const float scale = choose_larger(divide(largest, last), to_.least_scale);
     if (vectors_.first == 0)
-      store<Order::kWeak, Scope::kThreads>(static_cast<float*>(to_.scales) + row_ * to_.scale_row_step,
+      store<Order::kWeak, Scope::kThreads>(static_cast<float*>(to_.scales) + row_ * to_.scale_row_stride,
                                            scale);
     return scale;
   }
@@ -321,11 +322,12 @@ class RowQuantiser {
   }
   VERBENA_DEVICE void store_block_scale(uint64_t block, float scale) const {
     store<Order::kWeak, Scope::kThreads>(
-        static_cast<float*>(to_.scales) + row_ * to_.scale_row_step + block * to_.scale_block_step, scale);
+        static_cast<float*>(to_.scales) + row_ * to_.scale_row_stride + block * to_.scale_block_stride,
+        scale);
   }
   VERBENA_DEVICE void store_exponent(uint64_t block, uint32_t exponent) const {
     auto* const bytes = static_cast<uint8_t*>(to_.scales) +
-                        (row_ * to_.scale_row_step + block / 4 * to_.scale_block_step) * 4;
+                        (row_ * to_.scale_row_stride + block / 4 * to_.scale_block_stride) * 4;
     store<Order::kWeak, Scope::kThreads>(bytes + block % 4, static_cast<uint8_t>(exponent));
     const bool is_last = (block + 1) * 128 >= vectors_.hidden;
     for (uint64_t i = block % 4 + 1; is_last && i < 4; ++i)
@@ -333,7 +335,7 @@ class RowQuantiser {
   }
   VERBENA_DEVICE void store_mx_scale(uint64_t block, uint32_t exponent) const {
     const uint64_t place = to_.kind == RowQuantisation::kMxFloat8
-                               ? row_ * to_.scale_row_step + block * to_.scale_block_step
+                               ? row_ * to_.scale_row_stride + block * to_.scale_block_stride
                                : find_swizzled(row_, block);
     store<Order::kWeak, Scope::kThreads>(static_cast<uint8_t*>(to_.scales) + place,
                                          static_cast<uint8_t>(exponent));
@@ -384,9 +386,10 @@ class RowNorm {
     count_vectors_ = keep((norm.hidden + kNumbers - 1) / kNumbers);
     inverse_hidden_ = keep(divide(1, static_cast<float>(norm.hidden)));
     const QuantisedRows& quantised = norm.quantised;
-    const bool is_aligned = is_vector(norm.weight, 0) && is_vector(norm.residual_in, norm.residual_in_step) &&
-                            is_vector(norm.residual_out, norm.residual_out_step) &&
-                            is_vector(norm.output, norm.output_step) &&
+    const bool is_aligned = is_vector(norm.weight, 0) &&
+                            is_vector(norm.residual_in, norm.residual_in_stride) &&
+                            is_vector(norm.residual_out, norm.residual_out_stride) &&
+                            is_vector(norm.output, norm.output_stride) &&
                             is_vector(quantised.numbers, quantised.row_bytes, kNumbers);
     has_ = keep((is_aligned ? kAlignment : 0) | (norm.residual_in != nullptr ? kResidual : 0) |
                 (norm.residual_out != nullptr ? kResidualOut : 0) | (norm.weight != nullptr ? kWeight : 0) |
@@ -414,8 +417,8 @@ class RowNorm {
   // The same in three steps, for numbers of x that come from elsewhere.
   VERBENA_DEVICE void load_terms(uint64_t row) {
     row_ = row;
-    residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_step);
-    output_ = keep(norm_.output + row * norm_.output_step);
+    residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
+    output_ = keep(norm_.output + row * norm_.output_stride);
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       residuals_[k] = load_residual(find_vector(k));
@@ -590,7 +593,7 @@ class RowNorm {
 
   VERBENA_DEVICE Numbers load_residual(uint64_t vector) const {
     if (!has(kResidual)) return {};
-    return load_numbers(norm_.residual_in + row_ * norm_.residual_in_step, vector, has(kAlignment));
+    return load_numbers(norm_.residual_in + row_ * norm_.residual_in_stride, vector, has(kAlignment));
   }
   VERBENA_DEVICE Numbers load_weight(uint64_t vector) const {
     if (!has(kWeight)) return {};
@@ -646,18 +649,19 @@ class RowNorm {
 
 }  // namespace detail
 
-// Rows first, first + step and so on of a tensor x that lies in memory, `x_step` numbers from one to the
+// Rows first, first + step and so on of a tensor x that lies in memory, `x_stride` numbers from one to the
 // next, by all threads of a block of 1, 2, 4, 8, 16 or 32 warps; what they wrote before is there. x may be
 // residual_out or output, at the same step.
 template <uint32_t kKept = 2, typename T>
-VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_step, uint64_t first,
+VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_stride, uint64_t first,
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
-  const bool is_aligned = detail::is_vector(x, x_step);
+  const bool is_aligned = detail::is_vector(x, x_stride);
   // Also behind the reads of a norm before this one.
   sync_block();
   for (uint64_t row = first; row < end; row += step)
-    rows.apply(row, [&](uint64_t vector) { return rows.load_numbers(x + row * x_step, vector, is_aligned); });
+    rows.apply(row,
+               [&](uint64_t vector) { return rows.load_numbers(x + row * x_stride, vector, is_aligned); });
 }
 
 // The same, for functions that are told how to norm.

@@ -167,20 +167,20 @@ def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any
     width = hidden + norm.padding
     has_output = norm.has_output or kind == Quantisation.NONE
     output = x.new_zeros([*full[:-1], width]) if has_output and norm.padding else x.new_empty(full) if has_output else None
-    quantised, scales, row_step, block_step = _make_quantised(x, kind, norm, count, hidden, [*full[:-1], width])
+    quantised, scales, row_stride, block_stride = _make_quantised(x, kind, norm, count, hidden, [*full[:-1], width])
     packed = OpsNorm()
     packed.rows, packed.hidden = count, hidden
     packed.weight = _address(weight)
     packed.epsilon, packed.weight_offset = norm.epsilon, norm.weight_offset
     packed.rounds_sum, packed.rounds_normed = norm.rounds_sum, norm.rounds_normed
     packed.residual_in, packed.residual_out, packed.output = _address(residual), _address(residual_out), _address(output)
-    packed.residual_in_step = hidden if residual is None else _as_rows(residual, hidden).stride(0)
-    packed.residual_out_step = _as_rows(residual_out, hidden).stride(0)
-    packed.output_step = packed.quantised_step = width
+    packed.residual_in_stride = hidden if residual is None else _as_rows(residual, hidden).stride(0)
+    packed.residual_out_stride = _as_rows(residual_out, hidden).stride(0)
+    packed.output_stride = packed.quantised_stride = width
     packed.padding = norm.padding
     packed.quantisation = kind
     packed.quantised, packed.scales = _address(quantised), _address(scales)
-    packed.scale_row_step, packed.scale_block_step = row_step, block_step
+    packed.scale_row_stride, packed.scale_block_stride = row_stride, block_stride
     packed.least_scale = norm.least_scale
     return rows, Normed(output, residual_out, quantised, scales), packed
 

@@ -98,16 +98,16 @@ struct Tensors {
     norm.residual_in = at(residual, is_sharded ? first : 0);
     norm.residual_out = at(c.is_in_place ? residual : residual_out, is_sharded ? first : 0);
     norm.output = c.has_output ? at(output) : nullptr;
-    norm.residual_in_step = norm.residual_out_step = norm.output_step = step();
+    norm.residual_in_stride = norm.residual_out_stride = norm.output_stride = step();
     norm.padding = c.padding;
-    norm.x_step = c.hidden;
+    norm.x_stride = c.hidden;
     norm.quantisation = static_cast<uint32_t>(c.kind);
     norm.least_scale = 1e-10F;
     norm.numbers = quantised.data();
     norm.row_bytes = step();
     norm.scales = scales.data();
-    norm.scale_row_step = c.has_columns ? 1 : count_scales(c) + 1;
-    norm.scale_block_step = c.has_columns ? c.rows : 1;
+    norm.scale_row_stride = c.has_columns ? 1 : count_scales(c) + 1;
+    norm.scale_block_stride = c.has_columns ? c.rows : 1;
   }
 
   Case c;

@@ -324,8 +324,8 @@ Layout by_rows(uint64_t row_bytes, int32_t ranks) {
   return {row_bytes, row_bytes, row_bytes * static_cast<uint64_t>(ranks)};
 }
 uint64_t place(const Layout& layout, uint64_t member, uint64_t offset) {
-  if (layout.row_bytes == layout.step_bytes) return member * layout.member_bytes + offset;
-  return member * layout.member_bytes + offset / layout.row_bytes * layout.step_bytes +
+  if (layout.row_bytes == layout.stride_bytes) return member * layout.member_bytes + offset;
+  return member * layout.member_bytes + offset / layout.row_bytes * layout.stride_bytes +
          offset % layout.row_bytes;
 }
 Case exchange(Random& random, const std::string& name, int32_t ranks, const Messages& messages,

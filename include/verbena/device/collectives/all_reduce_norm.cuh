@@ -35,7 +35,7 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 }  // namespace detail
 
 // `sum` becomes the sum of all ranks' `input`, norm.rows contiguous rows, and its rows are normed. `sum`
-// may be `input`; and norm.output, where output_step is norm.hidden, and then is not stored. A row is a
+// may be `input`; and norm.output, where output_stride is norm.hidden, and then is not stored. A row is a
 // cluster's, of which each thread has up to kKept vectors of 16 bytes: sums go to the norm in registers. The
 // clusters of the grid take rows in turn, and each block's part of a row is a message. `calls` is a OneShot
 // for that block; a block has 1, 2, 4, 8 or 16 warps, and a cluster 64 at most.
@@ -131,19 +131,19 @@ class ShardedRows {
   uint32_t block_, blocks_;
 };
 
-// A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `step_bytes` from
+// A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `stride_bytes` from
 // one to the next; or, by columns, a fixed number of bytes of each of `columns` columns for each row.
 struct RowsToGather {
   char* begin;
-  uint64_t row_bytes, step_bytes, columns = 0;
+  uint64_t row_bytes, stride_bytes, columns = 0;
 
   VERBENA_DEVICE uint64_t bytes_of(uint64_t rows) const {
     return rows * row_bytes * (columns == 0 ? 1 : columns);
   }
   VERBENA_DEVICE Rows find(const SomeRows& rows) const {
     if (rows.count == 0) return Rows::side_by_side(begin);  // nothing to move
-    if (columns == 0) return {begin + rows.first * step_bytes, row_bytes, step_bytes};
-    return {begin + rows.first * row_bytes, rows.count * row_bytes, step_bytes};
+    if (columns == 0) return {begin + rows.first * stride_bytes, row_bytes, stride_bytes};
+    return {begin + rows.first * row_bytes, rows.count * row_bytes, stride_bytes};
   }
 };
 
@@ -183,11 +183,11 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
   if (rows.kind == RowQuantisation::kFloat8Block || rows.kind == RowQuantisation::kFloat8BlockPower)
     blocks = (norm.hidden + 127) / 128;
   if (rows.kind == RowQuantisation::kFloat8BlockExponent) blocks = (norm.hidden + 511) / 512;
-  if (blocks == 1 || rows.scale_block_step == 1) {
-    scales = {static_cast<char*>(rows.scales), blocks * bytes, rows.scale_row_step * bytes};
+  if (blocks == 1 || rows.scale_block_stride == 1) {
+    scales = {static_cast<char*>(rows.scales), blocks * bytes, rows.scale_row_stride * bytes};
   } else {
-    scales = {static_cast<char*>(rows.scales), bytes, rows.scale_block_step * bytes, blocks};
-    if (rows.scale_row_step != 1) return false;
+    scales = {static_cast<char*>(rows.scales), bytes, rows.scale_block_stride * bytes, blocks};
+    if (rows.scale_row_stride != 1) return false;
   }
   return rows.kind != RowQuantisation::kMxFloat8Swizzled;
 }
@@ -224,7 +224,7 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   const bool is_quantised = quantised.kind != RowQuantisation::kNone;
   const uint64_t columns = norm.hidden + norm.padding;
   detail::RowsToGather tensors[3] = {
-      {reinterpret_cast<char*>(norm.output), columns * sizeof(T), norm.output_step * sizeof(T)},
+      {reinterpret_cast<char*>(norm.output), columns * sizeof(T), norm.output_stride * sizeof(T)},
       {is_quantised ? reinterpret_cast<char*>(quantised.numbers) : nullptr, columns, quantised.row_bytes},
       {}};
   if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
@@ -237,8 +237,8 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
                ? tensor
                : reinterpret_cast<Number>(reinterpret_cast<uint64_t>(tensor) - first * step * sizeof(T));
   };
-  norm.residual_in = extend(norm.residual_in, norm.residual_in_step);
-  norm.residual_out = extend(norm.residual_out, norm.residual_out_step);
+  norm.residual_in = extend(norm.residual_in, norm.residual_in_stride);
+  norm.residual_out = extend(norm.residual_out, norm.residual_out_stride);
   norm_some(norm, extend(static_cast<const T*>(sum), norm.hidden), mine.first, mine.first + mine.count);
   VERBENA_UNROLL_BY(1)
   for (uint32_t i = 0; i < 3 && status == SymmStatus::kDone; ++i) {

@@ -70,7 +70,7 @@ VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& fr
                               bool is_exact = false) {
   if (length_bytes == 0) return;
   const bool are_flat = to.is_side_by_side() && from.is_side_by_side();
-  const bool are_alike = are_flat || (to.row_bytes == from.row_bytes && to.step_bytes == from.step_bytes);
+  const bool are_alike = are_flat || (to.row_bytes == from.row_bytes && to.stride_bytes == from.stride_bytes);
   if (are_alike && to.find(0) == from.find(0)) return;
   is_exact = is_exact && offset_in_vector(from.find(0)) != offset_in_vector(to.find(0));
   if (are_flat && !is_exact) return copy_group(group, to.find(0), from.find(0), length_bytes);

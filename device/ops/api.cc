@@ -116,7 +116,7 @@ Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
           norm.rounds_sum,
           norm.rounds_normed,
           static_cast<uint32_t>(norm.quantisation),
-          norm.least_scale == 0 ? 1e-10F : norm.least_scale,
+          norm.min_scale == 0 ? 1e-10F : norm.min_scale,
           norm.quantised,
           norm.scales,
           norm.quantised_stride,

@@ -103,7 +103,7 @@ struct Norm {
   float epsilon, weight_offset;
   uint32_t rounds_sum, rounds_normed;
   uint32_t quantisation;  // of RowQuantisation
-  float least_scale;
+  float min_scale;
   void *numbers, *scales;
   uint64_t row_bytes, scale_row_stride, scale_block_stride;
 };

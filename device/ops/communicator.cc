@@ -38,9 +38,9 @@ constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured: as between two and four H200s. Eight bits
 // as integers, and two formats in two shots, are worth it from twice that on.
-constexpr uint64_t kLeastCodedBytes = 2 << 20;
+constexpr uint64_t kMinCodedBytes = 2 << 20;
 // Across hosts, where a NIC carries the bits.
-constexpr uint64_t kLeastCodedHostBytes = 16 << 10;
+constexpr uint64_t kMinCodedHostBytes = 16 << 10;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -355,15 +355,14 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
 
 Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
-  if (hosts_) return bytes < kLeastCodedHostBytes ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
+  if (hosts_) return bytes < kMinCodedHostBytes ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
   if (forced_ != Algorithm::kAuto) return exact;
   const auto coded = tables_.coded[find_codec(codec)].find_fastest(bytes);
   // The exact way that would be taken instead.
   const auto other = tables_.exact[VERBENA_OPS_ALL_REDUCE].find_fastest(bytes);
   if (!coded || !other) {
     const bool is_slow = codec == Algorithm::kInt8 || find_codec(codec) >= kCountSingleCodecs;
-    return bytes < (is_slow ? 2 : 1) * kLeastCodedBytes ? exact
-                                                        : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
+    return bytes < (is_slow ? 2 : 1) * kMinCodedBytes ? exact : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
   if (other->microseconds <= coded->microseconds) return exact;
   return {codec, {std::min(coded->blocks, options_.blocks), coded->threads}, 0};

@@ -78,7 +78,7 @@ VERBENA_DEVICE RmsNorm<Number16> read_norm(const Norm& norm) {
                       norm.scales,
                       norm.scale_row_stride,
                       norm.scale_block_stride,
-                      norm.least_scale};
+                      norm.min_scale};
   return result;
 }
 struct NormOfType {

@@ -245,7 +245,7 @@ typedef struct {
    * bytes. */
   void* scales;
   size_t scale_row_stride, scale_block_stride;
-  float least_scale; /* min of the scales that are computed as floats; 0: 1e-10 */
+  float min_scale; /* min of the scales that are computed as floats; 0: 1e-10 */
 } verbena_ops_norm;
 
 /* Normalises the rows of x on this rank alone; no other rank takes part.

@@ -226,7 +226,7 @@ def _follow_settings(rank, folder):
     assert engine.quick_reduce == QuickReduce("INT4")
     x = _draw(rank, 4000)
     exact = engine.custom_all_reduce(x)
-    engine.quick_reduce = QuickReduce("INT4", least_sizes="mi300")
+    engine.quick_reduce = QuickReduce("INT4", min_sizes="mi300")
     left_exact = engine.custom_all_reduce(x)
     _synchronize()
     assert torch.equal(exact, left_exact), "so small a tensor is summed exactly"

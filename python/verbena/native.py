@@ -76,7 +76,7 @@ class OpsNorm(ctypes.Structure):
                 ("residual_out", c_void_p), ("output", c_void_p), ("residual_in_stride", c_size_t), ("residual_out_stride", c_size_t),
                 ("output_stride", c_size_t), ("padding", c_size_t), ("quantisation", c_int), ("quantised", c_void_p),
                 ("quantised_stride", c_size_t), ("scales", c_void_p), ("scale_row_stride", c_size_t), ("scale_block_stride", c_size_t),
-                ("least_scale", ctypes.c_float)]
+                ("min_scale", ctypes.c_float)]
 
 
 class OpsExtent(ctypes.Structure):

@@ -24,8 +24,8 @@ VERBENA_DEVICE Sum add_terms(Sum a, Sum b) {
   }
 }
 template <typename Sum>
-VERBENA_DEVICE Sum choose_term(Sum a, Sum b, bool is_least) {
-  const bool takes_second = b != b || (is_least ? b < a : b > a);  // FAULT(nan_is_lost)
+VERBENA_DEVICE Sum choose_term(Sum a, Sum b, bool is_min) {
+  const bool takes_second = b != b || (is_min ? b < a : b > a);  // FAULT(nan_is_lost)
   return takes_second ? b : a;
 }
 
@@ -42,7 +42,7 @@ template <typename T, int kMost, typename Bits>
 VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&terms)[kMost],
                                  int32_t first, int32_t count) {
   using Numbers = typename SumsOf<T, Bits>::Numbers;
-  const bool is_sum = reduction <= Reduction::kMean, is_least = reduction == Reduction::kMin;
+  const bool is_sum = reduction <= Reduction::kMean, is_min = reduction == Reduction::kMin;
   VERBENA_UNROLL
   for (int32_t term = 0; term < kMost; ++term) {
     if (term >= count) break;
@@ -55,8 +55,8 @@ VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, con
     other.begin(numbers);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < sums.kCount; ++i) {
-      sums.sums[i] = is_sum ? add_terms(sums.sums[i], other.sums[i])
-                            : choose_term(sums.sums[i], other.sums[i], is_least);
+      sums.sums[i] =
+          is_sum ? add_terms(sums.sums[i], other.sums[i]) : choose_term(sums.sums[i], other.sums[i], is_min);
     }
   }
 }
@@ -139,11 +139,10 @@ struct ReduceAny {
                : static_cast<uint32_t>(sizeof(Bits)) / 4;
   }
   VERBENA_DEVICE uint32_t merge_words(uint32_t sum, uint32_t later) const {
-    const bool is_least = reduction == Reduction::kMin;
+    const bool is_min = reduction == Reduction::kMin;
     const auto merge = [&](auto a, auto b) {
-      return __builtin_bit_cast(uint32_t, reduction <= Reduction::kMean
-                                              ? detail::add_terms(a, b)
-                                              : detail::choose_term(a, b, is_least));
+      return __builtin_bit_cast(uint32_t, reduction <= Reduction::kMean ? detail::add_terms(a, b)
+                                                                        : detail::choose_term(a, b, is_min));
     };
     // FAULT(integers_merge_as_floats)
     if (type == DataType::kInt32) return merge(static_cast<int32_t>(sum), static_cast<int32_t>(later));

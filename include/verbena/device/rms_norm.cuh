@@ -43,7 +43,7 @@ struct QuantisedRows {
   uint64_t row_bytes = 0;  // from one row to the next
   void* scales = nullptr;  // floats, words or bytes; read for kFloat8Tensor
   uint64_t scale_row_stride = 1, scale_block_stride = 1;
-  float least_scale = 1e-10F;  // of those computed as floats
+  float min_scale = 1e-10F;  // of those computed as floats
 };
 
 // The tensors of a norm; rows are `hidden` elements; a step is the elements from row to row. Null: there
@@ -286,7 +286,7 @@ class RowQuantiser {
                combine_lanes(largest, kWarpLanes, ChooseLarger{}), turn_);
     largest = combine_words(owner_, turn_, vectors_.step / kWarpLanes, ChooseLarger{});
     const float last = to_.kind == RowQuantisation::kInt8Token ? 127 : 448;
-    const float scale = choose_larger(divide(largest, last), to_.least_scale);
+    const float scale = choose_larger(divide(largest, last), to_.min_scale);
     if (vectors_.first == 0)
       store<Order::kWeak, Scope::kThreads>(static_cast<float*>(to_.scales) + row_ * to_.scale_row_stride,
                                            scale);
@@ -306,7 +306,7 @@ class RowQuantiser {
       if (is_leader) store_mx_scale(block, exponent);
       return invert_exponent(exponent);
     }
-    const float block_scale = choose_larger(divide(largest, 448), to_.least_scale);
+    const float block_scale = choose_larger(divide(largest, 448), to_.min_scale);
     if (kind == RowQuantisation::kFloat8Block) {
       if (is_leader) store_block_scale(block, block_scale);
       return divide(1, block_scale);

@@ -145,7 +145,7 @@ class EngineCollectives:
     def fusion_codec(self) -> str | None:
         """The format of quantised sums in fused operators, which use it from the size on where it is faster."""
         regime = self.quick_reduce.regime.lower()
-        return regime if regime in CODECS and self.quick_reduce.least_sizes == "measured" else None
+        return regime if regime in CODECS and self.quick_reduce.min_sizes == "measured" else None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:

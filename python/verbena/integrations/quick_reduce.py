@@ -35,11 +35,11 @@ class QuickReduce:
     """Settings of quantised all-reduces.
 
     `regime`: FP (exact), FP8, INT6, INT4, or Verbena's INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is quantised.
-    `least_sizes`: the size from which tensors are quantised: "measured", by the tuning file or else the library's rules;
+    `min_sizes`: the size from which tensors are quantised: "measured", by the tuning file or else the library's rules;
     "mi300", by AITER's table."""
     regime: str = "NONE"
     most_bytes: int = _DEFAULT_MOST_BYTES
-    least_sizes: str = "measured"
+    min_sizes: str = "measured"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "QuickReduce":
@@ -68,7 +68,7 @@ class QuickReduce:
         `dtype` without "torch."."""
         if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.most_bytes:
             return None
-        if self.least_sizes == "measured":
+        if self.min_sizes == "measured":
             return self.regime.lower(), False
         row = MI300_LEAST_MB.get((dtype, ranks))
         if row is None or self.regime not in _MI300_REGIMES:

@@ -52,7 +52,7 @@ class Norm:
     quantisation: Quantisation = Quantisation.NONE
     scale: Any = None
     scale_layout: str = "rows"
-    least_scale: float = 1e-10
+    min_scale: float = 1e-10
     padding: int = 0
     has_output: bool = True  # beside quantised rows
 
@@ -181,7 +181,7 @@ def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any
     packed.quantisation = kind
     packed.quantised, packed.scales = _address(quantised), _address(scales)
     packed.scale_row_stride, packed.scale_block_stride = row_stride, block_stride
-    packed.least_scale = norm.least_scale
+    packed.min_scale = norm.min_scale
     return rows, Normed(output, residual_out, quantised, scales), packed
 
 

@@ -102,7 +102,7 @@ struct Tensors {
     norm.padding = c.padding;
     norm.x_stride = c.hidden;
     norm.quantisation = static_cast<uint32_t>(c.kind);
-    norm.least_scale = 1e-10F;
+    norm.min_scale = 1e-10F;
     norm.numbers = quantised.data();
     norm.row_bytes = step();
     norm.scales = scales.data();

@@ -39,7 +39,7 @@ class IntegerCodec {
       coded.scales[row] ^= 0x8000;
       lowest[row] = find_low(coded.scales[row]);
       half_range[row] = halve_range(lowest[row], find_high(coded.scales[row]));
-      is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kLeastPlainRange);
+      is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kMinPlainRange);
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
       // Copies: what a call is given the address of lies in memory.
@@ -121,7 +121,7 @@ class IntegerCodec {
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
   // A step of such a range, its half and its inverse are normal numbers.
-  static constexpr float kLeastPlainRange = 0x1p-116F;
+  static constexpr float kMinPlainRange = 0x1p-116F;
   // A code at this place of the mantissa adds itself to the carrier, in one operation. Values this
   // many steps below the minimum are still rounded to a thousandth of a step; huge numbers would become
   // infinite there.

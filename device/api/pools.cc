@@ -16,10 +16,10 @@ struct verbena_pool {
   symm::ContextWindow* window;
   uint32_t place;  // among all pools of the process
   std::mutex mutex;
-  symm::OffsetPlan plan;                    // guarded
-  uint64_t count = 0;                       // guarded: calls that took or gave back something
-  uint64_t history = 0;                     // guarded: a number that ranks share whose calls were alike
-  uint64_t used_bytes = 0, most_bytes = 0;  // guarded
+  symm::OffsetPlan plan;                   // guarded
+  uint64_t count = 0;                      // guarded: calls that took or gave back something
+  uint64_t history = 0;                    // guarded: a number that ranks share whose calls were alike
+  uint64_t used_bytes = 0, max_bytes = 0;  // guarded
 
   verbena_pool(verbena_context* of, symm::ContextWindow* memory, uint32_t number)
       : context(of), window(memory), place(number), plan(memory->length_bytes) {}
@@ -113,7 +113,7 @@ void* verbena_pool::allocate(size_t length_bytes, int gpu) {
     return nullptr;
   }
   used_bytes += taken_bytes;
-  most_bytes = std::max(most_bytes, used_bytes);
+  max_bytes = std::max(max_bytes, used_bytes);
   return window->address + *offset;
 }
 
@@ -196,9 +196,9 @@ verbena_window* verbena_pool_window(const verbena_pool* pool) {
   return api::wrap(pool->window);
 }
 
-size_t verbena_pool_most_used(verbena_pool* pool) {
+size_t verbena_pool_max_used(verbena_pool* pool) {
   const std::lock_guard lock(pool->mutex);
-  return pool->most_bytes;
+  return pool->max_bytes;
 }
 
 uint32_t verbena_pool_number(const verbena_pool* pool) {

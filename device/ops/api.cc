@@ -15,7 +15,7 @@ namespace {
 
 // Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and of more than two
 // ranks the bytes that each sends. Two ranks send no more in one shot than in two: of them all long rows are.
-constexpr uint64_t kMostFusedRows = 4, kMostFusedBytes = 1 << 20, kLongRowBytes = 16 << 10;
+constexpr uint64_t kMaxFusedRows = 4, kMaxFusedBytes = 1 << 20, kLongRowBytes = 16 << 10;
 
 uint64_t find_element_bytes(verbena_ops_type type) {
   switch (type) {
@@ -140,10 +140,10 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   if (is_coded(choice.algorithm)) return std::nullopt;
   Algorithm algorithm = choice.algorithm;
   if (!is_asked) {
-    const bool has_few = norm.rows <= kMostFusedRows * communicator.most_blocks(Family::kPackets);
+    const bool has_few = norm.rows <= kMaxFusedRows * communicator.max_blocks(Family::kPackets);
     const bool is_faster = communicator.size() == 2
                                ? has_few || bytes / norm.rows >= kLongRowBytes
-                               : has_few && bytes * (communicator.size() - 1) <= kMostFusedBytes;
+                               : has_few && bytes * (communicator.size() - 1) <= kMaxFusedBytes;
     if (!is_faster) return std::nullopt;
     algorithm = Algorithm::kOneShot;
   }

@@ -8,13 +8,13 @@
 
 namespace verbena::ops {
 
-inline constexpr int32_t kMostRanks = 16;
+inline constexpr int32_t kMaxRanks = 16;
 inline constexpr uint32_t kCountOperations = 5;  // of verbena_ops_operation
-inline constexpr uint32_t kMostCalls = 8;        // of a launch
-inline constexpr uint32_t kMostThreads = 512;
+inline constexpr uint32_t kMaxCalls = 8;         // of a launch
+inline constexpr uint32_t kMaxThreads = 512;
 // Of a row of an all-reduce with a norm that does not go through memory: vectors that a thread has, blocks
 // and warps that have the row.
-inline constexpr uint32_t kMostKept = 2, kMostRowBlocks = 8, kMostRowWarps = 64;
+inline constexpr uint32_t kMaxKept = 2, kMaxRowBlocks = 8, kMaxRowWarps = 64;
 inline constexpr uint32_t kFewRowBlocks = 4;  // where one block has room too
 
 // Numbered as verbena_ops_algorithm (verbena/ops.h). Packets (low_latency.cuh), or chunks behind flags
@@ -122,7 +122,7 @@ struct Launch {
   // Of a team across hosts: the host's workspace, in the GPU's memory, and HostPlaces of across_hosts.cuh.
   const SymmWorkspace<>* host;
   uint32_t hosts;
-  uint8_t members[kMostRanks];
+  uint8_t members[kMaxRanks];
 };
 // The more a kernel is told, the later it starts: kernels for one call are told of one.
 struct CallLaunch : Launch {
@@ -133,7 +133,7 @@ struct NormLaunch : CallLaunch {
 };
 struct GroupLaunch : Launch {
   uint32_t count_calls;
-  Call calls[kMostCalls];
+  Call calls[kMaxCalls];
 };
 
 // What ranks have to agree on in a call, as VERBENA_OPS_CHECK compares it. Addresses, strides and streams are

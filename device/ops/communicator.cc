@@ -80,9 +80,9 @@ bool has_own_network(verbena_context* context) {
 
 void check_team(const verbena_team* team) {
   const SymmContext& context = context_of(team);
-  if (context.team_size > kMostRanks) {
+  if (context.team_size > kMaxRanks) {
     throw Failure(VERBENA_INVALID_ARGUMENT, "ops: a team of " + std::to_string(context.team_size) +
-                                                " ranks: at most " + std::to_string(kMostRanks) +
+                                                " ranks: at most " + std::to_string(kMaxRanks) +
                                                 " are possible");
   }
   if (context.has_remote != 0 && context.type != kSymmVerbena) {
@@ -203,7 +203,7 @@ void Communicator::make_workspaces(const verbena_team* team) {
       make_workspace(context_, team, size(options_.chunk_bytes, kChunkBytes), count_chunk_blocks());
 }
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
-  const uint32_t blocks = std::min(options_.blocks, kMostHostBlocks);
+  const uint32_t blocks = std::min(options_.blocks, kMaxHostBlocks);
   const size_t bytes = options_.chunk_bytes != 0 ? options_.chunk_bytes : kChunkBytes;
   across_ = make_workspace(context_, team, bytes, blocks);
   host_ = make_workspace(context_, host, bytes, blocks);
@@ -262,7 +262,7 @@ void Communicator::index_measurements(const std::string& gpu) {
     const auto accept = [&](const tuner::OpsMeasurement& one) -> std::optional<uint32_t> {
       const Algorithm algorithm = find_algorithm(one.algorithm);
       const bool is_right =
-          algorithm != Algorithm::kAuto && one.threads % 32 == 0 && one.threads <= kMostThreads &&
+          algorithm != Algorithm::kAuto && one.threads % 32 == 0 && one.threads <= kMaxThreads &&
           (!tuner::needs_windows(one.algorithm) || (is_in_windows && algorithm == Algorithm::kDirect));
       return is_right ? std::optional(static_cast<uint32_t>(algorithm)) : std::nullopt;
     };
@@ -347,7 +347,7 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
       is_in_windows && operation == VERBENA_OPS_ALL_REDUCE ? tables_.in_windows : tables_.exact[operation];
   if (const auto way = table.find_fastest(bytes)) {
     const auto algorithm = static_cast<Algorithm>(way->number);
-    const uint32_t most = most_blocks(family_of(algorithm));
+    const uint32_t most = max_blocks(family_of(algorithm));
     return {algorithm, {std::min(way->blocks, most), way->threads}, way->chunk_bytes};
   }
   return choose_by_rules(operation, bytes, is_in_windows);
@@ -395,8 +395,8 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
   if (family == Family::kChunks) {
     const bool is_long = bytes > 2 << 20 && algorithm != Algorithm::kDirect;
     return {algorithm,
-            {std::min<uint32_t>(most_blocks(family), is_long ? 256 : 128),
-             is_long ? kMostThreads / 2 : kMostThreads},
+            {std::min<uint32_t>(max_blocks(family), is_long ? 256 : 128),
+             is_long ? kMaxThreads / 2 : kMaxThreads},
             0};
   }
   const auto divide = [](uint64_t number, uint64_t by) { return (number + by - 1) / by; };
@@ -408,19 +408,19 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
     const bool is_one_shot = size_ == 2 && find_codec(algorithm) < kCountSingleCodecs;
     const uint64_t some =
         is_one_shot ? std::max(of_block / 4, std::min<uint64_t>(of_block / 2, 8)) : of_block;
-    const uint64_t warps = std::clamp<uint64_t>(some, 1, kMostThreads / 32);
+    const uint64_t warps = std::clamp<uint64_t>(some, 1, kMaxThreads / 32);
     return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
   }
   const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;
   const bool is_two_shot = algorithm == Algorithm::kTwoShot && !is_exchange;
   const uint64_t peers = is_exchange ? std::max<uint32_t>(size_, 2) - 1 : 1;
   const uint64_t length = is_two_shot ? bytes / size_ : bytes;
-  const uint64_t most = uint64_t{options_.blocks} * kMostThreads;
+  const uint64_t most = uint64_t{options_.blocks} * kMaxThreads;
   uint64_t threads = std::max<uint64_t>(1, divide(length, kVectorBytes)) * peers;
   if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
   const uint64_t few = is_two_shot ? most / 16 : most / 4;
   const uint64_t some = is_two_shot ? most / 4 : most / 2;
-  const uint64_t block = threads <= few ? 128 : threads <= some ? 256 : kMostThreads;
+  const uint64_t block = threads <= few ? 128 : threads <= some ? 256 : kMaxThreads;
   const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
   uint64_t of_block = std::min(block, threads);
   if (is_exchange) {
@@ -430,20 +430,20 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
   }
   return {algorithm,
           {static_cast<uint32_t>(blocks),
-           static_cast<uint32_t>(std::min<uint64_t>(kMostThreads, divide(of_block, 32) * 32))},
+           static_cast<uint32_t>(std::min<uint64_t>(kMaxThreads, divide(of_block, 32) * 32))},
           0};
 }
 
 Choice Communicator::spread_across_hosts(uint64_t bytes) const {
   const uint64_t parts = std::max<uint64_t>(1, (bytes + kHostBlockBytes - 1) / kHostBlockBytes);
   const auto blocks =
-      static_cast<uint32_t>(std::min<uint64_t>({parts, kChosenHostBlocks, most_blocks(Family::kChunks)}));
-  const uint64_t vectors = std::clamp<uint64_t>(bytes / 16 / blocks, 1, kMostThreads);
+      static_cast<uint32_t>(std::min<uint64_t>({parts, kChosenHostBlocks, max_blocks(Family::kChunks)}));
+  const uint64_t vectors = std::clamp<uint64_t>(bytes / 16 / blocks, 1, kMaxThreads);
   return {Algorithm::kBulkTwoShot, {blocks, static_cast<uint32_t>((vectors + 31) / 32 * 32)}, 0};
 }
 
-uint32_t Communicator::most_blocks(Family family) const {
-  if (hosts_) return std::min(options_.blocks, kMostHostBlocks);
+uint32_t Communicator::max_blocks(Family family) const {
+  if (hosts_) return std::min(options_.blocks, kMaxHostBlocks);
   return family == Family::kChunks ? count_chunk_blocks() : options_.blocks;
 }
 // The same on all ranks, also on those of hosts that are not alone.
@@ -458,7 +458,7 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   const bool is_other = choice.algorithm != chosen.algorithm;
-  const uint32_t most = most_blocks(family_of(choice.algorithm));
+  const uint32_t most = max_blocks(family_of(choice.algorithm));
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm != Algorithm::kBulkTwoShot && !is_coded(choice.algorithm))
@@ -469,11 +469,11 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
   if (is_of_all_blocks && is_other) {
     if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(most, 128);
-    if (asked->threads == 0) choice.grid.threads = kMostThreads;
+    if (asked->threads == 0) choice.grid.threads = kMaxThreads;
   }
   const bool is_right =
       (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
-      choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMostThreads &&
+      choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMaxThreads &&
       choice.chunk_bytes % kVectorBytes == 0;
   if (!is_right) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
@@ -481,7 +481,7 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
                       std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
                       " threads, chunks of " + std::to_string(asked->chunk_bytes) +
                       " bytes: there are at most " + std::to_string(most) + " blocks of " +
-                      std::to_string(kMostThreads) + " threads, a multiple of 32; chunks are a multiple of " +
+                      std::to_string(kMaxThreads) + " threads, a multiple of 32; chunks are a multiple of " +
                       std::to_string(kVectorBytes) + " bytes");
   }
   return choice;
@@ -505,19 +505,19 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   constexpr uint64_t kWarpBytes = 32 * kVectorBytes;
   const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(Family::kPackets)];
   const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
-  if (rows == 0 || warps > kMostRowWarps) return std::nullopt;
+  if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
   // A block of less than two warps is not worth it. A row that has no room in one block takes two.
   uint64_t cluster = 1;
   if (has_clusters_) {
-    while (2 * cluster <= kMostRowBlocks && 4 * cluster <= warps &&
+    while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
            ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= options_.blocks) ||
-            32 * warps > cluster * kMostKept * kMostThreads))
+            32 * warps > cluster * kMaxKept * kMaxThreads))
       cluster *= 2;
   }
   uint64_t threads = 32 * warps / cluster;
-  const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
+  const uint64_t kept = (threads + kMaxThreads - 1) / kMaxThreads;
   threads /= kept;
-  if (kept > kMostKept ||
+  if (kept > kMaxKept ||
       kept * threads * kVectorBytes > find_room_bytes(packets.workspace().blocks.slot_bytes))
     return std::nullopt;
   const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
@@ -542,7 +542,7 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   launch.norm = norm;
   // Blocks have whole rows; where they meet those of other ranks there are as many as the workspace has.
   const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
-  Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
+  Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMaxThreads};
   if (call.kind == Kind::kAllReduceNorm)
     grid = spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value();
   if (checks_calls_ && call.kind != Kind::kNorm)
@@ -570,7 +570,7 @@ void Communicator::end_group(CUstream stream) {
              one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
              !is_coded(calls[begin].choice.algorithm);
     };
-    while (end < calls.size() && end - begin < kMostCalls && is_alike(calls[end])) ++end;
+    while (end < calls.size() && end - begin < kMaxCalls && is_alike(calls[end])) ++end;
     launch(std::span(calls).subspan(begin, end - begin), stream);
     begin = end;
   }

@@ -47,7 +47,7 @@ class HostNotes {
  private:
   struct Content {
     alignas(64) int64_t status;
-    CallRecord own, refused, all[kMostRanks];
+    CallRecord own, refused, all[kMaxRanks];
   };
   const Driver& driver_;
   Content* content_ = nullptr;
@@ -67,7 +67,7 @@ class Communicator {
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
-  uint32_t most_blocks(Family family) const;
+  uint32_t max_blocks(Family family) const;
   // Throws Failure if the team lies in several hosts, where there is no `what`.
   void expect_one_host(const char* what) const;
   // Whether a setting chooses the algorithm.
@@ -111,7 +111,7 @@ class Communicator {
 
  private:
   // Blocks of a communicator across hosts: each asks a NIC for a part of its own, and parts are to be long.
-  static constexpr uint32_t kMostHostBlocks = 32;
+  static constexpr uint32_t kMaxHostBlocks = 32;
   // How a team lies in several hosts (HostPlaces of across_hosts.cuh).
   struct Hosts {
     uint32_t count, of_this_one;  // hosts with a rank of this one's number, ranks of this one

@@ -3,7 +3,7 @@
 #include "device/ops/run_fused.cuh"
 
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
-  extern "C" __global__ void __launch_bounds__(verbena::ops::kMostThreads)        \
+  extern "C" __global__ void __launch_bounds__(verbena::ops::kMaxThreads)         \
       verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \
     using namespace verbena::ops;                                                 \
     __VA_ARGS__(launch);                                                          \

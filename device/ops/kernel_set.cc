@@ -112,7 +112,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
       vectors_[1][size][type] = find(module_, "two_shot" + of);
     }
   }
-  static_assert(kMostKept == 2, "verbena: the kernels' names");
+  static_assert(kMaxKept == 2, "verbena: the kernels' names");
   for (uint32_t size = 0; size <= kOfAny; ++size) {
     const std::string name = std::string("all_reduce_norm") + kSizeNames[size];
     all_reduce_norms_[size] = {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},

@@ -113,8 +113,8 @@ class KernelSet {
   // To nearest, by chance.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_two_shot_{};
   std::array<std::array<CUfunction, 2>, kCountSingleCodecs> coded_one_shot_{}, coded_across_hosts_{};
-  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread.
-  std::array<std::array<std::array<CUfunction, kMostKept>, 2>, kOfAny + 1> all_reduce_norms_{};
+  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMaxKept vectors of a thread.
+  std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
   CUfunction moe_dispatch_ = nullptr;

@@ -4,7 +4,7 @@
 
 // A block of a multiprocessor is enough: registers are worth more than a second one.
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
-  extern "C" __global__ void __launch_bounds__(verbena::ops::kMostThreads, 1)     \
+  extern "C" __global__ void __launch_bounds__(verbena::ops::kMaxThreads, 1)      \
       verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \
     using namespace verbena::ops;                                                 \
     __VA_ARGS__(launch);                                                          \

@@ -32,16 +32,16 @@ struct ByPackets {
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call&, const Plan& plan,
-                                            uint64_t most_bytes) {
+                                            uint64_t max_bytes) {
     OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    (void)calls.template exchange<kRanks>(plan, most_bytes);
+    (void)calls.template exchange<kRanks>(plan, max_bytes);
     return calls.finish();
   }
   template <typename Plan, typename Reduce>
-  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
-                                                   uint64_t most_bytes, const Reduce& reduce) {
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan, uint64_t max_bytes,
+                                                   const Reduce& reduce) {
     OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
+    (void)calls.template exchange_reduce<kRanks>(plan, max_bytes, reduce);
     return calls.finish();
   }
 };
@@ -69,7 +69,7 @@ struct ByChunks {
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
-                                            uint64_t most_bytes) {
+                                            uint64_t max_bytes) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
     const bool is_passed_on = call.lengths == Lengths::kFromRoot &&
                               call.algorithm == Algorithm::kBulkTwoShot &&
@@ -77,15 +77,15 @@ struct ByChunks {
     if (is_passed_on) {
       (void)calls.broadcast(call.input, call.output, call.length_bytes, call.root);
     } else {
-      (void)calls.exchange(plan, most_bytes);
+      (void)calls.exchange(plan, max_bytes);
     }
     return calls.finish();
   }
   template <typename Plan, typename Reduce>
-  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
-                                                   uint64_t most_bytes, const Reduce& reduce) {
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan, uint64_t max_bytes,
+                                                   const Reduce& reduce) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
-    (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
+    (void)calls.template exchange_reduce<kRanks>(plan, max_bytes, reduce);
     return calls.finish();
   }
 };
@@ -102,27 +102,27 @@ struct AcrossHostsByChunks {
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
-                                            uint64_t most_bytes) {
+                                            uint64_t max_bytes) {
     start_of(launch)();
     const bool is_one_for_all =
         call.lengths == Lengths::kEqual ? call.source.member_bytes == 0 : call.lengths != Lengths::kByPair;
     if (is_one_for_all) {
       AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
                           blocks_per_grid(), launch.chunk_bytes);
-      (void)calls.gather(plan, most_bytes, call.lengths == Lengths::kFromRoot ? call.root : -1);
+      (void)calls.gather(plan, max_bytes, call.lengths == Lengths::kFromRoot ? call.root : -1);
       return calls.finish();
     }
     Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.exchange(plan, most_bytes);
+    (void)calls.exchange(plan, max_bytes);
     return calls.finish();
   }
   template <typename Plan>
-  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
-                                                   uint64_t most_bytes, const ReduceAny& reduce) {
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan, uint64_t max_bytes,
+                                                   const ReduceAny& reduce) {
     start_of(launch)();
     AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
                         blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.reduce_scatter(plan, most_bytes, reduce);
+    (void)calls.reduce_scatter(plan, max_bytes, reduce);
     return calls.finish();
   }
 };
@@ -227,7 +227,7 @@ VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePl
     most *= call.unit_bytes;
   }
   if (member == 0)
-    plan.most_bytes =
+    plan.max_bytes =
         call.lengths == Lengths::kByPair ? kUnknownLength : find_part_bytes(most, blocks_per_grid());
   return !sync_block_any(!is_right);
 }
@@ -238,9 +238,9 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
     if (call.kind == Kind::kAllReduce) return Way::all_reduce(launch, call, reduce);
   }
   if constexpr (kContent != Content::kAllReduces) {
-    const auto run = [&](const auto& plan, uint64_t most_bytes) {
-      return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, most_bytes)
-                                          : Way::exchange_reduce(launch, plan, most_bytes, reduce);
+    const auto run = [&](const auto& plan, uint64_t max_bytes) {
+      return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, max_bytes)
+                                          : Way::exchange_reduce(launch, plan, max_bytes, reduce);
     };
     // Messages of equal lengths need no plan in memory, and no meeting of the block's threads behind it: as
     // code of its own this takes a microsecond less.
@@ -259,7 +259,7 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
     start_of(launch)();
     ExchangePlan& plan = *find_plan();
     if (!fill_plan(launch, call, plan)) return SymmStatus::kInvalid;
-    return run(plan, plan.most_bytes);
+    return run(plan, plan.max_bytes);
   }
   return SymmStatus::kInvalid;
 }

@@ -352,7 +352,7 @@ VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
 VERBENA_API uint32_t verbena_pool_number(const verbena_pool* pool);
 VERBENA_API verbena_window* verbena_pool_window(const verbena_pool* pool);
 /* Returns the max bytes that were in use at a time. */
-VERBENA_API size_t verbena_pool_most_used(verbena_pool* pool);
+VERBENA_API size_t verbena_pool_max_used(verbena_pool* pool);
 
 #ifdef __cplusplus
 }

@@ -163,7 +163,7 @@ class SymmetricPool {
   // Collective. Throws if ranks have not allocated alike.
   void check() { verbena::check(verbena_pool_check(handle_.get())); }
   uint32_t number() const { return verbena_pool_number(handle_.get()); }
-  size_t most_used() const { return verbena_pool_most_used(handle_.get()); }
+  size_t max_used() const { return verbena_pool_max_used(handle_.get()); }
   verbena_pool* handle() const { return handle_.get(); }
 
  private:

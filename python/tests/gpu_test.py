@@ -216,7 +216,7 @@ def _allocate_from_a_pool(rank):
         assert context.find_window(first).handle == context.find_window(second + 4095).handle == window.handle
         offsets = first - window.address, second - window.address
         pool.check()
-        assert pool.mem_pool.take(2 << 20, rank) is None and pool.most_used_bytes >= 5096
+        assert pool.mem_pool.take(2 << 20, rank) is None and pool.max_used_bytes >= 5096
         pool.mem_pool.give_back(first)
         assert pool.mem_pool.take(512, rank) == first
         pool.check()

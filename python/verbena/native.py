@@ -182,7 +182,7 @@ _PROTOTYPES: Prototypes = {
     "pool_check": (c_int, [Handle]),
     "pool_number": (c_uint32, [Handle]),
     "pool_window": (c_void_p, [Handle]),
-    "pool_most_used": (c_size_t, [Handle]),
+    "pool_max_used": (c_size_t, [Handle]),
     "set_interrupt_check": (None, [InterruptFunction]),
     "queue_create": (c_int, [POINTER(QueueOptions), POINTER(Handle)]),
     "queue_get_handle": (c_int, [Handle, POINTER(QueueHandle)]),

@@ -55,5 +55,5 @@ class SymmetricPool(CollectivePart):
         return SymmetricWindow(self._context, self._library.pool_window(self.handle), is_owned=False)
 
     @property
-    def most_used_bytes(self) -> int:
-        return int(self._library.pool_most_used(self.handle))
+    def max_used_bytes(self) -> int:
+        return int(self._library.pool_max_used(self.handle))

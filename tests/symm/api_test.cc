@@ -185,7 +185,7 @@ TEST(ApiTest, APoolsMemoryLiesInAWindow) {
                     verbena_window_find(context.handle(), second) == window;
     pool.check();
     verbena_pool_release_0(first, 1, kNoGpu, nullptr);
-    is_right = is_right && verbena_pool_allocate_0(512, kNoGpu, nullptr) == begin && pool.most_used() == 1536;
+    is_right = is_right && verbena_pool_allocate_0(512, kNoGpu, nullptr) == begin && pool.max_used() == 1536;
     is_right = is_right && verbena_pool_allocate_0(4096, kNoGpu, nullptr) == nullptr &&
                verbena_pool_allocate_0(8, 3, nullptr) == nullptr &&
                verbena_pool_allocate_0(-1, kNoGpu, nullptr) == nullptr &&

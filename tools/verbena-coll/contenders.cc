@@ -26,19 +26,19 @@ void* as_pointer(CUdeviceptr address) {
 // The number of blocks of that many threads with one packet for each thread; and by half of them. Where that
 // is more than there may be, by all of them.
 void add_packets(std::vector<verbena_ops_choice>& choices, verbena_ops_algorithm algorithm, uint64_t bytes,
-                 uint32_t most_blocks) {
+                 uint32_t max_blocks) {
   const uint64_t all = std::max<uint64_t>(1, (bytes + kPacketBytes - 1) / kPacketBytes);
   for (const uint32_t threads : {128U, 256U, 512U}) {
     const uint64_t full = (all + threads - 1) / threads;
     if (full == 1 && threads > 128 && all <= threads / 2) continue;
-    if (full > 4ULL * most_blocks) {
-      if (threads > 128) choices.push_back({algorithm, most_blocks, threads, 0});
+    if (full > 4ULL * max_blocks) {
+      if (threads > 128) choices.push_back({algorithm, max_blocks, threads, 0});
       continue;
     }
     for (const uint64_t blocks : {full, (full + 1) / 2}) {
       if (blocks != full && (full < 16 || threads != 512)) continue;
       choices.push_back(
-          {algorithm, static_cast<uint32_t>(std::min<uint64_t>(blocks, most_blocks)), threads, 0});
+          {algorithm, static_cast<uint32_t>(std::min<uint64_t>(blocks, max_blocks)), threads, 0});
     }
   }
 }
@@ -104,12 +104,12 @@ Named find_operation(const std::string& name) {
 }
 
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
-                                                   uint32_t most_blocks) {
+                                                   uint32_t max_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   for (const uint32_t blocks : {32U, 64U, 128U}) {
     for (const uint32_t threads : {64U, 128U, 256U, 512U}) {
       const bool is_small = blocks == 32 || threads < 256;
-      if (blocks <= most_blocks && !(is_small && bytes > 4 << 20))
+      if (blocks <= max_blocks && !(is_small && bytes > 4 << 20))
         choices.push_back({codec, blocks, threads, 0});
     }
   }
@@ -117,27 +117,27 @@ std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, 
 }
 
 std::vector<verbena_ops_choice> list_choices_across_hosts(verbena_ops_algorithm codec, uint64_t bytes,
-                                                          uint32_t most_blocks) {
+                                                          uint32_t max_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   for (const uint32_t blocks : {1U, 4U, 8U, 16U, 32U}) {
-    if (blocks > most_blocks || bytes / blocks < 4096) continue;
+    if (blocks > max_blocks || bytes / blocks < 4096) continue;
     choices.push_back({codec == VERBENA_OPS_AUTO ? VERBENA_OPS_BULK_TWO_SHOT : codec, blocks, 512, 0});
   }
   return choices;
 }
 
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
-                                             uint32_t most_blocks) {
+                                             uint32_t max_blocks) {
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
   // Of an exchange each thread has a packet of one peer.
   const uint64_t spread = has_two_shots ? bytes : bytes * (ranks - 1);
-  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT, spread, most_blocks);
+  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT, spread, max_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
     choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 64 * kMi)
-    add_packets(choices, VERBENA_OPS_TWO_SHOT, bytes / ranks, most_blocks);
+    add_packets(choices, VERBENA_OPS_TWO_SHOT, bytes / ranks, max_blocks);
   const bool is_passed_on = operation == VERBENA_OPS_BROADCAST && ranks > 2;
   for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
@@ -145,13 +145,13 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
     if (bytes < (has_two_shots ? 256 : 64) * kKi || !is_there) continue;
     if ((has_two_shots || is_passed_on) && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U, 256U}) {
-      if (blocks != 32 && blocks > 2 * most_blocks) continue;
-      if (blocks == 32 && most_blocks > 32 && bytes > 4 * kMi) continue;
+      if (blocks != 32 && blocks > 2 * max_blocks) continue;
+      if (blocks == 32 && max_blocks > 32 && bytes > 4 * kMi) continue;
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U, 16384U, 32768U}) {
           if (chunk != 0 && (algorithm == VERBENA_OPS_DIRECT || blocks < 128)) continue;
           if (blocks == 256 && threads == 512) continue;
-          choices.push_back({algorithm, std::min(blocks, 2 * most_blocks), threads, chunk});
+          choices.push_back({algorithm, std::min(blocks, 2 * max_blocks), threads, chunk});
         }
       }
     }

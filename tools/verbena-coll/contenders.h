@@ -106,11 +106,11 @@ std::string make_nccl_id(const std::string& library);
 const char* describe_algorithm(verbena_ops_algorithm algorithm);
 // The algorithms worth a try for a number of bytes.
 std::vector<verbena_ops_choice> list_choices_across_hosts(verbena_ops_algorithm codec, uint64_t bytes,
-                                                          uint32_t most_blocks);
+                                                          uint32_t max_blocks);
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
-                                             uint32_t most_blocks);
+                                             uint32_t max_blocks);
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
-                                                   uint32_t most_blocks);
+                                                   uint32_t max_blocks);
 
 std::string to_digits(const void* data, size_t length_bytes);
 // Throws ToolError.

@@ -19,8 +19,8 @@
 namespace verbena::tools::coll {
 namespace {
 
-constexpr uint64_t kMostCalls = 4;  // of a step
-constexpr uint64_t kMargin = 256;   // bytes around an output that nobody writes
+constexpr uint64_t kMaxCalls = 4;  // of a step
+constexpr uint64_t kMargin = 256;  // bytes around an output that nobody writes
 constexpr unsigned char kUntouched = 0x5a;
 constexpr double kCodedBound = 0.25;
 
@@ -33,9 +33,9 @@ bool is_drawn(Random& random, double share) {
 }
 // As many small numbers as large ones.
 uint64_t draw_size(Random& random, uint64_t most) {
-  const double most_bits = std::log2(static_cast<double>(most));
+  const double max_bits = std::log2(static_cast<double>(most));
   return std::clamp<uint64_t>(
-      static_cast<uint64_t>(std::exp2(std::uniform_real_distribution<>(0, most_bits)(random))), 1, most);
+      static_cast<uint64_t>(std::exp2(std::uniform_real_distribution<>(0, max_bits)(random))), 1, most);
 }
 
 enum class Form { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kAllToAll, kAllGatherV, kAllToAllV };
@@ -78,7 +78,7 @@ class RandomCalls {
         ops_(ops),
         gpu_(gpu),
         places_(places),
-        counts_(gpu.allocate(2 * kMostCalls * kCountsBytes)) {
+        counts_(gpu.allocate(2 * kMaxCalls * kCountsBytes)) {
     gpu_.driver().check(gpu_.driver().cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
 
@@ -109,7 +109,7 @@ class RandomCalls {
       call.reduction = static_cast<verbena_ops_reduction>(draw(common, 1, 3));
     call.number = static_cast<uint32_t>(common());
     call.root = static_cast<uint32_t>(draw(common, 0, ranks() - 1));
-    const uint64_t part = places_.bytes / kMostCalls - 4 * kMargin;
+    const uint64_t part = places_.bytes / kMaxCalls - 4 * kMargin;
     const bool is_of_all = call.form != Form::kAllReduce && call.form != Form::kBroadcast;
     const uint64_t most = part / call.element() / (is_of_all ? ranks() : 1);
     call.count = draw_size(common, most);
@@ -155,7 +155,7 @@ class RandomCalls {
 
   Place draw_place(Random& own, const Call& call, uint64_t index) {
     Place place;
-    const uint64_t begin = index * (places_.bytes / kMostCalls) + kMargin;
+    const uint64_t begin = index * (places_.bytes / kMaxCalls) + kMargin;
     // Where inputs are read, and outputs written, by the peers, all lie alike.
     const bool is_alike = call.choice.algorithm == VERBENA_OPS_DIRECT;
     if (!is_alike && is_drawn(own, 0.5)) place.input_offset = call.element() * draw(own, 0, 15);
@@ -170,7 +170,7 @@ class RandomCalls {
   }
 
   void run_step(Random& common, Random& own) {
-    std::vector<Call> calls(is_drawn(common, 0.15) ? draw(common, 2, kMostCalls) : 1);
+    std::vector<Call> calls(is_drawn(common, 0.15) ? draw(common, 2, kMaxCalls) : 1);
     const bool is_grouped = calls.size() > 1 || is_drawn(common, 0.05);
     for (Call& call : calls) call = draw_call(common, is_grouped);
     std::vector<Place> places;
@@ -354,7 +354,7 @@ class RandomCalls {
       wrong += (got[i] != kUntouched) + (got[got.size() - 1 - i] != kUntouched);
     if (call.codec != VERBENA_OPS_AUTO) tell_bits(output);
     wrong_ += wrong;
-    if (wrong == 0 || told_++ >= kMostTold) return;
+    if (wrong == 0 || told_++ >= kMaxTold) return;
     std::fprintf(
         stderr,
         "rank %u: step %llu of seed %llu: %llu bytes wrong, first %llu of %zu: %s; offsets %llu and %llu%s\n",
@@ -369,7 +369,7 @@ class RandomCalls {
             static_cast<unsigned long long>(hash_bytes(output)), static_cast<unsigned long long>(step_));
   }
 
-  static constexpr uint64_t kMostTold = 8;
+  static constexpr uint64_t kMaxTold = 8;
   const RankPlan& plan_;
   const OpsLibrary& library_;
   verbena_ops* const ops_;

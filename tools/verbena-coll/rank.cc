@@ -30,7 +30,7 @@ constexpr uint64_t kPause_ns = 60'000;  // the host puts a sample's work into th
 constexpr uint64_t kMarginBytes = 256;  // behind an output: nobody writes there
 constexpr uint64_t kBarrierElements = 8;
 constexpr unsigned kEagerCalls = 100;
-constexpr double kMostCodedError = 0.25;  // of quantised sums
+constexpr double kMaxCodedError = 0.25;  // of quantised sums
 constexpr uint64_t kLate_ns[] = {5'000, 50'000};
 // 2^-100 in bf16, as little in f32: of eight ranks a chain of 40 sums stays finite.
 constexpr uint32_t kTinyExponent = 27;
@@ -338,7 +338,7 @@ uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t 
     for (uint32_t rank = 0; rank < plan_.count_ranks; ++rank)
       terms.push_back(make_input(subject.type, work.count, rank, round));
     wrong += measure_error(subject.type, {output.begin(), output.end() - kMarginBytes}, expected, terms) >
-             kMostCodedError;
+             kMaxCodedError;
   }
   if (is_first) normed_ = Bytes(output.begin(), output.end() - kMarginBytes);
   for (uint64_t i = expected.size(); i < output.size(); ++i) wrong += output[i] != 0x5a;

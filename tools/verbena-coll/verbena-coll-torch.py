@@ -98,13 +98,13 @@ class Contender:
     its result."""
     operations = ("all_reduce",)
 
-    def __init__(self, ranks, most_bytes):
-        self.ranks, self.most_bytes, self.pairs = ranks, most_bytes, {}
+    def __init__(self, ranks, max_bytes):
+        self.ranks, self.max_bytes, self.pairs = ranks, max_bytes, {}
 
     def allocate_pair(self, count, dtype):
         # One pair for all sizes: where other ranks open our memory, it must outlive what they do there.
         if dtype not in self.pairs:
-            most = self.most_bytes // dtype.itemsize
+            most = self.max_bytes // dtype.itemsize
             self.pairs[dtype] = [torch.empty(most, dtype=dtype, device="cuda") for _ in range(2)]
         return [tensor[:count] for tensor in self.pairs[dtype]]
 
@@ -122,8 +122,8 @@ def share(bytes_):
 
 
 class Torch(Contender):
-    def __init__(self, ranks, most_bytes):
-        super().__init__(ranks, most_bytes)
+    def __init__(self, ranks, max_bytes):
+        super().__init__(ranks, max_bytes)
         self.title = f"PyTorch {torch.__version__}"
 
     def allocate_pair(self, count, dtype):
@@ -163,8 +163,8 @@ class FlashInfer(Contender):
     operations = ("all_reduce", "all_reduce_norm", *QUANTISED)
     VLLM_BLOCKS, VLLM_TABLE_BYTES = 36, 8 << 20
 
-    def __init__(self, ranks, most_bytes):
-        super().__init__(ranks, most_bytes)
+    def __init__(self, ranks, max_bytes):
+        super().__init__(ranks, max_bytes)
         self.comm = importlib.import_module("flashinfer.comm")
         self.title = f"FlashInfer {importlib.import_module('flashinfer').__version__}"
         self.workspace = self.vllm = None
@@ -173,14 +173,14 @@ class FlashInfer(Contender):
         # For any shape with this number of 16-bit elements.
         row = 1024
         self.workspace = self.comm.trtllm_create_ipc_workspace_for_all_reduce_fusion(
-            self.ranks.rank, self.ranks.count, -(-self.most_bytes // (2 * row)), row, group=dist.group.WORLD)
+            self.ranks.rank, self.ranks.count, -(-self.max_bytes // (2 * row)), row, group=dist.group.WORLD)
         # What it fills on its own stream must be there before a peer writes there.
         torch.cuda.synchronize()
         dist.barrier()
 
     def make_vllm(self):
-        self.signals, signals = share(self.comm.vllm_meta_size() + self.most_bytes)
-        self.staging, self.stagings = share(self.most_bytes)
+        self.signals, signals = share(self.comm.vllm_meta_size() + self.max_bytes)
+        self.staging, self.stagings = share(self.max_bytes)
         self.table = torch.empty(self.VLLM_TABLE_BYTES, dtype=torch.uint8, device="cuda")
         self.vllm = self.comm.vllm_init_custom_ar(signals, self.table, self.ranks.rank, True)
         self.comm.vllm_register_buffer(self.vllm, self.stagings)
@@ -228,7 +228,7 @@ class FlashInfer(Contender):
         # In a graph it reads the tensor where it lies; otherwise where others have opened our memory.
         is_captured = torch.cuda.is_current_stream_capturing()
         staging = 0 if is_captured else self.stagings[self.ranks.rank]
-        self.comm.vllm_all_reduce(self.vllm, source, target, staging, 0 if is_captured else self.most_bytes, self.VLLM_BLOCKS)
+        self.comm.vllm_all_reduce(self.vllm, source, target, staging, 0 if is_captured else self.max_bytes, self.VLLM_BLOCKS)
         return target
 
     def list_ways(self, places):
@@ -248,12 +248,12 @@ class FlashInfer(Contender):
 class Engine(Contender):
     """An inference engine's class for its all-reduces, as the engine uses it."""
 
-    def __init__(self, ranks, most_bytes, engine, module, name):
-        super().__init__(ranks, most_bytes)
+    def __init__(self, ranks, max_bytes, engine, module, name):
+        super().__init__(ranks, max_bytes)
         self.name, made_by = engine, getattr(importlib.import_module(module), name)
         self.title = f"{engine} {getattr(importlib.import_module(engine), '__version__', 'of an unknown version')}"
         device = torch.device("cuda", torch.cuda.current_device())
-        self.custom = made_by(dist.new_group(backend="gloo"), device, max_size=most_bytes + 1)
+        self.custom = made_by(dist.new_group(backend="gloo"), device, max_size=max_bytes + 1)
         if self.custom.disabled:
             raise RuntimeError(f"{name} is of no use here")
 

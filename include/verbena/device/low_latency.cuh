@@ -92,9 +92,9 @@ class LowLatency {
 
   // The most that a message may have.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
-    constexpr uint64_t kMost = uint64_t{1} << 31;  // offsets have 32 bits
+    constexpr uint64_t kMaxCount = uint64_t{1} << 31;  // offsets have 32 bits
     const uint64_t room = room_bytes();
-    return room < kMost ? room : kMost;
+    return room < kMaxCount ? room : kMaxCount;
   }
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
   VERBENA_DEVICE uint32_t block() const { return block_; }
@@ -214,8 +214,8 @@ class LowLatency {
   // kernel is compiled, or of some at a time.
   template <int kRanks>
   struct Terms {
-    static constexpr int32_t kMost = kRanks == 0 ? 4 : kRanks;
-    Data data[kMost];
+    static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
+    Data data[kMaxCount];
     int32_t first, count;  // members
   };
 
@@ -264,15 +264,15 @@ class LowLatency {
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
                                       const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
-    constexpr int32_t kMost = Terms<kRanks>::kMost;
-    constexpr auto kStep = static_cast<uint32_t>(kMost);
+    constexpr int32_t kMaxCount = Terms<kRanks>::kMaxCount;
+    constexpr auto kStep = static_cast<uint32_t>(kMaxCount);
     static_assert(kCount * kStep <= 32, "verbena: a bit of a word for each packet");
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
     VERBENA_UNROLL_BY(1)
-    for (int32_t first = 0; first < size; first += kMost) {
+    for (int32_t first = 0; first < size; first += kMaxCount) {
       Terms<kRanks> terms;
       terms.first = kRanks == 0 ? first : 0;
-      terms.count = kRanks == 0 && size - first < kMost ? size - first : kMost;
+      terms.count = kRanks == 0 && size - first < kMaxCount ? size - first : kMaxCount;
       char* const here = find_slot(terms.first, ahead);
       const auto member_of = [&](uint32_t at) { return terms.first + static_cast<int32_t>(at % kStep); };
       const auto find = [&](uint32_t at) {

@@ -28,9 +28,9 @@ namespace detail {
 // `body(place)` for the place at each GPU of the group.
 template <typename T, typename Body>
 void at_each_place(T* address, const Body& body) {
-  constexpr size_t kMost = 64;
-  void* places[kMost];
-  const size_t count = emulation::find_multicast(address, sizeof(T), places, kMost);
+  constexpr size_t kMaxCount = 64;
+  void* places[kMaxCount];
+  const size_t count = emulation::find_multicast(address, sizeof(T), places, kMaxCount);
   for (size_t i = 0; i < count; ++i) body(static_cast<T*>(places[i]));
 }
 template <Operation operation, typename T>

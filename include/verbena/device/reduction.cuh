@@ -38,13 +38,13 @@ template <typename T, typename Bits>
 using SumsOf = PackedSum<T, sizeof(Bits)>;
 
 // Adds `count` terms, the first of them rank `first`'s.
-template <typename T, int kMost, typename Bits>
-VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&terms)[kMost],
+template <typename T, int kMaxCount, typename Bits>
+VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&terms)[kMaxCount],
                                  int32_t first, int32_t count) {
   using Numbers = typename SumsOf<T, Bits>::Numbers;
   const bool is_sum = reduction <= Reduction::kMean, is_min = reduction == Reduction::kMin;
   VERBENA_UNROLL
-  for (int32_t term = 0; term < kMost; ++term) {
+  for (int32_t term = 0; term < kMaxCount; ++term) {
     if (term >= count) break;
     const auto numbers = __builtin_bit_cast(Numbers, terms[term]);
     if (term == 0 && first == 0) {  // FAULT(later_terms_begin_a_sum)
@@ -81,8 +81,9 @@ struct ReduceAs {
   template <typename Bits>
   using Sums = detail::SumsOf<T, Bits>;
 
-  template <int kMost, typename Bits>
-  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMost], int32_t first, int32_t count) const {
+  template <int kMaxCount, typename Bits>
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMaxCount], int32_t first,
+                          int32_t count) const {
     detail::add_in_order<T>(sums, kReduction, terms, first, count);
   }
   template <typename Bits>
@@ -102,8 +103,9 @@ struct ReduceAny {
     uint32_t words[sizeof(Bits)] = {};  // e4m3's are the most: one for each byte
   };
 
-  template <int kMost, typename Bits>
-  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMost], int32_t first, int32_t count) const {
+  template <int kMaxCount, typename Bits>
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMaxCount], int32_t first,
+                          int32_t count) const {
     if (reduction == Reduction::kSum) {
       if (type == DataType::kBfloat16) return add_as<Bfloat16>(sums, Reduction::kSum, terms, first, count);
       if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, terms, first, count);
@@ -111,7 +113,7 @@ struct ReduceAny {
     }
     // Copies: what a call is given the address of lies in memory, for those above too.
     Sums<Bits> copy = sums;
-    for (int32_t term = 0; term < kMost; ++term) {
+    for (int32_t term = 0; term < kMaxCount; ++term) {
       if (term >= count) break;
       const Bits one[1] = {terms[term]};
       add_one(*this, copy, one, first + term);
@@ -186,8 +188,8 @@ struct ReduceAny {
       typed.sums[i] = __builtin_bit_cast(typename Number<T>::Sum, sums.words[i]);
     return typed;
   }
-  template <typename T, int kMost, typename Bits>
-  VERBENA_DEVICE static void add_as(Sums<Bits>& sums, Reduction reduction, const Bits (&terms)[kMost],
+  template <typename T, int kMaxCount, typename Bits>
+  VERBENA_DEVICE static void add_as(Sums<Bits>& sums, Reduction reduction, const Bits (&terms)[kMaxCount],
                                     int32_t first, int32_t count) {
     auto typed = take<T>(sums);
     detail::add_in_order<T>(typed, reduction, terms, first, count);
@@ -208,8 +210,9 @@ struct ReduceFloats {
   template <typename Bits>
   using Sums = ReduceAny::Sums<Bits>;
 
-  template <int kMost, typename Bits>
-  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMost], int32_t first, int32_t count) const {
+  template <int kMaxCount, typename Bits>
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMaxCount], int32_t first,
+                          int32_t count) const {
     constexpr auto kSum = Reduction::kSum;
     if (type == DataType::kBfloat16) return ReduceAny::add_as<Bfloat16>(sums, kSum, terms, first, count);
     if (type == DataType::kFloat16) return ReduceAny::add_as<Half>(sums, kSum, terms, first, count);

@@ -407,7 +407,7 @@ class RowNorm {
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are under way together: none waits for the numbers of another one.
     load_terms(row);
-    Numbers x[kMostKept];
+    Numbers x[kMaxKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
     add_kept(x, load_sum);
@@ -498,9 +498,9 @@ class RowNorm {
   struct Some {
     T of[kNumbers];
   };
-  static constexpr uint32_t kMostKept = kKept == 0 ? 1 : kKept;
+  static constexpr uint32_t kMaxKept = kKept == 0 ? 1 : kKept;
   struct Several {
-    Numbers of[kMostKept];
+    Numbers of[kMaxKept];
   };
   // Calls, so that what is common is contiguous.
   VERBENA_DEVICE_FAR static Numbers load_apart(const T* from, uint32_t count) {
@@ -641,9 +641,9 @@ class RowNorm {
   uint64_t count_vectors_, row_ = 0;
   uint32_t has_, count_words_, turn_ = 0;
   float epsilon_, inverse_hidden_, inverse_root_ = 0;
-  Floats kept_[kMostKept];
-  Numbers residuals_[kMostKept], weights_[kMostKept];
-  Sums factors_[kMostKept];
+  Floats kept_[kMaxKept];
+  Numbers residuals_[kMaxKept], weights_[kMaxKept];
+  Sums factors_[kMaxKept];
   T *residual_out_ = nullptr, *output_ = nullptr;  // of the row
 };
 

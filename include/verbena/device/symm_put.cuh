@@ -100,9 +100,9 @@ VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void*
 // heap.
 VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
   if (rows == 0 || row_bytes == 0) return 0;
-  constexpr uint64_t kMost = uint64_t{1} << 60;
-  if (stride_bytes != 0 && rows - 1 > kMost / stride_bytes) return UINT64_MAX;
-  return row_bytes > kMost ? UINT64_MAX : (rows - 1) * stride_bytes + row_bytes;
+  constexpr uint64_t kMaxCount = uint64_t{1} << 60;
+  if (stride_bytes != 0 && rows - 1 > kMaxCount / stride_bytes) return UINT64_MAX;
+  return row_bytes > kMaxCount ? UINT64_MAX : (rows - 1) * stride_bytes + row_bytes;
 }
 
 // Copies rows in units of T: each thread takes the next unit, row by row.

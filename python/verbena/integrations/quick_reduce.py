@@ -38,7 +38,7 @@ class QuickReduce:
     `min_sizes`: the size from which tensors are quantised: "measured", by the tuning file or else the library's rules;
     "mi300", by AITER's table."""
     regime: str = "NONE"
-    most_bytes: int = _DEFAULT_MOST_BYTES
+    max_bytes: int = _DEFAULT_MOST_BYTES
     min_sizes: str = "measured"
 
     @classmethod
@@ -66,7 +66,7 @@ class QuickReduce:
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
         """Returns the codec for a tensor, and whether to use it regardless of measurements; None: the exact all-reduce.
         `dtype` without "torch."."""
-        if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.most_bytes:
+        if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.max_bytes:
             return None
         if self.min_sizes == "measured":
             return self.regime.lower(), False

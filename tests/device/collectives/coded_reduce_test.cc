@@ -71,7 +71,7 @@ class CodedRanks {
  public:
   explicit CodedRanks(const Shape& shape)
       : shape_(shape),
-        slot_bytes_((shape.tiles * kMostTileBytes + 127) / 128 * 128 * 2 + 128),
+        slot_bytes_((shape.tiles * kMaxTileBytes + 127) / 128 * 128 * 2 + 128),
         fleet_(shape.ranks, INT32_MAX, Fleet::measure_workspace(shape.ranks, shape.blocks, slot_bytes_)) {}
 
   // One launch: the sums, as all ranks have them. `offset`: numbers from a multiple of 16 bytes.
@@ -140,7 +140,7 @@ class CodedRanks {
       return std::max(device::CodedTiles<Terms>::kBytes, device::CodedTiles<Sums>::kBytes);
     }
   }
-  static constexpr uint32_t kMostTileBytes = count_tile_bytes();
+  static constexpr uint32_t kMaxTileBytes = count_tile_bytes();
 
   const Shape shape_;
   const uint64_t slot_bytes_;

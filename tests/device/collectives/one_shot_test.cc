@@ -281,20 +281,20 @@ TYPED_TEST(OneShotTest, LaunchAfterLaunch) {
 
 // Bytes of every length and alignment, in place too, in two blocks, behind each other in one kernel.
 TEST(OneShot, GathersEverySize) {
-  constexpr uint64_t kSlotBytes = 128, kMost = 150;  // two messages a block
+  constexpr uint64_t kSlotBytes = 128, kMaxCount = 150;  // two messages a block
   for (const int32_t ranks : {1, 2, 3, 9}) {
     Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 2, kSlotBytes));
     const auto size = static_cast<uint64_t>(ranks);
     const auto byte = [](uint64_t rank, uint64_t count, uint64_t i) {
       return static_cast<char>(rank * 41 + count * 7 + i);
     };
-    for (uint64_t count = 0; count <= kMost; count += ranks == 9 || emulator::kSanitizer ? 9 : 1) {
+    for (uint64_t count = 0; count <= kMaxCount; count += ranks == 9 || emulator::kSanitizer ? 9 : 1) {
       const bool is_in_place = count % 3 == 0;
       const uint64_t offset = kMargin + count % 16;
       std::vector<Bytes> inputs, outputs;
       for (uint64_t rank = 0; rank < size; ++rank) {
-        inputs.emplace_back(kMost + 3 * kMargin);
-        outputs.emplace_back(size * kMost + 3 * kMargin);
+        inputs.emplace_back(kMaxCount + 3 * kMargin);
+        outputs.emplace_back(size * kMaxCount + 3 * kMargin);
         char* const from =
             is_in_place ? outputs[rank].at(offset + rank * count) : inputs[rank].at(kMargin + 3);
         for (uint64_t i = 0; i < count; ++i) from[i] = byte(rank, count, i);

@@ -119,22 +119,22 @@ TEST_F(DrainTest, AFullLaneHoldsItsPeerAlone) {
 
 // What is taken and not complete has a bound.
 TEST_F(DrainTest, APeerThatDoesNotGoOnIsNotWaitedForWithoutEnd) {
-  constexpr uint64_t kMost = 4096;
+  constexpr uint64_t kMaxCount = 4096;
   endpoint_.room[{1, 0}] = 0;
   uint64_t written = 0;
-  for (; written < 2 * kMost; ++written) {
+  for (; written < 2 * kMaxCount; ++written) {
     if (written - writer_.consumed(0) == 16) proxy_.work();
     if (written - writer_.consumed(0) == 16) break;
     write(0, kPut, written == 0 ? 1 : 2, kNear, 8, kNear);
   }
-  EXPECT_EQ(writer_.consumed(0), kMost);
-  EXPECT_EQ(endpoint_.take_asked().size(), kMost - 1);
+  EXPECT_EQ(writer_.consumed(0), kMaxCount);
+  EXPECT_EQ(endpoint_.take_asked().size(), kMaxCount - 1);
   endpoint_.room.clear();
   work();
   endpoint_.complete(1, 0, 1);
-  endpoint_.complete(2, 0, kMost);
+  endpoint_.complete(2, 0, kMaxCount);
   work();
-  EXPECT_EQ(writer_.completed(0), kMost);
+  EXPECT_EQ(writer_.completed(0), kMaxCount);
   EXPECT_EQ(work().size(), 16U) << "and on it goes";
 }
 

@@ -89,7 +89,7 @@ class AcrossHosts {
 
   // Of each member a message for all, as `plan` has them for Bulk's exchange; of `root` alone, if it is one.
   template <typename Plan, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t most_bytes, int32_t root = -1,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
     // The chunks that are numbered here come behind those of calls before, and in front of those behind.
@@ -100,7 +100,7 @@ class AcrossHosts {
     const auto ranks = static_cast<uint32_t>(host_.team_size);
     const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
     Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, {}, counterparts);
-    (void)far.exchange(plan, most_bytes, group);
+    (void)far.exchange(plan, max_bytes, group);
     status_ = far.finish(group);
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
@@ -111,21 +111,21 @@ class AcrossHosts {
                    theirs = plan(find_member(host, neighbour));
         return ExchangeLine{mine.destination, theirs.destination, mine.receive, theirs.receive};
       };
-      take_status(calls_.exchange(spread, most_bytes, group), group);
+      take_status(calls_.exchange(spread, max_bytes, group), group);
     }
     return status_;
   }
 
   // As Bulk's exchange_reduce; this rank knows the lengths of all messages.
   template <typename Plan, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t most_bytes,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
     if (!load_number(group)) return status_;
     const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
     if (most == 0) status_ = SymmStatus::kInvalid;
-    for (uint64_t at = 0; at < most_bytes && status_ == SymmStatus::kDone; at += most)
-      reduce_round(plan, at, most_bytes - at < most ? most_bytes - at : most, reduce, group);
+    for (uint64_t at = 0; at < max_bytes && status_ == SymmStatus::kDone; at += most)
+      reduce_round(plan, at, max_bytes - at < most ? max_bytes - at : most, reduce, group);
     return status_;
   }
 
@@ -142,7 +142,7 @@ class AcrossHosts {
     uint32_t of[kVectorBytes / sizeof(uint32_t)];
   };
   static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // of a vector
-  static constexpr uint32_t kMostVectors = sizeof(Sums) / kVectorBytes;
+  static constexpr uint32_t kMaxVectors = sizeof(Sums) / kVectorBytes;
 
   // Bulk's codecs, inside of the host.
   struct HostSums : PlainCodec<Reduce> {
@@ -390,7 +390,7 @@ class AcrossHosts {
     for (uint32_t host = 0; host < places_.hosts; ++host) {
       const char* const from = find_slot(number, find_member(host, host_.team_rank)) + offset;
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kMostVectors; ++i) {
+      for (uint32_t i = 0; i < kMaxVectors; ++i) {
         if (i >= vectors) break;
         const auto words = __builtin_bit_cast(Words, detail::load_data(from + i * kVectorBytes));
         VERBENA_UNROLL
@@ -404,7 +404,7 @@ class AcrossHosts {
   }
   VERBENA_DEVICE static void store_sums(char* to, const Sums& sums, uint32_t vectors) {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kMostVectors; ++i) {
+    for (uint32_t i = 0; i < kMaxVectors; ++i) {
       if (i >= vectors) break;
       Words words;
       VERBENA_UNROLL

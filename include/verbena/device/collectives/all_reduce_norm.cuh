@@ -122,7 +122,7 @@ class ShardedRows {
     return {first_of(member) + rows.first, rows.count};
   }
   // Most rows of any block of any rank.
-  VERBENA_DEVICE uint64_t most_rows() const {
+  VERBENA_DEVICE uint64_t max_rows() const {
     return find_part_bytes(share_ * row_bytes_, blocks_, find_row_unit(row_bytes_)) / row_bytes_;
   }
 
@@ -150,11 +150,11 @@ struct RowsToGather {
 // `find_line(member)` for each member; by all threads of the block. An exchange has ended for all of them:
 // none reads the plan any more.
 template <typename FindLine>
-VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t most_bytes,
+VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_line) {
   const auto member = static_cast<int32_t>(thread_index());
   if (member < ranks) plan.lines[member] = find_line(member);
-  if (member == 0) plan.most_bytes = most_bytes;
+  if (member == 0) plan.max_bytes = max_bytes;
   sync_block();
 }
 
@@ -162,14 +162,14 @@ template <typename Calls>
 VERBENA_DEVICE SymmStatus gather_rows(const SymmContext& context, Calls& calls, ExchangePlan& plan,
                                       const ShardedRows& shards, const RowsToGather& tensor) {
   const SomeRows mine = shards.block_rows(context.team_rank);
-  fill_plan(plan, context.team_size, tensor.bytes_of(shards.most_rows()), [&](int32_t member) {
+  fill_plan(plan, context.team_size, tensor.bytes_of(shards.max_rows()), [&](int32_t member) {
     const SomeRows theirs = shards.block_rows(member);
     return ExchangeLine{tensor.find(mine),
                         tensor.find(theirs),
                         {0, tensor.bytes_of(mine.count)},
                         {0, tensor.bytes_of(theirs.count)}};
   });
-  return calls.exchange(plan, plan.most_bytes);
+  return calls.exchange(plan, plan.max_bytes);
 }
 
 // Where a norm's scales lie; false: not in rows or columns.
@@ -210,14 +210,14 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   const detail::ShardedRows shards(rows, row_bytes, context.team_size, block, blocks);
   const detail::SomeRows mine = shards.block_rows(me);
   const uint64_t first = shards.first_of(me);
-  detail::fill_plan(plan, context.team_size, shards.most_rows() * row_bytes, [&](int32_t member) {
+  detail::fill_plan(plan, context.team_size, shards.max_rows() * row_bytes, [&](int32_t member) {
     const detail::SomeRows theirs = shards.block_rows(member);
     return ExchangeLine{Rows::side_by_side(input + theirs.first * hidden),
                         Rows::side_by_side(sum + (mine.first - first) * hidden),
                         {0, theirs.count * row_bytes},
                         {0, mine.count * row_bytes}};
   });
-  SymmStatus status = calls.exchange_reduce(plan, plan.most_bytes, reduce);
+  SymmStatus status = calls.exchange_reduce(plan, plan.max_bytes, reduce);
   if (status != SymmStatus::kDone) return status;
   RmsNorm<T> norm = make_norm();
   const QuantisedRows& quantised = norm.quantised;

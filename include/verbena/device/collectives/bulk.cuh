@@ -86,7 +86,7 @@ struct BulkChunk {
   const char* input;
   char* output;
   uint64_t part_bytes, share_bytes, offset;
-  uint32_t most_bytes;
+  uint32_t max_bytes;
   // Where what member r sends lies here, slot_bytes from one to the next; and where what this rank sends goes
   // to, as this rank's address.
   const char* here;
@@ -106,7 +106,7 @@ struct BulkChunk {
     const uint64_t share_end = static_cast<uint64_t>(share + 1) * share_bytes;
     const uint64_t end = share_end < part_bytes ? share_end : part_bytes, from = begin(share);
     if (from >= end) return 0;
-    return end - from < most_bytes ? static_cast<uint32_t>(end - from) : most_bytes;
+    return end - from < max_bytes ? static_cast<uint32_t>(end - from) : max_bytes;
   }
   // Of the longest share, the first one.
   VERBENA_DEVICE uint32_t count_vectors() const { return (length(0) + kVectorBytes - 1) / kVectorBytes; }
@@ -362,9 +362,9 @@ class Bulk {
 
   // As OneShot's.
   template <typename Plan, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
-    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+    return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       for (int32_t turn = 0; turn < count_members(); ++turn) {
         const int32_t member = find_member(turn);
         const auto line = plan(member);
@@ -376,10 +376,10 @@ class Bulk {
     });
   }
   template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t most_bytes,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
-    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+    return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       const auto line = plan(context_.team_rank);
       const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
       reduce_chunk<kRanks>(line.source.from(line.receive.begin + at),
@@ -390,10 +390,10 @@ class Bulk {
   // Passes the sums before they are rounded to `take(offset, sums)`, for each vector of this rank's part; the
   // offset is in bytes from the part's begin.
   template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t most_bytes,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
                                                         const Reduce& reduce, const Take& take,
                                                         const Group& group = {}) {
-    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+    return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       const auto line = plan(context_.team_rank);
       const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
       add_chunk<0>(line.source.from(line.receive.begin + at), length, number, reduce, group,
@@ -413,7 +413,7 @@ class Bulk {
   enum Phase : uint32_t { kTerms = 0, kSums = 1 };
   static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the line at a slot's end
   static constexpr uint32_t kToldWord = 2;               // of that line, behind the flags
-  static constexpr uint64_t kMostHalfBytes = uint64_t{1} << 30;
+  static constexpr uint64_t kMaxHalfBytes = uint64_t{1} << 30;
 
   template <typename Group>
   VERBENA_DEVICE bool begin(const Group& group) {
@@ -449,13 +449,13 @@ class Bulk {
                     nullptr,
                     blocks_.slot_bytes,
                     0};
-    if (chunk.most_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
+    if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
     if (status_ != SymmStatus::kDone) return status_;
-    const uint64_t chunks = (chunk.share_bytes + chunk.most_bytes - 1) / chunk.most_bytes;
+    const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
     const auto at = [&](uint64_t index, Phase phase) {
       BulkChunk one = chunk;
       one.number = number_ + index;
-      one.offset = index * chunk.most_bytes;
+      one.offset = index * chunk.max_bytes;
       one.here = find_slot(number_ + index, 0) + offset_of(phase);
       one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);
       return one;
@@ -481,7 +481,7 @@ class Bulk {
 
   VERBENA_DEVICE uint64_t half_bytes() const {
     const uint64_t half = (blocks_.slot_bytes - kFlagBytes) / 2 / kSymmSlotUnit * kSymmSlotUnit;
-    return half < kMostHalfBytes ? half : kMostHalfBytes;
+    return half < kMaxHalfBytes ? half : kMaxHalfBytes;
   }
   VERBENA_DEVICE uint64_t offset_of(Phase phase) const { return phase == kSums ? half_bytes() : 0; }
   template <typename Codec>
@@ -545,16 +545,16 @@ class Bulk {
 
   // Both halves of a slot are for terms, unless one is for staging.
   template <typename Plan, typename Group, typename Take>
-  VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t most_bytes, const Group& group,
+  VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
-    if (!begin(group) || most_bytes == 0) return status_;
+    if (!begin(group) || max_bytes == 0) return status_;
     const uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
     const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
                                                 // FAULT(chunks_split_elements)
                                                 ? chunk_bytes_ / kVectorBytes * kVectorBytes
                                                 : room);
-    const bool is_known = most_bytes != kUnknownLength;
-    uint64_t chunks = ((is_known ? most_bytes : find_longest(plan)) + most - 1) / most;
+    const bool is_known = max_bytes != kUnknownLength;
+    uint64_t chunks = ((is_known ? max_bytes : find_longest(plan)) + most - 1) / most;
     if (!is_known) {
       send_chunk(plan, number_, 0, most, group);
       tell_lengths(plan, chunks, group);

@@ -9,21 +9,21 @@
 
 namespace verbena::device {
 
-inline constexpr uint32_t kMostCodedWarps = 16;  // of a block
+inline constexpr uint32_t kMaxCodedWarps = 16;  // of a block
 
 namespace detail {
 
-inline constexpr uint32_t kMostCodedBytes = 1056;  // of a tile
+inline constexpr uint32_t kMaxCodedBytes = 1056;  // of a tile
 
 // The warp's own place.
 VERBENA_DEVICE char* find_tile_memory() {
-  constexpr uint32_t kVectors = kMostCodedBytes / kVectorBytes;
+  constexpr uint32_t kVectors = kMaxCodedBytes / kVectorBytes;
 #if VERBENA_EMULATED
   static const char key = 0;
   auto* const memory = static_cast<Vector16*>(
-      emulation::shared_memory(&key, kMostCodedWarps * kVectors * sizeof(Vector16), alignof(Vector16)));
+      emulation::shared_memory(&key, kMaxCodedWarps * kVectors * sizeof(Vector16), alignof(Vector16)));
 #else
-  VERBENA_SHARED Vector16 memory[kMostCodedWarps * kVectors];
+  VERBENA_SHARED Vector16 memory[kMaxCodedWarps * kVectors];
 #endif
   return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
 }
@@ -54,7 +54,7 @@ class CodedPackets {
  public:
   using Coded = typename Codec::Coded;
   static constexpr uint32_t kTileBytes = CodedTiles<Codec>::kBytes;
-  static_assert(kTileBytes <= detail::kMostCodedBytes, "verbena: a warp's memory for a tile");
+  static_assert(kTileBytes <= detail::kMaxCodedBytes, "verbena: a warp's memory for a tile");
   // A lane's packets of a tile.
   struct Polled {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];

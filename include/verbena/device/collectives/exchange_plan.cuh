@@ -9,7 +9,7 @@
 
 namespace verbena::device {
 
-inline constexpr int32_t kMostExchangeRanks = 16;
+inline constexpr int32_t kMaxExchangeRanks = 16;
 
 // A block's part of `length_bytes` bytes. Parts begin at a multiple of `unit_bytes`, itself a multiple of
 // kVectorBytes, from the first one, so that each is aligned as the whole is; all but the last that is not
@@ -41,8 +41,8 @@ struct ExchangeLine {
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {
-  ExchangeLine lines[kMostExchangeRanks];
-  uint64_t most_bytes;
+  ExchangeLine lines[kMaxExchangeRanks];
+  uint64_t max_bytes;
 
   VERBENA_DEVICE const ExchangeLine& operator()(int32_t member) const { return lines[member]; }
 };

@@ -102,23 +102,23 @@ class OneShot {
   }
 
   // The block's part of a tensor, in whole units of `unit_bytes`: `body(exchange, offset, length_bytes)`
-  // sends to all others, and takes from them, a message of up to `most_bytes`, packet by packet; or, by
+  // sends to all others, and takes from them, a message of up to `max_bytes`, packet by packet; or, by
   // kCalls, up to two of them that are under way together. `load(offset, length_bytes)`, in front of that,
   // begins to load what is sent first: the epoch comes meanwhile, and nothing that follows waits for both.
   template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Load, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
-                                                       uint64_t most_bytes, const Group& group,
+                                                       uint64_t max_bytes, const Group& group,
                                                        const Load& load, const Body& body) {
-    if (status_ == SymmStatus::kDone && (!exchange_.is_size(kRanks) || most_bytes == 0))
+    if (status_ == SymmStatus::kDone && (!exchange_.is_size(kRanks) || max_bytes == 0))
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
-    for (uint64_t at = 0; at < part.length_bytes; at += kCalls * most_bytes) {
-      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * most_bytes));
+    for (uint64_t at = 0; at < part.length_bytes; at += kCalls * max_bytes) {
+      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * max_bytes));
       if (!start()) return status_;
       load(part.begin + at, length);
-      if (!begin_in_step(group, length > most_bytes ? kCalls : 1)) return status_;
+      if (!begin_in_step(group, length > max_bytes ? kCalls : 1)) return status_;
       status_ = body(exchange_, part.begin + at, length);
       if (status_ != SymmStatus::kDone) return status_;
     }
@@ -142,12 +142,12 @@ class OneShot {
   }
 
   // Sends each member its message, and places what all of them send; `plan(member)` is the ExchangeLine with
-  // it, this rank's own among them; `most_bytes` as ExchangePlan has it. What goes from one rank to another
+  // it, this rank's own among them; `max_bytes` as ExchangePlan has it. What goes from one rank to another
   // has the same length for both. A message to oneself may have one place for both; nothing else overlaps.
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
-    return for_rounds<kRanks>(plan, most_bytes, group, [&](const Round& round) {
+    return for_rounds<kRanks>(plan, max_bytes, group, [&](const Round& round) {
       detail::copy_rows(group, plan(context_.team_rank).destination.from(round.offset(own_part(plan))),
                         plan(context_.team_rank).source.from(round.offset(own_part(plan))),
                         round.length(own_part(plan)));
@@ -157,9 +157,9 @@ class OneShot {
   // The same, and the messages that come from all members become one, at the destination of this rank's own
   // line: all are as long as that.
   template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t most_bytes,
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
-    return for_rounds<kRanks>(plan, most_bytes, group, [&](const Round& round) {
+    return for_rounds<kRanks>(plan, max_bytes, group, [&](const Round& round) {
       return reduce_messages<kRanks>(plan, round, reduce, group);
     });
   }
@@ -296,14 +296,14 @@ class OneShot {
   }
 
   template <int kRanks, typename Plan, typename Group, typename Receive>
-  VERBENA_DEVICE SymmStatus for_rounds(const Plan& plan, uint64_t most_bytes, const Group& group,
+  VERBENA_DEVICE SymmStatus for_rounds(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Receive& receive) {
     if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
-    const bool is_known = most_bytes != kUnknownLength;
+    const bool is_known = max_bytes != kUnknownLength;
     const uint32_t told = is_known ? 0 : 1;
     const uint64_t most = exchange_.capacity_bytes() - Packet::offset(told);
-    const uint64_t longest = is_known ? most_bytes : find_longest(plan);
+    const uint64_t longest = is_known ? max_bytes : find_longest(plan);
     uint64_t rounds = (longest + most - 1) / most;
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
       const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
@@ -351,7 +351,7 @@ class OneShot {
   VERBENA_DEVICE SymmStatus hear_lengths(const Plan& plan, uint64_t& rounds, const Group& group) const {
     Patience patience(context_);
     bool have_come = true, are_wrong = false;
-    uint64_t most_rounds = rounds;
+    uint64_t max_rounds = rounds;
     if (group.rank() == 0 && exchange_.trouble() == 0) {
       for (int32_t peer = 0; peer < context_.team_size && have_come; ++peer) {
         if (peer == context_.team_rank) continue;
@@ -360,14 +360,14 @@ class OneShot {
         uint64_t told = 0;
         __builtin_memcpy(&told, &data, sizeof(told));
         if (!have_come) continue;
-        if (told >> kRoundsShift > most_rounds) most_rounds = told >> kRoundsShift;
+        if (told >> kRoundsShift > max_rounds) max_rounds = told >> kRoundsShift;
         if ((told & ((uint64_t{1} << kRoundsShift) - 1)) != plan(peer).receive.length_bytes) are_wrong = true;
       }
     }
     const SymmStatus status = exchange_.conclude(group, have_come, patience);
     if (status != SymmStatus::kDone) return status;
     if (group.any(are_wrong)) return SymmStatus::kInvalid;
-    rounds = group.share(most_rounds, group.rank() == 0);
+    rounds = group.share(max_rounds, group.rank() == 0);
     return SymmStatus::kDone;
   }
 

@@ -26,14 +26,14 @@ class CodedMessages {
   using Polled = typename CodedPackets<Codec>::Polled;
   static constexpr uint32_t kTileBytes = CodedPackets<Codec>::kTileBytes;
 
-  // The first message has up to `most_tiles`. `rounding` outlives this.
-  VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t most_tiles,
+  // The first message has up to `max_tiles`. `rounding` outlives this.
+  VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t max_tiles,
                                DataType type, const Rounding& rounding)
       : peer_(1 - context.team_rank),
         packets_(exchange.room_bytes()),
         epoch_(exchange.epoch()),
         sender_((epoch_ << 1 | static_cast<uint64_t>(context.team_rank)) << 16 | exchange.block()),
-        most_tiles_(most_tiles),
+        max_tiles_(max_tiles),
         type_(type),
         rounding_(rounding) {
     VERBENA_UNROLL
@@ -76,17 +76,17 @@ class CodedMessages {
  private:
   // In which of the two messages a tile is, and its number there.
   VERBENA_DEVICE char* slot_of(char* const (&slots)[2], uint32_t tile) const {
-    return tile < most_tiles_ ? slots[0] : slots[1];
+    return tile < max_tiles_ ? slots[0] : slots[1];
   }
   VERBENA_DEVICE uint32_t tile_of(uint32_t tile) const {
-    return tile < most_tiles_ ? tile : tile - most_tiles_;
+    return tile < max_tiles_ ? tile : tile - max_tiles_;
   }
-  VERBENA_DEVICE uint64_t epoch_of(uint32_t tile) const { return epoch_ + (tile >= most_tiles_ ? 1 : 0); }
+  VERBENA_DEVICE uint64_t epoch_of(uint32_t tile) const { return epoch_ + (tile >= max_tiles_ ? 1 : 0); }
 
   int32_t peer_;
   CodedPackets<Codec> packets_;
   uint64_t epoch_, sender_;
-  uint32_t most_tiles_;
+  uint32_t max_tiles_;
   DataType type_;
   const Rounding& rounding_;
   char* there_[2];
@@ -105,17 +105,17 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
                                                          const Group& group = {}) {
   using Exchange = typename Calls::Exchange;
   using Messages = detail::CodedMessages<Codec, Rounding, Exchange>;
-  const auto most_tiles = static_cast<uint32_t>(
-      group.size() > kMostCodedWarps * kWarpLanes ? 0 : calls.capacity_bytes() / Messages::kTileBytes);
+  const auto max_tiles = static_cast<uint32_t>(
+      group.size() > kMaxCodedWarps * kWarpLanes ? 0 : calls.capacity_bytes() / Messages::kTileBytes);
   const uint32_t warps = group.size() / kWarpLanes, first = group.rank() / kWarpLanes;
   RawUnit raw[kTileRows];
   return calls.template for_messages<2, 2>(
-      length_bytes, kTileBytes, uint64_t{most_tiles} * kTileBytes, group,
+      length_bytes, kTileBytes, uint64_t{max_tiles} * kTileBytes, group,
       [&](uint64_t offset, uint32_t length) {
         if (first * kTileBytes < length) load_tile(input + offset, length, first, raw);
       },
       [&](const Exchange& exchange, uint64_t offset, uint32_t length) {
-        const Messages messages(context, exchange, most_tiles, type, rounding);
+        const Messages messages(context, exchange, max_tiles, type, rounding);
         const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes;
         Patience patience(context);
         bool have_come = true;

@@ -236,7 +236,7 @@ class TwoShot {
   // What a block does of every rank's share in two calls that are under way together.
   struct Round {
     uint64_t length_bytes, share_bytes;  // of the tensor
-    uint64_t begin, most_bytes;          // of each share
+    uint64_t begin, max_bytes;           // of each share
 
     VERBENA_DEVICE uint64_t offset(int32_t member) const {
       return static_cast<uint32_t>(member) * share_bytes + begin;
@@ -245,7 +245,7 @@ class TwoShot {
     VERBENA_DEVICE uint32_t length(int32_t member) const {
       const uint64_t from = offset(member);
       if (from >= length_bytes) return 0;
-      return static_cast<uint32_t>(length_bytes - from < most_bytes ? length_bytes - from : most_bytes);
+      return static_cast<uint32_t>(length_bytes - from < max_bytes ? length_bytes - from : max_bytes);
     }
   };
   // The ranks choose between the two kernels by the addresses of their own tensors, so both have one layout:
@@ -284,7 +284,7 @@ class TwoShot {
       };
       const auto take = [&](uint32_t i, const auto& sums) {
         VERBENA_UNROLL
-        for (int32_t k = 0; k < sums.kMost; ++k) {
+        for (int32_t k = 0; k < sums.kMaxCount; ++k) {
           const int32_t member = sums.first + k;
           if (k < sums.count && has(i, member)) share_of(output, member).store(index[i], sums.data[k]);
         }

@@ -236,12 +236,12 @@ template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNear
   using Shares = detail::CodedShares<Terms, Sums, Rounding, Exchange>;
   constexpr uint32_t kOfTerms = CodedPackets<Terms>::kTileBytes, kOfSums = CodedPackets<Sums>::kTileBytes;
   constexpr uint32_t kOfTile = kOfTerms > kOfSums ? kOfTerms : kOfSums;
-  const uint64_t most_tiles =
-      group.size() > kMostCodedWarps * kWarpLanes ? 0 : calls.capacity_bytes() / kOfTile;
+  const uint64_t max_tiles =
+      group.size() > kMaxCodedWarps * kWarpLanes ? 0 : calls.capacity_bytes() / kOfTile;
   const uint64_t tiles = (length_bytes + kTileBytes - 1) / kTileBytes;
   const auto size = static_cast<uint64_t>(context.team_size);
   const auto share_tiles = static_cast<uint32_t>((tiles + size - 1) / size);
-  return calls.for_rounds(share_tiles, most_tiles, kMostCodedWarps, group,
+  return calls.for_rounds(share_tiles, max_tiles, kMaxCodedWarps, group,
                           [&](const Exchange& exchange, uint64_t first, uint64_t count) {
                             const typename Shares::Tensor tensor = {input,
                                                                     output,

@@ -22,7 +22,7 @@ constexpr Setting kSettings[] = {
     {"the content of the tuning file (VERBENA_TUNING_FILE)",
      [](const Proposal& one) { return one.measurements; }},
     {"has_windows", [](const Proposal& one) { return uint64_t{one.has_windows}; }},
-    {"lets_next_start", [](const Proposal& one) { return uint64_t{one.lets_next_start}; }},
+    {"programmatic_launch", [](const Proposal& one) { return uint64_t{one.programmatic_launch}; }},
     {"VERBENA_OPS_CHECK", [](const Proposal& one) { return uint64_t{one.checks_calls}; }},
 };
 

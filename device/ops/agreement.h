@@ -19,7 +19,7 @@ struct Proposal {
   uint64_t packet_bytes = 0, chunk_bytes = 0;
   uint64_t measurements = 0;  // a hash of the tuning file's content; 0: there is none
   uint32_t algorithm = 0;     // of VERBENA_OPS_ALGORITHM
-  uint32_t has_windows = 0, lets_next_start = 0, checks_calls = 0;
+  uint32_t has_windows = 0, programmatic_launch = 0, checks_calls = 0;
   uint32_t blocks = 0;          // most of a kernel
   uint32_t are_own_blocks = 0;  // 1: the caller asked for them, and all ranks have to have the same
   uint32_t team = 0;            // world rank of its first member, plus one; 0: this rank is no member

@@ -117,7 +117,7 @@ struct Launch {
   // In memory of the host: the first error, a SymmStatus that is not kDone; 0: none.
   int64_t* status;
   uint32_t chunk_bytes;  // of Bulk; 0: as many as there is room for
-  uint32_t lets_next_start;
+  uint32_t programmatic_launch;
   uint32_t pause_before_ns, pause_after_ns;  // GridStart's
   // Of a team across hosts: the host's workspace, in the GPU's memory, and HostPlaces of across_hosts.cuh.
   const SymmWorkspace<>* host;

@@ -169,7 +169,7 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   mine.packet_bytes = options_.packet_bytes;
   mine.chunk_bytes = options_.chunk_bytes;
   mine.has_windows = options_.has_windows != 0 ? 1 : 0;
-  mine.lets_next_start = options_.lets_next_start;
+  mine.programmatic_launch = options_.programmatic_launch;
   mine.are_own_blocks = options_.blocks != 0 ? 1 : 0;
   mine.blocks = options_.blocks != 0 ? options_.blocks : kBlocks;
   if (team == nullptr) return;
@@ -586,7 +586,7 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   }
   launch.status = local_->notes.status_address();
   launch.chunk_bytes = choice.chunk_bytes;
-  launch.lets_next_start = options_.lets_next_start;
+  launch.programmatic_launch = options_.programmatic_launch;
   launch.pause_before_ns = options_.pause_before_ns;
   launch.pause_after_ns = options_.pause_after_ns;
 }

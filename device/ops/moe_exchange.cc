@@ -188,7 +188,7 @@ Grid MoeExchange::choose_grid(uint32_t blocks) const {
 void MoeExchange::begin_launch(Launch& launch) const {
   launch.workspace = workspace_.workspace();
   launch.status = local_->notes.status_address();
-  launch.lets_next_start = options_.lets_next_start;
+  launch.programmatic_launch = options_.programmatic_launch;
   launch.hosts = 1;
 }
 

@@ -13,7 +13,7 @@ namespace verbena::ops {
 using namespace device;
 
 VERBENA_DEVICE GridStart start_of(const Launch& launch) {
-  return {launch.lets_next_start, launch.pause_before_ns, launch.pause_after_ns};
+  return {launch.programmatic_launch, launch.pause_before_ns, launch.pause_after_ns};
 }
 
 // How the block's data travels. kRanks is the team's size, or 0.

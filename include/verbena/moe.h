@@ -50,8 +50,8 @@ typedef struct {
   /* 1: VERBENA_MOE_EXACT is possible. Memory for combined rows is then top_k rows a token, not
    * min(ranks, top_k). */
   uint32_t exact;
-  uint32_t blocks;          /* most blocks of a kernel, 1 to 256; 0: as many as the GPUs have room for */
-  uint32_t lets_next_start; /* as verbena_ops_options::lets_next_start */
+  uint32_t blocks;              /* most blocks of a kernel, 1 to 256; 0: as many as the GPUs have room for */
+  uint32_t programmatic_launch; /* as verbena_ops_options::programmatic_launch */
 } verbena_moe_options;
 
 /* Byte offsets of a handle's tensors. Rows of all of them are counted by source rank and number: row i of

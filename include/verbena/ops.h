@@ -109,7 +109,7 @@ typedef struct {
   uint32_t blocks;
   /* 1: programmatic dependent launch: the next kernel of the stream may start before this one has ended. Set
    * it only if every kernel that is launched that way waits for the one before it. */
-  uint32_t lets_next_start;
+  uint32_t programmatic_launch;
   /* Path of measurements of this platform (verbena-coll --calibrate), read by verbena_ops_create(); NULL:
    * VERBENA_TUNING_FILE. The content is the same on all ranks. */
   const char* tuning_file;

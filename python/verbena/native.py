@@ -62,7 +62,7 @@ class PairsMessage(ctypes.Structure):
 
 
 class OpsOptions(ctypes.Structure):
-    _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32),
+    _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("programmatic_launch", c_uint32),
                 ("tuning_file", c_char_p), ("pause_before_ns", c_uint32), ("pause_after_ns", c_uint32), ("has_windows", c_uint32)]
 
 
@@ -85,7 +85,7 @@ class OpsExtent(ctypes.Structure):
 
 class MoeOptions(ctypes.Structure):
     _fields_ = [("experts", c_uint32), ("max_tokens", c_uint32), ("top_k", c_uint32), ("hidden", c_uint32), ("max_row_bytes", c_uint32),
-                ("max_scale_bytes", c_uint32), ("exact", c_uint32), ("blocks", c_uint32), ("lets_next_start", c_uint32)]
+                ("max_scale_bytes", c_uint32), ("exact", c_uint32), ("blocks", c_uint32), ("programmatic_launch", c_uint32)]
 
 
 class MoeLayout(ctypes.Structure):

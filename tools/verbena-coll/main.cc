@@ -71,7 +71,7 @@ void start_ranks(ChildGroup& group, const Options& options) {
   if (!plan.all_shapes) common.emplace_back("--chosen");
   if (plan.delay_us != 0) common.insert(common.end(), {"--delay", std::to_string(plan.delay_us)});
   if (plan.is_quick) common.emplace_back("--quick");
-  if (plan.early) common.emplace_back("--early");
+  if (plan.pdl) common.emplace_back("--pdl");
   if (has(options.against, "nccl")) {
     const std::string nccl_id = make_nccl_id(plan.nccl_library);
     common.insert(common.end(), {"--against", "nccl", "--nccl", plan.nccl_library, "--nccl-id", nccl_id});

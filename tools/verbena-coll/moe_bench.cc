@@ -103,7 +103,7 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   options_.max_row_bytes = row_bytes();
   options_.max_scale_bytes = plan_.moe_scale_bytes;
   options_.blocks = plan_.blocks;
-  options_.lets_next_start = plan_.early ? 1 : 0;
+  options_.programmatic_launch = plan_.pdl ? 1 : 0;
   coll::check(ground_.library.verbena_moe_create(ground_.context, ground_.team, &options_, &moe_),
               "verbena_moe_create");
   coll::check(ground_.library.verbena_moe_get_layout(moe_, &layout_), "verbena_moe_get_layout");

@@ -88,7 +88,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_flag(
       "--chosen", [&](int64_t) { plan.all_shapes = false; },
       "only the way that the library chooses, not all of them");
-  app.add_flag("--early", plan.early, "kernels let the next one begin early (programmatic dependent launch)");
+  app.add_flag("--pdl", plan.pdl, "kernels let the next one begin early (programmatic dependent launch)");
   app.add_option("--soak", plan.soak,
                  "then replay one graph this number of times, with other data each time, all verified");
   app.add_option(

@@ -18,7 +18,7 @@ struct RankPlan {
   std::vector<std::string> against;  // contenders in this process beside ours
   bool checks = true, measures = true;
   bool all_shapes = true;  // false: what the library chooses
-  bool early = false;      // programmatic dependent launch
+  bool pdl = false;        // programmatic dependent launch
   unsigned repeats = 21;   // samples of each figure
   unsigned chain = 20;     // operations of the shorter graph
   unsigned delay_us = 0;   // in each kernel, on both sides of where it lets the next one begin

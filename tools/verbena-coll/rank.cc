@@ -142,7 +142,7 @@ Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
   verbena_ops_options options{};
   options.blocks = plan.blocks;
   options.packet_bytes = plan.packet_bytes;
-  options.lets_next_start = plan.early ? 1 : 0;
+  options.programmatic_launch = plan.pdl ? 1 : 0;
   options.pause_before_ns = options.pause_after_ns = plan.delay_us * 1000;
   check(library.verbena_ops_create(context.handle(), team.handle(), &options, &ops), "verbena_ops_create");
 }

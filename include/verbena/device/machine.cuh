@@ -355,12 +355,12 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 // What a kernel does before it reads or writes what the kernels before it in its stream wrote or read. What
 // it does before that overlaps with them, where it was launched so (programmatic dependent launch).
 struct GridStart {
-  uint32_t lets_next_start = 0;  // the next kernel may begin
+  uint32_t programmatic_launch = 0;  // the next kernel may begin
   // For tests: in front of the wait for earlier grids, and behind the trigger.
   uint32_t pause_before_ns = 0, pause_after_ns = 0;
 
   VERBENA_DEVICE void operator()() const {
-    const uint32_t lets = keep(lets_next_start), after_ns = keep(pause_after_ns);
+    const uint32_t lets = keep(programmatic_launch), after_ns = keep(pause_after_ns);
     // A branch, in front of which compilers leave what is computed there.
     if (pause_before_ns != 0) pause(pause_before_ns);
     wait_for_earlier_grids();

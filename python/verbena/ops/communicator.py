@@ -21,7 +21,7 @@ class Communicator(FusedCalls):
     Creating and freeing it is collective over the context; on ranks that are not members it serves only these calls."""
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
-                 packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
+                 packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, programmatic_launch: bool = False,
                  tuning_file: str | None = None, has_windows: bool = False) -> None:
         """Creates a communicator. Collective, with the same options on all ranks.
 
@@ -32,7 +32,7 @@ class Communicator(FusedCalls):
             packet_bytes: GPU memory of the workspace for packets; 0: the default.
             chunk_bytes: GPU memory of the workspace for chunks; 0: the default.
             blocks: max blocks of a kernel; 0: the default.
-            lets_next_start: programmatic dependent launch: the next kernel of the stream may start before this one has
+            programmatic_launch: programmatic dependent launch: the next kernel of the stream may start before this one has
                 ended.
             tuning_file: measurements of this platform (verbena-coll --calibrate); None: VERBENA_TUNING_FILE.
             has_windows: promises that in each all-reduce either input and output of all ranks lie in windows, each at the
@@ -40,7 +40,7 @@ class Communicator(FusedCalls):
         """
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
-        options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start,
+        options = OpsOptions(packet_bytes, chunk_bytes, blocks, programmatic_launch,
                              None if tuning_file is None else tuning_file.encode(), 0, 0, has_windows)
         handle = ops.make("ops_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options))
         super().__init__(context, handle)

@@ -54,7 +54,7 @@ class ExpertExchange(CollectivePart):
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, experts: int, max_tokens: int, top_k: int,
                  hidden: int, is_member: bool = True, max_row_bytes: int = 0, max_scale_bytes: int = 0, exact: bool = False,
-                 blocks: int = 0, lets_next_start: bool = False) -> None:
+                 blocks: int = 0, programmatic_launch: bool = False) -> None:
         """Creates an exchange. Collective, with the same numbers on all ranks.
 
         Args:
@@ -68,7 +68,7 @@ class ExpertExchange(CollectivePart):
         ops = load_ops_library()
         self._ops = ops
         chosen = (context.world if team is None else team) if is_member else None
-        options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, lets_next_start)
+        options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, programmatic_launch)
         super().__init__(context, ops.make("moe_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options)))
         self.ranks = 0 if chosen is None else chosen.size
         self.experts, self.max_tokens, self.top_k, self.hidden = experts, max_tokens, top_k, hidden

@@ -40,7 +40,7 @@ void expect_in_order(uint64_t seed, const std::vector<uint64_t>& counts) {
       launch = {};
       launch.workspace = fleet.workspace(rank, 0, kBlocks, kSlotBytes);
       launch.status = &status[rank];
-      launch.lets_next_start = 1;
+      launch.programmatic_launch = 1;
       launch.pause_after_ns = 300'000;  // the next one has begun meanwhile
       launch.count_calls = 1;
       Call& call = launch.calls[0];

@@ -128,11 +128,11 @@ void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const
                  size_t x_stride, verbena_stream stream) {
   ops->communicator.submit_norm(call, choice, convert_norm(norm, x_stride), static_cast<CUstream>(stream));
 }
-Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
+Choice choose_quantised(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
   expect_codec(codec);
   if (call.type != VERBENA_OPS_FLOAT16 && call.type != VERBENA_OPS_BFLOAT16)
     return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
-  return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
+  return ops->communicator.choose_quantised(static_cast<Algorithm>(codec), call.length_bytes);
 }
 // An all-reduce and its norm by one kernel, if `choice` can be for one and that is asked for or faster.
 std::optional<Choice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
@@ -150,9 +150,9 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
   return Choice{algorithm, {}, 0};
 }
-void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
-                  const verbena_ops_choice* asked, verbena_stream stream) {
-  const Choice choice = ops->communicator.complete(choose_coded(ops, call, codec), asked);
+void submit_quantised(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
+                      const verbena_ops_choice* asked, verbena_stream stream) {
+  const Choice choice = ops->communicator.complete(choose_quantised(ops, call, codec), asked);
   check_way(ops, call, choice);
   ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
 }
@@ -226,23 +226,24 @@ verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void*
   });
 }
 
-verbena_result verbena_ops_choose_coded(const verbena_ops* ops, verbena_ops_algorithm codec, size_t bytes,
-                                        verbena_ops_choice* choice) {
+verbena_result verbena_ops_choose_quantised(const verbena_ops* ops, verbena_ops_algorithm codec, size_t bytes,
+                                            verbena_ops_choice* choice) {
   return guard([&] {
     expect_codec(codec);
-    write_choice(ops->communicator.choose_coded(static_cast<Algorithm>(codec), bytes), choice);
+    write_choice(ops->communicator.choose_quantised(static_cast<Algorithm>(codec), bytes), choice);
   });
 }
 
-verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output, size_t count,
-                                            verbena_ops_type type, verbena_ops_algorithm codec, uint64_t seed,
-                                            const verbena_ops_choice* choice, verbena_stream stream) {
+verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, const void* input, void* output,
+                                                size_t count, verbena_ops_type type,
+                                                verbena_ops_algorithm codec, uint64_t seed,
+                                                const verbena_ops_choice* choice, verbena_stream stream) {
   return guard([&] {
     Call call = begin_call(Kind::kAllReduce, input, output);
     set_reduction(call, type, VERBENA_OPS_SUM);
     call.length_bytes = count * find_element_bytes(type);
     call.seed = seed;
-    if (count != 0) submit_coded(ops, call, codec, choice, stream);
+    if (count != 0) submit_quantised(ops, call, codec, choice, stream);
   });
 }
 
@@ -269,7 +270,7 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
     communicator.expect_no_group();
     const Choice chosen = codec == VERBENA_OPS_AUTO
                               ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
-                              : choose_coded(ops, call, codec);
+                              : choose_quantised(ops, call, codec);
     const Choice choice = communicator.complete(chosen, asked);
     const bool is_asked =
         communicator.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);

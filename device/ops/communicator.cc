@@ -353,7 +353,7 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
   return choose_by_rules(operation, bytes, is_in_windows);
 }
 
-Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
+Choice Communicator::choose_quantised(Algorithm codec, uint64_t bytes) const {
   const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
   if (hosts_) return bytes < kMinCodedHostBytes ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
   if (forced_ != Algorithm::kAuto) return exact;

@@ -79,7 +79,7 @@ class Communicator {
   // `is_in_windows`: of an all-reduce whose tensors are.
   Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
   // The same for an all-reduce that may be in few bits.
-  Choice choose_coded(Algorithm codec, uint64_t bytes) const;
+  Choice choose_quantised(Algorithm codec, uint64_t bytes) const;
   // The caller's where it is not 0; throws Failure if it cannot be.
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
   // At once, or with the group's others.

@@ -24,9 +24,9 @@ struct ByCodedTwoShots {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     TwoShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    (void)all_reduce_coded_twice<Terms, Sums>(launch.workspace.context, calls, call.input, call.output,
-                                              call.length_bytes, reduce.type,
-                                              choose_rounding<Rounding>(call.seed));
+    (void)all_reduce_quantised_two_shot<Terms, Sums>(launch.workspace.context, calls, call.input, call.output,
+                                                     call.length_bytes, reduce.type,
+                                                     choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };
@@ -35,8 +35,8 @@ struct ByCodedOneShot {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    (void)all_reduce_coded<Codec>(launch.workspace.context, calls, call.input, call.output, call.length_bytes,
-                                  reduce.type, choose_rounding<Rounding>(call.seed));
+    (void)all_reduce_quantised<Codec>(launch.workspace.context, calls, call.input, call.output,
+                                      call.length_bytes, reduce.type, choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };
@@ -47,8 +47,8 @@ struct ByCodedHostSums {
     start_of(launch)();
     AcrossHosts<ReduceFloats> calls(launch.workspace, *launch.host, {launch.hosts, launch.members},
                                     block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.all_reduce_coded<Codec>(call.input, call.output, call.length_bytes, {reduce.type},
-                                        choose_rounding<Rounding>(call.seed));
+    (void)calls.all_reduce_quantised<Codec>(call.input, call.output, call.length_bytes, {reduce.type},
+                                            choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };

@@ -198,15 +198,15 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
  * @param seed    0: rounds to nearest; otherwise rounds stochastically, differently in each call
  * @param choice  NULL: the library chooses; otherwise any algorithm, exact or quantised
  * The other parameters are those of verbena_ops_all_reduce(). */
-VERBENA_API verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output,
-                                                        size_t count, verbena_ops_type type,
-                                                        verbena_ops_algorithm codec, uint64_t seed,
-                                                        const verbena_ops_choice* choice,
-                                                        verbena_stream stream);
-/* Returns the algorithm that verbena_ops_all_reduce_coded() would use for a tensor of `bytes` bytes: `codec`,
- * or an exact algorithm. */
-VERBENA_API verbena_result verbena_ops_choose_coded(const verbena_ops* ops, verbena_ops_algorithm codec,
-                                                    size_t bytes, verbena_ops_choice* choice);
+VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, const void* input, void* output,
+                                                            size_t count, verbena_ops_type type,
+                                                            verbena_ops_algorithm codec, uint64_t seed,
+                                                            const verbena_ops_choice* choice,
+                                                            verbena_stream stream);
+/* Returns the algorithm that verbena_ops_all_reduce_quantised() would use for a tensor of `bytes` bytes:
+ * `codec`, or an exact algorithm. */
+VERBENA_API verbena_result verbena_ops_choose_quantised(const verbena_ops* ops, verbena_ops_algorithm codec,
+                                                        size_t bytes, verbena_ops_choice* choice);
 
 /* How rows are quantised, to one byte an element: element = byte * scale. FP8 is e4m3. */
 typedef enum {
@@ -263,7 +263,7 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
  * @param input  [norm->rows][norm->hidden] of `type`, contiguous
  * @param sum    receives the sum, contiguous; may be `input`, or norm->output if output_stride is `hidden`:
  *               that is the fastest
- * @param codec  of verbena_ops_all_reduce_coded(); VERBENA_OPS_AUTO: the sum is exact */
+ * @param codec  of verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: the sum is exact */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,

@@ -50,7 +50,7 @@ def _code(rank):
         assert limits.keys() == CODECS.keys()
         for codec, limit in limits.items():
             forced = Choice(CODECS[codec], BLOCKS, 64)
-            got = [ops.all_reduce_coded(parts[rank], codec, choice=forced, seed=seed) for seed in (0, 5)]
+            got = [ops.all_reduce_quantised(parts[rank], codec, choice=forced, seed=seed) for seed in (0, 5)]
             _synchronize()
             for one, most in zip(got, (limit, 2 * limit)):
                 assert float((one.double() - exact).norm() / exact.norm()) <= most, codec
@@ -59,15 +59,15 @@ def _code(rank):
                 assert all(torch.equal(same[:3000], other) for other in same.chunk(ops.size)), "the same on all ranks"
         # Small ones, and numbers of 32 bits, are not coded.
         for part in (parts[rank][:100], parts[rank].float()):
-            coded, plain = ops.all_reduce_coded(part, "int4"), ops.all_reduce(part)
+            coded, plain = ops.all_reduce_quantised(part, "int4"), ops.all_reduce(part)
             _synchronize()
             assert torch.equal(coded, plain)
         large = torch.empty(1 << 20, dtype=torch.bfloat16)
-        assert ops.choose_coded(large, "int6").algorithm.name == "INT6"
+        assert ops.choose_quantised(large, "int6").algorithm.name == "INT6"
         for codec in ("int8", "fp8_int8"):
-            assert ops.choose_coded(large, codec).algorithm.name == "TWO_SHOT", "worth it from twice that on"
+            assert ops.choose_quantised(large, codec).algorithm.name == "TWO_SHOT", "worth it from twice that on"
         with pytest.raises(ValueError, match="int5"):
-            ops.all_reduce_coded(parts[rank], "int5")
+            ops.all_reduce_quantised(parts[rank], "int5")
         with pytest.raises(verbena.VerbenaError, match="sums float16 or bfloat16"):
             ops.all_reduce(parts[rank].float(), choice=Choice(CODECS["int4"], BLOCKS, 64))
         ops.check_error()
@@ -148,7 +148,7 @@ def _call_operators(rank):
         quantised = torch.ops.verbena.all_reduce_rms_norm_quant(mine, residual, weight, None, "fp8_block", 1e-6, "tp",
                                                                 scale_layout="columns")
         wanted = ops.all_reduce_rms_norm(mine, Norm(weight, quantisation=Quantisation.FP8_BLOCK, scale_layout="columns"), residual)
-        coded = torch.ops.verbena.all_reduce_coded(mine, "tp", "int4")
+        coded = torch.ops.verbena.all_reduce_quantised(mine, "tp", "int4")
         plain = torch.ops.verbena.all_reduce(mine, "tp")
         local = torch.ops.verbena.rms_norm(plain, residual, weight, 1e-6, "tp")
         _synchronize()
@@ -160,7 +160,7 @@ def _call_operators(rank):
         with torch.inference_mode():
             meta = torch.empty(5, HIDDEN, dtype=torch.bfloat16, device="meta")
             shapes = torch.ops.verbena.all_reduce_rms_norm_quant(meta, meta, meta[0], None, "fp8_block_exponent", 1e-6, "tp")
-            assert torch.ops.verbena.all_reduce_coded(meta, "tp", "fp8").shape == meta.shape
+            assert torch.ops.verbena.all_reduce_quantised(meta, "tp", "fp8").shape == meta.shape
         assert [tuple(one.shape) for one in shapes] == [(5, HIDDEN), (5, HIDDEN), (5, HIDDEN), (5, 1)]
         assert shapes[3].dtype == torch.int32
         _fuse_graphs(ops, mine, residual, weight)

@@ -575,7 +575,7 @@ class Communicator:
     def broadcast(self, tensor, root):
         return f"broadcast from {root}"
 
-    def all_reduce_coded(self, tensor, codec):
+    def all_reduce_quantised(self, tensor, codec):
         return f"reduced {tensor} as {codec}"
 
     def fused_allreduce_rmsnorm(self, input_, residual, weight, eps):
@@ -614,7 +614,7 @@ def test_a_device_communicator_is_taken_instead():
 
 def test_a_communicator_of_the_library_takes_what_a_group_gives_it():
     from verbena.ops import Communicator as Library
-    for name, arguments in (("all_reduce", ["x"]), ("all_reduce_coded", ["x", "fp8"]), ("all_gather", ["x", 0]), ("broadcast", ["x", 1]),
+    for name, arguments in (("all_reduce", ["x"]), ("all_reduce_quantised", ["x", "fp8"]), ("all_gather", ["x", 0]), ("broadcast", ["x", 1]),
                             ("reduce_scatter", ["x", 0]), ("fused_allreduce_rmsnorm", ["x", "residual", "weight", 1e-6])):
         inspect.signature(getattr(Library, name)).bind(None, *arguments)
 

@@ -103,8 +103,8 @@ Way coded(verbena_ops_algorithm codec) {
   return {"few bits",
           [=](Rank& rank, uint32_t, void* stream) {
             const verbena_ops_choice choice = choose(codec);
-            return verbena_ops_all_reduce_coded(rank.ops(), rank.tensor(0), rank.tensor(1), kCount,
-                                                VERBENA_OPS_BFLOAT16, codec, 0, &choice, stream);
+            return verbena_ops_all_reduce_quantised(rank.ops(), rank.tensor(0), rank.tensor(1), kCount,
+                                                    VERBENA_OPS_BFLOAT16, codec, 0, &choice, stream);
           },
           kCount, Way{}.expect, true};
 }

@@ -170,9 +170,9 @@ void OurContender::enqueue(const Work& work, CUstream stream) {
   switch (work.operation) {
     case VERBENA_OPS_ALL_REDUCE:
       if (codec_ != VERBENA_OPS_AUTO)
-        return check(library_.verbena_ops_all_reduce_coded(ops_, from, to, work.count, work.type, codec_, 0,
-                                                           &choice_, stream),
-                     "verbena_ops_all_reduce_coded");
+        return check(library_.verbena_ops_all_reduce_quantised(ops_, from, to, work.count, work.type, codec_,
+                                                               0, &choice_, stream),
+                     "verbena_ops_all_reduce_quantised");
       return check(library_.verbena_ops_all_reduce(ops_, from, to, work.count, work.type, VERBENA_OPS_SUM,
                                                    &choice_, stream),
                    "verbena_ops_all_reduce");

@@ -11,7 +11,7 @@ namespace verbena::tools::coll {
 #define VERBENA_COLL_OPS(X)                                                                                \
   X(verbena_ops_create) X(verbena_ops_destroy) X(verbena_ops_reset) X(verbena_ops_get_error)               \
   X(verbena_ops_choose) X(verbena_ops_all_reduce) X(verbena_ops_all_gather) X(verbena_ops_reduce_scatter)  \
-  X(verbena_ops_broadcast) X(verbena_ops_all_to_all) X(verbena_ops_all_reduce_coded)                       \
+  X(verbena_ops_broadcast) X(verbena_ops_all_to_all) X(verbena_ops_all_reduce_quantised)                       \
   X(verbena_ops_all_gather_v) X(verbena_ops_all_to_all_v) X(verbena_ops_group_begin) X(verbena_ops_group_end)  \
   X(verbena_ops_norm_rows) X(verbena_ops_all_reduce_norm) X(verbena_ops_pause)                             \
   X(verbena_moe_create) X(verbena_moe_destroy) X(verbena_moe_get_error) X(verbena_moe_get_layout)          \

@@ -262,8 +262,8 @@ class RandomCalls {
       switch (call.form) {
         case Form::kAllReduce:
           if (call.codec != VERBENA_OPS_AUTO)
-            return library_.verbena_ops_all_reduce_coded(ops_, input, output, call.count, call.type,
-                                                         call.codec, 0, choice, stream);
+            return library_.verbena_ops_all_reduce_quantised(ops_, input, output, call.count, call.type,
+                                                             call.codec, 0, choice, stream);
           return library_.verbena_ops_all_reduce(ops_, input, output, call.count, call.type, call.reduction,
                                                  choice, stream);
         case Form::kAllGather:

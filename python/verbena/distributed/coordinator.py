@@ -94,13 +94,13 @@ class GroupCoordinator:
 
     def all_reduce(self, input_: Any, ca_fp8_quant: bool = False) -> Any:
         """A new tensor, the sum; with one rank, the input. ca_fp8_quant, as AITER calls it: a device communicator that has
-        all_reduce_coded() may send e4m3 numbers, which changes the sum."""
+        all_reduce_quantised() may send e4m3 numbers, which changes the sum."""
         if not isinstance(ca_fp8_quant, bool):
             raise TypeError(f"ca_fp8_quant is True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() only sums")
         if self.world_size == 1:
             return input_
-        if ca_fp8_quant and hasattr(self.device_communicator, "all_reduce_coded"):
-            return self.device_communicator.all_reduce_coded(input_, "fp8")
+        if ca_fp8_quant and hasattr(self.device_communicator, "all_reduce_quantised"):
+            return self.device_communicator.all_reduce_quantised(input_, "fp8")
         if self.device_communicator is not None:
             return self.device_communicator.all_reduce(input_)
         return self._sum(self._share(input_), input_.dtype).view(input_.shape)

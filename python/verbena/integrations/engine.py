@@ -123,7 +123,7 @@ class EngineCollectives:
         if found is None:
             return self.communicator.all_reduce(input, out=out)
         codec, is_forced = found
-        return self.communicator.all_reduce_coded(input, codec, out=out, choice=Choice(find_codec(codec)) if is_forced else None)
+        return self.communicator.all_reduce_quantised(input, codec, out=out, choice=Choice(find_codec(codec)) if is_forced else None)
 
     def fused_allreduce_rmsnorm(self, x: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
         """Returns the norm of the sum and the residual, and their sum. For any row length."""

@@ -60,7 +60,7 @@ class Norm:
 class FusedCalls(OpsPart):
     """Quantised and fused calls of verbena.ops.Communicator."""
 
-    def all_reduce_coded(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
+    def all_reduce_quantised(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
         """Sums the ranks' tensors with quantised messages. Uses the exact all_reduce() where that is faster. All ranks get
         the same bits.
 
@@ -70,13 +70,13 @@ class FusedCalls(OpsPart):
         """
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
-        self._call("ops_all_reduce_coded", tensor, out, tensor.numel(), need_type(tensor), find_codec(codec), seed,
+        self._call("ops_all_reduce_quantised", tensor, out, tensor.numel(), need_type(tensor), find_codec(codec), seed,
                    choice=choice)
         return out
 
-    def choose_coded(self, tensor: Any, codec: str) -> Choice:
-        """Returns the algorithm that all_reduce_coded() would use."""
-        return self._choose("ops_choose_coded", find_codec(codec), tensor.numel() * tensor.element_size())
+    def choose_quantised(self, tensor: Any, codec: str) -> Choice:
+        """Returns the algorithm that all_reduce_quantised() would use."""
+        return self._choose("ops_choose_quantised", find_codec(codec), tensor.numel() * tensor.element_size())
 
     def rms_norm(self, x: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None) -> Normed:
         """Normalises rows along the last dimension, on this rank alone. `residual_out` may be the residual."""

@@ -86,8 +86,8 @@ def _all_to_all_v(x: Any, send_counts: Any, receive_counts: Any, rows: int, expe
     return get_group(group).all_to_all_v(x, send_counts, receive_counts, out, expected_rows=expected_rows)
 
 
-def _all_reduce_coded(x: Any, group: str, codec: str, seed: int = 0) -> Any:
-    return get_group(group).all_reduce_coded(x, codec, seed=seed)
+def _all_reduce_quantised(x: Any, group: str, codec: str, seed: int = 0) -> Any:
+    return get_group(group).all_reduce_quantised(x, codec, seed=seed)
 
 
 def _rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, group: str, weight_offset: float = 0.0,
@@ -198,7 +198,7 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
      _moe_dispatch, _fake_moe_dispatch),
     ('moe_combine(Tensor rows, Tensor handle, SymInt tokens, str exchange, str order="reduced") -> Tensor', _moe_combine,
      lambda rows, handle, tokens, exchange, order="reduced": rows.new_empty([tokens, rows.shape[-1]])),
-    ("all_reduce_coded(Tensor x, str group, str codec, int seed=0) -> Tensor", _all_reduce_coded,
+    ("all_reduce_quantised(Tensor x, str group, str codec, int seed=0) -> Tensor", _all_reduce_quantised,
      lambda x, group, codec, seed=0: x.new_empty(x.shape)),
     (f"rms_norm(Tensor x, Tensor? residual, Tensor? weight, float epsilon, str group, {_NORM}) -> (Tensor, Tensor)", _rms_norm,
      _fake_norm),

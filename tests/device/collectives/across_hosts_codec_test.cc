@@ -67,8 +67,8 @@ class CodedHosts {
         const char* const from =
             is_in_place ? to : reinterpret_cast<const char*>(inputs[rank].data() + begin);
         for (uint32_t call = 0; call < calls; ++call)
-          (void)all.template all_reduce_coded<Codec>(from, to, count * sizeof(Half), {DataType::kFloat16},
-                                                     rounding);
+          (void)all.template all_reduce_quantised<Codec>(from, to, count * sizeof(Half), {DataType::kFloat16},
+                                                         rounding);
         require(all.finish() == expected, "the calls' status");
         if (device::thread_index() == 0) hosts_.end();
       });

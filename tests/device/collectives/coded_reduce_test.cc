@@ -22,8 +22,8 @@
 namespace verbena::device_test {
 namespace {
 
-using device::all_reduce_coded;
-using device::all_reduce_coded_twice;
+using device::all_reduce_quantised;
+using device::all_reduce_quantised_two_shot;
 using device::Bfloat16;
 using device::DataType;
 using device::Float8;
@@ -101,15 +101,15 @@ class CodedRanks {
         const auto block = device::block_index();
         if constexpr (kIsOneShot<Sums>) {
           OneShot<> calls(mine, block, shape_.blocks);
-          require(all_reduce_coded<Terms>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
-                                          rounding) == SymmStatus::kDone,
-                  "all_reduce_coded");
+          require(all_reduce_quantised<Terms>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
+                                              rounding) == SymmStatus::kDone,
+                  "all_reduce_quantised");
           require(calls.finish() == SymmStatus::kDone, "finish");
         } else {
           TwoShot<> calls(mine, block, shape_.blocks);
-          require(all_reduce_coded_twice<Terms, Sums>(mine.context, calls, from, to, count * sizeof(T),
-                                                      kType<T>, rounding) == SymmStatus::kDone,
-                  "all_reduce_coded_twice");
+          require(all_reduce_quantised_two_shot<Terms, Sums>(mine.context, calls, from, to, count * sizeof(T),
+                                                             kType<T>, rounding) == SymmStatus::kDone,
+                  "all_reduce_quantised_two_shot");
           require(calls.finish() == SymmStatus::kDone, "finish");
         }
       });
@@ -314,7 +314,7 @@ void expect_refused(int32_t ranks, uint64_t slot_bytes, const Reduce& reduce) {
 // Slots that not one tile fits in.
 TEST(CodedReduce, RefusesSlotsThatAreTooSmall) {
   expect_refused<TwoShot<>>(2, 896, [](const auto& context, auto& calls, char* tensor) {
-    return all_reduce_coded_twice<Int4>(context, calls, tensor, tensor, 200, DataType::kBfloat16);
+    return all_reduce_quantised_two_shot<Int4>(context, calls, tensor, tensor, 200, DataType::kBfloat16);
   });
 }
 
@@ -323,7 +323,7 @@ TEST(CodedReduce, OneShotRefuses) {
   for (const auto& [ranks, slot_bytes] : {std::pair{2, 512}, std::pair{3, 4096}, std::pair{1, 4096}}) {
     expect_refused<OneShot<>>(
         ranks, static_cast<uint64_t>(slot_bytes), [](const auto& context, auto& calls, char* tensor) {
-          return all_reduce_coded<Int4>(context, calls, tensor, tensor, 200, DataType::kBfloat16);
+          return all_reduce_quantised<Int4>(context, calls, tensor, tensor, 200, DataType::kBfloat16);
         });
   }
 }
@@ -344,9 +344,9 @@ TEST(CodedReduce, ADeadPeerIsNamedByARankWithoutAShare) {
       world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
         const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
         TwoShot<> calls(mine, 0, 1);
-        require(all_reduce_coded_twice<Int8>(mine.context, calls, inputs[rank], outputs[rank], 512,
-                                             DataType::kBfloat16) == SymmStatus::kTimedOut,
-                "all_reduce_coded_twice");
+        require(all_reduce_quantised_two_shot<Int8>(mine.context, calls, inputs[rank], outputs[rank], 512,
+                                                    DataType::kBfloat16) == SymmStatus::kTimedOut,
+                "all_reduce_quantised_two_shot");
       });
     }
     EXPECT_EQ(world.run(), "");

@@ -10,7 +10,7 @@
 // the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
 // travel as they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of
 // ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
-// bits. Quantised (all_reduce_coded), those sums travel coded, and each rank decodes the same bytes of all
+// bits. all_reduce_quantised() encodes those sums, and each rank decodes the same bytes of all
 // hosts, its own too: a number is quantised once for each host. Within a host nothing is.
 //
 // A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
@@ -42,7 +42,7 @@ struct HostPlaces {
   const uint8_t* members;  // [hosts][ranks of each]: their numbers in the team
 };
 
-// Reduce: ReduceAny; for all_reduce_coded ReduceFloats.
+// Reduce: ReduceAny; for all_reduce_quantised ReduceFloats.
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
@@ -75,10 +75,10 @@ class AcrossHosts {
   }
   // Sums of bfloat16 or half.
   template <typename Codec, typename Rounding = RoundToNearest, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_coded(const char* input, char* output,
-                                                           uint64_t length_bytes, const Reduce& reduce,
-                                                           const Rounding& rounding = {},
-                                                           const Group& group = {}) {
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const char* input, char* output,
+                                                               uint64_t length_bytes, const Reduce& reduce,
+                                                               const Rounding& rounding = {},
+                                                               const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
     if (!load_number(group)) return status_;
     const CodedHostSums<Codec, Rounding> codec{{reduce}, *this, rounding};
@@ -179,7 +179,7 @@ class AcrossHosts {
     template <int kRanks, typename Group>
     VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
                                            const Group& group) const {
-      return calls.template reduce_coded_chunk<Codec>(terms, sums, this->reduce, rounding, group);
+      return calls.template reduce_quantised_chunk<Codec>(terms, sums, this->reduce, rounding, group);
     }
   };
 
@@ -306,9 +306,9 @@ class AcrossHosts {
 
   // A warp codes a tile at a time.
   template <typename Codec, typename Rounding, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_coded_chunk(const BulkChunk& terms, const BulkChunk& sums,
-                                               const Reduce& reduce, const Rounding& rounding,
-                                               const Group& group) {
+  VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& terms, const BulkChunk& sums,
+                                                   const Reduce& reduce, const Rounding& rounding,
+                                                   const Group& group) {
     static_assert(kRowBytes == kTileBytes / kTileRows);
     const uint64_t number = number_++;
     const uint32_t length = terms.length(host_.team_rank);

@@ -4,7 +4,7 @@
 // bounds.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
-//   status = all_reduce_coded<Int4>(workspace.context, calls, input, output, length_bytes, type);
+//   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);
 //   status = calls.finish();
 //
 // Warps share out a block's tiles, and none waits for another one.
@@ -98,11 +98,11 @@ class CodedMessages {
 // `output` becomes the sum of both ranks' `input`, of bfloat16 or half, at any address; in place too. `calls`
 // is a OneShot in the workspace of `context`; the group is a block of up to 16 warps.
 template <typename Codec, typename Rounding = RoundToNearest, typename Calls, typename Group = BlockGroup>
-[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_coded(const SymmContext& context, Calls& calls,
-                                                         const char* input, char* output,
-                                                         uint64_t length_bytes, DataType type,
-                                                         const Rounding& rounding = {},
-                                                         const Group& group = {}) {
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const SymmContext& context, Calls& calls,
+                                                             const char* input, char* output,
+                                                             uint64_t length_bytes, DataType type,
+                                                             const Rounding& rounding = {},
+                                                             const Group& group = {}) {
   using Exchange = typename Calls::Exchange;
   using Messages = detail::CodedMessages<Codec, Rounding, Exchange>;
   const auto max_tiles = static_cast<uint32_t>(

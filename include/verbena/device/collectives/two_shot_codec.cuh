@@ -4,7 +4,8 @@
 // quantisations, whatever the number of ranks: docs/quantisation.md has the bounds.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
-//   status = all_reduce_coded_twice<Int4, Int8>(workspace.context, calls, input, output, length_bytes, type);
+//   status = all_reduce_quantised_two_shot<Int4, Int8>(workspace.context, calls, input, output,
+//                                                     length_bytes, type);
 //   status = calls.finish();
 //
 // Warps share out a block's tiles, and none waits for another one.
@@ -227,11 +228,9 @@ class CodedShares {
 // is a TwoShot in the workspace of `context`; the group is a block of up to 16 warps.
 template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNearest, typename Calls,
           typename Group = BlockGroup>
-[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_coded_twice(const SymmContext& context, Calls& calls,
-                                                               const char* input, char* output,
-                                                               uint64_t length_bytes, DataType type,
-                                                               const Rounding& rounding = {},
-                                                               const Group& group = {}) {
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised_two_shot(
+    const SymmContext& context, Calls& calls, const char* input, char* output, uint64_t length_bytes,
+    DataType type, const Rounding& rounding = {}, const Group& group = {}) {
   using Exchange = typename Calls::Exchange;
   using Shares = detail::CodedShares<Terms, Sums, Rounding, Exchange>;
   constexpr uint32_t kOfTerms = CodedPackets<Terms>::kTileBytes, kOfSums = CodedPackets<Sums>::kTileBytes;

@@ -162,15 +162,15 @@ void write_choice(const Choice& chosen, verbena_ops_choice* choice) {
 }
 
 void set_counts(Call& call, Lengths lengths, const int64_t* counts, const int64_t* offsets,
-                const verbena_ops_extent* extent) {
-  expect(counts != nullptr && extent != nullptr && extent->unit_bytes != 0,
-         "ops: counts or extent is NULL, or unit_bytes is 0");
+                const verbena_ops_sizes* sizes) {
+  expect(counts != nullptr && sizes != nullptr && sizes->unit_bytes != 0,
+         "ops: counts or sizes is NULL, or unit_bytes is 0");
   call.lengths = lengths;
   call.counts = counts;
   call.offsets = offsets;
-  call.unit_bytes = extent->unit_bytes;
-  call.input_bytes = extent->input_bytes;
-  call.output_bytes = extent->output_bytes;
+  call.unit_bytes = sizes->unit_bytes;
+  call.input_bytes = sizes->input_bytes;
+  call.output_bytes = sizes->output_bytes;
 }
 
 }  // namespace
@@ -373,42 +373,42 @@ verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void*
 
 verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
                                         const int64_t* counts, const int64_t* offsets,
-                                        const verbena_ops_extent* extent, const verbena_ops_choice* choice,
+                                        const verbena_ops_sizes* sizes, const verbena_ops_choice* choice,
                                         verbena_stream stream) {
   return guard([&] {
     Call call = begin_call(Kind::kExchange, input, output);
-    set_counts(call, Lengths::kBySender, counts, offsets, extent);
-    submit(ops, VERBENA_OPS_ALL_GATHER, call, extent->expected_bytes, choice, stream);
+    set_counts(call, Lengths::kBySender, counts, offsets, sizes);
+    submit(ops, VERBENA_OPS_ALL_GATHER, call, sizes->expected_bytes, choice, stream);
   });
 }
 
 verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input, void* output,
                                             const int64_t* counts, const int64_t* offsets,
-                                            const verbena_ops_extent* extent, verbena_ops_type type,
+                                            const verbena_ops_sizes* sizes, verbena_ops_type type,
                                             verbena_ops_reduction reduction, const verbena_ops_choice* choice,
                                             verbena_stream stream) {
   return guard([&] {
     Call call = begin_call(Kind::kExchangeReduce, input, output);
     set_reduction(call, type, reduction);
-    set_counts(call, Lengths::kByReceiver, counts, offsets, extent);
-    expect(extent->unit_bytes % find_element_bytes(type) == 0,
+    set_counts(call, Lengths::kByReceiver, counts, offsets, sizes);
+    expect(sizes->unit_bytes % find_element_bytes(type) == 0,
            "ops: unit_bytes is not a multiple of the type's size");
-    submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, extent->expected_bytes, choice, stream);
+    submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, sizes->expected_bytes, choice, stream);
   });
 }
 
 verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
                                         const int64_t* send_counts, const int64_t* send_offsets,
                                         const int64_t* receive_counts, const int64_t* receive_offsets,
-                                        const verbena_ops_extent* extent, const verbena_ops_choice* choice,
+                                        const verbena_ops_sizes* sizes, const verbena_ops_choice* choice,
                                         verbena_stream stream) {
   return guard([&] {
     expect(receive_counts != nullptr, "ops: receive_counts is NULL");
     Call call = begin_call(Kind::kExchange, input, output);
-    set_counts(call, Lengths::kByPair, send_counts, send_offsets, extent);
+    set_counts(call, Lengths::kByPair, send_counts, send_offsets, sizes);
     call.receive_counts = receive_counts;
     call.receive_offsets = receive_offsets;
-    submit(ops, VERBENA_OPS_ALL_TO_ALL, call, extent->expected_bytes, choice, stream);
+    submit(ops, VERBENA_OPS_ALL_TO_ALL, call, sizes->expected_bytes, choice, stream);
   });
 }
 

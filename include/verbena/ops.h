@@ -322,26 +322,28 @@ VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* 
 typedef struct {
   size_t unit_bytes, input_bytes, output_bytes;
   size_t expected_bytes; /* of a typical message, by which the algorithm is chosen; the same on all ranks */
-} verbena_ops_extent;
+} verbena_ops_sizes;
 /* Gathers parts of different lengths: counts[r] units from rank r are written to offsets[r] of every rank's
  * output. Counts are the same on all ranks. */
 VERBENA_API verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* counts, const int64_t* offsets,
-                                                    const verbena_ops_extent* extent,
+                                                    const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
 /* Reduces the ranks' inputs; rank r gets the counts[r] units at offsets[r] of the result. Counts are the same
  * on all ranks. */
-VERBENA_API verbena_result verbena_ops_reduce_scatter_v(
-    verbena_ops* ops, const void* input, void* output, const int64_t* counts, const int64_t* offsets,
-    const verbena_ops_extent* extent, verbena_ops_type type, verbena_ops_reduction reduction,
-    const verbena_ops_choice* choice, verbena_stream stream);
+VERBENA_API verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input, void* output,
+                                                        const int64_t* counts, const int64_t* offsets,
+                                                        const verbena_ops_sizes* sizes, verbena_ops_type type,
+                                                        verbena_ops_reduction reduction,
+                                                        const verbena_ops_choice* choice,
+                                                        verbena_stream stream);
 /* Sends send_counts[r] units at send_offsets[r] of the input to rank r, and writes receive_counts[r] units from
  * rank r to receive_offsets[r] of the output. Each rank gives its own counts. */
 VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* send_counts, const int64_t* send_offsets,
                                                     const int64_t* receive_counts,
                                                     const int64_t* receive_offsets,
-                                                    const verbena_ops_extent* extent,
+                                                    const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
 
 /* Group the calls between the two: group_end() enqueues them on its stream, in their order, in as few kernels

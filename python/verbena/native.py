@@ -79,7 +79,7 @@ class OpsNorm(ctypes.Structure):
                 ("min_scale", ctypes.c_float)]
 
 
-class OpsExtent(ctypes.Structure):
+class OpsSizes(ctypes.Structure):
     _fields_ = [("unit_bytes", c_size_t), ("input_bytes", c_size_t), ("output_bytes", c_size_t), ("expected_bytes", c_size_t)]
 
 
@@ -215,7 +215,7 @@ _PROTOTYPES: Prototypes = {
     "pairs_release": (None, [POINTER(PairsMessage)]),
     "pairs_close": (None, [Handle]),
 }
-_CHOICE, _EXTENT, _NORM = POINTER(OpsChoice), POINTER(OpsExtent), POINTER(OpsNorm)
+_CHOICE, _EXTENT, _NORM = POINTER(OpsChoice), POINTER(OpsSizes), POINTER(OpsNorm)
 _OPS_PROTOTYPES: Prototypes = {
     "ops_create": (c_int, [Handle, Handle, POINTER(OpsOptions), POINTER(Handle)]),
     "ops_destroy": (c_int, [Handle]),

@@ -336,10 +336,10 @@ TEST(OpsFailures, WrongCountsAreToldToAll) {
     if (number == 1) counts.address<int64_t>()[2] = int64_t{1} << 40;
     const Way way = sum_by("", VERBENA_OPS_ONE_SHOT);
     fill(rank, way, number, 0);
-    const verbena_ops_extent extent{4, 32, 96, 32};
+    const verbena_ops_sizes sizes{4, 32, 96, 32};
     const verbena_result first =
         verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts.address<int64_t>(),
-                                 nullptr, &extent, nullptr, nullptr);
+                                 nullptr, &sizes, nullptr, nullptr);
     rank.synchronize();
     if (first != VERBENA_SUCCESS) return verbena_last_error();
     for (int i = 0; i < 24; ++i)
@@ -370,9 +370,9 @@ TEST(OpsFailures, OffsetsBeyondTheTensorsAreRefused) {
                     counts[2] = 0;
                     counts[3] = one.offset;
                     fill(rank, sum_by("", VERBENA_OPS_ONE_SHOT), number, 0);
-                    const verbena_ops_extent extent{4, 96, 96, 32};
+                    const verbena_ops_sizes sizes{4, 96, 96, 32};
                     if (verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts,
-                                                 counts + 2, &extent, nullptr, nullptr) != VERBENA_SUCCESS)
+                                                 counts + 2, &sizes, nullptr, nullptr) != VERBENA_SUCCESS)
                       return verbena_last_error();
                     rank.synchronize();
                     if (rank.tensor(1)[24] != -1) return "wrote beyond the output";

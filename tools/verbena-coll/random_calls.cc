@@ -256,8 +256,8 @@ class RandomCalls {
     const verbena_ops_choice* const choice = &call.choice;
     const uint64_t bytes = call.count * call.element(), row_bytes = bytes / call.rows;
     const auto* const counts = reinterpret_cast<const int64_t*>(counts_ + index * kCountsBytes);
-    const verbena_ops_extent extent{call.element(), input_count(call, plan_.rank) * call.element(),
-                                    expect(call).size(), bytes};
+    const verbena_ops_sizes sizes{call.element(), input_count(call, plan_.rank) * call.element(),
+                                  expect(call).size(), bytes};
     const verbena_result result = [&] {
       switch (call.form) {
         case Form::kAllReduce:
@@ -276,13 +276,13 @@ class RandomCalls {
         case Form::kAllToAll:
           return library_.verbena_ops_all_to_all(ops_, input, output, bytes, call.rows, 1, choice, stream);
         case Form::kAllGatherV:
-          return library_.verbena_ops_all_gather_v(ops_, input, output, counts, nullptr, &extent, choice,
+          return library_.verbena_ops_all_gather_v(ops_, input, output, counts, nullptr, &sizes, choice,
                                                    stream);
         case Form::kAllToAllV:
           break;
       }
       return library_.verbena_ops_all_to_all_v(ops_, input, output, counts, nullptr, counts + ranks(),
-                                               nullptr, &extent, choice, stream);
+                                               nullptr, &sizes, choice, stream);
     }();
     check(result, call.describe().c_str());
   }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from verbena.context import SymmetricContext
-from verbena.native import OpsExtent, OpsOptions, load_ops_library
+from verbena.native import OpsSizes, OpsOptions, load_ops_library
 from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice, raise_error
 from verbena.ops.fused import FusedCalls
 from verbena.streams import current_stream, stream_of
@@ -190,10 +190,10 @@ class Communicator(FusedCalls):
             if one is not None and (str(one.dtype) != "torch.int64" or one.numel() != self.size):
                 raise ValueError(f"counts and offsets are int64, one for each of {self.size} ranks")
         element = source.element_size()
-        extent = OpsExtent(math.prod(source.shape[1:]) * element, source.numel() * element, out.numel() * element,
+        sizes = OpsSizes(math.prod(source.shape[1:]) * element, source.numel() * element, out.numel() * element,
                            expected * element)
         addresses = [None if one is None else one.data_ptr() for one in counts]
-        self._launch(name, (source, out, *counts), source.data_ptr(), out.data_ptr(), *addresses, ctypes.byref(extent), *more,
+        self._launch(name, (source, out, *counts), source.data_ptr(), out.data_ptr(), *addresses, ctypes.byref(sizes), *more,
                      pack_choice(choice), stream_of(source))
 
 

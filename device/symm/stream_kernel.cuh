@@ -29,7 +29,7 @@ VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall
       return;
     case StreamCall::Kind::kSignal:
       // Behind what kernels of the stream have put before, by whatever block.
-      device::symm_signal_behind_all(context, call.number, call.peer, call.value,
+      device::symm_signal_after_puts(context, call.number, call.peer, call.value,
                                      static_cast<SymmSignalOperation>(call.operation), block);
       return;
     case StreamCall::Kind::kWait:

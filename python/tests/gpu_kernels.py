@@ -236,7 +236,7 @@ def signal_for_all(ctx_ptr, destination, source, out, peer, index, count, BACKEN
     status = symm_put_async_by(ctx_ptr, destination, source, count, None, peer, 0, BACKEND)
     status = tl.minimum(status, symm_put_signal_async_by(ctx_ptr, destination + count, source + count, count, None, peer,
                                                          index + 1, 1, backend=BACKEND))
-    status = tl.minimum(status, symm_signal_behind_all(ctx_ptr, index, peer, backend=BACKEND))
+    status = tl.minimum(status, symm_signal_after_puts(ctx_ptr, index, peer, backend=BACKEND))
     tl.store(out, status)
     tl.store(out + 1, symm_signal_wait_until(ctx_ptr, index, SIGNAL_CMP_GE, 1, BACKEND))
     tl.store(out + 2, symm_flush(ctx_ptr, BACKEND))

@@ -33,7 +33,7 @@ def call_everything(ctx_ptr, data_ptr, address, statuses, peer, value, ADDRESS_B
     symm_put_async_by(ctx_ptr, data_ptr, data_ptr, 1024, None, peer, 2)
     symm_put_signal_async_by(ctx_ptr, data_ptr, data_ptr, 1024, 4, peer, 7, -1)
     symm_signal_by(ctx_ptr, 0, peer, 3, value)
-    symm_signal_behind_all(ctx_ptr, 0, peer)
+    symm_signal_after_puts(ctx_ptr, 0, peer)
     request = symm_get_async(ctx_ptr, data_ptr, address, 16, 8, peer)
     tl.store(statuses + 10, symm_request_wait(ctx_ptr, request))
     symm_put_rows(ctx_ptr, data_ptr, 64, data_ptr, value, 16, 4, None, peer)

@@ -264,7 +264,7 @@ def check_rows(bench):
     bench.expect(destination.view(rows, stride)[:, row_count:].eq(-1).all().item(), True, "between rows")
 
 
-def check_signal_behind_all(bench):
+def check_signal_after_puts(bench):
     count = 1 << 12
     source, (destination,) = _fill(bench, 2 * count), _cut(bench, DESTINATION, 2 * count)
     destination.fill_(-1)
@@ -307,6 +307,6 @@ CHECKS = {
     "symm_compare_swap": check_words, "symm_wait_until": check_words, "symm_wait_until_all": check_words,
     "symm_wait_until_any": check_words, "symm_put_rows": check_rows, "symm_get_rows": check_rows,
     "symm_get_async": check_rows, "symm_request_wait": check_rows, "symm_signal_by": check_rows,
-    "symm_put_async_by": check_rows, "symm_put_signal_async_by": check_signal_behind_all,
-    "symm_signal_behind_all": check_signal_behind_all, "symm_all_reduce": check_all_reduce,
+    "symm_put_async_by": check_rows, "symm_put_signal_async_by": check_signal_after_puts,
+    "symm_signal_after_puts": check_signal_after_puts, "symm_all_reduce": check_all_reduce,
 }

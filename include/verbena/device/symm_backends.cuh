@@ -36,7 +36,7 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   VERBENA_DEVICE static bool updates(const Context& context) {
     return choose(context, false, [](auto network, const auto&) { return network.kUpdates; });
   }
-  VERBENA_DEVICE static bool arrives_behind_all(const Context& context) {
+  VERBENA_DEVICE static bool arrives_after_puts(const Context& context) {
     return choose(context, true, [](auto network, const auto&) { return network.kArrivesBehindAll; });
   }
 

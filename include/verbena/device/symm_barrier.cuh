@@ -42,7 +42,7 @@ VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const G
 template <typename Context>
 VERBENA_DEVICE bool meets_twice(const Context& context) {
   return context.has_remote != 0 &&
-         (context.meets_twice != 0 || !NetworkTraits<Context>::arrives_behind_all(context));
+         (context.meets_twice != 0 || !NetworkTraits<Context>::arrives_after_puts(context));
 }
 template <typename Context>
 VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
@@ -55,7 +55,7 @@ VERBENA_DEVICE SymmStatus arrive_far(const Context& context, uint32_t barrier, c
   using Network = SymmNetwork<Context>;
   group.sync();
   WaitResult mine = WaitResult::kReached;
-  if (kCompletes && NetworkTraits<Context>::arrives_behind_all(context)) {
+  if (kCompletes && NetworkTraits<Context>::arrives_after_puts(context)) {
     if (group.elect()) mine = Network::complete(context);
     const SymmStatus status = conclude(context, group, mine, {SymmWait::kCompletion});
     if (status != SymmStatus::kDone) return status;

@@ -253,11 +253,11 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, in
   });
 }
 // One signal behind what all blocks have put to the peer, as far as this one knows of it.
-VERBENA_SYMM_FUNCTION int32_t symm_signal_behind_all(int64_t context, int32_t signal, int32_t peer,
+VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t signal, int32_t peer,
                                                      int64_t value, int32_t operation) {
   using namespace verbena::device;
   return detail::run(context, [&](const auto& on) {
-    return symm_signal_behind_all(on, static_cast<uint32_t>(signal), peer, static_cast<uint64_t>(value),
+    return symm_signal_after_puts(on, static_cast<uint32_t>(signal), peer, static_cast<uint64_t>(value),
                                   static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
   });
 }

@@ -92,7 +92,7 @@ template <typename Context>
 struct NetworkTraits {
   VERBENA_DEVICE static constexpr bool gets(const Context&) { return SymmNetwork<Context>::kGets; }
   VERBENA_DEVICE static constexpr bool updates(const Context&) { return SymmNetwork<Context>::kUpdates; }
-  VERBENA_DEVICE static constexpr bool arrives_behind_all(const Context&) {
+  VERBENA_DEVICE static constexpr bool arrives_after_puts(const Context&) {
     return SymmNetwork<Context>::kArrivesBehindAll;
   }
 };

@@ -113,7 +113,7 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
 // of the grid, or in an earlier kernel): one signal for the puts of many blocks. The caller does not wait for
 // them, unless the backend needs it (NVSHMEM).
 template <typename Context, typename Group = ThreadGroup>
-VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_t signal, int32_t peer,
+VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
                                                  const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;

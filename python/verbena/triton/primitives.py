@@ -203,10 +203,10 @@ def symm_signal_by(ctx_ptr: Any, signal_index: Any, dest_rank: Any, queue: Any, 
 
 
 @core.extern
-def symm_signal_behind_all(ctx_ptr: Any, signal_index: Any, dest_rank: Any, value: Any = 1, op: Any = SIGNAL_OP_ADD,
+def symm_signal_after_puts(ctx_ptr: Any, signal_index: Any, dest_rank: Any, value: Any = 1, op: Any = SIGNAL_OP_ADD,
                            backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
     """Signals the peer after what all programs have put there before the call, such as before a barrier of the grid."""
-    return call(_semantic, backend, "symm_signal_behind_all", _i32, (ctx_ptr, _i64), (signal_index, _i32),
+    return call(_semantic, backend, "symm_signal_after_puts", _i32, (ctx_ptr, _i64), (signal_index, _i32),
                 (dest_rank, _i32), (value, _i64), (op, _i32))
 
 

@@ -126,7 +126,7 @@ TEST_P(LitmusTest, OneSignalIsBehindAllBlocksPuts) {
                     "put");
                 meet_grid();
                 if (is_first) {
-                  expect(device::symm_signal_behind_all(mine, 9, 1, 1, kAdd, BlockGroup{}), "signal");
+                  expect(device::symm_signal_after_puts(mine, 9, 1, 1, kAdd, BlockGroup{}), "signal");
                   await(mine, 100, round);
                   expect(device::symm_flush(mine, BlockGroup{}), "flush");
                 }

@@ -135,7 +135,7 @@ TEST(SymmC, FarOperations) {
     require(symm_request_wait(mine, symm_get_async(mine, place, place, -1, 4, 1, 2)) < 0, "count");
     require(symm_put_async_by(mine, place, source, 8, 4, 1, 2) == 0, "by a queue");
     require(symm_put_signal_async_by(mine, place, source, 8, 4, 1, 7, 1, 1, -1) == 0, "by its own");
-    require(symm_signal_by(mine, 7, 1, 1, 1, 3) == 0 && symm_signal_behind_all(mine, 7, 1, 1, 1) == 0,
+    require(symm_signal_by(mine, 7, 1, 1, 1, 3) == 0 && symm_signal_after_puts(mine, 7, 1, 1, 1) == 0,
             "signals");
   });
   world.add_grid(1, 1, kThreads, [&] {

@@ -198,7 +198,7 @@ TEST(SymmProbe, ADroppedSignalIsNotAskedFor) {
     probes.faults = static_cast<uint64_t>(SymmFault::kDropSignal);
     device::symm_signal(proxy.context(), 4, 1, 1, SymmSignalOperation::kAdd);
     probes.faults = static_cast<uint64_t>(SymmFault::kDropSignal);
-    device::symm_signal_behind_all(proxy.context(), 4, 1, 1, SymmSignalOperation::kAdd);
+    device::symm_signal_after_puts(proxy.context(), 4, 1, 1, SymmSignalOperation::kAdd);
     device::symm_signal(proxy.context(), 5, 1, 1, SymmSignalOperation::kAdd);
   });
   ASSERT_EQ(world.run(), "");

@@ -207,12 +207,12 @@ TEST_P(SymmQueueTest, OneSignalBehindTheBlocksPuts) {
             "grid");
     if (device::block_index() == 0) return;
     for (int round = 0; round < 2; ++round) {
-      require(device::symm_signal_behind_all(context, 7, 1, 3, SymmSignalOperation::kIncrement, block) ==
+      require(device::symm_signal_after_puts(context, 7, 1, 3, SymmSignalOperation::kIncrement, block) ==
                   SymmStatus::kDone,
               "signal");
       if (round == 0) require(device::symm_quiet(context, block) == SymmStatus::kDone, "quiet");
     }
-    require(device::symm_signal_behind_all(context, 7, 2, 3, kAdd, block) == SymmStatus::kInvalid, "member");
+    require(device::symm_signal_after_puts(context, 7, 2, 3, kAdd, block) == SymmStatus::kInvalid, "member");
   });
   world.add_host([&] {
     std::vector<PutDescriptor> asked;
@@ -394,7 +394,7 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
                 "put");
         require(device::symm_quiet(context) == SymmStatus::kDone, "quiet");
       } else if (block == 2) {
-        require(device::symm_signal_behind_all(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");
+        require(device::symm_signal_after_puts(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");
       } else {
         require(device::symm_quiet(context, 1) == SymmStatus::kDone, "quiet of one");
       }
@@ -502,7 +502,7 @@ TEST(SymmQueue, TheCallerNamesAQueue) {
     is_right &= device::symm_put_value(context, word, 1, 1, alone, third) == SymmStatus::kDone;
     is_right &= device::symm_add(context, word, 1, 1, alone, third) == SymmStatus::kDone;
     is_right &= device::symm_put_rows(context, word, 8, word, 8, 8, 2, 1, alone, third) == SymmStatus::kDone;
-    is_right &= device::symm_signal_behind_all(context, 0, 1, 1, kAdd, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_signal_after_puts(context, 0, 1, 1, kAdd, alone, third) == SymmStatus::kDone;
     require(is_right, "all of them");
   });
   EXPECT_EQ(world.run(), "");

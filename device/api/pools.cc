@@ -201,7 +201,7 @@ size_t verbena_pool_max_used(verbena_pool* pool) {
   return pool->max_bytes;
 }
 
-uint32_t verbena_pool_number(const verbena_pool* pool) {
+uint32_t verbena_pool_index(const verbena_pool* pool) {
   return pool->place;
 }
 

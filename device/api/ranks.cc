@@ -31,7 +31,7 @@ static_assert(sizeof(verbena_pairs_address) == sizeof(bootstrap::PairAddress));
 
 namespace {
 
-base::Result<bootstrap::LaunchPlace> find_place(const verbena_ranks_place& asked) {
+base::Result<bootstrap::LaunchPlace> find_place(const verbena_ranks_options& asked) {
   bootstrap::LaunchPlace place;
   if (asked.host == nullptr) {
     auto found =
@@ -69,14 +69,14 @@ verbena_result verbena_identify_host(char* text, size_t length) {
   });
 }
 
-verbena_result verbena_ranks_join(const verbena_ranks_place* place, verbena_ranks** ranks) {
+verbena_result verbena_ranks_join(const verbena_ranks_options* options, verbena_ranks** ranks) {
   return guard([&]() -> Outcome {
-    if (place == nullptr || ranks == nullptr)
+    if (options == nullptr || ranks == nullptr)
       return base::fail(Status::kInvalidArgument, "api: ranks is NULL");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
-    const auto found = find_place(*place);
+    const auto found = find_place(*options);
     if (!found) return found.error();
-    auto joined = bootstrap::join_at(*found, {.timeout_ms = place->timeout_ms});
+    auto joined = bootstrap::join_at(*found, {.timeout_ms = options->timeout_ms});
     if (!joined) return joined.error();
     *ranks = new verbena_ranks{std::move(*joined)};
     return {};

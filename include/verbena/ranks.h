@@ -16,14 +16,14 @@ extern "C" {
 
 typedef struct verbena_ranks verbena_ranks;
 
-/* Where the ranks meet. */
+/* How the ranks find each other. */
 typedef struct {
   const char* host;     /* of rank 0; NULL: from the launcher's variables (torchrun, Open MPI, PMI, Slurm) */
   uint16_t port;        /* TCP port at which rank 0 listens; with `host` */
   uint32_t count_ranks; /* 0: rank and number of ranks are the launcher's too */
   uint32_t rank;
   int64_t timeout_ms; /* of this and of each later call, milliseconds; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS */
-} verbena_ranks_place;
+} verbena_ranks_options;
 
 /* Returns a text of at most 128 characters that is equal for processes that can share memory: the same kernel,
  * network namespace and VERBENA_HOSTID. Not collective.
@@ -33,7 +33,7 @@ VERBENA_API verbena_result verbena_identify_host(char* text, size_t length);
 
 /* Joins the job's ranks, and returns once all have joined.
  * @param ranks  receives a handle, which verbena_ranks_leave() frees */
-VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_place* place, verbena_ranks** ranks);
+VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_options* options, verbena_ranks** ranks);
 VERBENA_API uint32_t verbena_ranks_rank(const verbena_ranks* ranks);
 VERBENA_API uint32_t verbena_ranks_count(const verbena_ranks* ranks);
 /* Copies the `bytes_each` bytes at `mine` to the `all` of every rank, in the order of ranks.

@@ -330,7 +330,7 @@ VERBENA_API verbena_result verbena_quiet_on_stream(const verbena_team* team, voi
 /* ---- Pools: an allocator of a framework whose memory lies in a window ---- */
 
 /* A pool is an allocator in a window: its memory is symmetric without registration. A framework calls it by the
- * two functions of the pool's number n, in the form of PyTorch's CUDAPluggableAllocator, which it finds in
+ * two functions of the pool's index n, in the form of PyTorch's CUDAPluggableAllocator, which it finds in
  * libverbena.so by name:
  *
  *   void* verbena_pool_allocate_n(ssize_t length_bytes, int gpu, cudaStream_t stream);
@@ -349,7 +349,7 @@ VERBENA_API verbena_result verbena_pool_free(verbena_pool* pool);
  * @return VERBENA_INVALID_USAGE if they have not allocated and freed alike: then an address of one rank belongs
  *         to another tensor on another rank */
 VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
-VERBENA_API uint32_t verbena_pool_number(const verbena_pool* pool);
+VERBENA_API uint32_t verbena_pool_index(const verbena_pool* pool);
 VERBENA_API verbena_window* verbena_pool_window(const verbena_pool* pool);
 /* Returns the max bytes that were in use at a time. */
 VERBENA_API size_t verbena_pool_max_used(verbena_pool* pool);

@@ -162,7 +162,7 @@ class SymmetricPool {
 
   // Collective. Throws if ranks have not allocated alike.
   void check() { verbena::check(verbena_pool_check(handle_.get())); }
-  uint32_t number() const { return verbena_pool_number(handle_.get()); }
+  uint32_t index() const { return verbena_pool_index(handle_.get()); }
   size_t max_used() const { return verbena_pool_max_used(handle_.get()); }
   verbena_pool* handle() const { return handle_.get(); }
 

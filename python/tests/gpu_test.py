@@ -228,7 +228,7 @@ def _allocate_from_a_pool(rank):
         freed = pool
         return_ = offsets
     with pytest.raises(ValueError, match="freed"):
-        freed.number
+        freed.index
     return return_
 
 

@@ -48,7 +48,7 @@ class QueueMessage(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("length", c_size_t), ("ticket", ctypes.c_uint64)]
 
 
-class RanksPlace(ctypes.Structure):
+class RanksOptions(ctypes.Structure):
     _fields_ = [("host", c_char_p), ("port", ctypes.c_uint16), ("count_ranks", c_uint32), ("rank", c_uint32),
                 ("timeout_ms", c_int64)]
 
@@ -180,7 +180,7 @@ _PROTOTYPES: Prototypes = {
     "pool_create": (c_int, [Handle, c_size_t, POINTER(Handle)]),
     "pool_free": (c_int, [Handle]),
     "pool_check": (c_int, [Handle]),
-    "pool_number": (c_uint32, [Handle]),
+    "pool_index": (c_uint32, [Handle]),
     "pool_window": (c_void_p, [Handle]),
     "pool_max_used": (c_size_t, [Handle]),
     "set_interrupt_check": (None, [InterruptFunction]),
@@ -201,7 +201,7 @@ _PROTOTYPES: Prototypes = {
     "queue_dequeue": (c_int, [Handle, c_int64, POINTER(QueueMessage)]),
     "queue_release": (c_int, [Handle, ctypes.c_uint64]),
     "identify_host": (c_int, [c_char_p, c_size_t]),
-    "ranks_join": (c_int, [POINTER(RanksPlace), POINTER(Handle)]),
+    "ranks_join": (c_int, [POINTER(RanksOptions), POINTER(Handle)]),
     "ranks_rank": (c_uint32, [Handle]),
     "ranks_count": (c_uint32, [Handle]),
     "ranks_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_size_t]),

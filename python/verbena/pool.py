@@ -28,7 +28,7 @@ class SymmetricPool(CollectivePart):
             import torch
             if not hasattr(torch.cuda, "MemPool"):
                 raise BackendUnavailable(f"pools for tensors: PyTorch {torch.__version__} has no torch.cuda.MemPool; builds for CUDA from 2.5 on do")
-            functions = (f"verbena_pool_{name}_{self.number}" for name in ("allocate", "release"))
+            functions = (f"verbena_pool_{name}_{self.index}" for name in ("allocate", "release"))
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(self._library.path, *functions)
             self._mem_pool = torch.cuda.MemPool(self._allocator.allocator())
         return self._mem_pool
@@ -45,9 +45,9 @@ class SymmetricPool(CollectivePart):
         self._library.check(self._library.pool_check(self.handle))
 
     @property
-    def number(self) -> int:
-        """The pool's number in the process, and in the names of its allocator functions."""
-        return int(self._library.pool_number(self.handle))
+    def index(self) -> int:
+        """The pool's index in the process, and in the names of its allocator functions."""
+        return int(self._library.pool_index(self.handle))
 
     @property
     def window(self) -> SymmetricWindow:

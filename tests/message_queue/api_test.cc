@@ -210,7 +210,7 @@ TEST(QueueApiArguments, AreChecked) {
 
 TEST(RanksApi, OneRank) {
   verbena_ranks* ranks = nullptr;
-  const verbena_ranks_place place{"127.0.0.1", 1, 1, 0, 1000};
+  const verbena_ranks_options place{"127.0.0.1", 1, 1, 0, 1000};
   ASSERT_EQ(verbena_ranks_join(&place, &ranks), VERBENA_SUCCESS);
   EXPECT_EQ(verbena_ranks_rank(ranks), 0u);
   EXPECT_EQ(verbena_ranks_count(ranks), 1u);
@@ -219,7 +219,7 @@ TEST(RanksApi, OneRank) {
   EXPECT_EQ(all, 42);
   EXPECT_EQ(verbena_ranks_barrier(ranks), VERBENA_SUCCESS);
   verbena_ranks_leave(ranks);
-  const verbena_ranks_place wrong{"127.0.0.1", 1, 2, 2, 1000};
+  const verbena_ranks_options wrong{"127.0.0.1", 1, 2, 2, 1000};
   EXPECT_EQ(verbena_ranks_join(&wrong, &ranks), VERBENA_INVALID_ARGUMENT);
 }
 

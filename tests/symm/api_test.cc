@@ -181,7 +181,7 @@ TEST(ApiTest, APoolsMemoryLiesInAWindow) {
     auto* const begin = static_cast<std::byte*>(verbena_window_address(window));
     void* const first = verbena_pool_allocate_0(1, kNoGpu, nullptr);
     void* const second = verbena_pool_allocate_0(1000, kNoGpu, nullptr);
-    bool is_right = pool.number() == 0 && other.number() == 1 && first == begin && second == begin + 512 &&
+    bool is_right = pool.index() == 0 && other.index() == 1 && first == begin && second == begin + 512 &&
                     verbena_window_find(context.handle(), second) == window;
     pool.check();
     verbena_pool_release_0(first, 1, kNoGpu, nullptr);
@@ -217,9 +217,9 @@ TEST(ApiTest, APoolsMemoryLiesInAWindow) {
       verbena_pool* left = nullptr;
       auto brief = SymmetricContext::from_environment();
       check(verbena_pool_create(brief.handle(), 512, &left));
-      is_right = is_right && verbena_pool_number(left) == 7;
+      is_right = is_right && verbena_pool_index(left) == 7;
     }
-    return is_right && context.create_pool(512).number() == 7 &&
+    return is_right && context.create_pool(512).index() == 7 &&
            verbena_pool_free(nullptr) == VERBENA_INVALID_ARGUMENT;
   });
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from verbena.communicators import adapt
-from verbena.native import PairsAddress, PairsMessage, RanksPlace, load_library
+from verbena.native import PairsAddress, PairsMessage, RanksOptions, load_library
 
 
 _HOST_NAME_BYTES = 129
@@ -76,9 +76,9 @@ class Ranks:
         PMI, Slurm). Rank 0 listens at `host` and `port`, which are given together. An address that other hosts reach
         needs a job key, or VERBENA_INSECURE=1."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
-        place = RanksPlace(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
+        options = RanksOptions(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
         self._library = load_library()
-        self._ranks = self._library.make("ranks_join", ctypes.byref(place))
+        self._ranks = self._library.make("ranks_join", ctypes.byref(options))
         self._rank, self._size = int(self._library.ranks_rank(self._ranks)), int(self._library.ranks_count(self._ranks))
 
     @property

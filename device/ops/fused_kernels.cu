@@ -10,8 +10,8 @@
   }
 #define VERBENA_OPS_CODED(name, Way, ...)                                                                  \
   VERBENA_OPS_KERNEL(name, CallLaunch, (run_call<Way<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
-  VERBENA_OPS_KERNEL(name##_by_chance, CallLaunch,                                                         \
-                     (run_call<Way<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
+  VERBENA_OPS_KERNEL(name##_stochastic, CallLaunch,                                                        \
+                     (run_call<Way<__VA_ARGS__, RoundStochastically>, Content::kAllReduces>))
 #define VERBENA_OPS_NORM(name, ...)                                                                \
   VERBENA_OPS_KERNEL(name##_float16_1, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Half, 1>)      \
   VERBENA_OPS_KERNEL(name##_float16_2, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Half, 2>)      \

@@ -122,11 +122,11 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
                                                             "mx_float8", "float8_int8", "int4_int8"};
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec) {
     const std::string name = kCodecNames[codec], two = "coded_two_shot_" + name;
-    coded_two_shot_[codec] = {find(fused_, two), find(fused_, two + "_by_chance")};
+    coded_two_shot_[codec] = {find(fused_, two), find(fused_, two + "_stochastic")};
     if (codec >= kCountSingleCodecs) continue;
     const std::string one = "coded_one_shot_" + name, across = "coded_across_hosts_" + name;
-    coded_one_shot_[codec] = {find(fused_, one), find(fused_, one + "_by_chance")};
-    coded_across_hosts_[codec] = {find(fused_, across), find(fused_, across + "_by_chance")};
+    coded_one_shot_[codec] = {find(fused_, one), find(fused_, one + "_stochastic")};
+    coded_across_hosts_[codec] = {find(fused_, across), find(fused_, across + "_stochastic")};
   }
   norm_ = find(fused_, "norm");
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");

@@ -11,7 +11,7 @@ namespace verbena::ops {
 
 template <typename Rounding>
 VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
-  if constexpr (Rounding::kIsByChance) {
+  if constexpr (Rounding::kIsStochastic) {
     return Rounding(seed);
   } else {
     return Rounding{};

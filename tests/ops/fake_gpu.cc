@@ -218,17 +218,17 @@ void add_coded_way(Kernels& kernels, const std::string& name) {
 template <typename Terms, typename Sums>
 void add_coded(Kernels& kernels, const std::string& name) {
   add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundToNearest>>(kernels, "two_shot_" + name);
-  add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundByChance>>(kernels,
-                                                                          "two_shot_" + name + "_by_chance");
+  add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundStochastically>>(
+      kernels, "two_shot_" + name + "_stochastic");
 }
 template <typename Codec>
 void add_coded_single(Kernels& kernels, const std::string& name) {
   add_coded_way<ops::ByCodedOneShot<Codec, device::RoundToNearest>>(kernels, "one_shot_" + name);
-  add_coded_way<ops::ByCodedOneShot<Codec, device::RoundByChance>>(kernels,
-                                                                   "one_shot_" + name + "_by_chance");
+  add_coded_way<ops::ByCodedOneShot<Codec, device::RoundStochastically>>(kernels,
+                                                                         "one_shot_" + name + "_stochastic");
   add_coded_way<ops::ByCodedHostSums<Codec, device::RoundToNearest>>(kernels, "across_hosts_" + name);
-  add_coded_way<ops::ByCodedHostSums<Codec, device::RoundByChance>>(kernels,
-                                                                    "across_hosts_" + name + "_by_chance");
+  add_coded_way<ops::ByCodedHostSums<Codec, device::RoundStochastically>>(
+      kernels, "across_hosts_" + name + "_stochastic");
 }
 template <int kRanks, typename T>
 void add_norms(Kernels& kernels, const std::string& name) {

@@ -77,8 +77,8 @@ VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to
 VERBENA_KERNEL use_codecs(const vd::Bfloat16* from, char* message, float* to, uint64_t count) {
   use_codec<vd::Int8>(from, message, to, count, vd::RoundToNearest{});
   use_codec<vd::Int6>(from, message, to, count, vd::RoundToNearest{});
-  use_codec<vd::Int4>(from, message, to, count, vd::RoundByChance(count));
-  use_codec<vd::Float8>(from, message, to, count, vd::RoundByChance(count));
+  use_codec<vd::Int4>(from, message, to, count, vd::RoundStochastically(count));
+  use_codec<vd::Float8>(from, message, to, count, vd::RoundStochastically(count));
   use_codec<vd::MxFloat8>(from, message, to, count, vd::RoundToNearest{});
 }
 

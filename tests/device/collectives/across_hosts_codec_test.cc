@@ -21,7 +21,7 @@ namespace {
 
 using device::DataType;
 using device::Half;
-using device::RoundByChance;
+using device::RoundStochastically;
 using device::RoundToNearest;
 using emulator::require;
 using emulator::World;
@@ -200,7 +200,7 @@ TEST(AcrossHostsByChance, IsRightOnAverage) {
   std::vector<double> mean(terms[0].size(), 0.0);
   std::vector<float> before;
   for (int launch = 0; launch < launches; ++launch) {
-    const std::vector<float> sums = ranks.reduce(terms, 0, false, 1, RoundByChance(9));
+    const std::vector<float> sums = ranks.reduce(terms, 0, false, 1, RoundStochastically(9));
     ASSERT_EQ(ranks.check(terms, sums, 2), "");
     ASSERT_NE(sums, before) << launch;
     before = sums;

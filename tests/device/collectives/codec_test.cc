@@ -24,7 +24,7 @@ using device::kRowNumbers;
 using device::kTileNumbers;
 using device::kTileRows;
 using device::kUnitNumbers;
-using device::RoundByChance;
+using device::RoundStochastically;
 using device::RoundToNearest;
 using emulator::World;
 
@@ -175,13 +175,14 @@ TYPED_TEST(CodecTest, RoundsByChance) {
   std::vector<double> mean(numbers.size(), 0.0);
   std::vector<float> first;
   for (int turn = 0; turn < turns; ++turn) {
-    const std::vector<float> got = code<TypeParam>(numbers, 0, RoundByChance(static_cast<uint64_t>(turn)));
+    const std::vector<float> got =
+        code<TypeParam>(numbers, 0, RoundStochastically(static_cast<uint64_t>(turn)));
     ASSERT_EQ(check_bounds<TypeParam>(numbers, got, 2), "") << turn;
     if (turn == 0) first = got;
     for (size_t i = 0; i < got.size(); ++i) mean[i] += got[i] / static_cast<double>(turns);
   }
-  EXPECT_EQ(first, code<TypeParam>(numbers, 0, RoundByChance(0))) << "the same seed";
-  EXPECT_NE(first, code<TypeParam>(numbers, 0, RoundByChance(1)));
+  EXPECT_EQ(first, code<TypeParam>(numbers, 0, RoundStochastically(0))) << "the same seed";
+  EXPECT_NE(first, code<TypeParam>(numbers, 0, RoundStochastically(1)));
   // Of `turns` drawings the mean is wrong by a step over twice their root on average; nearest would be by a
   // quarter.
   double error = 0, steps = 0, bias = 0;

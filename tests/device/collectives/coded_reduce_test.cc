@@ -33,7 +33,7 @@ using device::Int6;
 using device::Int8;
 using device::kTileNumbers;
 using device::OneShot;
-using device::RoundByChance;
+using device::RoundStochastically;
 using device::RoundToNearest;
 using device::TwoShot;
 using emulator::require;
@@ -378,7 +378,7 @@ TEST(CodedReduce, ZerosAndOnesInTurnInOneShot) {
 
 // The same seed gives other numbers in each launch, and the same on all ranks; on average they are right.
 template <typename Sums>
-void round_by_chance() {
+void round_stochastically() {
   CodedRanks<Int4, Sums, Half> ranks({2});
   const int launches = emulator::kSanitizer ? 20 : 60;
   Random random(4);
@@ -388,7 +388,7 @@ void round_by_chance() {
   std::vector<double> mean(terms[0].size(), 0.0);
   std::vector<float> before;
   for (int launch = 0; launch < launches; ++launch) {
-    const std::vector<float> sums = ranks.reduce(terms, 0, false, RoundByChance(9));
+    const std::vector<float> sums = ranks.reduce(terms, 0, false, RoundStochastically(9));
     ASSERT_EQ((check_sums<Int4, Sums, Half>(terms, sums, 2)), "");
     ASSERT_NE(sums, before) << launch;
     before = sums;
@@ -400,10 +400,10 @@ void round_by_chance() {
   EXPECT_LT(error, 0.5 / std::sqrt(launches));
 }
 TEST(CodedReduce, RoundsByChance) {
-  round_by_chance<Int4>();
+  round_stochastically<Int4>();
 }
 TEST(CodedReduce, RoundsByChanceInOneShot) {
-  round_by_chance<NotCoded>();
+  round_stochastically<NotCoded>();
 }
 
 struct Errors {

@@ -35,20 +35,20 @@ struct TileNumbers {
 
 // To the nearest step, of two the even one.
 struct RoundToNearest {
-  static constexpr bool kIsByChance = false;
+  static constexpr bool kIsStochastic = false;
   VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
 };
 
 // Up or down at random, the nearer step the more often: what is rounded is right on average, also where the
 // same number is rounded again and again. The same seed and tile give the same numbers; `seed` differs
 // between ranks, calls and phases whose errors are not to be alike.
-class RoundByChance {
+class RoundStochastically {
  public:
-  static constexpr bool kIsByChance = true;
-  VERBENA_DEVICE explicit RoundByChance(uint64_t seed) : state_(seed) {}
+  static constexpr bool kIsStochastic = true;
+  VERBENA_DEVICE explicit RoundStochastically(uint64_t seed) : state_(seed) {}
 
-  VERBENA_DEVICE RoundByChance in_tile(uint64_t tile) const {
-    return RoundByChance(mix(state_ + tile * kOdd) + lane() * kOdd * kTileRows);
+  VERBENA_DEVICE RoundStochastically in_tile(uint64_t tile) const {
+    return RoundStochastically(mix(state_ + tile * kOdd) + lane() * kOdd * kTileRows);
   }
   // 0 to 255, for each of the lane's numbers in a row.
   VERBENA_DEVICE uint32_t draw(uint32_t row, uint32_t i) const {

@@ -38,7 +38,7 @@ VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, 
     VERBENA_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
       scaled[i] = multiply(unit[4 * word + i], inverse);
-      if constexpr (Rounding::kIsByChance)
+      if constexpr (Rounding::kIsStochastic)
         scaled[i] = round_to_e4m3(scaled[i], rounding.draw(row, 4 * word + i));
     }
     payload[word] = Number<E4m3>::narrow(scaled);

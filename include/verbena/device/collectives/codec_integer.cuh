@@ -163,7 +163,7 @@ class IntegerCodec {
   template <typename Rounding>
   VERBENA_DEVICE static uint32_t round_place(float place, const Rounding& rounding, uint32_t row,
                                              uint32_t i) {
-    if constexpr (Rounding::kIsByChance)
+    if constexpr (Rounding::kIsStochastic)
       place = detail::add(place, (static_cast<float>(rounding.draw(row, i)) - 127.5F) / 256);
     return detail::to_bits(detail::add(place, kRounder));
   }

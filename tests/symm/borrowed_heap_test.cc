@@ -239,9 +239,9 @@ TEST_P(BorrowedHeapTest, ANetworkOfTheWorldServesNoOtherTeam) {
         EXPECT_TRUE(neighbours) << "all are in reach";
         // Rank 0 by itself, all others together: refused for rank 0 too.
         const auto most = context.split_team(&context.world(), context.rank() == 0 ? 0 : 1, 0);
-        const bool is_far = GetParam().count_ranks == 4 && GetParam().domain == 2;
-        EXPECT_EQ(static_cast<bool>(most), !is_far);
-        if (is_far) {
+        const bool is_remote = GetParam().count_ranks == 4 && GetParam().domain == 2;
+        EXPECT_EQ(static_cast<bool>(most), !is_remote);
+        if (is_remote) {
           EXPECT_EQ(most.error().status, Status::kInvalidUsage);
         }
         EXPECT_TRUE(context.split_team(&context.world(), context.rank(), 0)) << "the context goes on";

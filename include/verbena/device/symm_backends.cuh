@@ -67,13 +67,13 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   VERBENA_DEVICE static WaitResult put_rows(const Context& context, int32_t peer, void* destination,
                                             const void* source, const SymmRows& rows, SymmQueue queue) {
     return choose(context, kNone, [&](auto, const auto& on) {
-      return detail::put_rows_far(on, peer, destination, source, rows, queue);
+      return detail::put_rows_remote(on, peer, destination, source, rows, queue);
     });
   }
   VERBENA_DEVICE static WaitResult get_rows(const Context& context, int32_t peer, void* destination,
                                             const void* source, const SymmRows& rows, SymmQueue queue) {
     return choose_of<kOfGets>(context, [&](auto, const auto& on) {
-      return detail::get_rows_far(on, peer, destination, source, rows, queue);
+      return detail::get_rows_remote(on, peer, destination, source, rows, queue);
     });
   }
   VERBENA_DEVICE static WaitResult get(const Context& context, int32_t peer, void* destination,

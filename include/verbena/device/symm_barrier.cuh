@@ -51,7 +51,7 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
 
 // Notifies the other ranks; after all earlier operations of this rank if the barrier completes them.
 template <bool kCompletes, typename Context, typename Group>
-VERBENA_DEVICE SymmStatus arrive_far(const Context& context, uint32_t barrier, const Group& group) {
+VERBENA_DEVICE SymmStatus arrive_remote(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
   group.sync();
   WaitResult mine = WaitResult::kReached;
@@ -77,17 +77,17 @@ VERBENA_DEVICE SymmStatus arrive_whole(const Context& context, uint32_t barrier,
   if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
   if (context.has_remote != 0) {
     if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-    const SymmStatus status = arrive_far<kCompletes>(context, barrier, group);
+    const SymmStatus status = arrive_remote<kCompletes>(context, barrier, group);
     if (status != SymmStatus::kDone) return status;
   }
   *round = arrive(context, kSymmBarriers + barrier, group);
   return SymmStatus::kDone;
 }
 
-// Calls `wait_far(peer, limits)` for a peer beyond loads and stores.
+// Calls `wait_remote(peer, limits)` for a peer beyond loads and stores.
 template <typename Context, typename Group, typename WaitFar>
 VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t round, const Group& group,
-                                const WaitFar& wait_far) {
+                                const WaitFar& wait_remote) {
   const WaitLimits limits = limit_wait(context);
   const uint64_t* const arrivals = find_arrivals(context, row);
   const auto size = static_cast<uint32_t>(context.team_size);
@@ -99,7 +99,7 @@ VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t r
     awaited.peer = i;
     const auto peer = static_cast<int32_t>(i);
     mine = get_delta(context, peer) == kSymmOutOfReach
-               ? wait_far(peer, limits)
+               ? wait_remote(peer, limits)
                : wait_until<Relation::kGreaterEqual, Scope::kSystem>(arrivals + i, round, limits);
   }
   const SymmStatus status = conclude(context, group, mine, awaited);

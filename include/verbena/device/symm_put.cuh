@@ -141,8 +141,8 @@ VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_
 
 // Called by one thread, for a member beyond loads and stores.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult put_rows_far(const Context& context, int32_t peer, void* destination,
-                                           const void* source, const SymmRows& rows, SymmQueue queue) {
+VERBENA_DEVICE_FAR WaitResult put_rows_remote(const Context& context, int32_t peer, void* destination,
+                                              const void* source, const SymmRows& rows, SymmQueue queue) {
   if constexpr (SymmNetwork<Context>::kRows) {
     return SymmNetwork<Context>::put_rows(context, peer, destination, source, rows, queue);
   } else {
@@ -155,8 +155,8 @@ VERBENA_DEVICE_FAR WaitResult put_rows_far(const Context& context, int32_t peer,
   }
 }
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult get_rows_far(const Context& context, int32_t peer, void* destination,
-                                           const void* source, const SymmRows& rows, SymmQueue queue) {
+VERBENA_DEVICE_FAR WaitResult get_rows_remote(const Context& context, int32_t peer, void* destination,
+                                              const void* source, const SymmRows& rows, SymmQueue queue) {
   if constexpr (SymmNetwork<Context>::kRows) {
     return SymmNetwork<Context>::get_rows(context, peer, destination, source, rows, queue);
   } else {
@@ -302,7 +302,7 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
   if (delta_bytes == kSymmOutOfReach) {
     return detail::put_by_network(context, source, detail::measure_rows(rows, row_bytes, source_stride), peer,
                                   group, [=, &context](const auto&, const void* from) {
-                                    return detail::put_rows_far(
+                                    return detail::put_rows_remote(
                                         context, peer, destination, from,
                                         {rows, row_bytes, source_stride, destination_stride}, queue);
                                   });
@@ -327,8 +327,8 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
     return detail::get_by_network(
         context, destination, detail::measure_rows(rows, row_bytes, destination_stride), peer, group,
         [=, &context](const auto&, void* to) {
-          return detail::get_rows_far(context, peer, to, source,
-                                      {rows, row_bytes, destination_stride, source_stride}, queue);
+          return detail::get_rows_remote(context, peer, to, source,
+                                         {rows, row_bytes, destination_stride, source_stride}, queue);
         });
   }
   detail::copy_rows(group, destination, destination_stride, detail::shift(source, delta_bytes), source_stride,

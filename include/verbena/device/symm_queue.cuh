@@ -169,8 +169,8 @@ VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRe
 // One thread asks for an update and waits for what the word was. The reply is its own until it leaves it,
 // with the value or without.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult update_far(const Context& context, SymmQueue by, int32_t peer,
-                                         const PutRequest& request, uint64_t* before) {
+VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by, int32_t peer,
+                                            const PutRequest& request, uint64_t* before) {
   SymmRequest asked;
   const WaitResult enqueued = enqueue(context, by, peer, &request, 1, true, &asked);
   if (enqueued != WaitResult::kReached) return enqueued;

@@ -78,8 +78,8 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
 
 // Called by one thread, for a member beyond loads and stores.
 template <typename Context>
-VERBENA_DEVICE WaitResult signal_far(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
-                                     SymmSignalOperation operation, SymmQueue queue) {
+VERBENA_DEVICE WaitResult signal_remote(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
+                                        SymmSignalOperation operation, SymmQueue queue) {
   if (take_fault(context, SymmFault::kDropSignal)) return WaitResult::kReached;
   return SymmNetwork<Context>::signal(context, peer, signal, value, operation, queue);
 }
@@ -99,7 +99,7 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   if (delta_bytes == kSymmOutOfReach) {
     detail::note_signal(context, group, signal, peer, value);
     return detail::post_once(context, peer, group, [=, &context] {
-      return detail::signal_far(context, peer, signal, value, operation, queue);
+      return detail::signal_remote(context, peer, signal, value, operation, queue);
     });
   }
   detail::note_signal(context, group, signal, peer, value);
@@ -124,7 +124,7 @@ VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_
   return detail::post_once(context, peer, group, [=, &context] {
     const WaitResult result = SymmNetwork<Context>::follow_all(context, peer, queue);
     if (result != WaitResult::kReached) return result;
-    return detail::signal_far(context, peer, signal, value, operation, queue);
+    return detail::signal_remote(context, peer, signal, value, operation, queue);
   });
 }
 

@@ -101,15 +101,15 @@ struct SymmNetwork<SymmContext> {
   }
   VERBENA_DEVICE static WaitResult fetch_add(const SymmContext& context, int32_t peer, uint64_t* word,
                                              uint64_t value, SymmQueue queue, uint64_t* before) {
-    return detail::update_far(context, queue, peer,
-                              {PutOperation::kFetchAdd, value, 0, detail::find_offset(context, word)},
-                              before);
+    return detail::update_remote(context, queue, peer,
+                                 {PutOperation::kFetchAdd, value, 0, detail::find_offset(context, word)},
+                                 before);
   }
   VERBENA_DEVICE static bool swaps(const SymmContext& context) { return context.queues.swaps_words != 0; }
   VERBENA_DEVICE static WaitResult compare_swap(const SymmContext& context, int32_t peer, uint64_t* word,
                                                 uint64_t expected, uint64_t desired, SymmQueue queue,
                                                 uint64_t* before) {
-    return detail::update_far(
+    return detail::update_remote(
         context, queue, peer,
         {PutOperation::kCompareSwap, desired, expected, detail::find_offset(context, word)}, before);
   }

@@ -432,8 +432,8 @@ class AcrossHosts {
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
       awaited.peer = static_cast<uint32_t>(peer);
       const Sending sending = find(host);
-      mine = detail::put_far(context_, peer, there, sending.here, sending.length_bytes,
-                             find_flag(number, context_.team_rank), number);
+      mine = detail::put_remote(context_, peer, there, sending.here, sending.length_bytes,
+                                find_flag(number, context_.team_rank), number);
     }
     Patience patience(context_);
     for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {

@@ -59,8 +59,8 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
 // By one thread, to a member out of reach, by the block's queue, so that the flag comes behind the data.
 // Addresses are this rank's.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult put_far(const Context& context, int32_t peer, char* there, const char* here,
-                                      uint64_t length_bytes, uint64_t* flag, uint64_t number) {
+VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
+                                         uint64_t length_bytes, uint64_t* flag, uint64_t number) {
   using Network = SymmNetwork<Context>;
   WaitResult result = WaitResult::kReached;
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
@@ -68,8 +68,8 @@ VERBENA_DEVICE_FAR WaitResult put_far(const Context& context, int32_t peer, char
 }
 // Two adjacent words.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult write_far(const Context& context, int32_t peer, uint64_t* words, uint64_t first,
-                                        uint64_t second) {
+VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
+                                           uint64_t first, uint64_t second) {
   using Network = SymmNetwork<Context>;
   const WaitResult result = Network::write_word(context, peer, words, first, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, words + 1, second, {}) : result;
@@ -558,14 +558,14 @@ class Bulk {
     if (!is_known) {
       send_chunk(plan, number_, 0, most, group);
       tell_lengths(plan, chunks, group);
-      if (!send_far(plan, number_, 0, most, chunks, group)) return status_;
+      if (!send_remote(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, kTerms, group);
       if (!wait(number_, kTerms, group) || !hear_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
         send_chunk(plan, number_ + step, step * most, most, group);
-        if (!send_far(plan, number_ + step, step * most, most, 0, group)) return status_;
+        if (!send_remote(plan, number_ + step, step * most, most, 0, group)) return status_;
         signal(number_ + step, kTerms, group);
       }
       if (step == 0) continue;
@@ -635,8 +635,8 @@ class Bulk {
   // What send_chunk() has staged, and the flag behind it; with `chunks` other than 0 the lengths of
   // tell_lengths() too. A thread for each member out of reach.
   template <typename Plan, typename Group>
-  VERBENA_DEVICE bool send_far(const Plan& plan, uint64_t number, uint64_t at, uint32_t most, uint64_t chunks,
-                               const Group& group) {
+  VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
+                                  uint64_t chunks, const Group& group) {
     if constexpr (kReachesFar) {
       group.sync();
       const auto peers = static_cast<uint32_t>(count_members()) - 1;
@@ -648,11 +648,11 @@ class Bulk {
         const auto line = plan(peer);
         uint64_t* const flag = find_flag(number, context_.team_rank, kTerms);
         if (chunks != 0)
-          mine = detail::write_far(context_, peer, flag + kToldWord, line.send.length_bytes, chunks);
+          mine = detail::write_remote(context_, peer, flag + kToldWord, line.send.length_bytes, chunks);
         if (mine == WaitResult::kReached)
-          mine = detail::put_far(context_, peer, find_slot(number, context_.team_rank),
-                                 find_staging(number, peer), detail::cut_round(line.send, at, most), flag,
-                                 number);
+          mine = detail::put_remote(context_, peer, find_slot(number, context_.team_rank),
+                                    find_staging(number, peer), detail::cut_round(line.send, at, most), flag,
+                                    number);
       }
       status_ =
           detail::conclude(context_, group, mine, {SymmWait::kRequest, block_, static_cast<uint32_t>(peer)});

@@ -58,7 +58,7 @@ struct ByChunks {
     if (call.algorithm == Algorithm::kBulkOneShot) {
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
       const auto plan = [&](int32_t) {
-        return ExchangeLine{Rows::side_by_side(call.input), Rows::side_by_side(call.output), part, part};
+        return ExchangeEntry{Rows::side_by_side(call.input), Rows::side_by_side(call.output), part, part};
       };
       (void)calls.template exchange_reduce<kRanks>(plan, part.length_bytes, reduce);
     } else {
@@ -163,7 +163,7 @@ VERBENA_DEVICE Stretch find_stretch(const int64_t* counts, const int64_t* offset
 }
 
 // Lines of a plan whose lengths stand in the GPU's memory.
-VERBENA_DEVICE bool fill_line_by_counts(const Call& call, int32_t me, int32_t member, ExchangeLine& line) {
+VERBENA_DEVICE bool fill_entry_by_counts(const Call& call, int32_t me, int32_t member, ExchangeEntry& entry) {
   Stretch send{0, 0, true}, receive{0, 0, true};
   switch (call.lengths) {
     case Lengths::kByReceiver:
@@ -183,21 +183,21 @@ VERBENA_DEVICE bool fill_line_by_counts(const Call& call, int32_t me, int32_t me
       receive = find_stretch(call.receive_counts, call.receive_offsets, member, call, call.output_bytes);
       break;
   }
-  line.source = Rows::side_by_side(call.input + send.begin_bytes);
-  line.destination = Rows::side_by_side(call.output + receive.begin_bytes);
-  line.send = {0, send.length_bytes};
-  line.receive = {0, receive.length_bytes};
+  entry.source = Rows::side_by_side(call.input + send.begin_bytes);
+  entry.destination = Rows::side_by_side(call.output + receive.begin_bytes);
+  entry.send = {0, send.length_bytes};
+  entry.receive = {0, receive.length_bytes};
   return send.is_right && receive.is_right;
 }
-VERBENA_DEVICE void fill_line(const Call& call, int32_t me, int32_t member, ExchangeLine& line) {
+VERBENA_DEVICE void fill_entry(const Call& call, int32_t me, int32_t member, ExchangeEntry& entry) {
   const auto number = static_cast<uint64_t>(member);
-  line.source = {const_cast<char*>(call.input) + number * call.source.member_bytes, call.source.row_bytes,
-                 call.source.stride_bytes};
-  line.destination = {call.output + number * call.destination.member_bytes, call.destination.row_bytes,
-                      call.destination.stride_bytes};
+  entry.source = {const_cast<char*>(call.input) + number * call.source.member_bytes, call.source.row_bytes,
+                  call.source.stride_bytes};
+  entry.destination = {call.output + number * call.destination.member_bytes, call.destination.row_bytes,
+                       call.destination.stride_bytes};
   const bool is_rooted = call.lengths == Lengths::kFromRoot;
-  line.send = {0, is_rooted && me != call.root ? 0 : call.length_bytes};
-  line.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};
+  entry.send = {0, is_rooted && me != call.root ? 0 : call.length_bytes};
+  entry.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};
 }
 
 // By all threads of a block; false: the counts in memory cannot be.
@@ -207,15 +207,15 @@ VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePl
   bool is_right = true;
   const bool has_counts = call.lengths >= Lengths::kByReceiver;
   if (member < context.team_size) {
-    ExchangeLine line;
+    ExchangeEntry entry;
     if (has_counts) {
-      is_right = fill_line_by_counts(call, context.team_rank, member, line);
+      is_right = fill_entry_by_counts(call, context.team_rank, member, entry);
     } else {
-      fill_line(call, context.team_rank, member, line);
+      fill_entry(call, context.team_rank, member, entry);
     }
-    line.send = find_part(line.send.length_bytes, block_index(), blocks_per_grid());
-    line.receive = find_part(line.receive.length_bytes, block_index(), blocks_per_grid());
-    plan.lines[member] = line;
+    entry.send = find_part(entry.send.length_bytes, block_index(), blocks_per_grid());
+    entry.receive = find_part(entry.receive.length_bytes, block_index(), blocks_per_grid());
+    plan.entries[member] = entry;
   }
   uint64_t most = call.length_bytes;
   if (call.lengths == Lengths::kByReceiver || call.lengths == Lengths::kBySender) {
@@ -248,11 +248,11 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
       const int32_t me = launch.workspace.context.team_rank;
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
       const auto plan = [&](int32_t member) {
-        ExchangeLine line;
-        fill_line(call, me, member, line);
-        line.send = line.send.length_bytes == 0 ? Part{0, 0} : part;
-        line.receive = line.receive.length_bytes == 0 ? Part{0, 0} : part;
-        return line;
+        ExchangeEntry entry;
+        fill_entry(call, me, member, entry);
+        entry.send = entry.send.length_bytes == 0 ? Part{0, 0} : part;
+        entry.receive = entry.receive.length_bytes == 0 ? Part{0, 0} : part;
+        return entry;
       };
       return run(plan, find_part_bytes(call.length_bytes, blocks_per_grid()));
     }
@@ -290,11 +290,11 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
       spoil(Rows::side_by_side(call.output), call.output_bytes);
     } else if (call.kind == Kind::kExchange && call.destination.member_bytes != 0) {
       for (int32_t member = 0; member < size; ++member) {
-        ExchangeLine line;
-        fill_line(call, me, member, line);
+        ExchangeEntry entry;
+        fill_entry(call, me, member, entry);
         // In place a rank's own message is its input.
-        if (member != me || line.source.find(0) != line.destination.find(0))
-          spoil(line.destination, call.length_bytes);
+        if (member != me || entry.source.find(0) != entry.destination.find(0))
+          spoil(entry.destination, call.length_bytes);
       }
     } else if (call.lengths == Lengths::kFromRoot && call.root < 0) {  // members only meet
       spoil(Rows::side_by_side(call.output), call.output_bytes);

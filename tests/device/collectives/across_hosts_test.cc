@@ -107,7 +107,7 @@ class Team {
     for (uint32_t i = 0; i < calls; ++i) {
       const device::Part part{0, count * sizeof(float)};
       const auto plan = [&](int32_t) {
-        return device::ExchangeLine{
+        return device::ExchangeEntry{
             device::Rows::side_by_side(reinterpret_cast<const char*>(inputs_[r].data())),
             device::Rows::side_by_side(reinterpret_cast<char*>(outputs_[r].data())), part, part};
       };
@@ -134,12 +134,12 @@ class Team {
     };
     for (uint32_t i = 0; i < calls; ++i) {
       const auto scattered = [&](int32_t member) {
-        return device::ExchangeLine{place(inputs_[r], member), place(outputs_[r], rank), cut(member),
-                                    cut(rank)};
+        return device::ExchangeEntry{place(inputs_[r], member), place(outputs_[r], rank), cut(member),
+                                     cut(rank)};
       };
       const auto gathered = [&](int32_t member) {
-        return device::ExchangeLine{place(outputs_[r], rank), place(outputs_[r], member), cut(rank),
-                                    cut(member)};
+        return device::ExchangeEntry{place(outputs_[r], rank), place(outputs_[r], member), cut(rank),
+                                     cut(member)};
       };
       (void)all.reduce_scatter(scattered, part,
                                device::ReduceAny{device::DataType::kFloat32, device::Reduction::kSum});

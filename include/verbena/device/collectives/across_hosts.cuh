@@ -109,7 +109,7 @@ class AcrossHosts {
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
                    theirs = plan(find_member(host, neighbour));
-        return ExchangeLine{mine.destination, theirs.destination, mine.receive, theirs.receive};
+        return ExchangeEntry{mine.destination, theirs.destination, mine.receive, theirs.receive};
       };
       take_status(calls_.exchange(spread, max_bytes, group), group);
     }
@@ -244,8 +244,9 @@ class AcrossHosts {
     for (uint32_t host = 0; host < places_.hosts; ++host) {
       const Part mine = cut(plan(find_member(host, host_.team_rank)).send);
       const auto terms = [&](int32_t neighbour) {
-        const auto line = plan(find_member(host, neighbour));
-        return ExchangeLine{line.source, is_in_place ? line.source : own.destination, cut(line.send), mine};
+        const auto entry = plan(find_member(host, neighbour));
+        return ExchangeEntry{entry.source, is_in_place ? entry.source : own.destination, cut(entry.send),
+                             mine};
       };
       char* const to = find_sums(number, host);
       take_status(

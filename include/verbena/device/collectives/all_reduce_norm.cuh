@@ -147,13 +147,13 @@ struct RowsToGather {
   }
 };
 
-// `find_line(member)` for each member; by all threads of the block. An exchange has ended for all of them:
+// `find_entry(member)` for each member; by all threads of the block. An exchange has ended for all of them:
 // none reads the plan any more.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
-                              const FindLine& find_line) {
+                              const FindLine& find_entry) {
   const auto member = static_cast<int32_t>(thread_index());
-  if (member < ranks) plan.lines[member] = find_line(member);
+  if (member < ranks) plan.entries[member] = find_entry(member);
   if (member == 0) plan.max_bytes = max_bytes;
   sync_block();
 }
@@ -164,10 +164,10 @@ VERBENA_DEVICE SymmStatus gather_rows(const SymmContext& context, Calls& calls, 
   const SomeRows mine = shards.block_rows(context.team_rank);
   fill_plan(plan, context.team_size, tensor.bytes_of(shards.max_rows()), [&](int32_t member) {
     const SomeRows theirs = shards.block_rows(member);
-    return ExchangeLine{tensor.find(mine),
-                        tensor.find(theirs),
-                        {0, tensor.bytes_of(mine.count)},
-                        {0, tensor.bytes_of(theirs.count)}};
+    return ExchangeEntry{tensor.find(mine),
+                         tensor.find(theirs),
+                         {0, tensor.bytes_of(mine.count)},
+                         {0, tensor.bytes_of(theirs.count)}};
   });
   return calls.exchange(plan, plan.max_bytes);
 }
@@ -212,10 +212,10 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   const uint64_t first = shards.first_of(me);
   detail::fill_plan(plan, context.team_size, shards.max_rows() * row_bytes, [&](int32_t member) {
     const detail::SomeRows theirs = shards.block_rows(member);
-    return ExchangeLine{Rows::side_by_side(input + theirs.first * hidden),
-                        Rows::side_by_side(sum + (mine.first - first) * hidden),
-                        {0, theirs.count * row_bytes},
-                        {0, mine.count * row_bytes}};
+    return ExchangeEntry{Rows::side_by_side(input + theirs.first * hidden),
+                         Rows::side_by_side(sum + (mine.first - first) * hidden),
+                         {0, theirs.count * row_bytes},
+                         {0, mine.count * row_bytes}};
   });
   SymmStatus status = calls.exchange_reduce(plan, plan.max_bytes, reduce);
   if (status != SymmStatus::kDone) return status;

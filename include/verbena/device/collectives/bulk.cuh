@@ -367,11 +367,11 @@ class Bulk {
     return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       for (int32_t turn = 0; turn < count_members(); ++turn) {
         const int32_t member = find_member(turn);
-        const auto line = plan(member);
-        const uint64_t length = detail::cut_round(line.receive, at, most);
-        const Rows from = member == context_.team_rank ? line.source.from(line.receive.begin + at)
+        const auto entry = plan(member);
+        const uint64_t length = detail::cut_round(entry.receive, at, most);
+        const Rows from = member == context_.team_rank ? entry.source.from(entry.receive.begin + at)
                                                        : Rows::side_by_side(find_slot(number, member));
-        detail::copy_rows(group, line.destination.from(line.receive.begin + at), from, length);
+        detail::copy_rows(group, entry.destination.from(entry.receive.begin + at), from, length);
       }
     });
   }
@@ -380,10 +380,10 @@ class Bulk {
                                                           const Reduce& reduce, const Group& group = {}) {
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
     return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      const auto line = plan(context_.team_rank);
-      const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
-      reduce_chunk<kRanks>(line.source.from(line.receive.begin + at),
-                           line.destination.from(line.receive.begin + at), length, number, reduce, group);
+      const auto entry = plan(context_.team_rank);
+      const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
+      reduce_chunk<kRanks>(entry.source.from(entry.receive.begin + at),
+                           entry.destination.from(entry.receive.begin + at), length, number, reduce, group);
     });
   }
 
@@ -394,9 +394,9 @@ class Bulk {
                                                         const Reduce& reduce, const Take& take,
                                                         const Group& group = {}) {
     return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      const auto line = plan(context_.team_rank);
-      const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
-      add_chunk<0>(line.source.from(line.receive.begin + at), length, number, reduce, group,
+      const auto entry = plan(context_.team_rank);
+      const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
+      add_chunk<0>(entry.source.from(entry.receive.begin + at), length, number, reduce, group,
                    [&](uint32_t offset, auto& sums) { take(at + offset, sums); });
     });
   }
@@ -579,9 +579,9 @@ class Bulk {
   VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
     uint64_t longest = 1;  // a chunk at least, in which lengths are told
     for (int32_t member = 0; member < context_.team_size; ++member) {
-      const auto line = plan(member);
-      if (line.send.length_bytes > longest) longest = line.send.length_bytes;
-      if (line.receive.length_bytes > longest) longest = line.receive.length_bytes;
+      const auto entry = plan(member);
+      if (entry.send.length_bytes > longest) longest = entry.send.length_bytes;
+      if (entry.receive.length_bytes > longest) longest = entry.receive.length_bytes;
     }
     return longest;
   }
@@ -621,12 +621,12 @@ class Bulk {
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
     for (int32_t turn = 1; turn < count_members(); ++turn) {
       const int32_t peer = find_member(turn);
-      const auto line = plan(peer);
+      const auto entry = plan(peer);
       const int64_t delta = detail::get_delta(context_, peer);
       char* const to =
           kReachesFar && delta == kSymmOutOfReach ? find_staging(number, peer) : detail::shift(there, delta);
-      detail::copy_rows(group, Rows::side_by_side(to), line.source.from(line.send.begin + at),
-                        detail::cut_round(line.send, at, most), is_in_place);
+      detail::copy_rows(group, Rows::side_by_side(to), entry.source.from(entry.send.begin + at),
+                        detail::cut_round(entry.send, at, most), is_in_place);
     }
   }
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
@@ -645,13 +645,13 @@ class Bulk {
       for (uint32_t i = group.rank(); i < peers && mine == WaitResult::kReached; i += group.size()) {
         peer = find_member(static_cast<int32_t>(i) + 1);
         if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
-        const auto line = plan(peer);
+        const auto entry = plan(peer);
         uint64_t* const flag = find_flag(number, context_.team_rank, kTerms);
         if (chunks != 0)
-          mine = detail::write_remote(context_, peer, flag + kToldWord, line.send.length_bytes, chunks);
+          mine = detail::write_remote(context_, peer, flag + kToldWord, entry.send.length_bytes, chunks);
         if (mine == WaitResult::kReached)
           mine = detail::put_remote(context_, peer, find_slot(number, context_.team_rank),
-                                    find_staging(number, peer), detail::cut_round(line.send, at, most), flag,
+                                    find_staging(number, peer), detail::cut_round(entry.send, at, most), flag,
                                     number);
       }
       status_ =

@@ -31,7 +31,7 @@ VERBENA_DEVICE Part find_part(uint64_t length_bytes, uint32_t index, uint32_t pa
 
 // Between this rank and one member, itself too: the block's parts of the message that goes there and of the
 // one that comes from there.
-struct ExchangeLine {
+struct ExchangeEntry {
   Rows source, destination;
   Part send, receive;
 };
@@ -41,10 +41,10 @@ struct ExchangeLine {
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {
-  ExchangeLine lines[kMaxExchangeRanks];
+  ExchangeEntry entries[kMaxExchangeRanks];
   uint64_t max_bytes;
 
-  VERBENA_DEVICE const ExchangeLine& operator()(int32_t member) const { return lines[member]; }
+  VERBENA_DEVICE const ExchangeEntry& operator()(int32_t member) const { return entries[member]; }
 };
 
 namespace detail {

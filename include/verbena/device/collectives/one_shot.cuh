@@ -136,12 +136,12 @@ class OneShot {
     const Part part = find_part(length_bytes, block_, blocks_);
     const auto plan = [&](int32_t member) {
       const char* const to = reinterpret_cast<char*>(output) + static_cast<uint64_t>(member) * length_bytes;
-      return ExchangeLine{Rows::side_by_side(input), Rows::side_by_side(to), part, part};
+      return ExchangeEntry{Rows::side_by_side(input), Rows::side_by_side(to), part, part};
     };
     return exchange<kRanks>(plan, part.length_bytes, group);
   }
 
-  // Sends each member its message, and places what all of them send; `plan(member)` is the ExchangeLine with
+  // Sends each member its message, and places what all of them send; `plan(member)` is the ExchangeEntry with
   // it, this rank's own among them; `max_bytes` as ExchangePlan has it. What goes from one rank to another
   // has the same length for both. A message to oneself may have one place for both; nothing else overlaps.
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
@@ -326,9 +326,9 @@ class OneShot {
   VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
     uint64_t longest = 0;
     for (int32_t member = 0; member < context_.team_size; ++member) {
-      const auto line = plan(member);
-      if (line.send.length_bytes > longest) longest = line.send.length_bytes;
-      if (line.receive.length_bytes > longest) longest = line.receive.length_bytes;
+      const auto entry = plan(member);
+      if (entry.send.length_bytes > longest) longest = entry.send.length_bytes;
+      if (entry.receive.length_bytes > longest) longest = entry.receive.length_bytes;
     }
     return longest;
   }
@@ -392,10 +392,10 @@ class OneShot {
   VERBENA_DEVICE Data load_packet(const Plan& plan, const Round& round, uint32_t i) const {
     if (i >= count_packets<kRanks>(round)) return {};
     const auto [peer, index] = find_packet<kRanks>(round, i);
-    const auto line = plan(peer);
-    const uint32_t length_bytes = round.length(line.send);
+    const auto entry = plan(peer);
+    const uint32_t length_bytes = round.length(entry.send);
     if (Packet::offset(index) >= length_bytes) return {};  // none, or an empty message's
-    return MessageBytes(line.source.from(round.offset(line.send)), length_bytes).load(index);
+    return MessageBytes(entry.source.from(round.offset(entry.send)), length_bytes).load(index);
   }
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, Data data,
@@ -435,10 +435,11 @@ class OneShot {
           if (!exchange_.receive_packets(peers, indices, which, patience, some)) return false;
           VERBENA_UNROLL
           for (uint32_t i = 0; i < kCount; ++i) {
-            const auto line = plan(peers[i]);
-            const uint32_t index = indices[i] - round.first_packet, length_bytes = round.length(line.receive);
+            const auto entry = plan(peers[i]);
+            const uint32_t index = indices[i] - round.first_packet,
+                           length_bytes = round.length(entry.receive);
             if ((which >> i & 1) != 0 && Packet::offset(index) < length_bytes)
-              MessageBytes(line.destination.from(round.offset(line.receive)), length_bytes)
+              MessageBytes(entry.destination.from(round.offset(entry.receive)), length_bytes)
                   .store(index, some[i]);
           }
           return true;
@@ -448,11 +449,11 @@ class OneShot {
   template <int kRanks, typename Plan, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_messages(const Plan& plan, const Round& round, const Reduce& reduce,
                                             const Group& group) const {
-    const auto line = plan(context_.team_rank);
-    const uint32_t length_bytes = round.length(line.receive);
+    const auto entry = plan(context_.team_rank);
+    const uint32_t length_bytes = round.length(entry.receive);
     const uint32_t packets = round.packets == 0 ? 0 : Packet::count(length_bytes);
-    const MessageBytes from(line.source.from(round.offset(line.receive)), length_bytes);
-    const MessageBytes to(line.destination.from(round.offset(line.receive)), length_bytes);
+    const MessageBytes from(entry.source.from(round.offset(entry.receive)), length_bytes);
+    const MessageBytes to(entry.destination.from(round.offset(entry.receive)), length_bytes);
     Patience patience(context_);
     const bool have_come = exchange_.template reduce_packets<kRanks>(
         packets, group, patience, reduce, [&](uint32_t index) { return from.load(index); },

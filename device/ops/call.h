@@ -38,12 +38,12 @@ enum class Algorithm : uint32_t {
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // of those that compute exactly
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
-inline constexpr uint32_t kCountSingleCodecs = 5;  // the first of them: terms and sums by the same one
+inline constexpr uint32_t kCountSingleCodecs = 5;  // the first of them: addends and sums by the same one
 // Which codec; kCountCodecs or more: none.
 constexpr uint32_t find_codec(Algorithm algorithm) {
   return static_cast<uint32_t>(algorithm) - kFirstCodec;
 }
-constexpr uint32_t find_codec_of_terms(uint32_t codec) {
+constexpr uint32_t find_codec_of_addends(uint32_t codec) {
   constexpr uint32_t kFirst[] = {0, 1, 2, 3, 4, find_codec(Algorithm::kFloat8), find_codec(Algorithm::kInt4)};
   return kFirst[codec];
 }

@@ -19,14 +19,14 @@ VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
 }
 
 // All-reduces alone, of sums. Each runs as a way of run_call().
-template <typename Terms, typename Sums, typename Rounding>
+template <typename Addends, typename Sums, typename Rounding>
 struct ByCodedTwoShots {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     TwoShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    (void)all_reduce_quantised_two_shot<Terms, Sums>(launch.workspace.context, calls, call.input, call.output,
-                                                     call.length_bytes, reduce.type,
-                                                     choose_rounding<Rounding>(call.seed));
+    (void)all_reduce_quantised_two_shot<Addends, Sums>(launch.workspace.context, calls, call.input,
+                                                       call.output, call.length_bytes, reduce.type,
+                                                       choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };

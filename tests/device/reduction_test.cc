@@ -16,7 +16,7 @@ namespace {
 using device::DataType;
 using device::Reduction;
 
-constexpr int kTerms = 4;
+constexpr int kAddends = 4;
 
 template <typename T>
 constexpr DataType kType = DataType::kFloat32;
@@ -30,17 +30,17 @@ constexpr DataType kType<device::E4m3> = DataType::kE4m3;
 // Of 16 bytes of each rank, all the same number but for rank `which`'s first one.
 template <typename T>
 float reduce(Reduction reduction, int which, float other) {
-  device::Vector16 terms[kTerms];
-  for (int rank = 0; rank < kTerms; ++rank) {
+  device::Vector16 addends[kAddends];
+  for (int rank = 0; rank < kAddends; ++rank) {
     T numbers[16 / sizeof(T)];
     for (T& number : numbers) number = device::narrow<T>(static_cast<float>(rank + 1));
     if (rank == which) numbers[0] = device::narrow<T>(other);
-    std::memcpy(&terms[rank], numbers, sizeof(numbers));
+    std::memcpy(&addends[rank], numbers, sizeof(numbers));
   }
   const device::ReduceAny reduce{kType<T>, reduction};
   typename device::ReduceAny::Sums<device::Vector16> sums;
-  reduce.add(sums, terms, 0, kTerms);
-  const device::Vector16 result = reduce.finish<device::Vector16>(sums, kTerms);
+  reduce.add(sums, addends, 0, kAddends);
+  const device::Vector16 result = reduce.finish<device::Vector16>(sums, kAddends);
   T first;
   std::memcpy(&first, &result, sizeof(first));
   return device::widen(first);
@@ -53,7 +53,7 @@ TYPED_TEST_SUITE(ReductionTest, Types);
 
 TYPED_TEST(ReductionTest, ANanOfAnyRankIsInTheResult) {
   for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax}) {
-    for (int which = 0; which < kTerms; ++which) {
+    for (int which = 0; which < kAddends; ++which) {
       const float result = reduce<TypeParam>(reduction, which, std::numeric_limits<float>::quiet_NaN());
       EXPECT_TRUE(std::isnan(result)) << "reduction " << static_cast<int>(reduction) << ", rank " << which;
     }

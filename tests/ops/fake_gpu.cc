@@ -215,10 +215,10 @@ template <typename Way>
 void add_coded_way(Kernels& kernels, const std::string& name) {
   kernels["verbena_ops_coded_" + name] = make_call<Way, ops::Content::kAllReduces, device::ReduceAny>();
 }
-template <typename Terms, typename Sums>
+template <typename Addends, typename Sums>
 void add_coded(Kernels& kernels, const std::string& name) {
-  add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundToNearest>>(kernels, "two_shot_" + name);
-  add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundStochastically>>(
+  add_coded_way<ops::ByCodedTwoShots<Addends, Sums, device::RoundToNearest>>(kernels, "two_shot_" + name);
+  add_coded_way<ops::ByCodedTwoShots<Addends, Sums, device::RoundStochastically>>(
       kernels, "two_shot_" + name + "_stochastic");
 }
 template <typename Codec>

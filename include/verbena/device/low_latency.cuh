@@ -213,7 +213,7 @@ class LowLatency {
   // The packets of several members, in the order of ranks: of all, where their number is known when the
   // kernel is compiled, or of some at a time.
   template <int kRanks>
-  struct Terms {
+  struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
     Data data[kMaxCount];
     int32_t first, count;  // members
@@ -260,21 +260,21 @@ class LowLatency {
   }
   // Packets index[i] of each member; all of a few members are asked for at once. `has(i, member)`: whether
   // its packet comes here; if not there is nothing to wait for, and own[i] stands for it. `take(i,
-  // terms)` for each index, in the order of ranks.
+  // addends)` for each index, in the order of ranks.
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
                                       const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
-    constexpr int32_t kMaxCount = Terms<kRanks>::kMaxCount;
+    constexpr int32_t kMaxCount = Addends<kRanks>::kMaxCount;
     constexpr auto kStep = static_cast<uint32_t>(kMaxCount);
     static_assert(kCount * kStep <= 32, "verbena: a bit of a word for each packet");
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
     VERBENA_UNROLL_BY(1)
     for (int32_t first = 0; first < size; first += kMaxCount) {
-      Terms<kRanks> terms;
-      terms.first = kRanks == 0 ? first : 0;
-      terms.count = kRanks == 0 && size - first < kMaxCount ? size - first : kMaxCount;
-      char* const here = find_slot(terms.first, ahead);
-      const auto member_of = [&](uint32_t at) { return terms.first + static_cast<int32_t>(at % kStep); };
+      Addends<kRanks> addends;
+      addends.first = kRanks == 0 ? first : 0;
+      addends.count = kRanks == 0 && size - first < kMaxCount ? size - first : kMaxCount;
+      char* const here = find_slot(addends.first, ahead);
+      const auto member_of = [&](uint32_t at) { return addends.first + static_cast<int32_t>(at % kStep); };
       const auto find = [&](uint32_t at) {
         return Place{here + at % kStep * slot_bytes_, index[at / kStep]};
       };
@@ -282,7 +282,7 @@ class LowLatency {
       VERBENA_UNROLL
       for (uint32_t at = 0; at < kCount * kStep; ++at) {
         const int32_t member = member_of(at);
-        if (static_cast<int32_t>(at % kStep) < terms.count && has(at / kStep, member)) awaited |= 1u << at;
+        if (static_cast<int32_t>(at % kStep) < addends.count && has(at / kStep, member)) awaited |= 1u << at;
       }
       Data stored[kCount * kStep];
       if (!await(awaited, stored, find, member_of, patience, ahead)) return false;
@@ -291,9 +291,9 @@ class LowLatency {
         VERBENA_UNROLL
         for (uint32_t k = 0; k < kStep; ++k) {
           const uint32_t at = i * kStep + k;
-          terms.data[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at).packet()) : own[i];
+          addends.data[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at).packet()) : own[i];
         }
-        take(i, terms);
+        take(i, addends);
       }
     }
     return true;
@@ -306,8 +306,8 @@ class LowLatency {
     typename Reduce::template Sums<Data> sums[kCount];
     const bool have_come = receive_several<kRanks>(
         index, [&](uint32_t, int32_t member) { return member != context_.team_rank; }, patience, data, 0,
-        [&](uint32_t i, const Terms<kRanks>& terms) {
-          reduce.add(sums[i], terms.data, terms.first, terms.count);
+        [&](uint32_t i, const Addends<kRanks>& addends) {
+          reduce.add(sums[i], addends.data, addends.first, addends.count);
         });
     if (!have_come) return false;
     VERBENA_UNROLL
@@ -545,12 +545,12 @@ class LowLatency {
       const auto find = [&](uint32_t i, uint32_t member) {
         return here + member * slot_bytes_ + index[i] * Packet::kBytes;
       };
-      Data terms[kCount][kRanks];
-      if (poll_at_once(find, terms)) {
+      Data addends[kCount][kRanks];
+      if (poll_at_once(find, addends)) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i) {
           typename Reduce::template Sums<Data> sums;
-          reduce.add(sums, terms[i], 0, kRanks);
+          reduce.add(sums, addends[i], 0, kRanks);
           data[i] = reduce.template finish<Data>(sums, kRanks);
         }
         return 0;
@@ -601,7 +601,9 @@ class LowLatency {
     const Data none[1] = {};
     const bool have_come = exchange.receive_several<0>(
         {index}, [](uint32_t, int32_t) { return true; }, patience, none, 0,
-        [&](uint32_t, const Terms<0>& terms) { reduce.add(sums, terms.data, terms.first, terms.count); });
+        [&](uint32_t, const Addends<0>& addends) {
+          reduce.add(sums, addends.data, addends.first, addends.count);
+        });
     if (!have_come) return {Data{}, patience.trouble()};
     return {reduce.template finish<Data>(sums, workspace.context.team_size), 0};
   }

@@ -16,7 +16,7 @@ enum class Reduction : uint32_t { kSum = 0, kMean = 1, kMin = 2, kMax = 3 };
 namespace detail {
 
 template <typename Sum>
-VERBENA_DEVICE Sum add_terms(Sum a, Sum b) {
+VERBENA_DEVICE Sum add_values(Sum a, Sum b) {
   if constexpr (__is_same(Sum, int32_t)) {
     return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
   } else {
@@ -24,7 +24,7 @@ VERBENA_DEVICE Sum add_terms(Sum a, Sum b) {
   }
 }
 template <typename Sum>
-VERBENA_DEVICE Sum choose_term(Sum a, Sum b, bool is_min) {
+VERBENA_DEVICE Sum choose_addend(Sum a, Sum b, bool is_min) {
   const bool takes_second = b != b || (is_min ? b < a : b > a);  // FAULT(nan_is_lost)
   return takes_second ? b : a;
 }
@@ -37,17 +37,17 @@ namespace detail {
 template <typename T, typename Bits>
 using SumsOf = PackedSum<T, sizeof(Bits)>;
 
-// Adds `count` terms, the first of them rank `first`'s.
+// Adds `count` addends, the first of them rank `first`'s.
 template <typename T, int kMaxCount, typename Bits>
-VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&terms)[kMaxCount],
+VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&addends)[kMaxCount],
                                  int32_t first, int32_t count) {
   using Numbers = typename SumsOf<T, Bits>::Numbers;
   const bool is_sum = reduction <= Reduction::kMean, is_min = reduction == Reduction::kMin;
   VERBENA_UNROLL
-  for (int32_t term = 0; term < kMaxCount; ++term) {
-    if (term >= count) break;
-    const auto numbers = __builtin_bit_cast(Numbers, terms[term]);
-    if (term == 0 && first == 0) {  // FAULT(later_terms_begin_a_sum)
+  for (int32_t addend = 0; addend < kMaxCount; ++addend) {
+    if (addend >= count) break;
+    const auto numbers = __builtin_bit_cast(Numbers, addends[addend]);
+    if (addend == 0 && first == 0) {  // FAULT(later_terms_begin_a_sum)
       sums.begin(numbers);
       continue;
     }
@@ -55,8 +55,8 @@ VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, con
     other.begin(numbers);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < sums.kCount; ++i) {
-      sums.sums[i] =
-          is_sum ? add_terms(sums.sums[i], other.sums[i]) : choose_term(sums.sums[i], other.sums[i], is_min);
+      sums.sums[i] = is_sum ? add_values(sums.sums[i], other.sums[i])
+                            : choose_addend(sums.sums[i], other.sums[i], is_min);
     }
   }
 }
@@ -82,9 +82,9 @@ struct ReduceAs {
   using Sums = detail::SumsOf<T, Bits>;
 
   template <int kMaxCount, typename Bits>
-  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMaxCount], int32_t first,
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&addends)[kMaxCount], int32_t first,
                           int32_t count) const {
-    detail::add_in_order<T>(sums, kReduction, terms, first, count);
+    detail::add_in_order<T>(sums, kReduction, addends, first, count);
   }
   template <typename Bits>
   VERBENA_DEVICE Bits finish(Sums<Bits>& sums, int32_t ranks) const {
@@ -104,19 +104,19 @@ struct ReduceAny {
   };
 
   template <int kMaxCount, typename Bits>
-  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMaxCount], int32_t first,
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&addends)[kMaxCount], int32_t first,
                           int32_t count) const {
     if (reduction == Reduction::kSum) {
-      if (type == DataType::kBfloat16) return add_as<Bfloat16>(sums, Reduction::kSum, terms, first, count);
-      if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, terms, first, count);
-      if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, terms, first, count);
+      if (type == DataType::kBfloat16) return add_as<Bfloat16>(sums, Reduction::kSum, addends, first, count);
+      if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, addends, first, count);
+      if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, addends, first, count);
     }
     // Copies: what a call is given the address of lies in memory, for those above too.
     Sums<Bits> copy = sums;
-    for (int32_t term = 0; term < kMaxCount; ++term) {
-      if (term >= count) break;
-      const Bits one[1] = {terms[term]};
-      add_one(*this, copy, one, first + term);
+    for (int32_t addend = 0; addend < kMaxCount; ++addend) {
+      if (addend >= count) break;
+      const Bits one[1] = {addends[addend]};
+      add_one(*this, copy, one, first + addend);
     }
     sums = copy;
   }
@@ -143,8 +143,9 @@ struct ReduceAny {
   VERBENA_DEVICE uint32_t merge_words(uint32_t sum, uint32_t later) const {
     const bool is_min = reduction == Reduction::kMin;
     const auto merge = [&](auto a, auto b) {
-      return __builtin_bit_cast(uint32_t, reduction <= Reduction::kMean ? detail::add_terms(a, b)
-                                                                        : detail::choose_term(a, b, is_min));
+      return __builtin_bit_cast(uint32_t, reduction <= Reduction::kMean
+                                              ? detail::add_values(a, b)
+                                              : detail::choose_addend(a, b, is_min));
     };
     // FAULT(integers_merge_as_floats)
     if (type == DataType::kInt32) return merge(static_cast<int32_t>(sum), static_cast<int32_t>(later));
@@ -170,9 +171,9 @@ struct ReduceAny {
     }
   }
   template <typename Bits>
-  VERBENA_DEVICE_FAR static void add_one(const ReduceAny& self, Sums<Bits>& sums, const Bits (&term)[1],
+  VERBENA_DEVICE_FAR static void add_one(const ReduceAny& self, Sums<Bits>& sums, const Bits (&addend)[1],
                                          int32_t rank) {
-    self.choose([&](auto number) { add_as<decltype(number)>(sums, self.reduction, term, rank, 1); });
+    self.choose([&](auto number) { add_as<decltype(number)>(sums, self.reduction, addend, rank, 1); });
   }
   template <typename Bits>
   VERBENA_DEVICE_FAR static Bits finish_any(const ReduceAny& self, Sums<Bits>& sums, int32_t ranks) {
@@ -189,10 +190,10 @@ struct ReduceAny {
     return typed;
   }
   template <typename T, int kMaxCount, typename Bits>
-  VERBENA_DEVICE static void add_as(Sums<Bits>& sums, Reduction reduction, const Bits (&terms)[kMaxCount],
+  VERBENA_DEVICE static void add_as(Sums<Bits>& sums, Reduction reduction, const Bits (&addends)[kMaxCount],
                                     int32_t first, int32_t count) {
     auto typed = take<T>(sums);
-    detail::add_in_order<T>(typed, reduction, terms, first, count);
+    detail::add_in_order<T>(typed, reduction, addends, first, count);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < typed.kCount; ++i) sums.words[i] = __builtin_bit_cast(uint32_t, typed.sums[i]);
   }
@@ -211,12 +212,12 @@ struct ReduceFloats {
   using Sums = ReduceAny::Sums<Bits>;
 
   template <int kMaxCount, typename Bits>
-  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMaxCount], int32_t first,
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&addends)[kMaxCount], int32_t first,
                           int32_t count) const {
     constexpr auto kSum = Reduction::kSum;
-    if (type == DataType::kBfloat16) return ReduceAny::add_as<Bfloat16>(sums, kSum, terms, first, count);
-    if (type == DataType::kFloat16) return ReduceAny::add_as<Half>(sums, kSum, terms, first, count);
-    ReduceAny::add_as<float>(sums, kSum, terms, first, count);
+    if (type == DataType::kBfloat16) return ReduceAny::add_as<Bfloat16>(sums, kSum, addends, first, count);
+    if (type == DataType::kFloat16) return ReduceAny::add_as<Half>(sums, kSum, addends, first, count);
+    ReduceAny::add_as<float>(sums, kSum, addends, first, count);
   }
   template <typename Bits>
   VERBENA_DEVICE Bits finish(Sums<Bits>& sums, int32_t ranks) const {

@@ -406,7 +406,7 @@ class RowNorm {
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are under way together: none waits for the numbers of another one.
-    load_terms(row);
+    load_addends(row);
     Numbers x[kMaxKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
@@ -415,7 +415,7 @@ class RowNorm {
   }
   VERBENA_DEVICE Owner& owner() { return owner_; }
   // The same in three steps, for numbers of x that come from elsewhere.
-  VERBENA_DEVICE void load_terms(uint64_t row) {
+  VERBENA_DEVICE void load_addends(uint64_t row) {
     row_ = row;
     residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
     output_ = keep(norm_.output + row * norm_.output_stride);
@@ -429,7 +429,7 @@ class RowNorm {
   template <uint32_t kCount, typename LoadSum>
   VERBENA_DEVICE void add_kept(const Numbers (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
-    for (uint32_t k = 0; k < kKept; ++k) add_terms(x[k], residuals_[k], kept_[k]);
+    for (uint32_t k = 0; k < kKept; ++k) add_values(x[k], residuals_[k], kept_[k]);
     ++turn_;
     for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto&, uint32_t) {
       float squares = 0;
@@ -574,7 +574,7 @@ class RowNorm {
     for (uint64_t vector = find_vector(kKept);
          !Owner::kIsOfCluster && vector - vectors_.first < count_vectors_; vector += vectors_.step) {
       Floats h;
-      add_terms(load_sum(vector), load_residual(vector), h);
+      add_values(load_sum(vector), load_residual(vector), h);
       body(
           vector, h, [&] { return find_factors(load_weight(vector)); }, kKept);
     }
@@ -599,7 +599,7 @@ class RowNorm {
     if (!has(kWeight)) return {};
     return load_numbers(norm_.weight, vector, has(kAlignment));
   }
-  VERBENA_DEVICE void add_terms(const Numbers& x, const Numbers& residual, Floats& h) const {
+  VERBENA_DEVICE void add_values(const Numbers& x, const Numbers& residual, Floats& h) const {
     Sums sums;
     sums.begin(x);
     if (has(kResidual)) sums.add(residual);

@@ -43,19 +43,19 @@ class CodedHosts {
   // One launch of `calls`: the last one's sums, as all ranks have them. `offset`: numbers from a multiple of
   // 16 bytes.
   template <typename Rounding = RoundToNearest>
-  std::vector<float> reduce(const std::vector<std::vector<float>>& terms, uint64_t offset = 0,
+  std::vector<float> reduce(const std::vector<std::vector<float>>& addends, uint64_t offset = 0,
                             bool is_in_place = false, uint32_t calls = 1, const Rounding& rounding = {},
                             SymmStatus expected = SymmStatus::kDone) {
-    const size_t count = terms[0].size(), begin = kMargin + offset;
+    const size_t count = addends[0].size(), begin = kMargin + offset;
     std::vector<std::vector<Half>> inputs, outputs;
-    for (const std::vector<float>& term : terms) {
+    for (const std::vector<float>& addend : addends) {
       std::vector<Half>& input = inputs.emplace_back(count + 2 * kMargin, device::narrow<Half>(kBeside));
       outputs.push_back(input);
-      for (size_t i = 0; i < count; ++i) input[begin + i] = device::narrow<Half>(term[i]);
+      for (size_t i = 0; i < count; ++i) input[begin + i] = device::narrow<Half>(addend[i]);
     }
     if (is_in_place) outputs = inputs;
     World world(++launches_, {.stalled_steps = 4'000'000});
-    for (size_t rank = 0; rank < terms.size(); ++rank) {
+    for (size_t rank = 0; rank < addends.size(); ++rank) {
       world.add_grid(static_cast<uint32_t>(rank), blocks_, kThreads, [&, rank] {
         if ((launches_ + rank) % 3 == 0) device::pause(100'000);
         const auto r = static_cast<int32_t>(rank);
@@ -73,13 +73,13 @@ class CodedHosts {
         if (device::thread_index() == 0) hosts_.end();
       });
     }
-    hosts_.serve(world, launches_, static_cast<uint32_t>(terms.size()) * blocks_);
+    hosts_.serve(world, launches_, static_cast<uint32_t>(addends.size()) * blocks_);
     EXPECT_EQ(world.run(), "");
     std::vector<float> sums;
     for (size_t i = 0; i < outputs[0].size() && expected == SymmStatus::kDone; ++i) {
       const bool is_sum = i >= begin && i < begin + count;
       if (is_sum) sums.push_back(device::widen(outputs[0][i]));
-      for (size_t rank = 0; rank < terms.size(); ++rank) {
+      for (size_t rank = 0; rank < addends.size(); ++rank) {
         const bool is_right = is_sum ? std::memcmp(&outputs[rank][i], &outputs[0][i], sizeof(Half)) == 0
                                      : device::widen(outputs[rank][i]) == kBeside;
         EXPECT_TRUE(is_right) << "rank " << rank << " at " << i
@@ -91,14 +91,14 @@ class CodedHosts {
   }
 
   // "" or the first sum that is further off than the bounds of what its hosts have sent.
-  std::string check(const std::vector<std::vector<float>>& terms, const std::vector<float>& sums,
+  std::string check(const std::vector<std::vector<float>>& addends, const std::vector<float>& sums,
                     double slack = 1) const {
     std::vector<double> exact(sums.size()), allowed(sums.size());
-    for (size_t first_rank = 0; first_rank < terms.size(); first_rank += static_cast<size_t>(of_host_)) {
+    for (size_t first_rank = 0; first_rank < addends.size(); first_rank += static_cast<size_t>(of_host_)) {
       std::vector<float> host(sums.size());
       for (size_t rank = first_rank; rank < first_rank + static_cast<size_t>(of_host_); ++rank)
         for (size_t i = 0; i < host.size(); ++i)
-          host[i] += device::widen(device::narrow<Half>(terms[rank][i]));
+          host[i] += device::widen(device::narrow<Half>(addends[rank][i]));
       for (size_t first = 0; first < host.size(); first += Codec::kGroup) {
         const size_t end = std::min(host.size(), first + Codec::kGroup);
         const Bound<Codec> bound(
@@ -130,11 +130,11 @@ class CodedHosts {
   uint64_t launches_ = 0;
 };
 
-std::vector<std::vector<float>> draw_terms(Random& random, int32_t ranks, size_t count) {
-  std::vector<std::vector<float>> terms(static_cast<size_t>(ranks), std::vector<float>(count));
-  for (auto& term : terms)
-    for (float& number : term) number = draw_normal(random);
-  return terms;
+std::vector<std::vector<float>> draw_addends(Random& random, int32_t ranks, size_t count) {
+  std::vector<std::vector<float>> addends(static_cast<size_t>(ranks), std::vector<float>(count));
+  for (auto& addend : addends)
+    for (float& number : addend) number = draw_normal(random);
+  return addends;
 }
 
 template <typename Codec>
@@ -147,15 +147,15 @@ TYPED_TEST(AcrossHostsCodec, EverySizeAlignmentAndPlace) {
   Random random(1);
   for (const size_t count : {1, 7, 31, 1023, 1024, 1025, 5000, 9001}) {
     if (emulator::kSanitizer && count > 5000) continue;
-    auto terms = draw_terms(random, 4, count);
+    auto addends = draw_addends(random, 4, count);
     // Far from zero: what lies behind the end would be seen.
-    for (auto& term : terms)
-      for (float& number : term) number += 100;
+    for (auto& addend : addends)
+      for (float& number : addend) number += 100;
     for (const uint64_t offset : {0, 1, 5}) {
       if (emulator::kSanitizer && (count + offset) % 2 != 0) continue;
-      const std::vector<float> sums = ranks.reduce(terms, offset, offset == 5);
+      const std::vector<float> sums = ranks.reduce(addends, offset, offset == 5);
       ASSERT_EQ(sums.size(), count);
-      EXPECT_EQ(ranks.check(terms, sums), "") << count << " at " << offset;
+      EXPECT_EQ(ranks.check(addends, sums), "") << count << " at " << offset;
     }
   }
 }
@@ -166,20 +166,20 @@ TYPED_TEST(AcrossHostsCodec, HostsOfAnyNumber) {
        std::vector<std::pair<int32_t, int32_t>>{{2, 1}, {3, 1}, {6, 2}, {8, 4}}) {
     if (emulator::kSanitizer && ranks > 4) continue;
     CodedHosts<TypeParam> all(ranks, of_host, 1);
-    const auto terms = draw_terms(random, ranks, 7000);
-    EXPECT_EQ(all.check(terms, all.reduce(terms, 0, false, 2)), "") << ranks << " by " << of_host;
+    const auto addends = draw_addends(random, ranks, 7000);
+    EXPECT_EQ(all.check(addends, all.reduce(addends, 0, false, 2)), "") << ranks << " by " << of_host;
   }
 }
 
 // An infinity of one host is one of the sum; those of both signs, and NaN, are NaN.
 TYPED_TEST(AcrossHostsCodec, CarriesWhatIsNotFinite) {
   CodedHosts<TypeParam> ranks(2, 1);
-  std::vector<std::vector<float>> terms(2, std::vector<float>(3000, 0.5F));
-  terms[0][700] = terms[1][1700] = kInfinity;
-  terms[0][1900] = -kInfinity;
-  terms[0][2100] = kInfinity, terms[1][2100] = -kInfinity;
-  terms[1][2999] = std::nanf("");
-  const std::vector<float> sums = ranks.reduce(terms);
+  std::vector<std::vector<float>> addends(2, std::vector<float>(3000, 0.5F));
+  addends[0][700] = addends[1][1700] = kInfinity;
+  addends[0][1900] = -kInfinity;
+  addends[0][2100] = kInfinity, addends[1][2100] = -kInfinity;
+  addends[1][2999] = std::nanf("");
+  const std::vector<float> sums = ranks.reduce(addends);
   const bool has_infinities = !std::is_same_v<TypeParam, device::MxFloat8>;
   for (size_t i = 0; i < sums.size(); ++i) {
     if (i == 2100 || i == 2999 || (!has_infinities && (i == 700 || i == 1700 || i == 1900))) {
@@ -196,19 +196,19 @@ TEST(AcrossHostsByChance, IsRightOnAverage) {
   CodedHosts<device::Int4> ranks(2, 1);
   const int launches = emulator::kSanitizer ? 20 : 60;
   Random random(4);
-  const auto terms = draw_terms(random, 2, 2500);
-  std::vector<double> mean(terms[0].size(), 0.0);
+  const auto addends = draw_addends(random, 2, 2500);
+  std::vector<double> mean(addends[0].size(), 0.0);
   std::vector<float> before;
   for (int launch = 0; launch < launches; ++launch) {
-    const std::vector<float> sums = ranks.reduce(terms, 0, false, 1, RoundStochastically(9));
-    ASSERT_EQ(ranks.check(terms, sums, 2), "");
+    const std::vector<float> sums = ranks.reduce(addends, 0, false, 1, RoundStochastically(9));
+    ASSERT_EQ(ranks.check(addends, sums, 2), "");
     ASSERT_NE(sums, before) << launch;
     before = sums;
     for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
   }
   double error = 0;
   for (size_t i = 0; i < mean.size(); ++i)
-    error += std::abs(mean[i] - terms[0][i] - terms[1][i]) / static_cast<double>(mean.size());
+    error += std::abs(mean[i] - addends[0][i] - addends[1][i]) / static_cast<double>(mean.size());
   EXPECT_LT(error, 0.5 / std::sqrt(launches));
 }
 

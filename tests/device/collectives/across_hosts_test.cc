@@ -27,7 +27,7 @@ struct alignas(16) Vector {
   float numbers[4];
 };
 
-// By all-reduces; by exchanges in which each rank gets all terms; by a reduce-scatter and an all-gather.
+// By all-reduces; by exchanges in which each rank gets all addends; by a reduce-scatter and an all-gather.
 enum class By { kAllReduce, kExchange, kParts };
 
 // A team in hosts, with a workspace for all and one for each host.

@@ -197,27 +197,27 @@ T take(const Data& data, uint64_t index) {
   return number;
 }
 template <typename T>
-T reduce(const std::vector<T>& terms, device::Reduction reduction) {
+T reduce(const std::vector<T>& addends, device::Reduction reduction) {
   using device::Reduction;
   if constexpr (std::is_same_v<T, int32_t>) {
-    int64_t result = terms[0];
-    for (size_t i = 1; i < terms.size(); ++i) {
-      if (reduction == Reduction::kMin) result = std::min<int64_t>(result, terms[i]);
-      if (reduction == Reduction::kMax) result = std::max<int64_t>(result, terms[i]);
+    int64_t result = addends[0];
+    for (size_t i = 1; i < addends.size(); ++i) {
+      if (reduction == Reduction::kMin) result = std::min<int64_t>(result, addends[i]);
+      if (reduction == Reduction::kMax) result = std::max<int64_t>(result, addends[i]);
       if (reduction <= Reduction::kMean)
-        result = static_cast<int32_t>(static_cast<uint32_t>(result) + static_cast<uint32_t>(terms[i]));
+        result = static_cast<int32_t>(static_cast<uint32_t>(result) + static_cast<uint32_t>(addends[i]));
     }
-    if (reduction == Reduction::kMean) result /= static_cast<int64_t>(terms.size());
+    if (reduction == Reduction::kMean) result /= static_cast<int64_t>(addends.size());
     return static_cast<int32_t>(result);
   } else {
-    float result = device::widen(terms[0]);
-    for (size_t i = 1; i < terms.size(); ++i) {
-      const float term = device::widen(terms[i]);
-      if (reduction == Reduction::kMin) result = std::min(result, term);
-      if (reduction == Reduction::kMax) result = std::max(result, term);
-      if (reduction <= Reduction::kMean) result += term;
+    float result = device::widen(addends[0]);
+    for (size_t i = 1; i < addends.size(); ++i) {
+      const float addend = device::widen(addends[i]);
+      if (reduction == Reduction::kMin) result = std::min(result, addend);
+      if (reduction == Reduction::kMax) result = std::max(result, addend);
+      if (reduction <= Reduction::kMean) result += addend;
     }
-    if (reduction == Reduction::kMean) result /= static_cast<float>(terms.size());
+    if (reduction == Reduction::kMean) result /= static_cast<float>(addends.size());
     return device::narrow<T>(result);
   }
 }
@@ -238,9 +238,9 @@ Data reduce_all(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
                 device::Reduction reduction) {
   Data result(count * sizeof(T));
   for (uint64_t i = 0; i < count; ++i) {
-    std::vector<T> terms;
-    for (const Data& input : inputs) terms.push_back(take<T>(input, begin + i));
-    const T number = reduce(terms, reduction);
+    std::vector<T> addends;
+    for (const Data& input : inputs) addends.push_back(take<T>(input, begin + i));
+    const T number = reduce(addends, reduction);
     std::memcpy(result.data() + i * sizeof(T), &number, sizeof(T));
   }
   return result;
@@ -259,11 +259,11 @@ Data reduce_by_hosts(const std::vector<Data>& inputs, uint64_t begin, uint64_t c
   for (uint64_t i = 0; i < count; ++i) {
     std::vector<Sum> sums;
     for (size_t rank = 0; rank < in_order.size(); rank += of_host) {
-      std::vector<Sum> terms;
+      std::vector<Sum> addends;
       for (size_t k = 0; k < of_host; ++k)
-        terms.push_back(device::widen(take<T>(in_order[rank + k], begin + i)));
+        addends.push_back(device::widen(take<T>(in_order[rank + k], begin + i)));
       sums.push_back(
-          reduce(terms, reduction == device::Reduction::kMean ? device::Reduction::kSum : reduction));
+          reduce(addends, reduction == device::Reduction::kMean ? device::Reduction::kSum : reduction));
     }
     Sum sum = reduce(sums, reduction == device::Reduction::kMean ? device::Reduction::kSum : reduction);
     if (reduction == device::Reduction::kMean) sum /= static_cast<Sum>(inputs.size());

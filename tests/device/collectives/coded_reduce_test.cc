@@ -66,7 +66,7 @@ template <typename Sums>
 constexpr int32_t kSomeRanks = kIsOneShot<Sums> ? 2 : 3;  // one shot is for two
 
 // Ranks with a workspace, which goes on from call to call.
-template <typename Terms, typename Sums, typename T = Bfloat16>
+template <typename Addends, typename Sums, typename T = Bfloat16>
 class CodedRanks {
  public:
   explicit CodedRanks(const Shape& shape)
@@ -76,9 +76,9 @@ class CodedRanks {
 
   // One launch: the sums, as all ranks have them. `offset`: numbers from a multiple of 16 bytes.
   template <typename Rounding = RoundToNearest>
-  std::vector<float> reduce(const std::vector<std::vector<float>>& terms, uint64_t offset = 0,
+  std::vector<float> reduce(const std::vector<std::vector<float>>& addends, uint64_t offset = 0,
                             bool is_in_place = false, const Rounding& rounding = {}) {
-    const size_t count = terms[0].size(), ranks = terms.size();
+    const size_t count = addends[0].size(), ranks = addends.size();
     std::vector<std::vector<T>> inputs(ranks), outputs(ranks);
     const auto fill = [&](std::vector<T>& to, const std::vector<float>* from) {
       to.assign(count + 2 * kMargin, device::narrow<T>(kBeside));
@@ -86,8 +86,8 @@ class CodedRanks {
         to[kMargin + offset + i] = device::narrow<T>((*from)[i]);
     };
     for (size_t rank = 0; rank < ranks; ++rank) {
-      fill(inputs[rank], &terms[rank]);
-      fill(outputs[rank], is_in_place ? &terms[rank] : nullptr);
+      fill(inputs[rank], &addends[rank]);
+      fill(outputs[rank], is_in_place ? &addends[rank] : nullptr);
     }
     World world(++launches_);
     for (size_t rank = 0; rank < ranks; ++rank)
@@ -101,15 +101,16 @@ class CodedRanks {
         const auto block = device::block_index();
         if constexpr (kIsOneShot<Sums>) {
           OneShot<> calls(mine, block, shape_.blocks);
-          require(all_reduce_quantised<Terms>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
-                                              rounding) == SymmStatus::kDone,
+          require(all_reduce_quantised<Addends>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
+                                                rounding) == SymmStatus::kDone,
                   "all_reduce_quantised");
           require(calls.finish() == SymmStatus::kDone, "finish");
         } else {
           TwoShot<> calls(mine, block, shape_.blocks);
-          require(all_reduce_quantised_two_shot<Terms, Sums>(mine.context, calls, from, to, count * sizeof(T),
-                                                             kType<T>, rounding) == SymmStatus::kDone,
-                  "all_reduce_quantised_two_shot");
+          require(
+              all_reduce_quantised_two_shot<Addends, Sums>(mine.context, calls, from, to, count * sizeof(T),
+                                                           kType<T>, rounding) == SymmStatus::kDone,
+              "all_reduce_quantised_two_shot");
           require(calls.finish() == SymmStatus::kDone, "finish");
         }
       });
@@ -135,9 +136,9 @@ class CodedRanks {
   static constexpr float kBeside = 77;
   static constexpr uint32_t count_tile_bytes() {
     if constexpr (kIsOneShot<Sums>) {
-      return device::CodedTiles<Terms>::kBytes;
+      return device::CodedTiles<Addends>::kBytes;
     } else {
-      return std::max(device::CodedTiles<Terms>::kBytes, device::CodedTiles<Sums>::kBytes);
+      return std::max(device::CodedTiles<Addends>::kBytes, device::CodedTiles<Sums>::kBytes);
     }
   }
   static constexpr uint32_t kMaxTileBytes = count_tile_bytes();
@@ -148,18 +149,18 @@ class CodedRanks {
   uint64_t launches_ = 0;
 };
 
-// "" or the first sum that is further off than the bounds of its terms and of itself.
-template <typename Terms, typename Sums, typename T>
-std::string check_sums(const std::vector<std::vector<float>>& terms, const std::vector<float>& sums,
+// "" or the first sum that is further off than the bounds of its addends and of itself.
+template <typename Addends, typename Sums, typename T>
+std::string check_sums(const std::vector<std::vector<float>>& addends, const std::vector<float>& sums,
                        double slack = 1) {
   const size_t count = sums.size();
   std::vector<double> exact(count), allowed(count), magnitudes(count);
-  for (const std::vector<float>& term : terms) {
-    for (size_t first = 0; first < count; first += Terms::kGroup) {
-      const size_t end = std::min(count, first + Terms::kGroup);
+  for (const std::vector<float>& addend : addends) {
+    for (size_t first = 0; first < count; first += Addends::kGroup) {
+      const size_t end = std::min(count, first + Addends::kGroup);
       std::vector<float> group;
-      for (size_t i = first; i < end; ++i) group.push_back(device::widen(device::narrow<T>(term[i])));
-      const Bound<Terms> bound(group);
+      for (size_t i = first; i < end; ++i) group.push_back(device::widen(device::narrow<T>(addend[i])));
+      const Bound<Addends> bound(group);
       for (size_t i = first; i < end; ++i) {
         exact[i] += group[i - first];
         allowed[i] += bound.of(group[i - first], slack);
@@ -196,9 +197,9 @@ std::string check_sums(const std::vector<std::vector<float>>& terms, const std::
   return "";
 }
 
-template <typename Terms_, typename Sums_>
+template <typename Addends_, typename Sums_>
 struct Pair {
-  using Terms = Terms_;
+  using Addends = Addends_;
   using Sums = Sums_;
 };
 template <typename Pair>
@@ -210,43 +211,43 @@ using Pairs = testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4
 TYPED_TEST_SUITE(CodedReduceTest, Pairs);
 
 TYPED_TEST(CodedReduceTest, EverySumStaysInsideItsBound) {
-  using Terms = typename TypeParam::Terms;
+  using Addends = typename TypeParam::Addends;
   using Sums = typename TypeParam::Sums;
-  CodedRanks<Terms, Sums> ranks({kSomeRanks<Sums>, 1, 32, 5});  // up to four steps
+  CodedRanks<Addends, Sums> ranks({kSomeRanks<Sums>, 1, 32, 5});  // up to four steps
   Random random(1);
   for (const Tensor& tensor : list_tensors()) {
     // As large as half's are: sums of the largest floats are infinite, in every type.
     if (tensor.name == "the largest" || tensor.name == "of every magnitude") continue;
-    std::vector<std::vector<float>> terms(kSomeRanks<Sums>,
-                                          std::vector<float>(emulator::kSanitizer ? 1100 : 11000));
-    for (auto& term : terms)
-      for (size_t i = 0; i < term.size(); ++i) term[i] = tensor.draw(random, i);
-    EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "") << tensor.name;
+    std::vector<std::vector<float>> addends(kSomeRanks<Sums>,
+                                            std::vector<float>(emulator::kSanitizer ? 1100 : 11000));
+    for (auto& addend : addends)
+      for (size_t i = 0; i < addend.size(); ++i) addend[i] = tensor.draw(random, i);
+    EXPECT_EQ((check_sums<Addends, Sums, Bfloat16>(addends, ranks.reduce(addends))), "") << tensor.name;
     // Ranks that cancel but for a little: the error is that of what was sent, not of what is left.
-    for (size_t i = 0; i < terms[0].size(); ++i) {
-      terms[1][i] = -terms[0][i] * (i % 3 == 0 ? 1 : 0.99F);
-      if (terms.size() > 2) terms[2][i] *= 0.01F;
+    for (size_t i = 0; i < addends[0].size(); ++i) {
+      addends[1][i] = -addends[0][i] * (i % 3 == 0 ? 1 : 0.99F);
+      if (addends.size() > 2) addends[2][i] *= 0.01F;
     }
-    EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "")
+    EXPECT_EQ((check_sums<Addends, Sums, Bfloat16>(addends, ranks.reduce(addends))), "")
         << tensor.name << " cancelled";
   }
 }
 
 TYPED_TEST(CodedReduceTest, EverySizeAlignmentAndPlace) {
-  using Terms = typename TypeParam::Terms;
+  using Addends = typename TypeParam::Addends;
   using Sums = typename TypeParam::Sums;
-  CodedRanks<Terms, Sums, Half> ranks({2});
+  CodedRanks<Addends, Sums, Half> ranks({2});
   Random random(2);
   for (const size_t count : {0, 1, 7, 8, 31, 1023, 1024, 1025, 4096, 5000, 20479}) {
     if (emulator::kSanitizer && count > 5000) continue;
-    std::vector<std::vector<float>> terms(2, std::vector<float>(count));
-    for (auto& term : terms)
-      for (float& number : term) number = device::widen(device::narrow<Half>(draw_normal(random)));
+    std::vector<std::vector<float>> addends(2, std::vector<float>(count));
+    for (auto& addend : addends)
+      for (float& number : addend) number = device::widen(device::narrow<Half>(draw_normal(random)));
     for (const uint64_t offset : {0, 1, 5}) {
       if (emulator::kSanitizer && (count + offset) % 2 != 0) continue;
-      const std::vector<float> sums = ranks.reduce(terms, offset, offset == 5);
+      const std::vector<float> sums = ranks.reduce(addends, offset, offset == 5);
       ASSERT_EQ(sums.size(), count);
-      EXPECT_EQ((check_sums<Terms, Sums, Half>(terms, sums)), "") << count << " at " << offset;
+      EXPECT_EQ((check_sums<Addends, Sums, Half>(addends, sums)), "") << count << " at " << offset;
     }
   }
 }
@@ -260,34 +261,34 @@ using TwoShotPairs =
 TYPED_TEST_SUITE(CodedReduceOfManyTest, TwoShotPairs);
 
 TYPED_TEST(CodedReduceOfManyTest, AnyNumberOfRanks) {
-  using Terms = typename TypeParam::Terms;
+  using Addends = typename TypeParam::Addends;
   using Sums = typename TypeParam::Sums;
   Random random(3);
   for (int32_t count = 1; count <= 16; count += emulator::kSanitizer ? 7 : count == 1 ? 3 : 1) {
-    CodedRanks<Terms, Sums> ranks({count, 1, 32, 1});
-    std::vector<std::vector<float>> terms(static_cast<size_t>(count), std::vector<float>(3333));
-    for (auto& term : terms)
-      for (float& number : term) number = draw_normal(random);
-    EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "") << count;
+    CodedRanks<Addends, Sums> ranks({count, 1, 32, 1});
+    std::vector<std::vector<float>> addends(static_cast<size_t>(count), std::vector<float>(3333));
+    for (auto& addend : addends)
+      for (float& number : addend) number = draw_normal(random);
+    EXPECT_EQ((check_sums<Addends, Sums, Bfloat16>(addends, ranks.reduce(addends))), "") << count;
   }
 }
 
 // An infinity of one rank is one of the sum, infinities of both signs and NaN are NaN; all else is as good as
 // ever.
 TYPED_TEST(CodedReduceTest, CarriesWhatIsNotFinite) {
-  using Terms = typename TypeParam::Terms;
+  using Addends = typename TypeParam::Addends;
   using Sums = typename TypeParam::Sums;
   constexpr int32_t kRanks = kSomeRanks<Sums>;
-  CodedRanks<Terms, Sums> ranks({kRanks});
-  std::vector<std::vector<float>> terms(kRanks, std::vector<float>(9000, 0.5F));
+  CodedRanks<Addends, Sums> ranks({kRanks});
+  std::vector<std::vector<float>> addends(kRanks, std::vector<float>(9000, 0.5F));
   const auto place = [](size_t i) { return i * 701 + 13; };
-  for (size_t i = 0; i < 12; ++i) terms[i % kRanks][place(i)] = i % 2 == 0 ? kInfinity : -kInfinity;
-  terms[(4 + 1) % kRanks][place(4)] = -kInfinity;  // against the other rank's
-  terms[0][place(5)] = std::nanf("");
-  const std::vector<float> sums = ranks.reduce(terms);
+  for (size_t i = 0; i < 12; ++i) addends[i % kRanks][place(i)] = i % 2 == 0 ? kInfinity : -kInfinity;
+  addends[(4 + 1) % kRanks][place(4)] = -kInfinity;  // against the other rank's
+  addends[0][place(5)] = std::nanf("");
+  const std::vector<float> sums = ranks.reduce(addends);
   for (size_t i = 0; i < 12; ++i) {
     const float sum = sums[place(i)];
-    const bool is_nan = i == 4 || i == 5 || std::is_same_v<Terms, MxFloat8>;
+    const bool is_nan = i == 4 || i == 5 || std::is_same_v<Addends, MxFloat8>;
     EXPECT_TRUE(is_nan ? std::isnan(sum) : sum == (i % 2 == 0 ? kInfinity : -kInfinity)) << i << ": " << sum;
   }
   for (size_t i = 0; i < sums.size(); ++i) {
@@ -365,8 +366,9 @@ void sum_zeros_and_ones_in_turn() {
   const int launches = emulator::kSanitizer ? 20 : 100;
   for (int launch = 0; launch < launches; ++launch) {
     const float number = static_cast<float>(launch % 2);
-    const std::vector<std::vector<float>> terms(2, std::vector<float>(launch % 2 == 0 ? 4096 : 8192, number));
-    for (const float sum : ranks.reduce(terms)) ASSERT_EQ(sum, 2 * number) << launch;
+    const std::vector<std::vector<float>> addends(2,
+                                                  std::vector<float>(launch % 2 == 0 ? 4096 : 8192, number));
+    for (const float sum : ranks.reduce(addends)) ASSERT_EQ(sum, 2 * number) << launch;
   }
 }
 TEST(CodedReduce, ZerosAndOnesInTurn) {
@@ -382,21 +384,21 @@ void round_stochastically() {
   CodedRanks<Int4, Sums, Half> ranks({2});
   const int launches = emulator::kSanitizer ? 20 : 60;
   Random random(4);
-  std::vector<std::vector<float>> terms(2, std::vector<float>(2500));
-  for (auto& term : terms)
-    for (float& number : term) number = draw_normal(random);
-  std::vector<double> mean(terms[0].size(), 0.0);
+  std::vector<std::vector<float>> addends(2, std::vector<float>(2500));
+  for (auto& addend : addends)
+    for (float& number : addend) number = draw_normal(random);
+  std::vector<double> mean(addends[0].size(), 0.0);
   std::vector<float> before;
   for (int launch = 0; launch < launches; ++launch) {
-    const std::vector<float> sums = ranks.reduce(terms, 0, false, RoundStochastically(9));
-    ASSERT_EQ((check_sums<Int4, Sums, Half>(terms, sums, 2)), "");
+    const std::vector<float> sums = ranks.reduce(addends, 0, false, RoundStochastically(9));
+    ASSERT_EQ((check_sums<Int4, Sums, Half>(addends, sums, 2)), "");
     ASSERT_NE(sums, before) << launch;
     before = sums;
     for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
   }
   double error = 0;
   for (size_t i = 0; i < mean.size(); ++i)
-    error += std::abs(mean[i] - terms[0][i] - terms[1][i]) / static_cast<double>(mean.size());
+    error += std::abs(mean[i] - addends[0][i] - addends[1][i]) / static_cast<double>(mean.size());
   EXPECT_LT(error, 0.5 / std::sqrt(launches));
 }
 TEST(CodedReduce, RoundsByChance) {
@@ -410,20 +412,20 @@ struct Errors {
   double relative, bias, slope;  // of the mean, and of the length
 };
 // Of the numbers that are not outliers, where some are: those are a thousand times as rare as large.
-template <typename Terms, typename Sums>
+template <typename Addends, typename Sums>
 Errors measure(int32_t count_ranks, size_t count, const Tensor& tensor) {
-  CodedRanks<Terms, Sums> ranks({count_ranks, 2, 64, 16});
+  CodedRanks<Addends, Sums> ranks({count_ranks, 2, 64, 16});
   Random random(static_cast<uint64_t>(count_ranks));
-  std::vector<std::vector<float>> terms(static_cast<size_t>(count_ranks), std::vector<float>(count));
-  for (auto& term : terms)
+  std::vector<std::vector<float>> addends(static_cast<size_t>(count_ranks), std::vector<float>(count));
+  for (auto& addend : addends)
     for (size_t i = 0; i < count; ++i)
-      term[i] = device::widen(device::narrow<Bfloat16>(tensor.draw(random, i)));
-  const std::vector<float> sums = ranks.reduce(terms);
+      addend[i] = device::widen(device::narrow<Bfloat16>(tensor.draw(random, i)));
+  const std::vector<float> sums = ranks.reduce(addends);
   double squares = 0, errors = 0, bias = 0, product = 0;
   for (size_t i = 0; i < count; ++i) {
     if (tensor.name == kOutliers && i % 500 == 7) continue;
     double exact = 0;
-    for (const auto& term : terms) exact += term[i];
+    for (const auto& addend : addends) exact += addend[i];
     const double error = sums[i] - exact;
     squares += exact * exact;
     errors += error * error;
@@ -453,13 +455,13 @@ const std::vector<Tensor>& list_measured() {
 
 // On normal numbers at most `percent`; neither their mean nor their length moves by a hundredth of that. What
 // other tensors give is printed: docs/quantisation.md has it.
-template <typename Terms, typename Sums>
+template <typename Addends, typename Sums>
 void expect_errors(const char* name, double percent) {
   for (const Tensor& tensor : list_measured()) {
     const size_t count = emulator::kSanitizer ? 16384 : tensor.name == kNormal ? 131072 : 65536;
     for (const int32_t ranks : {2, 4, 8}) {
       if (ranks > 2 && (emulator::kSanitizer || tensor.name != kNormal || kIsOneShot<Sums>)) continue;
-      const Errors errors = measure<Terms, Sums>(ranks, count, tensor);
+      const Errors errors = measure<Addends, Sums>(ranks, count, tensor);
       std::printf("%-12s %-14s %d ranks %6.2f %%  mean %7.4f %%  length %7.4f %%\n", name,
                   tensor.name.c_str(), ranks, 100 * errors.relative, 100 * errors.bias, 100 * errors.slope);
       if (tensor.name != kNormal) continue;

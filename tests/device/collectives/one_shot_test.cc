@@ -191,9 +191,9 @@ class Ranks {
         for (uint64_t n = 0; n < calls[i].count; ++n) {
           T got;
           std::memcpy(&got, out + n * sizeof(T), sizeof(T));
-          std::vector<T> terms;
-          for (const std::vector<T>& of_rank : numbers_[i]) terms.push_back(of_rank[n]);
-          const T want = add_in_order(terms);
+          std::vector<T> addends;
+          for (const std::vector<T>& of_rank : numbers_[i]) addends.push_back(of_rank[n]);
+          const T want = add_in_order(addends);
           if (is_nan(want) ? !is_nan(got) : std::memcmp(&got, &want, sizeof(T)) != 0)
             return where + ": a wrong number at " + std::to_string(n);
         }

@@ -8,10 +8,10 @@
 // An all-reduce is bulk.cuh's all-reduce inside of the host with a step more: the rank that sums a share of a
 // chunk does not round its host's sums, but sends them to its counterparts, the ranks with the same number in
 // the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
-// travel as they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of
-// ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
-// bits. all_reduce_quantised() encodes those sums, and each rank decodes the same bytes of all
-// hosts, its own too: a number is quantised once for each host. Within a host nothing is.
+// travel as they are added, 4 bytes a number, so that they are rounded once: addends are added in the order
+// of ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
+// bits. all_reduce_quantised() encodes those sums, and each rank decodes the same bytes of all hosts, its own
+// too: a number is quantised once for each host. Within a host nothing is.
 //
 // A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
 // NICs take them, and in the slots of the counterparts, which their NICs write, with a flag behind. Slots are
@@ -157,9 +157,9 @@ class AcrossHosts {
       return there * kVectorBytes < here ? static_cast<uint32_t>(there) * kVectorBytes : here;
     }
     template <int kRanks, typename Group>
-    VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
-                                           const Group& group) const {
-      return calls.reduce_chunk(terms, sums, this->reduce, group);
+    VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                             const Group& group) const {
+      return calls.reduce_chunk(addends, sums, this->reduce, group);
     }
   };
   // Chunks are of whole tiles.
@@ -177,9 +177,9 @@ class AcrossHosts {
       return (there < here ? static_cast<uint32_t>(there) : here) * kTileBytes;
     }
     template <int kRanks, typename Group>
-    VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
-                                           const Group& group) const {
-      return calls.template reduce_quantised_chunk<Codec>(terms, sums, this->reduce, rounding, group);
+    VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                             const Group& group) const {
+      return calls.template reduce_quantised_chunk<Codec>(addends, sums, this->reduce, rounding, group);
     }
   };
 
@@ -243,7 +243,7 @@ class AcrossHosts {
     };
     for (uint32_t host = 0; host < places_.hosts; ++host) {
       const Part mine = cut(plan(find_member(host, host_.team_rank)).send);
-      const auto terms = [&](int32_t neighbour) {
+      const auto addends = [&](int32_t neighbour) {
         const auto entry = plan(find_member(host, neighbour));
         return ExchangeEntry{entry.source, is_in_place ? entry.source : own.destination, cut(entry.send),
                              mine};
@@ -251,7 +251,7 @@ class AcrossHosts {
       char* const to = find_sums(number, host);
       take_status(
           calls_.exchange_sums(
-              terms, most, reduce,
+              addends, most, reduce,
               [&](uint64_t offset, const Sums& sums) { store_sums(to + offset * vectors, sums, vectors); },
               group),
           group);
@@ -283,18 +283,18 @@ class AcrossHosts {
   }
 
   template <typename Group>
-  VERBENA_DEVICE SymmStatus reduce_chunk(const BulkChunk& terms, const BulkChunk& sums, const Reduce& reduce,
-                                         const Group& group) {
+  VERBENA_DEVICE SymmStatus reduce_chunk(const BulkChunk& addends, const BulkChunk& sums,
+                                         const Reduce& reduce, const Group& group) {
     const uint64_t number = number_++;
-    const uint32_t length = terms.length(host_.team_rank), vectors = count_vectors(reduce);
+    const uint32_t length = addends.length(host_.team_rank), vectors = count_vectors(reduce);
     const uint32_t step = group.size() * kVectorBytes, first = group.rank() * kVectorBytes;
-    const char* const input = terms.input + terms.begin(host_.team_rank);
+    const char* const input = addends.input + addends.begin(host_.team_rank);
     char* const own = find_slot(number, context_.team_rank);
     for (uint32_t offset = first; offset < length; offset += step)
-      store_sums(own + offset * uint64_t{vectors}, add_host(terms, input, offset, length, reduce), vectors);
+      store_sums(own + offset * uint64_t{vectors}, add_host(addends, input, offset, length, reduce), vectors);
     const auto find = [&](uint32_t) { return Sending{own, measure_sums(length, vectors)}; };
     if (!exchange(number, find, group)) return status_;
-    char* const output = terms.output + terms.begin(host_.team_rank);
+    char* const output = addends.output + addends.begin(host_.team_rank);
     for (uint32_t offset = first; offset < length; offset += step) {
       Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
       const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
@@ -307,16 +307,16 @@ class AcrossHosts {
 
   // A warp codes a tile at a time.
   template <typename Codec, typename Rounding, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& terms, const BulkChunk& sums,
+  VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& addends, const BulkChunk& sums,
                                                    const Reduce& reduce, const Rounding& rounding,
                                                    const Group& group) {
     static_assert(kRowBytes == kTileBytes / kTileRows);
     const uint64_t number = number_++;
-    const uint32_t length = terms.length(host_.team_rank);
+    const uint32_t length = addends.length(host_.team_rank);
     const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes;
     const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
     const uint32_t lane_offset = lane() * kVectorBytes;
-    const char* const input = terms.input + terms.begin(host_.team_rank);
+    const char* const input = addends.input + addends.begin(host_.team_rank);
     char* const own = find_slot(number, context_.team_rank);
     // Stochastic rounding: each rank, block, chunk and tile has another sequence.
     const uint64_t sender = (number << 8 | static_cast<uint64_t>(context_.team_rank)) << 16 | block_;
@@ -326,7 +326,7 @@ class AcrossHosts {
       for (uint32_t row = 0; row < kTileRows; ++row) {
         const uint32_t offset = tile * kTileBytes + row * kRowBytes + lane_offset;
         if (offset >= length) continue;
-        const Sums host = add_host(terms, input, offset, length, reduce);
+        const Sums host = add_host(addends, input, offset, length, reduce);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kUnitNumbers; ++i) numbers.of[row][i] = detail::from_bits(host.words[i]);
       }
@@ -337,7 +337,7 @@ class AcrossHosts {
     }
     const auto find = [&](uint32_t) { return Sending{own, uint64_t{tiles} * CodedTiles<Codec>::kBytes}; };
     if (!exchange(number, find, group)) return status_;
-    char* const output = terms.output + terms.begin(host_.team_rank);
+    char* const output = addends.output + addends.begin(host_.team_rank);
     for (uint32_t tile = first; tile < tiles; tile += warps) {
       TileNumbers numbers;
       VERBENA_UNROLL_BY(1)
@@ -366,7 +366,7 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
 
-  VERBENA_DEVICE Sums add_host(const BulkChunk& terms, const char* own, uint32_t offset, uint32_t length,
+  VERBENA_DEVICE Sums add_host(const BulkChunk& addends, const char* own, uint32_t offset, uint32_t length,
                                const Reduce& reduce) const {
     constexpr int32_t kAtOnce = 4;
     Sums sums;
@@ -377,7 +377,7 @@ class AcrossHosts {
       for (int32_t i = 0; i < kAtOnce; ++i) {
         if (from + i >= host_.team_size) continue;
         some[i] = from + i == host_.team_rank ? detail::load_vector(own, offset, length)
-                                              : detail::load_data(terms.slot_of(from + i) + offset);
+                                              : detail::load_data(addends.slot_of(from + i) + offset);
       }
       const int32_t left = host_.team_size - from;
       reduce.add(sums, some, from, left < kAtOnce ? left : kAtOnce);

@@ -76,7 +76,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     // A block without a part has nothing to say on any rank.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
-    rows.load_terms(row);
+    rows.load_addends(row);
     // All blocks have begun before the first of them puts a word.
     if (row == first) rows.owner().await_others();
     if (mine != 0 && status == SymmStatus::kDone)

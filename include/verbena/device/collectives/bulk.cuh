@@ -7,21 +7,21 @@
 //
 // The workspace is not one of low_latency.cuh's. Rules, order of sums and errors are those of one_shot.cuh.
 //
-// A slot is cut in two, for terms and for sums, and ends with a line of two flags: the numbers of the last
+// A slot is cut in two, for addends and for sums, and ends with a line of two flags: the numbers of the last
 // chunks that lie there. Chunks are numbered through, from launch to launch; chunk s lies in slot s modulo
-// kSymmTurns, which is four. In step s a block sends the terms of chunk s, sums chunk s-1 and sends the sums,
-// and stores the sums of chunk s-2. What makes a slot free is a flag that came later anyway:
-//   Terms s overwrite terms s-4 at rank q. Their sender has got q's terms s-2, which q sent after it had
-//   summed chunk s-4.
-//   Sums s overwrite sums s-4 at rank q. Their sender has got q's terms s, which q sent after it had stored
+// kSymmTurns, which is four. In step s a block sends the addends of chunk s, sums chunk s-1 and sends the
+// sums, and stores the sums of chunk s-2. What makes a slot free is a flag that came later anyway:
+//   Addends s overwrite addends s-4 at rank q. Their sender has got q's addends s-2, which q sent after it
+//   had summed chunk s-4.
+//   Sums s overwrite sums s-4 at rank q. Their sender has got q's addends s, which q sent after it had stored
 //   the sums of chunk s-3.
-// An exchange has terms alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
-// A broadcast has both: terms are the root's shares, each for another rank, which passes it on as its sum.
+// An exchange has addends alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
+// A broadcast has both: addends are the root's shares, each for another rank, which passes it on as its sum.
 //
 // Exchanges also go to members out of reach, by Bulk<SymmContext, true>: what goes there is staged in the
 // upper half of this rank's own slot of that member, a NIC puts it into the lower half of the peer's, and
-// writes the flag behind it. A staged chunk s is there when the peer's terms s+2 come, since they leave
-// behind its terms s+1 and those wait for ours; so staging is free as early as the slot.
+// writes the flag behind it. A staged chunk s is there when the peer's addends s+2 come, since they leave
+// behind its addends s+1 and those wait for ours; so staging is free as early as the slot.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -133,7 +133,7 @@ struct PlainCodec {
 
   // Each peer's chunk of this rank's input goes to that peer.
   template <int kRanks, typename Group>
-  VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
+  VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
     // In place other blocks write what lies beside: then it is not read.
     if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
@@ -158,16 +158,16 @@ struct PlainCodec {
 
   // `sums`: the same chunk, with the places of sums. Anything but kDone ends the call.
   template <int kRanks, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
-                                         const Group& group) const {
+  VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                           const Group& group) const {
     constexpr uint32_t kVectors = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
-    const int32_t me = terms.context.team_rank;
-    const uint32_t length = terms.length(me), step = group.size() * kVectorBytes;
-    const char* const input = terms.input + terms.begin(me);
-    char* const output = terms.output + terms.begin(me);
+    const int32_t me = addends.context.team_rank;
+    const uint32_t length = addends.length(me), step = group.size() * kVectorBytes;
+    const char* const input = addends.input + addends.begin(me);
+    char* const output = addends.output + addends.begin(me);
     for (uint32_t first = group.rank() * kVectorBytes; first < length; first += kVectors * step) {
       Vector16 vectors[kVectors];
-      reduce_some<kRanks>(terms, input, length, first, step, vectors);
+      reduce_some<kRanks>(addends, input, length, first, step, vectors);
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kVectors; ++k) {
         const uint32_t offset = first + k * step;
@@ -211,21 +211,21 @@ struct PlainCodec {
     typename Reduce::template Sums<Vector16> sums[kVectors];
     VERBENA_UNROLL_BY(1)
     for (int32_t from = 0; from < size; from += kAtOnce) {
-      Vector16 terms[kVectors][kAtOnce];
+      Vector16 addends[kVectors][kAtOnce];
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kVectors; ++k) {
         const uint32_t offset = first + k * step;
         VERBENA_UNROLL
         for (int32_t i = 0; i < kAtOnce; ++i) {
           if (offset >= length || from + i >= size) continue;
-          terms[k][i] = from + i == me ? detail::load_vector(own, offset, length)
-                                       : detail::load_data(chunk.slot_of(from + i) + offset);
+          addends[k][i] = from + i == me ? detail::load_vector(own, offset, length)
+                                         : detail::load_data(chunk.slot_of(from + i) + offset);
         }
       }
       const int32_t count = size - from < kAtOnce ? size - from : kAtOnce;
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kVectors; ++k) {
-        if (first + k * step < length) reduce.add(sums[k], terms[k], from, count);
+        if (first + k * step < length) reduce.add(sums[k], addends[k], from, count);
       }
     }
     VERBENA_UNROLL
@@ -235,8 +235,8 @@ struct PlainCodec {
   }
 };
 
-// A broadcast as an all-reduce to which the root alone has something to add. Its terms are the shares of all
-// other ranks, counted from the one behind it; each passes its own on to the rest.
+// A broadcast as an all-reduce to which the root alone has something to add. Its addends are the shares of
+// all other ranks, counted from the one behind it; each passes its own on to the rest.
 struct PassOn {
   int32_t root;
 
@@ -246,7 +246,7 @@ struct PassOn {
   }
 
   template <int kRanks, typename Group>
-  VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
+  VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
     if (chunk.context.team_rank != root) return;
     detail::move_vectors(
         group, chunk.count_peers(), chunk.count_vectors(),
@@ -264,20 +264,20 @@ struct PassOn {
         });
   }
   template <int kRanks, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
-                                         const Group& group) const {
-    if (terms.context.team_rank == root) return SymmStatus::kDone;
-    const int32_t mine = find_share(terms);
-    const uint32_t length = terms.length(mine);
+  VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                           const Group& group) const {
+    if (addends.context.team_rank == root) return SymmStatus::kDone;
+    const int32_t mine = find_share(addends);
+    const uint32_t length = addends.length(mine);
     detail::move_vectors(
         group, 1, (length + kVectorBytes - 1) / kVectorBytes,
-        [&](uint32_t, uint32_t offset) { return detail::load_data(terms.slot_of(root) + offset); },
+        [&](uint32_t, uint32_t offset) { return detail::load_data(addends.slot_of(root) + offset); },
         [&](uint32_t, uint32_t offset, Vector16 vector) {
           for (uint32_t turn = 0; turn < sums.count_peers(); ++turn) {
             const int32_t peer = sums.find_peer(turn);
             if (peer != root) detail::store_data(sums.slot_at(peer) + offset, vector);
           }
-          store(terms, mine, offset, vector);
+          store(addends, mine, offset, vector);
         });
     return SymmStatus::kDone;
   }
@@ -410,7 +410,7 @@ class Bulk {
   }
 
  private:
-  enum Phase : uint32_t { kTerms = 0, kSums = 1 };
+  enum Phase : uint32_t { kAddends = 0, kSums = 1 };
   static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the line at a slot's end
   static constexpr uint32_t kToldWord = 2;               // of that line, behind the flags
   static constexpr uint64_t kMaxHalfBytes = uint64_t{1} << 30;
@@ -462,12 +462,12 @@ class Bulk {
     };
     for (uint64_t step = 0; step < chunks + 2; ++step) {
       if (step < chunks) {
-        codec.template send_terms<kRanks>(at(step, kTerms), group);
-        signal(number_ + step, kTerms, group);
+        codec.template send_addends<kRanks>(at(step, kAddends), group);
+        signal(number_ + step, kAddends, group);
       }
       if (step >= 1 && step <= chunks) {
-        if (!wait(number_ + step - 1, kTerms, group)) return status_;
-        status_ = codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        if (!wait(number_ + step - 1, kAddends, group)) return status_;
+        status_ = codec.template reduce_addends<kRanks>(at(step - 1, kAddends), at(step - 1, kSums), group);
         if (status_ != SymmStatus::kDone) return status_;
         signal(number_ + step - 1, kSums, group);
       }
@@ -543,7 +543,7 @@ class Bulk {
     return status_ == SymmStatus::kDone;
   }
 
-  // Both halves of a slot are for terms, unless one is for staging.
+  // Both halves of a slot are for addends, unless one is for staging.
   template <typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
@@ -559,17 +559,17 @@ class Bulk {
       send_chunk(plan, number_, 0, most, group);
       tell_lengths(plan, chunks, group);
       if (!send_remote(plan, number_, 0, most, chunks, group)) return status_;
-      signal(number_, kTerms, group);
-      if (!wait(number_, kTerms, group) || !hear_lengths(plan, chunks, group)) return status_;
+      signal(number_, kAddends, group);
+      if (!wait(number_, kAddends, group) || !hear_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
         send_chunk(plan, number_ + step, step * most, most, group);
         if (!send_remote(plan, number_ + step, step * most, most, 0, group)) return status_;
-        signal(number_ + step, kTerms, group);
+        signal(number_ + step, kAddends, group);
       }
       if (step == 0) continue;
-      if (!wait(number_ + step - 1, kTerms, group)) return status_;
+      if (!wait(number_ + step - 1, kAddends, group)) return status_;
       take(number_ + step - 1, (step - 1) * most, most);
     }
     return end(chunks, group);
@@ -594,7 +594,8 @@ class Bulk {
       const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
       const int64_t delta = detail::get_delta(context_, peer);
       if (kReachesFar && delta == kSymmOutOfReach) continue;
-      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord, delta);
+      uint64_t* const told =
+          detail::shift(find_flag(number_, context_.team_rank, kAddends) + kToldWord, delta);
       store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
       store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
     }
@@ -604,7 +605,7 @@ class Bulk {
     bool is_wrong = false;
     for (int32_t turn = 1; turn < context_.team_size; ++turn) {
       const int32_t peer = find_member(turn);
-      const uint64_t* const told = find_flag(number_, peer, kTerms) + kToldWord;
+      const uint64_t* const told = find_flag(number_, peer, kAddends) + kToldWord;
       is_wrong = is_wrong || load<Order::kWeak, Scope::kThreads>(told) != plan(peer).receive.length_bytes;
       const auto theirs = load<Order::kWeak, Scope::kThreads>(told + 1);
       if (theirs > chunks) chunks = theirs;
@@ -646,7 +647,7 @@ class Bulk {
         peer = find_member(static_cast<int32_t>(i) + 1);
         if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
         const auto entry = plan(peer);
-        uint64_t* const flag = find_flag(number, context_.team_rank, kTerms);
+        uint64_t* const flag = find_flag(number, context_.team_rank, kAddends);
         if (chunks != 0)
           mine = detail::write_remote(context_, peer, flag + kToldWord, entry.send.length_bytes, chunks);
         if (mine == WaitResult::kReached)
@@ -687,21 +688,21 @@ class Bulk {
       typename Reduce::template Sums<Vector16> sums;
       VERBENA_UNROLL_BY(1)
       for (int32_t first = 0; first < size; first += kAtOnce) {
-        Vector16 terms[kAtOnce];
+        Vector16 addends[kAtOnce];
         VERBENA_UNROLL
         for (int32_t i = 0; i < kAtOnce; ++i) {
           if (first + i >= size) continue;
           if (first + i != me) {
-            terms[i] = detail::load_data(find_slot(number, first + i) + offset);
+            addends[i] = detail::load_data(find_slot(number, first + i) + offset);
           } else if (is_flat) {
-            terms[i] = detail::load_vector(from, offset, length);
+            addends[i] = detail::load_vector(from, offset, length);
           } else {
-            terms[i] = __builtin_bit_cast(
+            addends[i] = __builtin_bit_cast(
                 Vector16, detail::Halves{detail::load_part<uint64_t>(source, offset, length),
                                          detail::load_part<uint64_t>(source, offset + 8, length)});
           }
         }
-        reduce.add(sums, terms, first, size - first < kAtOnce ? size - first : kAtOnce);
+        reduce.add(sums, addends, first, size - first < kAtOnce ? size - first : kAtOnce);
       }
       take(offset, sums);
     }

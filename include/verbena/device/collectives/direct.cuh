@@ -51,19 +51,19 @@ template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
     typename Reduce::template Sums<Vector16> sums[kVectors];
     VERBENA_UNROLL_BY(1)
     for (int32_t begin = 0; begin < size; begin += kAtOnce) {
-      Vector16 terms[kVectors][kAtOnce];
+      Vector16 addends[kVectors][kAtOnce];
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kVectors; ++k) {
         VERBENA_UNROLL
         for (int32_t i = 0; i < kAtOnce; ++i) {
           if (first + k * step < part.length_bytes && begin + i < size)
-            terms[k][i] = load_some(begin + i, first + k * step);
+            addends[k][i] = load_some(begin + i, first + k * step);
         }
       }
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kVectors; ++k) {
         if (first + k * step < part.length_bytes)
-          reduce.add(sums[k], terms[k], begin, size - begin < kAtOnce ? size - begin : kAtOnce);
+          reduce.add(sums[k], addends[k], begin, size - begin < kAtOnce ? size - begin : kAtOnce);
       }
     }
     VERBENA_UNROLL

@@ -1,7 +1,7 @@
 // Quantised all-reduces of two ranks, in one shot, by which they send no more than by two: each codes its
 // whole tensor and sends it in packets, and both decode the same bytes, their own too, and add
-// them up in float. So the same bits on both, and one quantisation of each term: docs/quantisation.md has the
-// bounds.
+// them up in float. So the same bits on both, and one quantisation of each addend: docs/quantisation.md has
+// the bounds.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);

@@ -87,8 +87,9 @@ class TwoShot {
   }
 
   // Runs the block's part of `units` units, of which each rank sums an equal share: `body(exchange, first,
-  // count)` sends and takes terms, and then sums, of up to `most` units, packet by packet, in two calls that
-  // are under way together. `at_once`, the same on all ranks: units that the largest group does at a time.
+  // count)` sends and takes addends, and then sums, of up to `most` units, packet by packet, in two calls
+  // that are under way together. `at_once`, the same on all ranks: units that the largest group does at a
+  // time.
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {
@@ -114,7 +115,7 @@ class TwoShot {
 
  private:
   using Data = Packet::Data;
-  static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the terms
+  static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the addends
 
   // Where they begin, in bytes.
   template <int kRanks>
@@ -145,17 +146,17 @@ class TwoShot {
     if (trouble != 0) count = 0;
     (void)Exchange::for_several(count, group, [&](const auto& index) {
       constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
-      Data terms[kCount][kPeers];
+      Data addends[kCount][kPeers];
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
         VERBENA_UNROLL
         for (uint32_t k = 0; k < kPeers; ++k)
-          terms[i][k] = index[i] == group.rank() ? first[k] : load(shares.of_peer[k], index[i]);
+          addends[i][k] = index[i] == group.rank() ? first[k] : load(shares.of_peer[k], index[i]);
       }
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
         VERBENA_UNROLL
-        for (uint32_t k = 0; k < kPeers; ++k) exchange_.send_to_peer(peers, k, index[i], terms[i][k], 0);
+        for (uint32_t k = 0; k < kPeers; ++k) exchange_.send_to_peer(peers, k, index[i], addends[i][k], 0);
       }
       return true;
     });
@@ -168,10 +169,10 @@ class TwoShot {
       if (trouble != 0) return false;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
-        Data terms[kRanks];
-        order_terms<kRanks>(own[i], theirs[i], terms);
+        Data addends[kRanks];
+        order_addends<kRanks>(own[i], theirs[i], addends);
         typename Reduce::template Sums<Data> sums;
-        reduce.add(sums, terms, 0, kRanks);
+        reduce.add(sums, addends, 0, kRanks);
         const Data result = reduce.template finish<Data>(sums, kRanks);
         VERBENA_UNROLL
         for (uint32_t k = 0; k < kPeers; ++k) exchange_.send_to_peer(peers, k, index[i], result, kSums);
@@ -197,20 +198,20 @@ class TwoShot {
   // By ranks: those of the peers begin with the one behind this rank. Selections, since registers have no
   // numbers when a kernel runs.
   template <int kRanks>
-  VERBENA_DEVICE void order_terms(const Data& own, const Data (&theirs)[kRanks - 1],
-                                  Data (&terms)[kRanks]) const {
+  VERBENA_DEVICE void order_addends(const Data& own, const Data (&theirs)[kRanks - 1],
+                                    Data (&addends)[kRanks]) const {
     static_assert((kRanks & (kRanks - 1)) == 0, "verbena: for powers of two");
     const uint32_t turns = static_cast<uint32_t>(context_.team_rank) + 1;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kRanks; ++i) terms[i] = i + 1 < kRanks ? theirs[i] : own;
+    for (uint32_t i = 0; i < kRanks; ++i) addends[i] = i + 1 < kRanks ? theirs[i] : own;
     VERBENA_UNROLL
     for (uint32_t by = 1; by < kRanks; by *= 2) {
       Data turned[kRanks];
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kRanks; ++i)
-        turned[i] = (turns & by) != 0 ? terms[(i + kRanks - by) % kRanks] : terms[i];
+        turned[i] = (turns & by) != 0 ? addends[(i + kRanks - by) % kRanks] : addends[i];
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kRanks; ++i) terms[i] = turned[i];
+      for (uint32_t i = 0; i < kRanks; ++i) addends[i] = turned[i];
     }
   }
 
@@ -255,7 +256,7 @@ class TwoShot {
     return detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), kUnitBytes);
   }
 
-  // A thread has the same packets of each rank's share: enough threads have one each. It sends all terms,
+  // A thread has the same packets of each rank's share: enough threads have one each. It sends all addends,
   // then all sums: nobody waits before everything that can be is on its way. Who has an empty share sends a
   // packet without data.
   template <int kRanks, typename Reduce, typename Group>

@@ -1,4 +1,4 @@
-// Quantised all-reduces in two shots, by packets: each rank codes the terms that it sends, a share's owner
+// Quantised all-reduces in two shots, by packets: each rank codes the addends that it sends, a share's owner
 // adds them up in float, from its own, which it has as they are, to those of the rank before it, and codes
 // the sum once; every rank decodes the same bytes, the owner too. So the same bits on all ranks, and two
 // quantisations, whatever the number of ranks: docs/quantisation.md has the bounds.
@@ -19,9 +19,9 @@ namespace verbena::device {
 
 namespace detail {
 
-// A round of a block: a number of tiles of each rank's share. Terms travel by one codec, in the first of two
-// calls that are under way together, sums by the other, in the second.
-template <typename Terms, typename Sums, typename Rounding, typename Exchange>
+// A round of a block: a number of tiles of each rank's share. Addends travel by one codec, in the first of
+// two calls that are under way together, sums by the other, in the second.
+template <typename Addends, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {
  public:
   // Where the tensor lies, and which tiles of each share the block has: `first` is one of rank 0's.
@@ -42,10 +42,10 @@ class CodedShares {
         me_(context.team_rank),
         size_(context.team_size),
         tiles_(static_cast<uint32_t>((tensor.length_bytes + device::kTileBytes - 1) / device::kTileBytes)),
-        terms_(exchange.room_bytes()),
+        addends_(exchange.room_bytes()),
         sums_(exchange.room_bytes()) {}
 
-  // In steps of a tile of each share for each warp: in step s a block sends terms of the step's tiles, sums
+  // In steps of a tile of each share for each warp: in step s a block sends addends of the step's tiles, sums
   // those of step s-1, and takes the sums of step s-2, so that links and arithmetic work at the same time.
   // What a step waits for was sent in steps before it, whose waits have ended on all ranks: nobody waits for
   // ever. False: something has not come, and `patience` knows whose.
@@ -55,8 +55,8 @@ class CodedShares {
     const Stride stride = find_stride(warps);
     Pair sent = find_first(warp), taken = sent;
     for (uint32_t begin = 0; begin < tensor_.count + 2 * warps; begin += warps) {
-      send_terms(sent, stride, begin + warps);
-      if (begin >= warps && !reduce_terms(begin - warps + warp, patience)) return false;
+      send_addends(sent, stride, begin + warps);
+      if (begin >= warps && !reduce_addends(begin - warps + warp, patience)) return false;
       if (begin >= 2 * warps && !take_sums(taken, stride, begin - warps, patience)) return false;
     }
     return true;
@@ -76,46 +76,46 @@ class CodedShares {
   };
 
   // Of the warp's pairs from `next` on those of tiles before `end`.
-  VERBENA_DEVICE void send_terms(Pair& next, const Stride& stride, uint32_t end) const {
+  VERBENA_DEVICE void send_addends(Pair& next, const Stride& stride, uint32_t end) const {
     RawUnit raw[kTileRows];
     if (is_before(next, end)) load(next, raw);
     while (is_before(next, end)) {
       const Pair pair = next;
-      typename Terms::Coded coded{};
+      typename Addends::Coded coded{};
       if (pair.tile < count_tiles(pair.member))
-        coded = encode_tile<Terms>(tensor_.type, raw,
-                                   choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
+        coded = encode_tile<Addends>(tensor_.type, raw,
+                                     choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
       // The next one's numbers come meanwhile.
       next = step(pair, stride);
       if (is_before(next, end)) load(next, raw);
       if (pair.tile >= count_sent(pair.member)) continue;
-      terms_.send(coded, pair.tile, exchange_.epoch(), 1,
-                  [&](uint32_t) { return exchange_.find_slot_at(pair.member); });
+      addends_.send(coded, pair.tile, exchange_.epoch(), 1,
+                    [&](uint32_t) { return exchange_.find_slot_at(pair.member); });
     }
   }
 
-  VERBENA_DEVICE bool reduce_terms(uint32_t tile, Patience& patience) const {
+  VERBENA_DEVICE bool reduce_addends(uint32_t tile, Patience& patience) const {
     if (tile >= count_sent(me_)) return true;
     const bool is_there = tile < count_tiles(me_);
     TileNumbers sums{};
-    typename CodedPackets<Terms>::Polled polled;
-    if (count_peers() != 0) terms_.poll(exchange_.find_slot_of(find_peer(0)), tile, polled);
+    typename CodedPackets<Addends>::Polled polled;
+    if (count_peers() != 0) addends_.poll(exchange_.find_slot_of(find_peer(0)), tile, polled);
     RawUnit raw[kTileRows];
     if (is_there) load(me_, tile, raw);
     if (is_there) widen_tile(tensor_.type, raw, sums);
     VERBENA_UNROLL_BY(1)
     for (uint32_t k = 0; k < count_peers(); ++k) {
       const int32_t member = find_peer(k);
-      typename Terms::Coded coded{};
-      if (!terms_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
-                          coded))
+      typename Addends::Coded coded{};
+      if (!addends_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
+                            coded))
         return false;
       // The packets of the next rank are asked for while those of one are added.
-      if (k + 1 < count_peers()) terms_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
+      if (k + 1 < count_peers()) addends_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
         float unit[kUnitNumbers];
-        Terms::decode_row(coded, row, unit);
+        Addends::decode_row(coded, row, unit);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kUnitNumbers; ++i) sums.of[row][i] = detail::add(sums.of[row][i], unit[i]);
       }
@@ -218,7 +218,7 @@ class CodedShares {
   const Rounding& rounding_;
   const int32_t me_, size_;
   const uint32_t tiles_;  // of the tensor
-  const CodedPackets<Terms> terms_;
+  const CodedPackets<Addends> addends_;
   const CodedPackets<Sums> sums_;
 };
 
@@ -226,15 +226,15 @@ class CodedShares {
 
 // `output` becomes the sum of all ranks' `input`, of bfloat16 or half, at any address; in place too. `calls`
 // is a TwoShot in the workspace of `context`; the group is a block of up to 16 warps.
-template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNearest, typename Calls,
+template <typename Addends, typename Sums = Addends, typename Rounding = RoundToNearest, typename Calls,
           typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised_two_shot(
     const SymmContext& context, Calls& calls, const char* input, char* output, uint64_t length_bytes,
     DataType type, const Rounding& rounding = {}, const Group& group = {}) {
   using Exchange = typename Calls::Exchange;
-  using Shares = detail::CodedShares<Terms, Sums, Rounding, Exchange>;
-  constexpr uint32_t kOfTerms = CodedPackets<Terms>::kTileBytes, kOfSums = CodedPackets<Sums>::kTileBytes;
-  constexpr uint32_t kOfTile = kOfTerms > kOfSums ? kOfTerms : kOfSums;
+  using Shares = detail::CodedShares<Addends, Sums, Rounding, Exchange>;
+  constexpr uint32_t kOfAddends = CodedPackets<Addends>::kTileBytes, kOfSums = CodedPackets<Sums>::kTileBytes;
+  constexpr uint32_t kOfTile = kOfAddends > kOfSums ? kOfAddends : kOfSums;
   const uint64_t max_tiles =
       group.size() > kMaxCodedWarps * kWarpLanes ? 0 : calls.capacity_bytes() / kOfTile;
   const uint64_t tiles = (length_bytes + kTileBytes - 1) / kTileBytes;

@@ -47,8 +47,8 @@ class MoeCombineKernel {
 
  private:
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact;
-  static constexpr uint32_t kAtOnce = 2;  // packets of a thread
-  static constexpr uint32_t kTerms = 4;   // rows that are waited for at once
+  static constexpr uint32_t kAtOnce = 2;   // packets of a thread
+  static constexpr uint32_t kAddends = 4;  // rows that are waited for at once
   using Numbers = Packed<T>;
   using Sum = PackedSum<T>;
 
@@ -99,11 +99,11 @@ class MoeCombineKernel {
         float, shuffle(kFullWarp, __builtin_bit_cast(uint32_t, value), static_cast<int>(of_lane)));
   }
   VERBENA_DEVICE static void add_product(Sum& sum, float weight, const Data& data) {
-    Sum term;
-    term.begin(__builtin_bit_cast(Numbers, data));
+    Sum addend;
+    addend.begin(__builtin_bit_cast(Numbers, data));
     VERBENA_UNROLL
     for (uint32_t i = 0; i < Sum::kCount; ++i)
-      sum.sums[i] = detail::multiply_add(weight, term.sums[i], sum.sums[i]);
+      sum.sums[i] = detail::multiply_add(weight, addend.sums[i], sum.sums[i]);
   }
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
@@ -183,14 +183,14 @@ class MoeCombineKernel {
       const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
       const float weight = is_one ? load_moe<float>(call_.handle + layout_.own_weights, index) : 0.0F;
       const uint32_t rank = id >= 0 ? static_cast<uint32_t>(id) / shape_.local_experts() : kMoeMaxRanks;
-      const uint32_t terms =
+      const uint32_t addends =
           kIsExact ? ballot(kFullWarp, id >= 0) : routing_.sent.find_ranks(shape_.ranks, token);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
         bool is_first = true;
-        for (uint32_t left = terms; left != 0;) {
+        for (uint32_t left = addends; left != 0;) {
           const uint32_t some = take_some(left);
-          if (!add_terms(token, some, rank, weight, base + lane(), end, is_first, sums)) return;
+          if (!add_values(token, some, rank, weight, base + lane(), end, is_first, sums)) return;
           is_first = false;
         }
         VERBENA_UNROLL
@@ -203,23 +203,23 @@ class MoeCombineKernel {
       }
     }
   }
-  // The lowest kTerms bits, which `left` loses.
+  // The lowest kAddends bits, which `left` loses.
   VERBENA_DEVICE static uint32_t take_some(uint32_t& left) {
     const uint32_t all = left;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kTerms; ++i) left &= left - 1;
+    for (uint32_t i = 0; i < kAddends; ++i) left &= left - 1;
     return all & ~left;
   }
-  // Terms of some bits, in their order: ranks, or of top_k. By all lanes.
-  VERBENA_DEVICE bool add_terms(uint32_t token, uint32_t some, uint32_t rank_of_lane, float weight_of_lane,
-                                uint32_t first, uint32_t end, bool is_first, Sum (&sums)[kAtOnce]) {
-    MoePlace places[kTerms];
-    uint32_t members[kTerms], remote = 0, used = 0;
-    float weights[kTerms];
-    Data data[kTerms][kAtOnce] = {};
+  // Addends of some bits, in their order: ranks, or of top_k. By all lanes.
+  VERBENA_DEVICE bool add_values(uint32_t token, uint32_t some, uint32_t rank_of_lane, float weight_of_lane,
+                                 uint32_t first, uint32_t end, bool is_first, Sum (&sums)[kAtOnce]) {
+    MoePlace places[kAddends];
+    uint32_t members[kAddends], remote = 0, used = 0;
+    float weights[kAddends];
+    Data data[kAddends][kAtOnce] = {};
     uint32_t left = some;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kTerms; ++i) {
+    for (uint32_t i = 0; i < kAddends; ++i) {
       const bool is_used = left != 0;
       const uint32_t bit = is_used ? find_lowest_moe_bit(left) : 0;
       left &= left - 1;
@@ -243,7 +243,7 @@ class MoeCombineKernel {
       if constexpr (kIsExact) {
         uint32_t bits = some;
         VERBENA_UNROLL
-        for (uint32_t i = 0; i < kTerms; ++i) {
+        for (uint32_t i = 0; i < kAddends; ++i) {
           const uint32_t k = bits == 0 ? 0 : find_lowest_moe_bit(bits);
           bits &= bits - 1;
           if ((own >> i & 1) == 0) continue;
@@ -256,7 +256,7 @@ class MoeCombineKernel {
         Data partial[kAtOnce] = {};
         find_partial(row, find_experts(row), first, end, partial);
         VERBENA_UNROLL
-        for (uint32_t i = 0; i < kTerms; ++i) {
+        for (uint32_t i = 0; i < kAddends; ++i) {
           VERBENA_UNROLL
           for (uint32_t p = 0; p < kAtOnce; ++p)
             if ((own >> i & 1) != 0) data[i][p] = partial[p];
@@ -264,7 +264,7 @@ class MoeCombineKernel {
       }
     }
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kTerms; ++i) {
+    for (uint32_t i = 0; i < kAddends; ++i) {
       if ((used >> i & 1) == 0) continue;
       VERBENA_UNROLL
       for (uint32_t p = 0; p < kAtOnce; ++p) {

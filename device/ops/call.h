@@ -104,7 +104,7 @@ struct Norm {
   uint32_t rounds_sum, rounds_normed;
   uint32_t quantisation;  // of RowQuantisation
   float min_scale;
-  void *numbers, *scales;
+  void *elements, *scales;
   uint64_t row_bytes, scale_row_stride, scale_block_stride;
 };
 

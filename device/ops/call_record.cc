@@ -49,7 +49,7 @@ CallRecord make_record(const Call& call, const Norm& norm, const Grid& grid) {
   // What travels behind the norm.
   record.quantisation = norm.quantisation;
   record.padding = norm.padding;
-  record.outputs = (norm.output != nullptr ? 1 : 0) | (norm.numbers != nullptr ? 2 : 0);
+  record.outputs = (norm.output != nullptr ? 1 : 0) | (norm.elements != nullptr ? 2 : 0);
   return record;
 }
 

@@ -54,26 +54,26 @@ struct ByCodedHostSums {
 };
 
 // Of bfloat16 or half: both have the same size, and what depends on more is told the type.
-using Number16 = Bfloat16;
+using Element16 = Bfloat16;
 
-VERBENA_DEVICE RmsNorm<Number16> read_norm(const Norm& norm) {
-  RmsNorm<Number16> result{};
+VERBENA_DEVICE RmsNorm<Element16> read_norm(const Norm& norm) {
+  RmsNorm<Element16> result{};
   result.rows = norm.rows;
   result.hidden = norm.hidden;
-  result.weight = static_cast<const Number16*>(norm.weight);
+  result.weight = static_cast<const Element16*>(norm.weight);
   result.epsilon = norm.epsilon;
   result.weight_offset = norm.weight_offset;
   result.rounds_sum = norm.rounds_sum != 0;
   result.rounds_normed = norm.rounds_normed != 0;
-  result.residual_in = static_cast<const Number16*>(norm.residual_in);
-  result.residual_out = static_cast<Number16*>(norm.residual_out);
-  result.output = static_cast<Number16*>(norm.output);
+  result.residual_in = static_cast<const Element16*>(norm.residual_in);
+  result.residual_out = static_cast<Element16*>(norm.residual_out);
+  result.output = static_cast<Element16*>(norm.output);
   result.residual_in_stride = norm.residual_in_stride;
   result.residual_out_stride = norm.residual_out_stride;
   result.output_stride = norm.output_stride;
   result.padding = norm.padding;
   result.quantised = {static_cast<RowQuantisation>(norm.quantisation),
-                      static_cast<uint8_t*>(norm.numbers),
+                      static_cast<uint8_t*>(norm.elements),
                       norm.row_bytes,
                       norm.scales,
                       norm.scale_row_stride,
@@ -84,7 +84,7 @@ VERBENA_DEVICE RmsNorm<Number16> read_norm(const Norm& norm) {
 struct NormOfType {
   DataType type;
 
-  VERBENA_DEVICE void operator()(const RmsNorm<Number16>& norm, const Number16* x, uint64_t first,
+  VERBENA_DEVICE void operator()(const RmsNorm<Element16>& norm, const Element16* x, uint64_t first,
                                  uint64_t end, uint64_t x_stride = 0, uint64_t step = 1) const {
     if (x_stride == 0) x_stride = norm.hidden;
     if (type == DataType::kFloat16) {
@@ -98,14 +98,14 @@ struct NormOfType {
 
 // What the launch's one call says.
 struct NormArguments {
-  const Number16* input;
-  Number16* sum;
+  const Element16* input;
+  Element16* sum;
   ReduceFloats reduce;
   NormOfType norm_some;
 
   VERBENA_DEVICE explicit NormArguments(const Call& call)
-      : input(reinterpret_cast<const Number16*>(call.input)),
-        sum(reinterpret_cast<Number16*>(call.output)),
+      : input(reinterpret_cast<const Element16*>(call.input)),
+        sum(reinterpret_cast<Element16*>(call.output)),
         reduce{static_cast<DataType>(call.type)},
         norm_some{reduce.type} {}
 };
@@ -116,12 +116,12 @@ VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t 
     if (begin != nullptr && rows != 0)
       spoil({static_cast<char*>(begin), row_bytes, stride_bytes}, rows * row_bytes);
   };
-  const uint64_t hidden_bytes = norm.hidden * sizeof(Number16), columns = norm.hidden + norm.padding;
+  const uint64_t hidden_bytes = norm.hidden * sizeof(Element16), columns = norm.hidden + norm.padding;
   spoil_rows(call.output, sum_rows, hidden_bytes, hidden_bytes);
-  spoil_rows(norm.residual_out, sum_rows, hidden_bytes, norm.residual_out_stride * sizeof(Number16));
-  spoil_rows(norm.output, norm.rows, columns * sizeof(Number16), norm.output_stride * sizeof(Number16));
+  spoil_rows(norm.residual_out, sum_rows, hidden_bytes, norm.residual_out_stride * sizeof(Element16));
+  spoil_rows(norm.output, norm.rows, columns * sizeof(Element16), norm.output_stride * sizeof(Element16));
   if (norm.quantisation != static_cast<uint32_t>(RowQuantisation::kNone))
-    spoil_rows(norm.numbers, norm.rows, columns, norm.row_bytes);
+    spoil_rows(norm.elements, norm.rows, columns, norm.row_bytes);
 }
 
 // Rows that are there.
@@ -169,7 +169,7 @@ VERBENA_DEVICE void run_sharded_norm(const NormLaunch& launch) {
         return status == SymmStatus::kDone ? end : status;
       },
       [&] {
-        const detail::ShardedRows shards(launch.norm.rows, launch.norm.hidden * sizeof(Number16),
+        const detail::ShardedRows shards(launch.norm.rows, launch.norm.hidden * sizeof(Element16),
                                          context.team_size, 0, 1);
         spoil_norm(launch.call, launch.norm, shards.count_of(context.team_rank));
       });

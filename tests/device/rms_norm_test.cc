@@ -140,7 +140,7 @@ struct Tensors {
     norm.residual_in_stride = norm.residual_out_stride = norm.output_stride = step;
     norm.padding = c.padding;
     norm.quantised.kind = c.kind;
-    norm.quantised.numbers = numbers.at();
+    norm.quantised.elements = numbers.at();
     norm.quantised.row_bytes = step;
     norm.quantised.scales = scales.at();
     const ScaleSpace space = find_scale_space(c);

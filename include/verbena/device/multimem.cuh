@@ -213,7 +213,7 @@ VERBENA_DEVICE void multimem_add_packed(T* address, const Packed<T>& packed) {
   VERBENA_MULTICAST_NUMBER(T);
   const auto bits = __builtin_bit_cast(Vector16, packed);
 #if VERBENA_EMULATED
-  // Number by number, as the machine is not atomic for more.
+  // Element by element, as the machine is not atomic for more.
   detail::at_each_place(reinterpret_cast<Vector16*>(address), [&](Vector16* place) {
     auto* const words = reinterpret_cast<uint32_t*>(place);
     const uint32_t values[] = {bits.x, bits.y, bits.z, bits.w};

@@ -1,4 +1,4 @@
-// Numbers as tensors hold them, in vectors of 4 to 32 bytes: loaded and stored whole, summed in float and
+// Elements as tensors hold them, in vectors of 4 to 32 bytes: loaded and stored whole, summed in float and
 // rounded once. The five types have the bits of CUDA's float, __half, __nv_bfloat16, __nv_fp8_e4m3 and
 // __nv_fp8_e5m2: pointers are cast. Every other type is summed in itself, classes of two bytes in float by
 // their own conversions.
@@ -126,7 +126,7 @@ VERBENA_DEVICE void widen_halves(uint32_t word, float* numbers) {
   asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(numbers[1]), "f"(numbers[0]))
 #endif
 #if VERBENA_ARCH >= 890
-// Numbers of 8 bits are exact as halves.
+// Elements of 8 bits are exact as halves.
 #define VERBENA_WIDEN_BYTES(type)                                                      \
   uint32_t low, high;                                                                  \
   asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\t"              \
@@ -154,7 +154,7 @@ using E5m2Word = WordArithmetic<E5m2Arithmetic, 8>;
 // How numbers lie in a unit of memory, and in what they are summed; the first lies in the unit's lowest bits.
 // Any type that is none of the four below has conversions of its own.
 template <typename T>
-struct Number {
+struct Element {
   using Unit = decltype(detail::make_bits<(sizeof(T) < 4 ? size_t{4} : sizeof(T))>());
   static constexpr uint32_t kPerUnit = sizeof(Unit) / sizeof(T);
 
@@ -186,7 +186,7 @@ struct Number {
 };
 
 template <>
-struct Number<Half> {
+struct Element<Half> {
   using Unit = uint32_t;
   using Sum = float;
   static constexpr uint32_t kPerUnit = 2;
@@ -210,7 +210,7 @@ struct Number<Half> {
 };
 
 template <>
-struct Number<Bfloat16> {
+struct Element<Bfloat16> {
   using Unit = uint32_t;
   using Sum = float;
   static constexpr uint32_t kPerUnit = 2;
@@ -228,7 +228,7 @@ struct Number<Bfloat16> {
 };
 
 template <>
-struct Number<E4m3> {
+struct Element<E4m3> {
   using Unit = uint32_t;
   using Sum = float;
   static constexpr uint32_t kPerUnit = 4;
@@ -253,7 +253,7 @@ struct Number<E4m3> {
 };
 
 template <>
-struct Number<E5m2> {
+struct Element<E5m2> {
   using Unit = uint32_t;
   using Sum = float;
   static constexpr uint32_t kPerUnit = 4;
@@ -280,7 +280,7 @@ struct Number<E5m2> {
 // Contiguous elements, of 4, 8, 16 or 32 bytes together; or one alone, in the lowest bits of its unit.
 template <typename T, uint32_t kBytes = 16>
 struct Packed {
-  using Unit = typename Number<T>::Unit;
+  using Unit = typename Element<T>::Unit;
   static_assert(kBytes == sizeof(T) ||
                     ((kBytes == 4 || kBytes == 8 || kBytes == 16 || kBytes == 32) && kBytes >= sizeof(Unit)),
                 "verbena: packed numbers have 4, 8, 16 or 32 bytes together, and one of them fits");
@@ -342,41 +342,41 @@ VERBENA_DEVICE void store_packed(T* address, const Packed<T, kBytes>& packed) {
 // ranks they give the same bits on all of them.
 template <typename T, uint32_t kBytes = 16>
 struct PackedSum {
-  using Numbers = Packed<T, kBytes>;
-  using Sum = typename Number<T>::Sum;
-  static constexpr uint32_t kCount = Numbers::kCount;  // of the sums; behind them lies nothing of use
+  using Elements = Packed<T, kBytes>;
+  using Sum = typename Element<T>::Sum;
+  static constexpr uint32_t kCount = Elements::kCount;  // of the sums; behind them lies nothing of use
 
-  Sum sums[Numbers::kUnits * Number<T>::kPerUnit];
+  Sum sums[Elements::kUnits * Element<T>::kPerUnit];
 
-  VERBENA_DEVICE void begin(const Numbers& packed) {
+  VERBENA_DEVICE void begin(const Elements& packed) {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < Numbers::kUnits; ++i)
-      Number<T>::widen(packed.units[i], sums + i * Number<T>::kPerUnit);
+    for (uint32_t i = 0; i < Elements::kUnits; ++i)
+      Element<T>::widen(packed.units[i], sums + i * Element<T>::kPerUnit);
   }
-  VERBENA_DEVICE void add(const Numbers& packed) {
+  VERBENA_DEVICE void add(const Elements& packed) {
     PackedSum other;
     other.begin(packed);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) sums[i] = static_cast<Sum>(sums[i] + other.sums[i]);
   }
-  VERBENA_DEVICE Numbers round() const {
-    Numbers packed;
+  VERBENA_DEVICE Elements round() const {
+    Elements packed;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < Numbers::kUnits; ++i)
-      packed.units[i] = Number<T>::narrow(sums + i * Number<T>::kPerUnit);
+    for (uint32_t i = 0; i < Elements::kUnits; ++i)
+      packed.units[i] = Element<T>::narrow(sums + i * Element<T>::kPerUnit);
     return packed;
   }
 };
 
 // One number alone.
 template <typename T>
-VERBENA_DEVICE typename Number<T>::Sum widen(T number) {
+VERBENA_DEVICE typename Element<T>::Sum widen(T number) {
   PackedSum<T, sizeof(T)> sum;
   sum.begin({{__builtin_bit_cast(detail::Bits<T>, number)}});
   return sum.sums[0];
 }
 template <typename T>
-VERBENA_DEVICE T narrow(typename Number<T>::Sum value) {
+VERBENA_DEVICE T narrow(typename Element<T>::Sum value) {
   const PackedSum<T, sizeof(T)> sum{{value}};
   return __builtin_bit_cast(T, static_cast<detail::Bits<T>>(sum.round().units[0]));
 }

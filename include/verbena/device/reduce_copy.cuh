@@ -57,8 +57,8 @@ class RankDeltas<0> {
 
 // Takes a rank's numbers as they are.
 struct AsTheyAre {
-  template <typename Numbers>
-  VERBENA_DEVICE const Numbers& operator()(int32_t, const Numbers& numbers) const {
+  template <typename Elements>
+  VERBENA_DEVICE const Elements& operator()(int32_t, const Elements& numbers) const {
     return numbers;
   }
 };
@@ -103,7 +103,7 @@ VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* inp
   }
 }
 
-// Numbers begin to end, kBytes of them together.
+// Elements begin to end, kBytes of them together.
 template <int kRanks, uint32_t kBytes, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& group, const T* input,
                                  uint64_t begin, uint64_t end, const Prologue& prologue,

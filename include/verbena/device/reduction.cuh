@@ -41,12 +41,12 @@ using SumsOf = PackedSum<T, sizeof(Bits)>;
 template <typename T, int kMaxCount, typename Bits>
 VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&addends)[kMaxCount],
                                  int32_t first, int32_t count) {
-  using Numbers = typename SumsOf<T, Bits>::Numbers;
+  using Elements = typename SumsOf<T, Bits>::Elements;
   const bool is_sum = reduction <= Reduction::kMean, is_min = reduction == Reduction::kMin;
   VERBENA_UNROLL
   for (int32_t addend = 0; addend < kMaxCount; ++addend) {
     if (addend >= count) break;
-    const auto numbers = __builtin_bit_cast(Numbers, addends[addend]);
+    const auto numbers = __builtin_bit_cast(Elements, addends[addend]);
     if (addend == 0 && first == 0) {  // FAULT(later_terms_begin_a_sum)
       sums.begin(numbers);
       continue;
@@ -65,7 +65,7 @@ VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32
   if (reduction == Reduction::kMean) {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < sums.kCount; ++i) {
-      using Sum = typename Number<T>::Sum;
+      using Sum = typename Element<T>::Sum;
       sums.sums[i] = static_cast<Sum>(sums.sums[i] / static_cast<Sum>(ranks));
     }
   }
@@ -186,7 +186,7 @@ struct ReduceAny {
     detail::SumsOf<T, Bits> typed;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < typed.kCount; ++i)
-      typed.sums[i] = __builtin_bit_cast(typename Number<T>::Sum, sums.words[i]);
+      typed.sums[i] = __builtin_bit_cast(typename Element<T>::Sum, sums.words[i]);
     return typed;
   }
   template <typename T, int kMaxCount, typename Bits>

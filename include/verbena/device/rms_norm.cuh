@@ -39,7 +39,7 @@ enum class RowQuantisation : uint32_t {
 // become 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
-  uint8_t* numbers = nullptr;
+  uint8_t* elements = nullptr;
   uint64_t row_bytes = 0;  // from one row to the next
   void* scales = nullptr;  // floats, words or bytes; read for kFloat8Tensor
   uint64_t scale_row_stride = 1, scale_block_stride = 1;
@@ -191,10 +191,10 @@ struct RowVectors {
   uint64_t hidden, whole;  // numbers of the row; vectors that have all of theirs
 
   VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
-  template <uint32_t kNumbers>
-  VERBENA_DEVICE uint32_t count_numbers(uint64_t vector) const {
-    if (vector < whole) return kNumbers;
-    return vector == whole ? static_cast<uint32_t>(hidden % kNumbers) : 0;
+  template <uint32_t kElements>
+  VERBENA_DEVICE uint32_t count_elements(uint64_t vector) const {
+    if (vector < whole) return kElements;
+    return vector == whole ? static_cast<uint32_t>(hidden % kElements) : 0;
   }
 };
 
@@ -202,8 +202,8 @@ struct RowVectors {
 template <typename T, typename Owner>
 class RowQuantiser {
  public:
-  static constexpr uint32_t kNumbers = kVectorBytes / sizeof(T);
-  using Numbers = Packed<T>;
+  static constexpr uint32_t kElements = kVectorBytes / sizeof(T);
+  using Elements = Packed<T>;
 
   VERBENA_DEVICE RowQuantiser(const QuantisedRows& to, uint64_t rows, uint64_t row, const RowVectors& vectors,
                               bool is_aligned, const Owner& owner, uint32_t turn)
@@ -226,38 +226,38 @@ class RowQuantiser {
       inverse_scale_ = divide(1, share_row_scale(largest));
     }
   }
-  VERBENA_DEVICE static float find_magnitude(const Numbers& numbers) {
+  VERBENA_DEVICE static float find_magnitude(const Elements& numbers) {
     PackedSum<T> sums;
     sums.begin(numbers);
     float largest = 0;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i)
+    for (uint32_t i = 0; i < kElements; ++i)
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
   // By all lanes of a warp together, some of which are behind the row's end.
-  VERBENA_DEVICE void store_vector(uint64_t vector, const Numbers& numbers) const {
+  VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
-    const uint32_t count = vectors_.template count_numbers<kNumbers>(vector);
+    const uint32_t count = vectors_.template count_elements<kElements>(vector);
     if (count == 0) return;
     PackedSum<T> sums;
     sums.begin(numbers);
-    uint32_t words[kNumbers / 4];
+    uint32_t words[kElements / 4];
     VERBENA_UNROLL
-    for (uint32_t word = 0; word < kNumbers / 4; ++word) {
+    for (uint32_t word = 0; word < kElements / 4; ++word) {
       float scaled[4];
       VERBENA_UNROLL
       for (uint32_t i = 0; i < 4; ++i) scaled[i] = multiply(sums.sums[4 * word + i], inverse);
       words[word] =
-          to_.kind == RowQuantisation::kInt8Token ? round_to_int8(scaled) : Number<E4m3>::narrow(scaled);
+          to_.kind == RowQuantisation::kInt8Token ? round_to_int8(scaled) : Element<E4m3>::narrow(scaled);
     }
-    uint8_t* const to = to_.numbers + row_ * to_.row_bytes + vector * kNumbers;
-    if (is_aligned_ && count == kNumbers) {
+    uint8_t* const to = to_.elements + row_ * to_.row_bytes + vector * kElements;
+    if (is_aligned_ && count == kElements) {
       struct Bytes {
-        uint32_t of[kNumbers / 4];
+        uint32_t of[kElements / 4];
       } bytes;
       VERBENA_UNROLL
-      for (uint32_t word = 0; word < kNumbers / 4; ++word) bytes.of[word] = words[word];
+      for (uint32_t word = 0; word < kElements / 4; ++word) bytes.of[word] = words[word];
       store<Order::kWeak, Scope::kThreads>(reinterpret_cast<Bytes*>(to), bytes);
       return;
     }
@@ -268,7 +268,7 @@ class RowQuantiser {
   // behind the last row all.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
-      store<Order::kWeak, Scope::kThreads>(to_.numbers + row_ * to_.row_bytes + vectors_.hidden + i,
+      store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
                                            uint8_t{0});
     if (to_.kind != RowQuantisation::kMxFloat8Swizzled) return;
     const uint64_t scales = (vectors_.hidden + 31) / 32, all = count_tiles() * 4;
@@ -293,13 +293,13 @@ class RowQuantiser {
     return scale;
   }
   // By what numbers are multiplied before they are rounded; writes the scales of blocks.
-  VERBENA_DEVICE float find_inverse(uint64_t vector, const Numbers& numbers) const {
+  VERBENA_DEVICE float find_inverse(uint64_t vector, const Elements& numbers) const {
     const RowQuantisation kind = to_.kind;
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
     if (kind < RowQuantisation::kFloat8Block || kind == RowQuantisation::kInt8Token) return inverse_scale_;
-    const uint32_t numbers_in_block = is_mx ? 32 : 128, lanes = numbers_in_block / kNumbers;
+    const uint32_t elements_in_block = is_mx ? 32 : 128, lanes = elements_in_block / kElements;
     const float largest = combine_lanes(find_magnitude(numbers), lanes, ChooseLarger{});
-    const bool is_leader = lane() % lanes == 0 && vector * kNumbers < vectors_.hidden;
+    const bool is_leader = lane() % lanes == 0 && vector * kElements < vectors_.hidden;
     const uint64_t block = vector / lanes;
     if (is_mx) {
       const uint32_t exponent = choose_exponent(largest);
@@ -346,7 +346,7 @@ class RowQuantiser {
   }
   VERBENA_DEVICE uint64_t count_tiles() const { return (vectors_.hidden + 127) / 128; }  // of a row
 
-  // Numbers up to 127; the sum's last bit is worth 1.
+  // Elements up to 127; the sum's last bit is worth 1.
   VERBENA_DEVICE static uint32_t round_to_int8(const float (&numbers)[4]) {
     uint32_t word = 0;
     VERBENA_UNROLL
@@ -375,22 +375,22 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
-  static constexpr uint32_t kNumbers = kVectorBytes / sizeof(T);
+  static constexpr uint32_t kElements = kVectorBytes / sizeof(T);
   using Sums = PackedSum<T>;
-  using Numbers = Packed<T>;
-  using Floats = float[kNumbers];
+  using Elements = Packed<T>;
+  using Floats = float[kElements];
 
   VERBENA_DEVICE explicit RowNorm(const RmsNorm<T>& norm) : norm_(norm) {
     vectors_ = {keep(Owner::thread()), keep(Owner::count_threads()), norm.hidden,
-                keep(norm.hidden / kNumbers)};
-    count_vectors_ = keep((norm.hidden + kNumbers - 1) / kNumbers);
+                keep(norm.hidden / kElements)};
+    count_vectors_ = keep((norm.hidden + kElements - 1) / kElements);
     inverse_hidden_ = keep(divide(1, static_cast<float>(norm.hidden)));
     const QuantisedRows& quantised = norm.quantised;
     const bool is_aligned = is_vector(norm.weight, 0) &&
                             is_vector(norm.residual_in, norm.residual_in_stride) &&
                             is_vector(norm.residual_out, norm.residual_out_stride) &&
                             is_vector(norm.output, norm.output_stride) &&
-                            is_vector(quantised.numbers, quantised.row_bytes, kNumbers);
+                            is_vector(quantised.elements, quantised.row_bytes, kElements);
     has_ = keep((is_aligned ? kAlignment : 0) | (norm.residual_in != nullptr ? kResidual : 0) |
                 (norm.residual_out != nullptr ? kResidualOut : 0) | (norm.weight != nullptr ? kWeight : 0) |
                 (norm.output != nullptr ? kOutput : 0) | (norm.rounds_sum ? kRoundedSum : 0) |
@@ -407,7 +407,7 @@ class RowNorm {
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are under way together: none waits for the numbers of another one.
     load_addends(row);
-    Numbers x[kMaxKept];
+    Elements x[kMaxKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
     add_kept(x, load_sum);
@@ -427,14 +427,14 @@ class RowNorm {
   }
   // kept[k] is vector find_vector(k). `is_there`: of a row of a cluster, whether x is there in this block.
   template <uint32_t kCount, typename LoadSum>
-  VERBENA_DEVICE void add_kept(const Numbers (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
+  VERBENA_DEVICE void add_kept(const Elements (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) add_values(x[k], residuals_[k], kept_[k]);
     ++turn_;
     for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto&, uint32_t) {
       float squares = 0;
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kNumbers; ++i) squares = multiply_add(h[i], h[i], squares);
+      for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
       // None is negative.
       put_piece(vector, is_there ? squares : -1);
@@ -455,7 +455,7 @@ class RowNorm {
     Several rounded{};  // zeros behind the row's end
     for_kept<0>([&](uint64_t vector, const Floats& h, const auto& find_factors, uint32_t k) {
       rounded.of[k] = make_output(h, find_factors());
-      if (has(kOutput)) store_numbers(output_, vector, rounded.of[k], has(kAlignment));
+      if (has(kOutput)) store_elements(output_, vector, rounded.of[k], has(kAlignment));
     });
     const bool is_quantised = has(kQuantised);
     Quantiser quantiser = make_quantiser();
@@ -465,8 +465,8 @@ class RowNorm {
     });
     for_others(load_sum, [&](uint64_t vector, const Floats& h, const auto& find_factors, uint32_t) {
       store_residual(vector, h);
-      const Numbers numbers = make_output(h, find_factors());
-      if (has(kOutput)) store_numbers(output_, vector, numbers, has(kAlignment));
+      const Elements numbers = make_output(h, find_factors());
+      if (has(kOutput)) store_elements(output_, vector, numbers, has(kAlignment));
       if (is_quantised) quantiser.store_vector(vector, numbers);
     });
     if (is_quantised) quantiser.pad(norm_.padding);
@@ -478,15 +478,15 @@ class RowNorm {
   VERBENA_DEVICE uint64_t count_vectors() const { return count_vectors_; }
   VERBENA_DEVICE uint64_t find_vector(uint32_t k) const { return vectors_.find(k); }
   // What is not there is 0.
-  VERBENA_DEVICE Numbers load_numbers(const T* row, uint64_t vector, bool is_aligned) const {
+  VERBENA_DEVICE Elements load_elements(const T* row, uint64_t vector, bool is_aligned) const {
     if (__builtin_expect(is_aligned && vector < vectors_.whole, 1))
-      return load_packed(row + vector * kNumbers);
-    return load_apart(row + vector * kNumbers, vectors_.template count_numbers<kNumbers>(vector));
+      return load_packed(row + vector * kElements);
+    return load_apart(row + vector * kElements, vectors_.template count_elements<kElements>(vector));
   }
-  VERBENA_DEVICE void store_numbers(T* row, uint64_t vector, const Numbers& packed, bool is_aligned) const {
+  VERBENA_DEVICE void store_elements(T* row, uint64_t vector, const Elements& packed, bool is_aligned) const {
     if (__builtin_expect(is_aligned && vector < vectors_.whole, 1))
-      return store_packed(row + vector * kNumbers, packed);
-    store_apart(row + vector * kNumbers, vectors_.template count_numbers<kNumbers>(vector), packed);
+      return store_packed(row + vector * kElements, packed);
+    store_apart(row + vector * kElements, vectors_.template count_elements<kElements>(vector), packed);
   }
 
  private:
@@ -496,19 +496,19 @@ class RowNorm {
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
   struct Some {
-    T of[kNumbers];
+    T of[kElements];
   };
   static constexpr uint32_t kMaxKept = kKept == 0 ? 1 : kKept;
   struct Several {
-    Numbers of[kMaxKept];
+    Elements of[kMaxKept];
   };
   // Calls, so that what is common is contiguous.
-  VERBENA_DEVICE_FAR static Numbers load_apart(const T* from, uint32_t count) {
+  VERBENA_DEVICE_FAR static Elements load_apart(const T* from, uint32_t count) {
     Some numbers{};
     for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);
-    return __builtin_bit_cast(Numbers, numbers);
+    return __builtin_bit_cast(Elements, numbers);
   }
-  VERBENA_DEVICE_FAR static void store_apart(T* to, uint32_t count, const Numbers packed) {
+  VERBENA_DEVICE_FAR static void store_apart(T* to, uint32_t count, const Elements packed) {
     const auto numbers = __builtin_bit_cast(Some, packed);
     for (uint32_t i = 0; i < count; ++i) store<Order::kWeak, Scope::kThreads>(to + i, numbers.of[i]);
   }
@@ -591,48 +591,48 @@ class RowNorm {
     }
   }
 
-  VERBENA_DEVICE Numbers load_residual(uint64_t vector) const {
+  VERBENA_DEVICE Elements load_residual(uint64_t vector) const {
     if (!has(kResidual)) return {};
-    return load_numbers(norm_.residual_in + row_ * norm_.residual_in_stride, vector, has(kAlignment));
+    return load_elements(norm_.residual_in + row_ * norm_.residual_in_stride, vector, has(kAlignment));
   }
-  VERBENA_DEVICE Numbers load_weight(uint64_t vector) const {
+  VERBENA_DEVICE Elements load_weight(uint64_t vector) const {
     if (!has(kWeight)) return {};
-    return load_numbers(norm_.weight, vector, has(kAlignment));
+    return load_elements(norm_.weight, vector, has(kAlignment));
   }
-  VERBENA_DEVICE void add_values(const Numbers& x, const Numbers& residual, Floats& h) const {
+  VERBENA_DEVICE void add_values(const Elements& x, const Elements& residual, Floats& h) const {
     Sums sums;
     sums.begin(x);
     if (has(kResidual)) sums.add(residual);
     if (has(kRoundedSum)) sums.begin(sums.round());
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i) h[i] = sums.sums[i];
+    for (uint32_t i = 0; i < kElements; ++i) h[i] = sums.sums[i];
   }
 
   // By what normed numbers are multiplied.
-  VERBENA_DEVICE Sums find_factors(const Numbers& weights) const {
+  VERBENA_DEVICE Sums find_factors(const Elements& weights) const {
     Sums factors;
     factors.begin(weights);
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i)
+    for (uint32_t i = 0; i < kElements; ++i)
       factors.sums[i] = add(norm_.weight_offset, !has(kWeight) ? 1 : factors.sums[i]);
     return factors;
   }
   // The row's output; zeros behind its end.
-  VERBENA_DEVICE Numbers make_output(const Floats& h, const Sums& factors) const {
+  VERBENA_DEVICE Elements make_output(const Floats& h, const Sums& factors) const {
     Sums sums;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = multiply(h[i], inverse_root_);
+    for (uint32_t i = 0; i < kElements; ++i) sums.sums[i] = multiply(h[i], inverse_root_);
     if (has(kRoundedNormed)) sums.begin(sums.round());
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = multiply(sums.sums[i], factors.sums[i]);
+    for (uint32_t i = 0; i < kElements; ++i) sums.sums[i] = multiply(sums.sums[i], factors.sums[i]);
     return sums.round();
   }
   VERBENA_DEVICE void store_residual(uint64_t vector, const Floats& h) const {
     if (!has(kResidualOut)) return;
     Sums sums;
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = h[i];
-    store_numbers(residual_out_, vector, sums.round(), has(kAlignment));
+    for (uint32_t i = 0; i < kElements; ++i) sums.sums[i] = h[i];
+    store_elements(residual_out_, vector, sums.round(), has(kAlignment));
   }
 
   const RmsNorm<T>& norm_;
@@ -642,7 +642,7 @@ class RowNorm {
   uint32_t has_, count_words_, turn_ = 0;
   float epsilon_, inverse_hidden_, inverse_root_ = 0;
   Floats kept_[kMaxKept];
-  Numbers residuals_[kMaxKept], weights_[kMaxKept];
+  Elements residuals_[kMaxKept], weights_[kMaxKept];
   Sums factors_[kMaxKept];
   T *residual_out_ = nullptr, *output_ = nullptr;  // of the row
 };
@@ -661,7 +661,7 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_str
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,
-               [&](uint64_t vector) { return rows.load_numbers(x + row * x_stride, vector, is_aligned); });
+               [&](uint64_t vector) { return rows.load_elements(x + row * x_stride, vector, is_aligned); });
 }
 
 // The same, for functions that are told how to norm.

@@ -154,13 +154,13 @@ PACKED_KERNEL = "VERBENA_KERNEL void packed(uint32_t* word, float* numbers) {"
 
 def packed():
     """(call, instruction, first architecture with it) of packed.cuh. Below it nothing stands there but arithmetic."""
-    yield "Number<Half>::widen(word[0], numbers);", "cvt.f32.f16", 75
-    yield "word[1] = Number<Half>::narrow(numbers + 2);", "cvt.rn.f16x2.f32", 80
-    yield "word[2] = Number<Bfloat16>::narrow(numbers + 4);", "cvt.rn.bf16x2.f32", 80
-    yield "Number<E4m3>::widen(word[3], numbers + 6);", "cvt.rn.f16x2.e4m3x2", 89
-    yield "word[4] = Number<E4m3>::narrow(numbers + 10);", "cvt.rn.satfinite.e4m3x2.f32", 89
-    yield "Number<E5m2>::widen(word[5], numbers + 14);", "cvt.rn.f16x2.e5m2x2", 89
-    yield "word[6] = Number<E5m2>::narrow(numbers + 18);", "cvt.rn.satfinite.e5m2x2.f32", 89
+    yield "Element<Half>::widen(word[0], numbers);", "cvt.f32.f16", 75
+    yield "word[1] = Element<Half>::narrow(numbers + 2);", "cvt.rn.f16x2.f32", 80
+    yield "word[2] = Element<Bfloat16>::narrow(numbers + 4);", "cvt.rn.bf16x2.f32", 80
+    yield "Element<E4m3>::widen(word[3], numbers + 6);", "cvt.rn.f16x2.e4m3x2", 89
+    yield "word[4] = Element<E4m3>::narrow(numbers + 10);", "cvt.rn.satfinite.e4m3x2.f32", 89
+    yield "Element<E5m2>::widen(word[5], numbers + 14);", "cvt.rn.f16x2.e5m2x2", 89
+    yield "word[6] = Element<E5m2>::narrow(numbers + 18);", "cvt.rn.satfinite.e5m2x2.f32", 89
 
 
 def families():

@@ -58,11 +58,11 @@ template <typename Codec, typename Rounding>
 VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to, uint64_t count,
                               const Rounding& rounding) {
   const vd::CodedTiles<Codec> tiles(message, 1);
-  vd::TileNumbers numbers;
+  vd::TileElements numbers;
   for (uint32_t row = 0; row < vd::kTileRows; ++row) {
     vd::PackedSum<vd::Bfloat16> unit;
-    unit.begin(vd::load_unit(from, row * vd::kRowNumbers, count, true));
-    for (uint32_t i = 0; i < vd::kUnitNumbers; ++i) numbers.of[row][i] = unit.sums[i];
+    unit.begin(vd::load_unit(from, row * vd::kRowElements, count, true));
+    for (uint32_t i = 0; i < vd::kUnitElements; ++i) numbers.of[row][i] = unit.sums[i];
   }
   tiles.store(0, Codec::encode(numbers, rounding.in_tile(0)));
   vd::sync_warp();
@@ -70,7 +70,7 @@ VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to
   for (uint32_t row = 0; row < vd::kTileRows; ++row) {
     vd::PackedSum<float, 32> unit;
     Codec::decode_row(coded, row, unit.sums);
-    vd::store_unit(to, row * vd::kRowNumbers, count, true, unit.round());
+    vd::store_unit(to, row * vd::kRowElements, count, true, unit.round());
   }
 }
 

@@ -103,7 +103,7 @@ struct Tensors {
     norm.x_stride = c.hidden;
     norm.quantisation = static_cast<uint32_t>(c.kind);
     norm.min_scale = 1e-10F;
-    norm.numbers = quantised.data();
+    norm.elements = quantised.data();
     norm.row_bytes = step();
     norm.scales = scales.data();
     norm.scale_row_stride = c.has_columns ? 1 : count_scales(c) + 1;

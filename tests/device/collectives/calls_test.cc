@@ -175,7 +175,7 @@ Data draw(Random& random, uint64_t length_bytes) {
   for (unsigned char& byte : data) byte = static_cast<unsigned char>(random.between(0, 255));
   return data;
 }
-// Numbers of a size, as floats: sums round in the shorter types.
+// Elements of a size, as floats: sums round in the shorter types.
 template <typename T>
 Data draw_numbers(Random& random, uint64_t count) {
   Data data(count * sizeof(T));
@@ -232,7 +232,7 @@ constexpr device::DataType kTypeOf<device::E4m3> = device::DataType::kE4m3;
 template <>
 constexpr device::DataType kTypeOf<int32_t> = device::DataType::kInt32;
 
-// Numbers `begin` to begin + count of all ranks' data, as they become together.
+// Elements `begin` to begin + count of all ranks' data, as they become together.
 template <typename T>
 Data reduce_all(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
                 device::Reduction reduction) {

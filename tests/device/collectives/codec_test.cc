@@ -20,10 +20,10 @@ namespace {
 using device::Bfloat16;
 using device::CodedTiles;
 using device::Half;
-using device::kRowNumbers;
-using device::kTileNumbers;
+using device::kRowElements;
+using device::kTileElements;
 using device::kTileRows;
-using device::kUnitNumbers;
+using device::kUnitElements;
 using device::RoundStochastically;
 using device::RoundToNearest;
 using emulator::World;
@@ -32,7 +32,7 @@ using emulator::World;
 template <typename Codec, typename T, typename Rounding = RoundToNearest>
 std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Rounding& rounding = {}) {
   constexpr T kUntouched{};
-  const uint64_t count = numbers.size(), tiles = (count + kTileNumbers - 1) / kTileNumbers;
+  const uint64_t count = numbers.size(), tiles = (count + kTileElements - 1) / kTileElements;
   struct alignas(16) Vector {
     char bytes[16];
   };
@@ -46,14 +46,14 @@ std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Ro
   World world(count);
   world.add_grid(0, 1, 32, [&] {
     const CodedTiles<Codec> message(memory.front().bytes, tiles);
-    const auto is_whole = [&](uint64_t first) { return offset == 0 && first + kRowNumbers <= count; };
+    const auto is_whole = [&](uint64_t first) { return offset == 0 && first + kRowElements <= count; };
     for (uint64_t tile = 0; tile < tiles; ++tile) {
-      device::TileNumbers of_tile;
+      device::TileElements of_tile;
       for (uint32_t row = 0; row < kTileRows; ++row) {
-        const uint64_t first = tile * kTileNumbers + row * kRowNumbers;
-        device::PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
+        const uint64_t first = tile * kTileElements + row * kRowElements;
+        device::PackedSum<T, kUnitElements * sizeof(T)> unit{};
         unit.begin(device::load_unit(from, first, count, is_whole(first)));
-        std::copy_n(unit.sums, kUnitNumbers, of_tile.of[row]);
+        std::copy_n(unit.sums, kUnitElements, of_tile.of[row]);
       }
       message.store(tile, Codec::encode(of_tile, rounding.in_tile(tile)));
     }
@@ -61,8 +61,8 @@ std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Ro
     for (uint64_t tile = 0; tile < tiles; ++tile) {
       const auto coded = message.load(tile);
       for (uint32_t row = 0; row < kTileRows; ++row) {
-        const uint64_t first = tile * kTileNumbers + row * kRowNumbers;
-        device::PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
+        const uint64_t first = tile * kTileElements + row * kRowElements;
+        device::PackedSum<T, kUnitElements * sizeof(T)> unit{};
         Codec::decode_row(coded, row, unit.sums);
         device::store_unit(to, first, count, is_whole(first), unit.round());
       }
@@ -123,7 +123,7 @@ TYPED_TEST(CodecTest, ReadsAndWritesHalvesAndBfloat16) {
   const auto run = [](auto type, double last_bit) {
     using T = decltype(type);
     Random random(2);
-    std::vector<T> numbers(kTileNumbers * 3 / 2);
+    std::vector<T> numbers(kTileElements * 3 / 2);
     std::vector<float> given, got;
     for (T& number : numbers) {
       number = device::narrow<T>(draw_normal(random) * 8);
@@ -140,14 +140,14 @@ TYPED_TEST(CodecTest, ReadsAndWritesHalvesAndBfloat16) {
 TYPED_TEST(CodecTest, CarriesWhatIsNotFinite) {
   const float kinds[] = {kInfinity, -kInfinity, std::nanf(""), 3.4e38F, -3.4e38F};
   Random random(3);
-  std::vector<float> numbers(8 * kTileNumbers);
+  std::vector<float> numbers(8 * kTileElements);
   for (size_t i = 0; i < numbers.size(); ++i) {
     numbers[i] = draw_normal(random);
     if (i % 256 == i / 256 % 256) numbers[i] = kinds[i / 256 % 5];
-    if (i / kTileNumbers == 3) numbers[i] = kinds[random.between(0, 2)];          // nothing else
-    if (i / kTileNumbers == 4) numbers[i] = i % 32 == 9 ? kinds[i / 32 % 3] : 5;  // among equal ones
-    if (i / kTileNumbers == 5) numbers[i] = i % 32 == 9 ? kinds[i / 32 % 3] : 0;
-    if (i / kTileNumbers == 6 && i % 32 != 3) numbers[i] = -7;
+    if (i / kTileElements == 3) numbers[i] = kinds[random.between(0, 2)];          // nothing else
+    if (i / kTileElements == 4) numbers[i] = i % 32 == 9 ? kinds[i / 32 % 3] : 5;  // among equal ones
+    if (i / kTileElements == 5) numbers[i] = i % 32 == 9 ? kinds[i / 32 % 3] : 0;
+    if (i / kTileElements == 6 && i % 32 != 3) numbers[i] = -7;
   }
   EXPECT_EQ(check_bounds<TypeParam>(numbers, code<TypeParam>(numbers)), "");
 }
@@ -155,7 +155,7 @@ TYPED_TEST(CodecTest, CarriesWhatIsNotFinite) {
 // A tail is coded as if the tensor went on with its last number, and nothing behind it is written.
 TYPED_TEST(CodecTest, EveryLengthAndAlignment) {
   Random random(4);
-  std::vector<float> numbers(kTileNumbers + 300);
+  std::vector<float> numbers(kTileElements + 300);
   for (float& number : numbers) number = 100 + draw_normal(random);
   const auto step = static_cast<size_t>(emulator::kSanitizer ? 131 : 7);
   for (size_t count = 1; count <= numbers.size(); count += count < 40 ? 1 : step) {
@@ -170,7 +170,7 @@ TYPED_TEST(CodecTest, EveryLengthAndAlignment) {
 TYPED_TEST(CodecTest, RoundsByChance) {
   const int turns = emulator::kSanitizer ? 20 : 400;
   Random random(5);
-  std::vector<float> numbers(kTileNumbers);
+  std::vector<float> numbers(kTileElements);
   for (float& number : numbers) number = draw_normal(random);
   std::vector<double> mean(numbers.size(), 0.0);
   std::vector<float> first;
@@ -220,10 +220,10 @@ TYPED_TEST(IntegerCodecTest, EqualNumbersComeBackAsTheyWere) {
 TEST(IntegerCodec, PacksInOrder) {
   World world(0);
   world.add_grid(0, 1, 32, [] {
-    constexpr uint32_t kCount = kUnitNumbers * kTileRows;
+    constexpr uint32_t kCount = kUnitElements * kTileRows;
     float numbers[kCount];
     const auto encode = [&](auto codec) {
-      device::TileNumbers tile;
+      device::TileElements tile;
       std::copy_n(numbers, kCount, tile.of[0]);
       return decltype(codec)::encode(tile, RoundToNearest{});
     };

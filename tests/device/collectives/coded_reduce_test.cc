@@ -31,7 +31,7 @@ using device::Half;
 using device::Int4;
 using device::Int6;
 using device::Int8;
-using device::kTileNumbers;
+using device::kTileElements;
 using device::OneShot;
 using device::RoundStochastically;
 using device::RoundToNearest;

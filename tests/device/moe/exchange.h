@@ -144,7 +144,7 @@ class MoePair {
   static void fill(Random& random, MoeBytes& bytes) {
     for (size_t i = 0; i + 2 <= bytes.size(); i += 2) {
       const uint32_t bits = random.between(0, UINT32_MAX);
-      // Numbers of one magnitude, of which sums round, and now and then any bits.
+      // Elements of one magnitude, of which sums round, and now and then any bits.
       const auto value = bits % 16 == 0
                              ? static_cast<uint16_t>(bits >> 16)
                              : device::narrow<T>(static_cast<float>(bits % 4099) / 7.0F - 200.0F).bits;

@@ -173,9 +173,9 @@ TEST(LowLatency, SumsFromLaunchToLaunch) {
 // 256 and 1 and 1: each 1 alone is rounded away. In place.
 TEST(LowLatency, NumbersOfFewBitsAreRoundedOnce) {
   Ranks ranks(3);
-  constexpr uint64_t kNumbers = 61;
+  constexpr uint64_t kElements = 61;
   for (int32_t rank = 0; rank < 3; ++rank)
-    for (uint64_t i = 0; i < kNumbers; ++i)
+    for (uint64_t i = 0; i < kElements; ++i)
       reinterpret_cast<device::Bfloat16*>(ranks.input(rank))[i] =
           device::narrow<device::Bfloat16>(rank == 0 ? 256.0F : 1.0F);
   EXPECT_EQ(ranks.run(2, 64,
@@ -183,13 +183,13 @@ TEST(LowLatency, NumbersOfFewBitsAreRoundedOnce) {
                         LowLatency<> exchange(mine, 1);
                         auto* const numbers = reinterpret_cast<device::Bfloat16*>(ranks.input(rank));
                         expect_done(exchange.begin(), "begin");
-                        expect_done(exchange.broadcast(numbers, 2 * kNumbers), "broadcast");
-                        expect_done(exchange.receive_reduce(numbers, numbers, kNumbers), "sum");
+                        expect_done(exchange.broadcast(numbers, 2 * kElements), "broadcast");
+                        expect_done(exchange.receive_reduce(numbers, numbers, kElements), "sum");
                         expect_done(exchange.finish(), "finish");
                       }),
             "");
   for (int32_t rank = 0; rank < 3; ++rank)
-    for (uint64_t i = 0; i < kNumbers; ++i)
+    for (uint64_t i = 0; i < kElements; ++i)
       EXPECT_EQ(device::widen(reinterpret_cast<device::Bfloat16*>(ranks.input(rank))[i]), 258.0F);
 }
 

@@ -159,9 +159,9 @@ TEST(SymmReduce, PrologueAndEpilogueAreTheCallers) {
           std::decay_t<decltype(numbers)> scaled = numbers;
           for (auto& unit : scaled.units) {
             float pair[2];
-            device::Number<device::Half>::widen(unit, pair);
+            device::Element<device::Half>::widen(unit, pair);
             for (float& number : pair) number *= static_cast<float>(rank + 1);
-            unit = device::Number<device::Half>::narrow(pair);
+            unit = device::Element<device::Half>::narrow(pair);
           }
           return scaled;
         },

@@ -67,7 +67,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (!load_number(group)) return status_;
+    if (!load_element(group)) return status_;
     const HostSums codec{{reduce}, *this};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -80,7 +80,7 @@ class AcrossHosts {
                                                                const Rounding& rounding = {},
                                                                const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (!load_number(group)) return status_;
+    if (!load_element(group)) return status_;
     const CodedHostSums<Codec, Rounding> codec{{reduce}, *this, rounding};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -94,7 +94,7 @@ class AcrossHosts {
     if (status_ != SymmStatus::kDone) return status_;
     // The chunks that are numbered here come behind those of calls before, and in front of those behind.
     if (number_ != 0) {
-      store_number(group);
+      store_element(group);
       group.sync();
     }
     const auto ranks = static_cast<uint32_t>(host_.team_size);
@@ -121,7 +121,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (!load_number(group)) return status_;
+    if (!load_element(group)) return status_;
     const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
     if (most == 0) status_ = SymmStatus::kInvalid;
     for (uint64_t at = 0; at < max_bytes && status_ == SymmStatus::kDone; at += most)
@@ -132,7 +132,7 @@ class AcrossHosts {
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
-    if (status_ == SymmStatus::kDone && number_ != 0) store_number(group);
+    if (status_ == SymmStatus::kDone && number_ != 0) store_element(group);
     return status_;
   }
 
@@ -184,7 +184,7 @@ class AcrossHosts {
   };
 
   template <typename Group>
-  VERBENA_DEVICE bool load_number(const Group& group) {
+  VERBENA_DEVICE bool load_element(const Group& group) {
     if (number_ == 0) {
       number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
       status_ = detail::begin_in_step(context_, group);
@@ -193,7 +193,7 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
   template <typename Group>
-  VERBENA_DEVICE void store_number(const Group& group) {
+  VERBENA_DEVICE void store_element(const Group& group) {
     if (group.elect()) store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
     number_ = 0;
   }
@@ -321,17 +321,17 @@ class AcrossHosts {
     // Stochastic rounding: each rank, block, chunk and tile has another sequence.
     const uint64_t sender = (number << 8 | static_cast<uint64_t>(context_.team_rank)) << 16 | block_;
     for (uint32_t tile = first; tile < tiles; tile += warps) {
-      TileNumbers numbers{};
+      TileElements numbers{};
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
         const uint32_t offset = tile * kTileBytes + row * kRowBytes + lane_offset;
         if (offset >= length) continue;
         const Sums host = add_host(addends, input, offset, length, reduce);
         VERBENA_UNROLL
-        for (uint32_t i = 0; i < kUnitNumbers; ++i) numbers.of[row][i] = detail::from_bits(host.words[i]);
+        for (uint32_t i = 0; i < kUnitElements; ++i) numbers.of[row][i] = detail::from_bits(host.words[i]);
       }
       const uint32_t left = (length - tile * kTileBytes) / static_cast<uint32_t>(sizeof(Bfloat16));
-      if (left < kTileNumbers) detail::fill_tile(numbers, left);
+      if (left < kTileElements) detail::fill_tile(numbers, left);
       CodedTiles<Codec>(own, tiles)
           .store(tile, Codec::encode(numbers, rounding.in_tile(sender << 16 | tile)));
     }
@@ -339,17 +339,17 @@ class AcrossHosts {
     if (!exchange(number, find, group)) return status_;
     char* const output = addends.output + addends.begin(host_.team_rank);
     for (uint32_t tile = first; tile < tiles; tile += warps) {
-      TileNumbers numbers;
+      TileElements numbers;
       VERBENA_UNROLL_BY(1)
       for (uint32_t host = 0; host < places_.hosts; ++host) {
         const char* const from = find_slot(number, find_member(host, host_.team_rank));
         const auto coded = CodedTiles<Codec, const char>(from, tiles).load(tile);
         VERBENA_UNROLL
         for (uint32_t row = 0; row < kTileRows; ++row) {
-          float unit[kUnitNumbers];
+          float unit[kUnitElements];
           Codec::decode_row(coded, row, unit);
           VERBENA_UNROLL
-          for (uint32_t i = 0; i < kUnitNumbers; ++i)
+          for (uint32_t i = 0; i < kUnitElements; ++i)
             numbers.of[row][i] = host == 0 ? unit[i] : detail::add(numbers.of[row][i], unit[i]);
         }
       }

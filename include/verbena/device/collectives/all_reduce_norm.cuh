@@ -72,7 +72,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k)
       some[k] =
-          __builtin_bit_cast(Vector16, rows.load_numbers(from, rows.find_vector(k), is_input_aligned != 0));
+          __builtin_bit_cast(Vector16, rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
     // A block without a part has nothing to say on any rank.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
@@ -90,7 +90,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       if (has_sum != 0 && status == SymmStatus::kDone)
-        rows.store_numbers(to, rows.find_vector(k), x[k], is_sum_aligned != 0);
+        rows.store_elements(to, rows.find_vector(k), x[k], is_sum_aligned != 0);
     }
     if (!rows.finish(load_none)) return status == SymmStatus::kDone ? SymmStatus::kTimedOut : status;
   }
@@ -225,17 +225,17 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   const uint64_t columns = norm.hidden + norm.padding;
   detail::RowsToGather tensors[3] = {
       {reinterpret_cast<char*>(norm.output), columns * sizeof(T), norm.output_stride * sizeof(T)},
-      {is_quantised ? reinterpret_cast<char*>(quantised.numbers) : nullptr, columns, quantised.row_bytes},
+      {is_quantised ? reinterpret_cast<char*>(quantised.elements) : nullptr, columns, quantised.row_bytes},
       {}};
   if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
       !detail::find_scales(norm, tensors[2]))
     return SymmStatus::kInvalid;
   // Tensors of the share, as if they had all rows.
   const auto extend = [&](auto* tensor, uint64_t step) {
-    using Number = decltype(tensor);
+    using Element = decltype(tensor);
     return tensor == nullptr
                ? tensor
-               : reinterpret_cast<Number>(reinterpret_cast<uint64_t>(tensor) - first * step * sizeof(T));
+               : reinterpret_cast<Element>(reinterpret_cast<uint64_t>(tensor) - first * step * sizeof(T));
   };
   norm.residual_in = extend(norm.residual_in, norm.residual_in_stride);
   norm.residual_out = extend(norm.residual_out, norm.residual_out_stride);

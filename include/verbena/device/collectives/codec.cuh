@@ -24,13 +24,13 @@
 
 namespace verbena::device {
 
-inline constexpr uint32_t kUnitNumbers = 8, kTileRows = 4;
-inline constexpr uint32_t kRowNumbers = kUnitNumbers * kWarpLanes;
-inline constexpr uint32_t kTileNumbers = kRowNumbers * kTileRows;
+inline constexpr uint32_t kUnitElements = 8, kTileRows = 4;
+inline constexpr uint32_t kRowElements = kUnitElements * kWarpLanes;
+inline constexpr uint32_t kTileElements = kRowElements * kTileRows;
 
 // A lane's numbers of a tile.
-struct TileNumbers {
-  float of[kTileRows][kUnitNumbers];
+struct TileElements {
+  float of[kTileRows][kUnitElements];
 };
 
 // To the nearest step, of two the even one.
@@ -72,7 +72,7 @@ namespace detail {
 inline constexpr float kSmallestNormal = 0x1p-126F;
 inline constexpr uint32_t kLargestBfloat16 = 0x7f7f0000;  // as a float's bits
 
-// Numbers beyond bfloat16's largest count as infinite: a group's bounds are kept in bfloat16.
+// Elements beyond bfloat16's largest count as infinite: a group's bounds are kept in bfloat16.
 VERBENA_DEVICE bool is_finite(float value) {
   return (to_bits(value) & 0x7fffffffu) <= kLargestBfloat16;
 }
@@ -88,7 +88,7 @@ VERBENA_DEVICE uint32_t round_up_to_bfloat16(float value) {
 
 template <typename T>
 struct Several {
-  T of[kUnitNumbers];
+  T of[kUnitElements];
 };
 
 // The largest of each half over the kLanes adjacent lanes that share a group.
@@ -108,13 +108,13 @@ VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
 // number again, so that it widens no group's range; count is 1 at least. `is_whole`: the row ends before, and
 // `source` is a multiple of 16.
 template <typename T>
-using Unit = Packed<T, kUnitNumbers * sizeof(T)>;
+using Unit = Packed<T, kUnitElements * sizeof(T)>;
 template <typename T>
 VERBENA_DEVICE Unit<T> load_unit(const T* source, uint64_t first, uint64_t count, bool is_whole) {
-  const uint64_t at = first + lane() * kUnitNumbers;
+  const uint64_t at = first + lane() * kUnitElements;
   if (is_whole) return load_packed<sizeof(Unit<T>)>(source + at);
   detail::Several<T> several;
-  for (uint32_t i = 0; i < kUnitNumbers; ++i)
+  for (uint32_t i = 0; i < kUnitElements; ++i)
     several.of[i] = load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
         source + (at + i < count ? at + i : count - 1));
   return __builtin_bit_cast(Unit<T>, several);
@@ -122,36 +122,36 @@ VERBENA_DEVICE Unit<T> load_unit(const T* source, uint64_t first, uint64_t count
 template <typename T>
 VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, bool is_whole,
                                const Unit<T>& unit) {
-  const uint64_t at = first + lane() * kUnitNumbers;
+  const uint64_t at = first + lane() * kUnitElements;
   if (is_whole) return store_packed(destination + at, unit);
   const auto several = __builtin_bit_cast(detail::Several<T>, unit);
-  for (uint32_t i = 0; i < kUnitNumbers && at + i < count; ++i)
+  for (uint32_t i = 0; i < kUnitElements && at + i < count; ++i)
     store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(destination + at + i,
                                                                           several.of[i]);
 }
 
 // Tensors of bfloat16 or half, whichever is known when a kernel runs.
 using RawUnit = Unit<Bfloat16>;  // of either type
-inline constexpr uint32_t kTileBytes = kTileNumbers * sizeof(Bfloat16);
+inline constexpr uint32_t kTileBytes = kTileElements * sizeof(Bfloat16);
 
 // A lane's units of a tile, the one of that number from `tensor` on.
 VERBENA_DEVICE void load_tile(const char* tensor, uint64_t length_bytes, uint32_t tile,
                               RawUnit (&raw)[kTileRows]) {
   const auto* const from = reinterpret_cast<const Bfloat16*>(tensor);
-  const uint64_t count = length_bytes / sizeof(Bfloat16), first = uint64_t{tile} * kTileNumbers;
-  const bool is_whole = detail::offset_in_vector(from) == 0 && first + kTileNumbers <= count;
+  const uint64_t count = length_bytes / sizeof(Bfloat16), first = uint64_t{tile} * kTileElements;
+  const bool is_whole = detail::offset_in_vector(from) == 0 && first + kTileElements <= count;
   VERBENA_UNROLL
   for (uint32_t row = 0; row < kTileRows; ++row)
-    raw[row] = load_unit(from, first + row * kRowNumbers, count, is_whole);
+    raw[row] = load_unit(from, first + row * kRowElements, count, is_whole);
 }
 VERBENA_DEVICE void store_tile(char* tensor, uint64_t length_bytes, uint32_t tile,
                                const RawUnit (&raw)[kTileRows]) {
   auto* const to = reinterpret_cast<Bfloat16*>(tensor);
-  const uint64_t count = length_bytes / sizeof(Bfloat16), first = uint64_t{tile} * kTileNumbers;
-  const bool is_whole = detail::offset_in_vector(to) == 0 && first + kTileNumbers <= count;
+  const uint64_t count = length_bytes / sizeof(Bfloat16), first = uint64_t{tile} * kTileElements;
+  const bool is_whole = detail::offset_in_vector(to) == 0 && first + kTileElements <= count;
   VERBENA_UNROLL
   for (uint32_t row = 0; row < kTileRows; ++row)
-    store_unit(to, first + row * kRowNumbers, count, is_whole, raw[row]);
+    store_unit(to, first + row * kRowElements, count, is_whole, raw[row]);
 }
 
 namespace detail {
@@ -160,7 +160,7 @@ template <typename T>
 VERBENA_DEVICE RawUnit narrow_unit_as(const float* unit) {
   PackedSum<T> sums;
   VERBENA_UNROLL
-  for (uint32_t i = 0; i < kUnitNumbers; ++i) sums.sums[i] = unit[i];
+  for (uint32_t i = 0; i < kUnitElements; ++i) sums.sums[i] = unit[i];
   return __builtin_bit_cast(RawUnit, sums.round());
 }
 template <typename T>
@@ -168,7 +168,7 @@ VERBENA_DEVICE void widen_unit_as(const RawUnit& raw, float* unit) {
   PackedSum<T> sums;
   sums.begin(__builtin_bit_cast(Packed<T>, raw));
   VERBENA_UNROLL
-  for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = sums.sums[i];
+  for (uint32_t i = 0; i < kUnitElements; ++i) unit[i] = sums.sums[i];
 }
 
 }  // namespace detail
@@ -177,7 +177,7 @@ VERBENA_DEVICE RawUnit narrow_unit(DataType type, const float* unit) {
   return type == DataType::kFloat16 ? detail::narrow_unit_as<Half>(unit)
                                     : detail::narrow_unit_as<Bfloat16>(unit);
 }
-VERBENA_DEVICE void widen_tile(DataType type, const RawUnit (&raw)[kTileRows], TileNumbers& numbers) {
+VERBENA_DEVICE void widen_tile(DataType type, const RawUnit (&raw)[kTileRows], TileElements& numbers) {
   const auto widen = [&](auto number) {
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row)
@@ -194,23 +194,23 @@ namespace detail {
 
 // A tile that has only `count` numbers, one at least: all behind is the last one again, as load_unit() has
 // it.
-VERBENA_DEVICE void fill_tile(TileNumbers& numbers, uint32_t count) {
+VERBENA_DEVICE void fill_tile(TileElements& numbers, uint32_t count) {
   const auto index_of = [](uint32_t row, uint32_t i) {
-    return row * kRowNumbers + lane() * kUnitNumbers + i;
+    return row * kRowElements + lane() * kUnitElements + i;
   };
   float last = 0;
   VERBENA_UNROLL
   for (uint32_t row = 0; row < kTileRows; ++row) {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+    for (uint32_t i = 0; i < kUnitElements; ++i)
       if (index_of(row, i) + 1 == count) last = numbers.of[row][i];
   }
-  const uint32_t its_lane = (count - 1) % kRowNumbers / kUnitNumbers;
+  const uint32_t its_lane = (count - 1) % kRowElements / kUnitElements;
   last = from_bits(shuffle(kFullWarp, to_bits(last), static_cast<int>(its_lane)));
   VERBENA_UNROLL
   for (uint32_t row = 0; row < kTileRows; ++row) {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+    for (uint32_t i = 0; i < kUnitElements; ++i)
       if (index_of(row, i) >= count) numbers.of[row][i] = last;
   }
 }
@@ -245,8 +245,8 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 template <typename Codec, typename Byte = char, Space space = Space::kGlobal>  // const char: to load them
 class CodedTiles {
  public:
-  static constexpr uint32_t kPayloadBytes = kTileNumbers / 8 * Codec::kBits;
-  static constexpr uint32_t kLanes = Codec::kGroup / kUnitNumbers;  // of a group
+  static constexpr uint32_t kPayloadBytes = kTileElements / 8 * Codec::kBits;
+  static constexpr uint32_t kLanes = Codec::kGroup / kUnitElements;  // of a group
   static constexpr uint32_t kGroupBytes = sizeof(uint32_t) * Codec::kScaleWords;
   static constexpr uint32_t kScaleBytes = kWarpLanes / kLanes * kGroupBytes;
   static constexpr uint32_t kBytes = kPayloadBytes + kScaleBytes;  // of a tile

@@ -1,4 +1,4 @@
-// Numbers as e4m3, a float of 8 bits, by a scale for each group. A number is wrong by a sixteenth of itself
+// Elements as e4m3, a float of 8 bits, by a scale for each group. A number is wrong by a sixteenth of itself
 // at most, or by 2^-10 of the scale's step, whichever is more. NaN comes back as NaN.
 //
 // Float8 keeps the group's largest magnitude, rounded up to bfloat16, which e4m3's largest number stands for.
@@ -33,7 +33,7 @@ template <typename Rounding>
 VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, const Rounding& rounding,
                                 uint32_t* payload) {
   VERBENA_UNROLL
-  for (uint32_t word = 0; word < kUnitNumbers / 4; ++word) {
+  for (uint32_t word = 0; word < kUnitElements / 4; ++word) {
     float scaled[4];
     VERBENA_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
@@ -41,13 +41,13 @@ VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, 
       if constexpr (Rounding::kIsStochastic)
         scaled[i] = round_to_e4m3(scaled[i], rounding.draw(row, 4 * word + i));
     }
-    payload[word] = Number<E4m3>::narrow(scaled);
+    payload[word] = Element<E4m3>::narrow(scaled);
   }
 }
 VERBENA_DEVICE void decode_e4m3(const uint32_t* payload, float* unit) {
   VERBENA_UNROLL
-  for (uint32_t word = 0; word < kUnitNumbers / 4; ++word)
-    Number<E4m3>::widen(payload[word], unit + 4 * word);
+  for (uint32_t word = 0; word < kUnitElements / 4; ++word)
+    Element<E4m3>::widen(payload[word], unit + 4 * word);
 }
 
 // Of a unit, as a bfloat16.
@@ -55,7 +55,7 @@ template <bool kOfFinite>
 VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
   float largest = 0;
   VERBENA_UNROLL
-  for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+  for (uint32_t i = 0; i < kUnitElements; ++i) {
     const float magnitude = from_bits(to_bits(unit[i]) & 0x7fffffffu);
     if (!kOfFinite || is_finite(magnitude)) largest = choose_larger(largest, magnitude);
   }
@@ -65,7 +65,7 @@ inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // or more: NaN
 
 // Of the groups, of two rows in a word each, and whether all of them are finite.
 template <uint32_t kLanes>
-VERBENA_DEVICE bool find_magnitudes(const TileNumbers& numbers, uint32_t (&pairs)[kTileRows / 2]) {
+VERBENA_DEVICE bool find_magnitudes(const TileElements& numbers, uint32_t (&pairs)[kTileRows / 2]) {
   VERBENA_UNROLL
   for (uint32_t i = 0; i < kTileRows / 2; ++i)
     pairs[i] = find_magnitude_of_unit<false>(numbers.of[2 * i]) |
@@ -106,11 +106,11 @@ class Float8Codec {
   };
 
   template <typename Rounding>
-  VERBENA_DEVICE static Coded encode(const TileNumbers& numbers, const Rounding& rounding) {
+  VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
-    if (!detail::find_magnitudes<kGroup / kUnitNumbers>(numbers, coded.scales)) {
+    if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, coded.scales)) {
       // Copies: what a call is given the address of lies in memory.
-      const TileNumbers copy = numbers;
+      const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
       encode_rows(copy, own, special);
@@ -130,23 +130,23 @@ class Float8Codec {
     detail::decode_e4m3(coded.payload + 2 * row, unit);
     if ((scale & 0x8000) != 0) {
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      for (uint32_t i = 0; i < kUnitElements; ++i) {
         if (unit[i] == detail::kLargestE4m3 || unit[i] == -detail::kLargestE4m3)
           unit[i] = detail::make_infinity(unit[i] < 0);
       }
     }
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
+    for (uint32_t i = 0; i < kUnitElements; ++i) unit[i] = detail::multiply(unit[i], step);
   }
 
  private:
   // Groups of which some numbers are not finite.
   template <typename Rounding>
-  VERBENA_DEVICE_FAR static void encode_rows(const TileNumbers& numbers, const Rounding& rounding,
+  VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
     coded = {};
     for (uint32_t row = 0; row < kTileRows; ++row) {
-      const uint32_t scale = detail::find_magnitude<kGroup / kUnitNumbers>(numbers.of[row]);
+      const uint32_t scale = detail::find_magnitude<kGroup / kUnitElements>(numbers.of[row]);
       coded.scales[row / 2] |= scale << row % 2 * 16;
       detail::encode_e4m3(numbers.of[row], detail::divide(1, find_step(scale)), row, rounding,
                           coded.payload + 2 * row);
@@ -173,12 +173,12 @@ class MxFloat8 {
   };
 
   template <typename Rounding>
-  VERBENA_DEVICE static Coded encode(const TileNumbers& numbers, const Rounding& rounding) {
+  VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     uint32_t magnitudes[kTileRows / 2];
-    if (!detail::find_magnitudes<kGroup / kUnitNumbers>(numbers, magnitudes)) {
+    if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, magnitudes)) {
       // Copies: what a call is given the address of lies in memory.
-      const TileNumbers copy = numbers;
+      const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
       encode_rows(copy, own, special);
@@ -200,21 +200,21 @@ class MxFloat8 {
     const float step = detail::from_bits((coded.scales[0] >> 8 * row & 0xff) << 23);
     detail::decode_e4m3(coded.payload + 2 * row, unit);
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
+    for (uint32_t i = 0; i < kUnitElements; ++i) unit[i] = detail::multiply(unit[i], step);
   }
 
  private:
   // Groups of which some numbers are not finite.
   template <typename Rounding>
-  VERBENA_DEVICE_FAR static void encode_rows(const TileNumbers& numbers, const Rounding& rounding,
+  VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
     coded = {};
     for (uint32_t row = 0; row < kTileRows; ++row) {
-      const uint32_t magnitude = detail::find_magnitude<kGroup / kUnitNumbers>(numbers.of[row]);
+      const uint32_t magnitude = detail::find_magnitude<kGroup / kUnitElements>(numbers.of[row]);
       const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
       coded.scales[0] |= scale << 8 * row;
-      float unit[kUnitNumbers];
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      float unit[kUnitElements];
+      for (uint32_t i = 0; i < kUnitElements; ++i) {
         unit[i] = numbers.of[row][i];
         // An infinity would become the largest number.
         if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);

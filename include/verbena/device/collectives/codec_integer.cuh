@@ -1,4 +1,4 @@
-// Numbers as integers of 4, 6 or 8 bits: steps of equal length from the lowest to the highest number of a
+// Elements as integers of 4, 6 or 8 bits: steps of equal length from the lowest to the highest number of a
 // group. Each number is wrong by half a step at most, and a hundredth of one; a group of equal numbers that
 // bfloat16 has comes back as it was.
 //
@@ -25,7 +25,7 @@ class IntegerCodec {
   };
 
   template <typename Rounding>
-  VERBENA_DEVICE static Coded encode(const TileNumbers& numbers, const Rounding& rounding) {
+  VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row)
@@ -43,7 +43,7 @@ class IntegerCodec {
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
       // Copies: what a call is given the address of lies in memory.
-      const TileNumbers copy = numbers;
+      const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
       encode_rows(copy, own, special);
@@ -56,8 +56,8 @@ class IntegerCodec {
       const float inverse = half_range[row] == 0 ? 0 : detail::divide_nearly(kNan * 0.5F, half_range[row]);
       const float offset = -detail::multiply(lowest[row], inverse);
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i)
-        put_rounded(coded.payload, row * kUnitNumbers + i,
+      for (uint32_t i = 0; i < kUnitElements; ++i)
+        put_rounded(coded.payload, row * kUnitElements + i,
                     round_place(detail::multiply_add(numbers.of[row][i], inverse, offset), rounding, row, i));
     }
     return coded;
@@ -67,23 +67,23 @@ class IntegerCodec {
     const float low = find_low(coded.scales[row]), high = find_high(coded.scales[row]);
     if (low > high) {
       const Coded copy = coded;
-      float special[kUnitNumbers];
+      float special[kUnitElements];
       decode_special_row(copy, row, special);
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = special[i];
+      for (uint32_t i = 0; i < kUnitElements; ++i) unit[i] = special[i];
       return;
     }
     const float length = find_length(halve_range(low, high), 2.0F / kNan, low == high);
     const float offset = detail::multiply_add(-kCarrier, length, low);
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i)
-      unit[i] = detail::multiply_add(carry_code(coded.payload, row * kUnitNumbers + i), length, offset);
+    for (uint32_t i = 0; i < kUnitElements; ++i)
+      unit[i] = detail::multiply_add(carry_code(coded.payload, row * kUnitElements + i), length, offset);
   }
 
  private:
   // Groups of which some numbers are not finite, huge, or tiny.
   template <typename Rounding>
-  VERBENA_DEVICE_FAR static void encode_rows(const TileNumbers& numbers, const Rounding& rounding,
+  VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
     coded = {};
     for (uint32_t row = 0; row < kTileRows; ++row) encode_row(numbers.of[row], row, rounding, coded);
@@ -94,29 +94,29 @@ class IntegerCodec {
     const Steps steps(coded.scales[row] = find_scale(unit));
     const float inverse = steps.invert();
     const float offset = -detail::multiply(steps.lowest, inverse);
-    uint32_t codes[kUnitNumbers];
+    uint32_t codes[kUnitElements];
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+    for (uint32_t i = 0; i < kUnitElements; ++i)
       codes[i] = round_place(detail::multiply_add(unit[i], inverse, offset), rounding, row, i) - kRounderBits;
     if (steps.is_special) {
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      for (uint32_t i = 0; i < kUnitElements; ++i) {
         if (!detail::is_finite(unit[i]))
           codes[i] = unit[i] != unit[i] ? kNan : unit[i] > 0 ? kNan - 1 : kNan - 2;
       }
     }
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) put_code(coded.payload, row * kUnitNumbers + i, codes[i]);
+    for (uint32_t i = 0; i < kUnitElements; ++i) put_code(coded.payload, row * kUnitElements + i, codes[i]);
   }
 
   VERBENA_DEVICE_FAR static void decode_special_row(const Coded& coded, uint32_t row, float* unit) {
     const Steps steps(coded.scales[row]);
-    for (uint32_t i = 0; i < kUnitNumbers; ++i)
-      unit[i] = decode_special(carry_code(coded.payload, row * kUnitNumbers + i) - kCarrier, steps);
+    for (uint32_t i = 0; i < kUnitElements; ++i)
+      unit[i] = decode_special(carry_code(coded.payload, row * kUnitElements + i) - kCarrier, steps);
   }
 
   static constexpr uint32_t kNan = (1u << kBits) - 1;  // the highest code
-  static constexpr uint32_t kLanes = kGroup / kUnitNumbers;
+  static constexpr uint32_t kLanes = kGroup / kUnitElements;
   // A sum with it has a last bit that is worth 1.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
@@ -180,7 +180,7 @@ class IntegerCodec {
   VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+    for (uint32_t i = 0; i < kUnitElements; ++i) {
       if (kOfFinite && !detail::is_finite(unit[i])) continue;
       low = detail::choose_smaller(low, unit[i]);
       high = detail::choose_larger(high, unit[i]);
@@ -227,7 +227,7 @@ class IntegerCodec {
   // all.
   VERBENA_HOST_DEVICE static constexpr uint32_t take_off_rounders(uint32_t word) {
     uint32_t sum = 0;
-    for (uint32_t i = 0; i < kUnitNumbers * kTileRows; ++i)
+    for (uint32_t i = 0; i < kUnitElements * kTileRows; ++i)
       if (!has_gap(i) && find_word(i) == word) sum -= kRounderBits << find_place(i);
     return sum;
   }

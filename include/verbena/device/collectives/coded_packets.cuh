@@ -28,11 +28,11 @@ VERBENA_DEVICE char* find_tile_memory() {
   return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
 }
 
-// Numbers as they are coded, and back.
+// Elements as they are coded, and back.
 template <typename Codec, typename Rounding>
 VERBENA_DEVICE typename Codec::Coded encode_tile(DataType type, const RawUnit (&raw)[kTileRows],
                                                  const Rounding& rounding) {
-  TileNumbers numbers;
+  TileElements numbers;
   widen_tile(type, raw, numbers);
   return Codec::encode(numbers, rounding);
 }
@@ -41,7 +41,7 @@ VERBENA_DEVICE void decode_tile(DataType type, const typename Codec::Coded& code
                                 RawUnit (&raw)[kTileRows]) {
   VERBENA_UNROLL
   for (uint32_t row = 0; row < kTileRows; ++row) {
-    float unit[kUnitNumbers];
+    float unit[kUnitElements];
     Codec::decode_row(coded, row, unit);
     raw[row] = narrow_unit(type, unit);
   }

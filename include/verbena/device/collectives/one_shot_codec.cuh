@@ -63,11 +63,11 @@ class CodedMessages {
       return false;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row) {
-      float sums[kUnitNumbers], unit[kUnitNumbers];
+      float sums[kUnitElements], unit[kUnitElements];
       Codec::decode_row(own, row, sums);
       Codec::decode_row(theirs, row, unit);
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) sums[i] = detail::add(sums[i], unit[i]);
+      for (uint32_t i = 0; i < kUnitElements; ++i) sums[i] = detail::add(sums[i], unit[i]);
       raw[row] = narrow_unit(type_, sums);
     }
     return true;

@@ -97,7 +97,7 @@ class CodedShares {
   VERBENA_DEVICE bool reduce_addends(uint32_t tile, Patience& patience) const {
     if (tile >= count_sent(me_)) return true;
     const bool is_there = tile < count_tiles(me_);
-    TileNumbers sums{};
+    TileElements sums{};
     typename CodedPackets<Addends>::Polled polled;
     if (count_peers() != 0) addends_.poll(exchange_.find_slot_of(find_peer(0)), tile, polled);
     RawUnit raw[kTileRows];
@@ -114,10 +114,10 @@ class CodedShares {
       if (k + 1 < count_peers()) addends_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
-        float unit[kUnitNumbers];
+        float unit[kUnitElements];
         Addends::decode_row(coded, row, unit);
         VERBENA_UNROLL
-        for (uint32_t i = 0; i < kUnitNumbers; ++i) sums.of[row][i] = detail::add(sums.of[row][i], unit[i]);
+        for (uint32_t i = 0; i < kUnitElements; ++i) sums.of[row][i] = detail::add(sums.of[row][i], unit[i]);
       }
     }
     typename Sums::Coded result{};

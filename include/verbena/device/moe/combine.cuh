@@ -49,7 +49,7 @@ class MoeCombineKernel {
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact;
   static constexpr uint32_t kAtOnce = 2;   // packets of a thread
   static constexpr uint32_t kAddends = 4;  // rows that are waited for at once
-  using Numbers = Packed<T>;
+  using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
   VERBENA_DEVICE void load_masks() const {
@@ -100,7 +100,7 @@ class MoeCombineKernel {
   }
   VERBENA_DEVICE static void add_product(Sum& sum, float weight, const Data& data) {
     Sum addend;
-    addend.begin(__builtin_bit_cast(Numbers, data));
+    addend.begin(__builtin_bit_cast(Elements, data));
     VERBENA_UNROLL
     for (uint32_t i = 0; i < Sum::kCount; ++i)
       sum.sums[i] = detail::multiply_add(weight, addend.sums[i], sum.sums[i]);
@@ -271,9 +271,9 @@ class MoeCombineKernel {
         if constexpr (kIsExact) {
           add_product(sums[p], weights[i], data[i][p]);
         } else if (is_first && i == 0) {
-          sums[p].begin(__builtin_bit_cast(Numbers, data[i][p]));
+          sums[p].begin(__builtin_bit_cast(Elements, data[i][p]));
         } else {
-          sums[p].add(__builtin_bit_cast(Numbers, data[i][p]));
+          sums[p].add(__builtin_bit_cast(Elements, data[i][p]));
         }
       }
     }

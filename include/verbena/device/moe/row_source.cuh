@@ -62,7 +62,7 @@ struct MoeRowCast {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < 4; ++i)
         scaled[i] = detail::multiply(numbers[word / 2].sums[word % 2 * 4 + i], inverse);
-      words[word] = Number<E4m3>::narrow(scaled);
+      words[word] = Element<E4m3>::narrow(scaled);
     }
     scales = {detail::to_bits(shuffle_float(scale, 0)), detail::to_bits(shuffle_float(scale, kLanes)),
               detail::to_bits(shuffle_float(scale, 2 * kLanes)),

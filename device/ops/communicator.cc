@@ -518,7 +518,7 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   const uint64_t kept = (threads + kMaxThreads - 1) / kMaxThreads;
   threads /= kept;
   if (kept > kMaxKept ||
-      kept * threads * kVectorBytes > find_room_bytes(packets.workspace().blocks.slot_bytes))
+      kept * threads * kVectorBytes > find_data_bytes(packets.workspace().blocks.slot_bytes))
     return std::nullopt;
   const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
   return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),

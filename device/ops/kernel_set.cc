@@ -204,7 +204,7 @@ bool has_vectors(const Grid& grid, const CallLaunch& launch) {
   const uint64_t unit = is_two_shot ? ranks * kVectorBytes : kVectorBytes;
   const uint64_t begins = reinterpret_cast<uintptr_t>(call.input) | reinterpret_cast<uintptr_t>(call.output);
   // One message of each block.
-  const uint64_t room = grid.blocks * find_room_bytes(launch.workspace.blocks.slot_bytes);
+  const uint64_t room = grid.blocks * find_data_bytes(launch.workspace.blocks.slot_bytes);
   return begins % kVectorBytes == 0 && call.length_bytes % unit == 0 &&  // FAULT(two_shots_take_any_vectors)
          (is_two_shot || call.length_bytes <= room);
 }

@@ -45,8 +45,8 @@ inline constexpr uint32_t kFamilies = 2;
 Family family_of(Algorithm algorithm);
 
 inline constexpr uint64_t kVectorBytes = 16;  // of a thread's load or store
-// What a slot of packets has room for, as LowLatency::room_bytes(): beside each there is a note.
-constexpr uint64_t find_room_bytes(uint64_t slot_bytes) {
+// What a slot of packets has room for, as LowLatency::data_bytes(): beside each there is a note.
+constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
   constexpr uint64_t kNoteBytes = 8;
   return slot_bytes / (kVectorBytes + kNoteBytes) * kVectorBytes;
 }

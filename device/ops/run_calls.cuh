@@ -58,7 +58,7 @@ struct ByChunks {
     if (call.algorithm == Algorithm::kBulkOneShot) {
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
       const auto plan = [&](int32_t) {
-        return ExchangeEntry{Rows::side_by_side(call.input), Rows::side_by_side(call.output), part, part};
+        return ExchangeEntry{Rows::contiguous(call.input), Rows::contiguous(call.output), part, part};
       };
       (void)calls.template exchange_reduce<kRanks>(plan, part.length_bytes, reduce);
     } else {
@@ -144,17 +144,17 @@ struct Stretch {
   bool is_right;
 };
 VERBENA_DEVICE Stretch find_stretch(const int64_t* counts, const int64_t* offsets, int32_t member,
-                                    const Call& call, uint64_t room_bytes) {
+                                    const Call& call, uint64_t data_bytes) {
   int64_t offset = 0;
   bool is_right = true;
   for (int32_t i = 0; offsets == nullptr && i < member; ++i) {
     const int64_t count = load<Order::kWeak, Scope::kThreads>(counts + i);
-    is_right = is_right && count >= 0 && static_cast<uint64_t>(count) <= room_bytes;
+    is_right = is_right && count >= 0 && static_cast<uint64_t>(count) <= data_bytes;
     offset += count;
   }
   if (offsets != nullptr) offset = load<Order::kWeak, Scope::kThreads>(offsets + member);
   const int64_t count = load<Order::kWeak, Scope::kThreads>(counts + member);
-  const uint64_t most = room_bytes / call.unit_bytes;
+  const uint64_t most = data_bytes / call.unit_bytes;
   // FAULT(parts_end_beyond_the_tensor)
   is_right = is_right && count >= 0 && offset >= 0 && static_cast<uint64_t>(count) <= most &&
              static_cast<uint64_t>(offset) <= most - static_cast<uint64_t>(count);
@@ -183,8 +183,8 @@ VERBENA_DEVICE bool fill_entry_by_counts(const Call& call, int32_t me, int32_t m
       receive = find_stretch(call.receive_counts, call.receive_offsets, member, call, call.output_bytes);
       break;
   }
-  entry.source = Rows::side_by_side(call.input + send.begin_bytes);
-  entry.destination = Rows::side_by_side(call.output + receive.begin_bytes);
+  entry.source = Rows::contiguous(call.input + send.begin_bytes);
+  entry.destination = Rows::contiguous(call.output + receive.begin_bytes);
   entry.send = {0, send.length_bytes};
   entry.receive = {0, receive.length_bytes};
   return send.is_right && receive.is_right;
@@ -279,7 +279,7 @@ VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
   }
 }
 VERBENA_DEVICE_FAR void spoil_tensor(char* output, uint64_t length_bytes) {
-  spoil(Rows::side_by_side(output), length_bytes);
+  spoil(Rows::contiguous(output), length_bytes);
 }
 // The outputs of calls from `first` on, which this rank made and which have failed.
 VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_t count, int32_t me,
@@ -287,7 +287,7 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
   for (uint32_t i = first; i < count; ++i) {
     const Call& call = calls[i];
     if (call.lengths >= Lengths::kByReceiver) {
-      spoil(Rows::side_by_side(call.output), call.output_bytes);
+      spoil(Rows::contiguous(call.output), call.output_bytes);
     } else if (call.kind == Kind::kExchange && call.destination.member_bytes != 0) {
       for (int32_t member = 0; member < size; ++member) {
         ExchangeEntry entry;
@@ -297,9 +297,9 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
           spoil(entry.destination, call.length_bytes);
       }
     } else if (call.lengths == Lengths::kFromRoot && call.root < 0) {  // members only meet
-      spoil(Rows::side_by_side(call.output), call.output_bytes);
+      spoil(Rows::contiguous(call.output), call.output_bytes);
     } else if (call.lengths != Lengths::kFromRoot || me != call.root || call.input != call.output) {
-      spoil(Rows::side_by_side(call.output), call.length_bytes);
+      spoil(Rows::contiguous(call.output), call.length_bytes);
     }
   }
 }

@@ -89,7 +89,7 @@ bool QueueDrain::fetch() {
   UnderWay& next = at(position_);
   next = {};
   next.request = {.operation = static_cast<PutOperation>(action >> kPutOperationShift),
-                  .tells = (action & kPutTells) != 0,
+                  .tells = (action & kPutReports) != 0,
                   .peer = static_cast<uint32_t>(action),
                   .operand = descriptor.operand,
                   .extent = descriptor.extent,
@@ -98,7 +98,7 @@ bool QueueDrain::fetch() {
                   .row_bytes_here = 0,
                   .row_bytes_there = 0};
   // Other flags are none that there are.
-  if ((action & ~kPutTells) >> kPutOperationShift > UINT8_MAX) next.request.operation = PutOperation{};
+  if ((action & ~kPutReports) >> kPutOperationShift > UINT8_MAX) next.request.operation = PutOperation{};
   take_rows(next.request);
   return true;
 }

@@ -36,7 +36,7 @@ inline constexpr uint32_t kPutTurnShift = 48;  // of the upper 16 bits of `place
 inline constexpr uint64_t kPutMaxOffset = (uint64_t{1} << kPutTurnShift) - 1;
 inline constexpr uint32_t kPutOperationShift = 32;  // of 8 bits of `action`; the next 8 are flags
 // The position's reply is marked when it is complete by itself, whatever is before it in the queue.
-inline constexpr uint64_t kPutTells = uint64_t{1} << 40;
+inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 
 // A slot's first half is ordered before its second, which one 16-byte store writes, a release at system
 // scope. That store's two words may appear in either order.

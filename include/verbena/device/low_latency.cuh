@@ -93,7 +93,7 @@ class LowLatency {
   // The most that a message may have.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
     constexpr uint64_t kMaxCount = uint64_t{1} << 31;  // offsets have 32 bits
-    const uint64_t room = room_bytes();
+    const uint64_t room = data_bytes();
     return room < kMaxCount ? room : kMaxCount;
   }
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
@@ -468,11 +468,11 @@ class LowLatency {
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
   // Of a slot, for packets: behind them lie their notes.
-  VERBENA_DEVICE uint64_t room_bytes() const {
+  VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
-    return slot + room_bytes() + index * Packet::kNoteBytes;
+    return slot + data_bytes() + index * Packet::kNoteBytes;
   }
   // What all threads of the group make of their waits, and of what the kernel began with; `have_come`: none
   // of this one's timed out.

@@ -15,14 +15,14 @@ struct Rows {
   uint64_t row_bytes, stride_bytes;
   uint64_t first = 0;
 
-  VERBENA_DEVICE static Rows side_by_side(const void* begin) {
+  VERBENA_DEVICE static Rows contiguous(const void* begin) {
     return {static_cast<char*>(const_cast<void*>(begin)), 1, 1};
   }
-  VERBENA_DEVICE bool is_side_by_side() const { return row_bytes == stride_bytes; }
+  VERBENA_DEVICE bool is_contiguous() const { return row_bytes == stride_bytes; }
   VERBENA_DEVICE Rows from(uint64_t offset) const { return {begin, row_bytes, stride_bytes, first + offset}; }
   VERBENA_DEVICE char* find(uint64_t offset) const {
     offset += first;
-    if (is_side_by_side()) return begin + offset;
+    if (is_contiguous()) return begin + offset;
     // Divisions of 32 bits are several times as fast.
     const uint64_t row = (offset | row_bytes) >> 32 == 0  // FAULT(rows_wrap_at_4_gib)
                              ? static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)
@@ -130,7 +130,7 @@ VERBENA_DEVICE char* find_vectors(const char* place) {
   return offset_in_vector(place) == 0 ? const_cast<char*>(place) : nullptr;
 }
 VERBENA_DEVICE char* find_vectors(const Rows& place) {
-  return place.is_side_by_side() ? find_vectors(place.find(0)) : nullptr;
+  return place.is_contiguous() ? find_vectors(place.find(0)) : nullptr;
 }
 
 }  // namespace detail

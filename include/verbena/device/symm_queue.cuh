@@ -18,7 +18,7 @@ inline constexpr uint32_t kLooksPerCheck = 64;  // each look is a read over PCIe
 struct PutRequest {
   PutOperation operation;
   uint64_t operand, extent, place;  // as PutDescriptor has them; no turn
-  bool tells = false;               // kPutTells
+  bool tells = false;               // kPutReports
 };
 
 VERBENA_DEVICE bool has_queues(const SymmContext& context) {
@@ -43,13 +43,13 @@ VERBENA_DEVICE uint32_t get_world_rank(const SymmContext& context, int32_t peer)
 }
 
 // Positions only grow: a stale one makes the difference smaller than it is, or the exchange fail.
-VERBENA_DEVICE bool has_room(const SymmContext& context, uint64_t next, uint32_t count, uint64_t consumed) {
+VERBENA_DEVICE bool has_space(const SymmContext& context, uint64_t next, uint32_t count, uint64_t consumed) {
   return static_cast<int64_t>(next + count - consumed) <= int64_t{1} << context.queues.depth_shift;
 }
 
 // How far the proxy is, over PCIe; kept in the GPU's memory for the others. It may go back there for a
 // moment, which makes somebody look again.
-VERBENA_DEVICE uint64_t look_for_room(const SymmContext& context, uint32_t queue) {
+VERBENA_DEVICE uint64_t poll_for_space(const SymmContext& context, uint32_t queue) {
   const uint64_t consumed = load_acquire<Scope::kSystem>(&context.queues.progress[queue].consumed);
   store_release<Scope::kGpu>(&context.queues.cursors[queue].consumed_seen, consumed);
   return consumed;
@@ -61,11 +61,11 @@ VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, ui
   PutCursors& cursors = context.queues.cursors[queue];
   uint64_t next = load_relaxed<Scope::kGpu>(&cursors.reserved);
   uint64_t consumed = load_acquire<Scope::kGpu>(&cursors.consumed_seen);
-  if (!has_room(context, next, count, consumed)) consumed = look_for_room(context, queue);
+  if (!has_space(context, next, count, consumed)) consumed = poll_for_space(context, queue);
   WaitLimits limits{};
   PauseLongerAndLonger<> back_off;
   for (uint32_t looks = 0;;) {
-    if (has_room(context, next, count, consumed)) {
+    if (has_space(context, next, count, consumed)) {
       const uint64_t before =
           compare_exchange<Order::kRelaxed, Scope::kGpu>(&cursors.reserved, next, next + count);
       if (before == next) break;
@@ -80,7 +80,7 @@ VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, ui
     }
     back_off.pause();
     next = load_relaxed<Scope::kGpu>(&cursors.reserved);
-    consumed = look_for_room(context, queue);
+    consumed = poll_for_space(context, queue);
   }
   *position = next;
   return WaitResult::kReached;
@@ -102,7 +102,7 @@ VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor*
                                       uint32_t world_rank, const PutRequest& request) {
   const uint64_t turn = ((position >> context.queues.depth_shift) + 1) << kPutTurnShift;
   const Halves half{turn | request.place,
-                    turn | (request.tells ? kPutTells : 0) |
+                    turn | (request.tells ? kPutReports : 0) |
                         uint64_t{static_cast<uint8_t>(request.operation)} << kPutOperationShift | world_rank};
   store<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
       reinterpret_cast<Vector16*>(&slot->place), __builtin_bit_cast(Vector16, half));

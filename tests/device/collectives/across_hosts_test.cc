@@ -108,8 +108,8 @@ class Team {
       const device::Part part{0, count * sizeof(float)};
       const auto plan = [&](int32_t) {
         return device::ExchangeEntry{
-            device::Rows::side_by_side(reinterpret_cast<const char*>(inputs_[r].data())),
-            device::Rows::side_by_side(reinterpret_cast<char*>(outputs_[r].data())), part, part};
+            device::Rows::contiguous(reinterpret_cast<const char*>(inputs_[r].data())),
+            device::Rows::contiguous(reinterpret_cast<char*>(outputs_[r].data())), part, part};
       };
       // The second time no rank knows the others' lengths.
       (void)all.exchange_reduce(plan, i == 0 ? part.length_bytes : device::kUnknownLength,
@@ -125,8 +125,8 @@ class Team {
     device::AcrossHosts<> all(team, host, hosts_.places(rank), 0, 1);
     const uint64_t bytes = count * sizeof(float), part = bytes / inputs_.size() / 16 * 16 + 16;
     const auto place = [&](std::vector<Vector>& tensor, int32_t member) {
-      return device::Rows::side_by_side(reinterpret_cast<char*>(tensor.data()) +
-                                        static_cast<uint64_t>(member) * part);
+      return device::Rows::contiguous(reinterpret_cast<char*>(tensor.data()) +
+                                      static_cast<uint64_t>(member) * part);
     };
     const auto cut = [&](int32_t member) {
       const uint64_t begin = static_cast<uint64_t>(member) * part;

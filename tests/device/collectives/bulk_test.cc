@@ -45,7 +45,7 @@ std::string sum(uint64_t seed, int32_t ranks, bool is_exchange) {
       if (is_exchange) {
         const device::Part part{0, kVectors * 16};
         const auto plan = [&](int32_t) {
-          return device::ExchangeEntry{device::Rows::side_by_side(input), device::Rows::side_by_side(output),
+          return device::ExchangeEntry{device::Rows::contiguous(input), device::Rows::contiguous(output),
                                        part, part};
         };
         require(calls.exchange_reduce(plan, kVectors * 16, device::ReduceAs<float>{}) == SymmStatus::kDone,

@@ -317,7 +317,7 @@ struct Messages {
   Layout source, destination;
   uint64_t length_bytes, input_bytes, output_bytes;
 };
-Layout side_by_side(uint64_t member_bytes) {
+Layout contiguous(uint64_t member_bytes) {
   return {member_bytes, 1, 1};
 }
 Layout by_rows(uint64_t row_bytes, int32_t ranks) {
@@ -356,11 +356,11 @@ Case all_gather(Random& random, int32_t ranks, uint64_t rows, uint64_t row_bytes
   const uint64_t length = rows * row_bytes, all = length * static_cast<uint64_t>(ranks);
   return exchange(
       random, "all_gather", ranks,
-      {{0, 1, 1}, rows == 1 ? side_by_side(row_bytes) : by_rows(row_bytes, ranks), length, length, all});
+      {{0, 1, 1}, rows == 1 ? contiguous(row_bytes) : by_rows(row_bytes, ranks), length, length, all});
 }
 Case all_to_all(Random& random, int32_t ranks, uint64_t length, uint64_t split_rows, uint64_t joined_rows) {
   const auto lay_out = [&](uint64_t rows) {
-    return rows == 1 ? side_by_side(length) : by_rows(length / rows, ranks);
+    return rows == 1 ? contiguous(length) : by_rows(length / rows, ranks);
   };
   const uint64_t all = length * static_cast<uint64_t>(ranks);
   return exchange(random, "all_to_all", ranks, {lay_out(split_rows), lay_out(joined_rows), length, all, all});
@@ -397,7 +397,7 @@ Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_c
     call.reduction = static_cast<uint32_t>(reduction);
     call.length_bytes = rows * row_count * sizeof(T);
     const uint64_t row_bytes = row_count * sizeof(T);
-    call.source = rows == 1 ? side_by_side(row_bytes) : by_rows(row_bytes, ranks);
+    call.source = rows == 1 ? contiguous(row_bytes) : by_rows(row_bytes, ranks);
     call.destination = {0, 1, 1};
   };
   return one;

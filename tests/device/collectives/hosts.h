@@ -124,7 +124,7 @@ class Hosts {
     if (action >> kPutTurnShift != turn || place >> kPutTurnShift != turn) return false;
     device::emulation::pause(random.between(0, lag_ns));
     const auto peer = static_cast<int32_t>(action & 0xffffffff);
-    const auto operation = static_cast<PutOperation>((action & ~kPutTells) >> kPutOperationShift & 0xff);
+    const auto operation = static_cast<PutOperation>((action & ~kPutReports) >> kPutOperationShift & 0xff);
     char* const there = reinterpret_cast<char*>(fleet_.context(peer).heap_begin) + (place & kPutMaxOffset);
     emulator::require(host_of(peer) != host_of(rank), "a NIC is asked for a peer in reach");
     if (operation == PutOperation::kPut) {

@@ -24,12 +24,12 @@ class Connection {
   Connection(const MessageShape& shape, uint32_t messages, uint64_t seed) : seed_(seed) {
     for (uint32_t i = 0; i < messages; ++i) {
       messages_.push_back(make_message(shape, seed + i));
-      room_bytes_ = std::max(room_bytes_, messages_.back().bounce_bytes);
+      data_bytes_ = std::max(data_bytes_, messages_.back().bounce_bytes);
       destinations_.push_back(
           std::make_unique<GuardedBuffer>(messages_.back().length_bytes, (seed + i) % 16));
     }
     expected_.resize(messages);
-    bounce_ = std::make_unique<Bounce>(size_t{room_bytes_} * kWindow);
+    bounce_ = std::make_unique<Bounce>(size_t{data_bytes_} * kWindow);
     handle_ = {meta_.get(), bounce_->data(), kUnpackFreshHead};
   }
 
@@ -64,7 +64,7 @@ class Connection {
  private:
   void publish() {
     const uint64_t number = published_++;
-    const uint32_t first_byte = static_cast<uint32_t>(number % kWindow) * room_bytes_;
+    const uint32_t first_byte = static_cast<uint32_t>(number % kWindow) * data_bytes_;
     Message message = messages_[number];
     bounce_->refill(first_byte, message.bounce_bytes, seed_ + number);
     const uint32_t slot = queue_.take_slot();
@@ -78,7 +78,7 @@ class Connection {
   }
 
   const uint64_t seed_;
-  uint32_t room_bytes_ = 0;
+  uint32_t data_bytes_ = 0;
   std::vector<Message> messages_;
   std::vector<std::unique_ptr<GuardedBuffer>> destinations_;
   std::vector<std::vector<uint8_t>> expected_;

@@ -92,7 +92,7 @@ class HostProxy {
 };
 
 inline PutOperation operation_of(const PutDescriptor& descriptor) {
-  return static_cast<PutOperation>((descriptor.action & ~kPutTells) >> kPutOperationShift);
+  return static_cast<PutOperation>((descriptor.action & ~kPutReports) >> kPutOperationShift);
 }
 inline uint32_t peer_of(const PutDescriptor& descriptor) {
   return static_cast<uint32_t>(descriptor.action);

@@ -363,7 +363,7 @@ TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
     world.add_host([&] {
       while (proxy.count_taken(0) < 2) {
         if (const auto one = proxy.take(0))
-          require(((one->action & kPutTells) != 0) == (operation_of(*one) == PutOperation::kGet), "asks");
+          require(((one->action & kPutReports) != 0) == (operation_of(*one) == PutOperation::kGet), "asks");
         emulator::yield();
       }
       while (__atomic_load_n(&is_asked, __ATOMIC_ACQUIRE) == 0) emulator::yield();
@@ -406,7 +406,7 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
       for (const uint32_t queue : {0U, 1U}) {
         const auto one = proxy.take(queue);
         if (!one) continue;
-        if ((one->action & kPutTells) != 0) proxy.reply(queue);
+        if ((one->action & kPutReports) != 0) proxy.reply(queue);
         proxy.consume(queue);
         proxy.complete(queue);
       }
@@ -436,7 +436,7 @@ TEST_P(SymmQueueTest, QuietOfOnePeerWaitsForNoOther) {
         const auto one = proxy.take(queue);
         if (one && proxy.count_taken(queue) == 2)
           require(operation_of(*one) == PutOperation::kPut && one->extent == 0 && peer_of(*one) == 41 &&
-                      (one->action & kPutTells) != 0,
+                      (one->action & kPutReports) != 0,
                   "asks");
         emulator::yield();
       }

@@ -150,10 +150,10 @@ class AcrossHosts {
 
     VERBENA_DEVICE HostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all)
         : PlainCodec<Reduce>(plain), calls(all) {}
-    VERBENA_DEVICE uint32_t fit_bytes(uint32_t room_bytes) const {
+    VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
       const uint64_t there =
           (calls.blocks_.slot_bytes - kSymmSlotUnit) / (kVectorBytes * calls.count_vectors(this->reduce));
-      const uint32_t here = PlainCodec<Reduce>::fit_bytes(room_bytes);
+      const uint32_t here = PlainCodec<Reduce>::fit_bytes(data_bytes);
       return there * kVectorBytes < here ? static_cast<uint32_t>(there) * kVectorBytes : here;
     }
     template <int kRanks, typename Group>
@@ -171,9 +171,9 @@ class AcrossHosts {
     VERBENA_DEVICE CodedHostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all, const Rounding& chosen)
         : PlainCodec<Reduce>(plain), calls(all), rounding(chosen) {}
     VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileBytes; }
-    VERBENA_DEVICE uint32_t fit_bytes(uint32_t room_bytes) const {
+    VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
       const uint64_t there = (calls.blocks_.slot_bytes - kSymmSlotUnit) / CodedTiles<Codec>::kBytes;
-      const uint32_t here = room_bytes / kTileBytes;
+      const uint32_t here = data_bytes / kTileBytes;
       return (there < here ? static_cast<uint32_t>(there) : here) * kTileBytes;
     }
     template <int kRanks, typename Group>
@@ -267,7 +267,7 @@ class AcrossHosts {
     if (!is_there) return;
     const Part part = cut(own.receive);
     const Rows to = own.destination.from(part.begin);
-    const bool is_flat = to.is_side_by_side();
+    const bool is_flat = to.is_contiguous();
     const auto length = static_cast<uint32_t>(part.length_bytes);
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {

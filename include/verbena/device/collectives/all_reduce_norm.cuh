@@ -141,7 +141,7 @@ struct RowsToGather {
     return rows * row_bytes * (columns == 0 ? 1 : columns);
   }
   VERBENA_DEVICE Rows find(const SomeRows& rows) const {
-    if (rows.count == 0) return Rows::side_by_side(begin);  // nothing to move
+    if (rows.count == 0) return Rows::contiguous(begin);  // nothing to move
     if (columns == 0) return {begin + rows.first * stride_bytes, row_bytes, stride_bytes};
     return {begin + rows.first * row_bytes, rows.count * row_bytes, stride_bytes};
   }
@@ -212,8 +212,8 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   const uint64_t first = shards.first_of(me);
   detail::fill_plan(plan, context.team_size, shards.max_rows() * row_bytes, [&](int32_t member) {
     const detail::SomeRows theirs = shards.block_rows(member);
-    return ExchangeEntry{Rows::side_by_side(input + theirs.first * hidden),
-                         Rows::side_by_side(sum + (mine.first - first) * hidden),
+    return ExchangeEntry{Rows::contiguous(input + theirs.first * hidden),
+                         Rows::contiguous(sum + (mine.first - first) * hidden),
                          {0, theirs.count * row_bytes},
                          {0, mine.count * row_bytes}};
   });

@@ -126,9 +126,9 @@ struct PlainCodec {
 
   // Chunks are multiples of it, and begin there from the tensor's begin.
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
-  // Returns the bytes of the tensor that fit into `room_bytes` of a slot.
-  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t room_bytes) {
-    return room_bytes / kVectorBytes * kVectorBytes;
+  // Returns the bytes of the tensor that fit into `data_bytes` of a slot.
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
+    return data_bytes / kVectorBytes * kVectorBytes;
   }
 
   // Each peer's chunk of this rank's input goes to that peer.
@@ -241,8 +241,8 @@ struct PassOn {
   int32_t root;
 
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
-  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t room_bytes) {
-    return room_bytes / kVectorBytes * kVectorBytes;
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
+    return data_bytes / kVectorBytes * kVectorBytes;
   }
 
   template <int kRanks, typename Group>
@@ -370,7 +370,7 @@ class Bulk {
         const auto entry = plan(member);
         const uint64_t length = detail::cut_round(entry.receive, at, most);
         const Rows from = member == context_.team_rank ? entry.source.from(entry.receive.begin + at)
-                                                       : Rows::side_by_side(find_slot(number, member));
+                                                       : Rows::contiguous(find_slot(number, member));
         detail::copy_rows(group, entry.destination.from(entry.receive.begin + at), from, length);
       }
     });
@@ -412,7 +412,7 @@ class Bulk {
  private:
   enum Phase : uint32_t { kAddends = 0, kSums = 1 };
   static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the line at a slot's end
-  static constexpr uint32_t kToldWord = 2;               // of that line, behind the flags
+  static constexpr uint32_t kLengthWord = 2;             // of that line, behind the flags
   static constexpr uint64_t kMaxHalfBytes = uint64_t{1} << 30;
 
   template <typename Group>
@@ -557,10 +557,10 @@ class Bulk {
     uint64_t chunks = ((is_known ? max_bytes : find_longest(plan)) + most - 1) / most;
     if (!is_known) {
       send_chunk(plan, number_, 0, most, group);
-      tell_lengths(plan, chunks, group);
+      publish_lengths(plan, chunks, group);
       if (!send_remote(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, kAddends, group);
-      if (!wait(number_, kAddends, group) || !hear_lengths(plan, chunks, group)) return status_;
+      if (!wait(number_, kAddends, group) || !read_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
@@ -588,24 +588,24 @@ class Bulk {
   // Where a rank knows its own messages alone, behind the flags of the first chunk stands how long its
   // message is and how many chunks its sender needs. All take as many as who needs most.
   template <typename Plan, typename Group>
-  VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
+  VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
     for (uint32_t i = group.rank(); i < peers; i += group.size()) {
       const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
       const int64_t delta = detail::get_delta(context_, peer);
       if (kReachesFar && delta == kSymmOutOfReach) continue;
       uint64_t* const told =
-          detail::shift(find_flag(number_, context_.team_rank, kAddends) + kToldWord, delta);
+          detail::shift(find_flag(number_, context_.team_rank, kAddends) + kLengthWord, delta);
       store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
       store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
     }
   }
   template <typename Plan, typename Group>
-  VERBENA_DEVICE bool hear_lengths(const Plan& plan, uint64_t& chunks, const Group& group) {
+  VERBENA_DEVICE bool read_lengths(const Plan& plan, uint64_t& chunks, const Group& group) {
     bool is_wrong = false;
     for (int32_t turn = 1; turn < context_.team_size; ++turn) {
       const int32_t peer = find_member(turn);
-      const uint64_t* const told = find_flag(number_, peer, kAddends) + kToldWord;
+      const uint64_t* const told = find_flag(number_, peer, kAddends) + kLengthWord;
       is_wrong = is_wrong || load<Order::kWeak, Scope::kThreads>(told) != plan(peer).receive.length_bytes;
       const auto theirs = load<Order::kWeak, Scope::kThreads>(told + 1);
       if (theirs > chunks) chunks = theirs;
@@ -626,7 +626,7 @@ class Bulk {
       const int64_t delta = detail::get_delta(context_, peer);
       char* const to =
           kReachesFar && delta == kSymmOutOfReach ? find_staging(number, peer) : detail::shift(there, delta);
-      detail::copy_rows(group, Rows::side_by_side(to), entry.source.from(entry.send.begin + at),
+      detail::copy_rows(group, Rows::contiguous(to), entry.source.from(entry.send.begin + at),
                         detail::cut_round(entry.send, at, most), is_in_place);
     }
   }
@@ -634,7 +634,7 @@ class Bulk {
     return find_slot(number, peer) + half_bytes();
   }
   // What send_chunk() has staged, and the flag behind it; with `chunks` other than 0 the lengths of
-  // tell_lengths() too. A thread for each member out of reach.
+  // publish_lengths() too. A thread for each member out of reach.
   template <typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {
@@ -649,7 +649,7 @@ class Bulk {
         const auto entry = plan(peer);
         uint64_t* const flag = find_flag(number, context_.team_rank, kAddends);
         if (chunks != 0)
-          mine = detail::write_remote(context_, peer, flag + kToldWord, entry.send.length_bytes, chunks);
+          mine = detail::write_remote(context_, peer, flag + kLengthWord, entry.send.length_bytes, chunks);
         if (mine == WaitResult::kReached)
           mine = detail::put_remote(context_, peer, find_slot(number, context_.team_rank),
                                     find_staging(number, peer), detail::cut_round(entry.send, at, most), flag,
@@ -664,7 +664,7 @@ class Bulk {
   VERBENA_DEVICE void reduce_chunk(const Rows& source, const Rows& destination, uint32_t length,
                                    uint64_t number, const Reduce& reduce, const Group& group) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    const bool is_flat = destination.is_side_by_side();
+    const bool is_flat = destination.is_contiguous();
     char* const to = destination.find(0);
     add_chunk<kRanks>(source, length, number, reduce, group, [&](uint32_t offset, auto& sums) {
       const Vector16 sum = reduce.template finish<Vector16>(sums, size);
@@ -681,7 +681,7 @@ class Bulk {
                                 const Group& group, const Take& take) const {
     constexpr int32_t kAtOnce = kRanks == 0 ? 4 : kRanks;
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
-    const bool is_flat = source.is_side_by_side();
+    const bool is_flat = source.is_contiguous();
     const char* const from = source.find(0);
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {

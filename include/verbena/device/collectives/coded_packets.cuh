@@ -60,8 +60,8 @@ class CodedPackets {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
   };
 
-  // As LowLatency::room_bytes().
-  VERBENA_DEVICE explicit CodedPackets(uint64_t room_bytes) : room_bytes_(room_bytes) {}
+  // As LowLatency::data_bytes().
+  VERBENA_DEVICE explicit CodedPackets(uint64_t data_bytes) : data_bytes_(data_bytes) {}
 
   // Sends the tile with this number to `slots` slots: `find(i)` returns the i-th slot; `epoch` is the call's
   // number.
@@ -147,10 +147,10 @@ class CodedPackets {
 
   VERBENA_DEVICE char* find_note(char* slot, uint32_t tile, uint32_t offset) const {
     // FAULT(tiles_share_notes)
-    return slot + room_bytes_ + (tile * kTileBytes + offset) / Packet::kBytes * Packet::kNoteBytes;
+    return slot + data_bytes_ + (tile * kTileBytes + offset) / Packet::kBytes * Packet::kNoteBytes;
   }
 
-  uint64_t room_bytes_;
+  uint64_t data_bytes_;
 };
 
 }  // namespace verbena::device

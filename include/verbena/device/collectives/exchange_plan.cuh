@@ -69,7 +69,7 @@ template <typename Group>
 VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
                               bool is_exact = false) {
   if (length_bytes == 0) return;
-  const bool are_flat = to.is_side_by_side() && from.is_side_by_side();
+  const bool are_flat = to.is_contiguous() && from.is_contiguous();
   const bool are_alike = are_flat || (to.row_bytes == from.row_bytes && to.stride_bytes == from.stride_bytes);
   if (are_alike && to.find(0) == from.find(0)) return;
   is_exact = is_exact && offset_in_vector(from.find(0)) != offset_in_vector(to.find(0));

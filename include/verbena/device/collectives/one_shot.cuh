@@ -136,7 +136,7 @@ class OneShot {
     const Part part = find_part(length_bytes, block_, blocks_);
     const auto plan = [&](int32_t member) {
       const char* const to = reinterpret_cast<char*>(output) + static_cast<uint64_t>(member) * length_bytes;
-      return ExchangeEntry{Rows::side_by_side(input), Rows::side_by_side(to), part, part};
+      return ExchangeEntry{Rows::contiguous(input), Rows::contiguous(to), part, part};
     };
     return exchange<kRanks>(plan, part.length_bytes, group);
   }
@@ -313,9 +313,9 @@ class OneShot {
       if (!begin_message(group)) return status_;
       // A thread with trouble sends and takes nothing; the group hears of it where it concludes.
       if (exchange_.trouble() != 0) round.packets = 0;
-      if (round.first_packet != 0) tell_lengths(plan, rounds, group);
+      if (round.first_packet != 0) publish_lengths(plan, rounds, group);
       send_messages<kRanks>(plan, round, first, group);
-      if (round.first_packet != 0) status_ = hear_lengths(plan, rounds, group);
+      if (round.first_packet != 0) status_ = read_lengths(plan, rounds, group);
       if (status_ == SymmStatus::kDone) status_ = receive(round);
       if (status_ != SymmStatus::kDone) return status_;
     }
@@ -337,7 +337,7 @@ class OneShot {
   // its sender needs. All take as many as who needs most, so that each hears from each in every round.
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
-  VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
+  VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
     if (group.rank() != 0 || exchange_.trouble() != 0) return;
     for (int32_t peer = 0; peer < context_.team_size; ++peer) {
       if (peer == context_.team_rank) continue;
@@ -348,7 +348,7 @@ class OneShot {
     }
   }
   template <typename Plan, typename Group>
-  VERBENA_DEVICE SymmStatus hear_lengths(const Plan& plan, uint64_t& rounds, const Group& group) const {
+  VERBENA_DEVICE SymmStatus read_lengths(const Plan& plan, uint64_t& rounds, const Group& group) const {
     Patience patience(context_);
     bool have_come = true, are_wrong = false;
     uint64_t max_rounds = rounds;

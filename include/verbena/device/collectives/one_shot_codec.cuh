@@ -30,7 +30,7 @@ class CodedMessages {
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t max_tiles,
                                DataType type, const Rounding& rounding)
       : peer_(1 - context.team_rank),
-        packets_(exchange.room_bytes()),
+        packets_(exchange.data_bytes()),
         epoch_(exchange.epoch()),
         sender_((epoch_ << 1 | static_cast<uint64_t>(context.team_rank)) << 16 | exchange.block()),
         max_tiles_(max_tiles),

@@ -42,8 +42,8 @@ class CodedShares {
         me_(context.team_rank),
         size_(context.team_size),
         tiles_(static_cast<uint32_t>((tensor.length_bytes + device::kTileBytes - 1) / device::kTileBytes)),
-        addends_(exchange.room_bytes()),
-        sums_(exchange.room_bytes()) {}
+        addends_(exchange.data_bytes()),
+        sums_(exchange.data_bytes()) {}
 
   // In steps of a tile of each share for each warp: in step s a block sends addends of the step's tiles, sums
   // those of step s-1, and takes the sums of step s-2, so that links and arithmetic work at the same time.

@@ -13,7 +13,7 @@ inline PutDescriptor describe(PutOperation operation, uint64_t peer, uint64_t op
 }
 
 inline PutDescriptor and_tell(const PutDescriptor& descriptor) {
-  return {descriptor.operand, descriptor.extent, descriptor.place, descriptor.action | kPutTells};
+  return {descriptor.operand, descriptor.extent, descriptor.place, descriptor.action | kPutReports};
 }
 
 class QueueWriter {

@@ -678,7 +678,7 @@ void Communicator::compare_calls(const CallRecord& record, const int64_t* counts
   compare.own = local_->notes.own_record();
   compare.all = local_->notes.records();
   compare.refused = local_->notes.refused_record();
-  local_->kernels->note_call(compare, stream);
+  local_->kernels->record_call(compare, stream);
   Call gather{};
   gather.kind = Kind::kExchange;
   gather.input = reinterpret_cast<const char*>(compare.own);

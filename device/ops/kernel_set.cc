@@ -288,7 +288,7 @@ void KernelSet::launch_moe(const Grid& grid, const MoeCombineLaunch& launch, dev
           stream);
 }
 
-void KernelSet::note_call(const CompareLaunch& launch, CUstream stream) {
+void KernelSet::record_call(const CompareLaunch& launch, CUstream stream) {
   enqueue(note_, {1, 32}, launch, stream);
 }
 void KernelSet::compare_calls(const CompareLaunch& launch, CUstream stream) {

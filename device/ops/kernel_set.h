@@ -82,7 +82,7 @@ class KernelSet {
   void launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order, uint32_t type,
                   CUstream stream);
   // The halves of a comparison of calls among the ranks.
-  void note_call(const CompareLaunch& launch, CUstream stream);
+  void record_call(const CompareLaunch& launch, CUstream stream);
   void compare_calls(const CompareLaunch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
   // By a copy engine.

@@ -62,7 +62,7 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
     if (context.abort_word != nullptr && take_fault(context, SymmFault::kForceAbort))
       mine = WaitResult::kAborted;
   }
-  note_wait(context, group, awaited.number, awaited.peer, awaited.begun_ns, mine == WaitResult::kTimedOut);
+  record_wait(context, group, awaited.number, awaited.peer, awaited.begun_ns, mine == WaitResult::kTimedOut);
   if (mine == WaitResult::kTimedOut) fail_team(context, awaited);
   return as_status(context, agree(group, mine));
 }

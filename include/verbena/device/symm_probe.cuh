@@ -17,9 +17,9 @@ VERBENA_DEVICE void count_probe(uint64_t* counter, uint64_t amount) {
 
 // A call of a group, all of whose threads come: one of them notes it.
 template <typename Group>
-VERBENA_DEVICE void note_call(const SymmContext& context, const Group& group, TraceEvent event,
-                              uint32_t number, int32_t peer, uint64_t second, uint64_t SymmProbes::*calls,
-                              uint64_t SymmProbes::*bytes = nullptr) {
+VERBENA_DEVICE void record_call(const SymmContext& context, const Group& group, TraceEvent event,
+                                uint32_t number, int32_t peer, uint64_t second, uint64_t SymmProbes::*calls,
+                                uint64_t SymmProbes::*bytes = nullptr) {
   if constexpr (kHasProbes) {
     if (context.probes == nullptr || group.rank() != 0) return;
     count_probe(&(context.probes->*calls), 1);
@@ -28,29 +28,29 @@ VERBENA_DEVICE void note_call(const SymmContext& context, const Group& group, Tr
   }
 }
 template <typename Group>
-VERBENA_DEVICE void note_put(const SymmContext& context, const Group& group, int32_t peer,
-                             uint64_t length_bytes) {
-  note_call(context, group, TraceEvent::kSymmPut, 0, peer, length_bytes, &SymmProbes::puts,
-            &SymmProbes::put_bytes);
+VERBENA_DEVICE void record_put(const SymmContext& context, const Group& group, int32_t peer,
+                               uint64_t length_bytes) {
+  record_call(context, group, TraceEvent::kSymmPut, 0, peer, length_bytes, &SymmProbes::puts,
+              &SymmProbes::put_bytes);
 }
 template <typename Group>
-VERBENA_DEVICE void note_get(const SymmContext& context, const Group& group, int32_t peer,
-                             uint64_t length_bytes) {
-  note_call(context, group, TraceEvent::kSymmGet, 0, peer, length_bytes, &SymmProbes::gets,
-            &SymmProbes::get_bytes);
+VERBENA_DEVICE void record_get(const SymmContext& context, const Group& group, int32_t peer,
+                               uint64_t length_bytes) {
+  record_call(context, group, TraceEvent::kSymmGet, 0, peer, length_bytes, &SymmProbes::gets,
+              &SymmProbes::get_bytes);
 }
 template <typename Group>
-VERBENA_DEVICE void note_signal(const SymmContext& context, const Group& group, uint32_t signal, int32_t peer,
-                                uint64_t value) {
-  note_call(context, group, TraceEvent::kSymmSignal, signal, peer, value, &SymmProbes::signals);
+VERBENA_DEVICE void record_signal(const SymmContext& context, const Group& group, uint32_t signal,
+                                  int32_t peer, uint64_t value) {
+  record_call(context, group, TraceEvent::kSymmSignal, signal, peer, value, &SymmProbes::signals);
 }
 template <typename Group>
-VERBENA_DEVICE void note_update(const SymmContext& context, const Group& group, int32_t peer,
-                                uint64_t value) {
-  note_call(context, group, TraceEvent::kSymmUpdate, 0, peer, value, &SymmProbes::updates);
+VERBENA_DEVICE void record_update(const SymmContext& context, const Group& group, int32_t peer,
+                                  uint64_t value) {
+  record_call(context, group, TraceEvent::kSymmUpdate, 0, peer, value, &SymmProbes::updates);
 }
 
-// When a wait begins, for note_wait(); 0: nobody asks.
+// When a wait begins, for record_wait(); 0: nobody asks.
 VERBENA_DEVICE uint64_t begin_wait(const SymmContext& context) {
   if constexpr (kHasProbes || kHasFaults) {
     return context.probes == nullptr ? 0 : clock_ns() | 1;
@@ -59,8 +59,8 @@ VERBENA_DEVICE uint64_t begin_wait(const SymmContext& context) {
   }
 }
 template <typename Group>
-VERBENA_DEVICE void note_wait(const SymmContext& context, const Group& group, uint32_t number, uint32_t peer,
-                              uint64_t begun_ns, bool is_late) {
+VERBENA_DEVICE void record_wait(const SymmContext& context, const Group& group, uint32_t number,
+                                uint32_t peer, uint64_t begun_ns, bool is_late) {
   if constexpr (kHasProbes) {
     if (context.probes == nullptr) return;
     SymmProbes& probes = *context.probes;

@@ -177,7 +177,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
                                          uint64_t length_bytes, int32_t peer, const Group& group = {},
                                          SymmQueue queue = {}) {
   if (!detail::is_at_peer(context, &destination, length_bytes, peer)) return SymmStatus::kInvalid;
-  detail::note_put(context, group, peer, length_bytes);
+  detail::record_put(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::put_by_network(context, source, length_bytes, peer, group,
@@ -200,7 +200,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                                 const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
   if (!detail::find_symmetric(context, &destination, length_bytes)) return SymmStatus::kInvalid;
-  detail::note_put(context, group, peer, length_bytes);
+  detail::record_put(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes != kSymmOutOfReach || length_bytes == 0) {
     if (length_bytes != 0)
@@ -209,7 +209,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
     return symm_signal(context, signal, peer, value, operation, group, queue);  // syncs the group first
   }
   detail::replace_increment(operation, value);
-  detail::note_signal(context, group, signal, peer, value);
+  detail::record_signal(context, group, signal, peer, value);
   return detail::put_by_network(context, source, length_bytes, peer, group,
                                 [=, &context](const auto& network, const void* from) {
                                   if (detail::take_fault(context, SymmFault::kDropSignal))
@@ -225,7 +225,7 @@ VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, co
                                    uint64_t length_bytes, int32_t peer, const Group& group = {},
                                    SymmQueue queue = {}) {
   if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
-  detail::note_get(context, group, peer, length_bytes);
+  detail::record_get(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::get_by_network(context, destination, length_bytes, peer, group,
@@ -246,7 +246,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
                                          const Group& group = {}, SymmQueue queue = {}) {
   *asked = {};
   if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
-  detail::note_get(context, group, peer, length_bytes);
+  detail::record_get(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes != kSymmOutOfReach) {
     detail::copy_together(group, destination, detail::shift(source, delta_bytes), length_bytes);
@@ -297,7 +297,7 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
                                         int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
   const uint64_t length_there = detail::measure_rows(rows, row_bytes, destination_stride);
   if (!detail::is_at_peer(context, &destination, length_there, peer)) return SymmStatus::kInvalid;
-  detail::note_put(context, group, peer, rows * row_bytes);
+  detail::record_put(context, group, peer, rows * row_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::put_by_network(context, source, detail::measure_rows(rows, row_bytes, source_stride), peer,
@@ -321,7 +321,7 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
                                         int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
   const uint64_t length_there = detail::measure_rows(rows, row_bytes, source_stride);
   if (!detail::is_at_peer(context, &source, length_there, peer)) return SymmStatus::kInvalid;
-  detail::note_get(context, group, peer, rows * row_bytes);
+  detail::record_get(context, group, peer, rows * row_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::get_by_network(

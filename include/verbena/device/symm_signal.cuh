@@ -97,12 +97,12 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   detail::replace_increment(operation, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
-    detail::note_signal(context, group, signal, peer, value);
+    detail::record_signal(context, group, signal, peer, value);
     return detail::post_once(context, peer, group, [=, &context] {
       return detail::signal_remote(context, peer, signal, value, operation, queue);
     });
   }
-  detail::note_signal(context, group, signal, peer, value);
+  detail::record_signal(context, group, signal, peer, value);
   group.sync();
   if (group.elect() && !detail::take_fault(context, SymmFault::kDropSignal))
     detail::write_signal(context, delta_bytes, signal, value, operation);
@@ -120,7 +120,7 @@ VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_
   if (detail::get_delta(context, peer) != kSymmOutOfReach)
     return symm_signal(context, signal, peer, value, operation, group);
   detail::replace_increment(operation, value);
-  detail::note_signal(context, group, signal, peer, value);
+  detail::record_signal(context, group, signal, peer, value);
   return detail::post_once(context, peer, group, [=, &context] {
     const WaitResult result = SymmNetwork<Context>::follow_all(context, peer, queue);
     if (result != WaitResult::kReached) return result;

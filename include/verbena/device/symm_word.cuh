@@ -104,7 +104,7 @@ template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                          const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
-  detail::note_update(context, group, peer, value);
+  detail::record_update(context, group, peer, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::update_by_network(context, peer, group, [=, &context](const auto& network) {
@@ -121,7 +121,7 @@ template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                    const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
-  detail::note_update(context, group, peer, value);
+  detail::record_update(context, group, peer, value);
   if (context.has_remote != 0) {
     return detail::update_by_network(context, peer, group, [=, &context](const auto& network) {
       return network.add_word(context, peer, word, value, queue);
@@ -139,7 +139,7 @@ template <typename Context, typename Group = ThreadGroup>
                                                        int32_t peer, uint64_t* before,
                                                        const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
-  detail::note_update(context, group, peer, value);
+  detail::record_update(context, group, peer, value);
   uint64_t found = 0;
   const bool is_elected = group.elect();
   if (context.has_remote != 0) {
@@ -167,7 +167,7 @@ template <typename Context, typename Group = ThreadGroup>
                                                           uint64_t* before, const Group& group = {},
                                                           SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
-  detail::note_update(context, group, peer, desired);
+  detail::record_update(context, group, peer, desired);
   uint64_t found = 0;
   const bool is_elected = group.elect();
   if (context.has_remote != 0) {

@@ -11,7 +11,7 @@ FAULTS = {
     "second_half_is_not_looked_at": value("static_cast<int>(stored.x > kNoted)"),
     "old_note_is_believed": condition("false"),
     "rows_wrap_at_4_gib": value("static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)"),
-    "tiles_share_notes": value("slot + room_bytes_ + offset / Packet::kBytes * Packet::kNoteBytes"),
+    "tiles_share_notes": value("slot + data_bytes_ + offset / Packet::kBytes * Packet::kNoteBytes"),
     # In two shots each rank hears from each: who does not come is named by ranks without a share too.
     "empty_share_is_silent": returned("round.length(member) == 0 ? 0U : {}"),
     "empty_coded_share_is_silent": value("tiles"),

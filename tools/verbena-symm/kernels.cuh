@@ -164,12 +164,12 @@ __global__ void all_reduce_by_packets(const __grid_constant__ SymmWorkspace<Cont
 // float.
 template <typename T, typename Word>
 __device__ void compare_conversions(uint32_t* wrong, uint64_t first, uint64_t step) {
-  constexpr uint32_t kPerUnit = Number<T>::kPerUnit;
+  constexpr uint32_t kPerUnit = Element<T>::kPerUnit;
   constexpr uint32_t kPatterns = 1u << (8 * sizeof(T));
   for (uint64_t pattern = first; pattern < kPatterns; pattern += step) {
     const auto word = static_cast<uint32_t>(pattern * (kPerUnit == 4 ? 0x01010101u : 0x00010001u));
     float by_instruction[kPerUnit], by_arithmetic[kPerUnit];
-    Number<T>::widen(word, by_instruction);
+    Element<T>::widen(word, by_instruction);
     Word::widen(word, by_arithmetic);
     for (uint32_t i = 0; i < kPerUnit; ++i) {
       const bool are_nan = by_instruction[i] != by_instruction[i] && by_arithmetic[i] != by_arithmetic[i];
@@ -179,7 +179,7 @@ __device__ void compare_conversions(uint32_t* wrong, uint64_t first, uint64_t st
   for (uint64_t bits = first * kPerUnit; bits < uint64_t{1} << 32; bits += step * kPerUnit) {
     float numbers[kPerUnit];
     for (uint32_t i = 0; i < kPerUnit; ++i) numbers[i] = __uint_as_float(static_cast<uint32_t>(bits + i));
-    count_wrong(wrong, Number<T>::narrow(numbers) == Word::narrow(numbers));
+    count_wrong(wrong, Element<T>::narrow(numbers) == Word::narrow(numbers));
   }
 }
 __global__ void compare_all_conversions(uint32_t* wrong) {

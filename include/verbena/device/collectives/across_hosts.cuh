@@ -67,7 +67,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (!load_element(group)) return status_;
+    if (!load_number(group)) return status_;
     const HostSums codec{{reduce}, *this};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -80,7 +80,7 @@ class AcrossHosts {
                                                                const Rounding& rounding = {},
                                                                const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (!load_element(group)) return status_;
+    if (!load_number(group)) return status_;
     const CodedHostSums<Codec, Rounding> codec{{reduce}, *this, rounding};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -94,7 +94,7 @@ class AcrossHosts {
     if (status_ != SymmStatus::kDone) return status_;
     // The chunks that are numbered here come behind those of calls before, and in front of those behind.
     if (number_ != 0) {
-      store_element(group);
+      store_number(group);
       group.sync();
     }
     const auto ranks = static_cast<uint32_t>(host_.team_size);
@@ -121,7 +121,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (!load_element(group)) return status_;
+    if (!load_number(group)) return status_;
     const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
     if (most == 0) status_ = SymmStatus::kInvalid;
     for (uint64_t at = 0; at < max_bytes && status_ == SymmStatus::kDone; at += most)
@@ -132,7 +132,7 @@ class AcrossHosts {
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
-    if (status_ == SymmStatus::kDone && number_ != 0) store_element(group);
+    if (status_ == SymmStatus::kDone && number_ != 0) store_number(group);
     return status_;
   }
 
@@ -184,7 +184,7 @@ class AcrossHosts {
   };
 
   template <typename Group>
-  VERBENA_DEVICE bool load_element(const Group& group) {
+  VERBENA_DEVICE bool load_number(const Group& group) {
     if (number_ == 0) {
       number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
       status_ = detail::begin_in_step(context_, group);
@@ -193,7 +193,7 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
   template <typename Group>
-  VERBENA_DEVICE void store_element(const Group& group) {
+  VERBENA_DEVICE void store_number(const Group& group) {
     if (group.elect()) store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
     number_ = 0;
   }

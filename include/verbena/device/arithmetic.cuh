@@ -1,6 +1,6 @@
-// Arithmetic in float with one result everywhere: each operation rounds once, to nearest, keeps subnormal
-// numbers, and is never joined with another one, whatever the compiler was told. Kernels that have to agree
-// bit for bit, with each other or with the host, compute by these.
+// Float arithmetic with the same result everywhere: each operation rounds once, to nearest, keeps subnormal
+// numbers, and is never fused with another one, whatever the compiler's options. For kernels whose results
+// must agree bit for bit, with each other or with the host. Internal to the device library.
 #ifndef VERBENA_DEVICE_ARITHMETIC_CUH
 #define VERBENA_DEVICE_ARITHMETIC_CUH
 
@@ -50,8 +50,8 @@ VERBENA_DEVICE float divide(float a, float b) {
   return a / b;
 #endif
 }
-// Without the cases that divide() is for: the divisor, the quotient and their inverses are normal numbers.
-// Its last bit may be wrong, either way, and not the same everywhere.
+// Without the special cases that divide() handles: the divisor, the quotient and their inverses are normal
+// numbers. The last bit may be wrong in either direction, and differ between platforms.
 VERBENA_DEVICE float divide_nearly(float a, float b) {
 #if VERBENA_PTX
   float inverse;
@@ -62,7 +62,7 @@ VERBENA_DEVICE float divide_nearly(float a, float b) {
   return a / b;
 #endif
 }
-// 1 / sqrt(a); its relative error is below 2^-22.
+// Returns 1 / sqrt(a); its relative error is below 2^-22.
 VERBENA_DEVICE float find_inverse_root(float a) {
 #if VERBENA_PTX
   VERBENA_ONE("rsqrt.approx.f32", a);
@@ -71,7 +71,7 @@ VERBENA_DEVICE float find_inverse_root(float a) {
 #endif
 }
 
-// The larger and the smaller number; a NaN if one of them is.
+// Return the larger and the smaller number; a NaN if one of them is NaN.
 VERBENA_DEVICE float choose_larger(float a, float b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   VERBENA_TWO("max.NaN.f32", a, b);
@@ -86,7 +86,7 @@ VERBENA_DEVICE float choose_smaller(float a, float b) {
   return a != a || a < b ? a : b;
 #endif
 }
-// Of two bfloat16 in a word each.
+// The same for two bfloat16 in each word.
 VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -99,14 +99,14 @@ VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #endif
 }
 
-// Powers of two as E8M0 has them: a float's exponent alone, 255 for NaN. Here at least 1, so that the power
-// and its inverse are normal numbers. The least one that is not below a magnitude of up to 2^126:
+// Powers of two as E8M0 has them: a float's exponent, 255 for NaN. Here at least 1, so that the power and its
+// inverse are normal numbers. Returns the smallest power that is not below a magnitude of up to 2^126.
 VERBENA_DEVICE uint32_t round_up_to_power(float magnitude) {
   const uint32_t bits = to_bits(magnitude);
   if (bits >= 0x7f800000u) return 255;
   return bits < 0x00800000u ? 1 : (bits + 0x7fffff) >> 23;
 }
-// The least one by which a magnitude is at most 448 = 1.75 * 2^8, e4m3's largest number:
+// Returns the smallest power p with magnitude / p at most 448 = 1.75 * 2^8, e4m3's largest number.
 VERBENA_DEVICE uint32_t choose_exponent(float magnitude) {
   const uint32_t bits = to_bits(magnitude),
                  exponent = (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);

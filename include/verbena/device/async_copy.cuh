@@ -1,7 +1,7 @@
-// Copies that the machine runs beside the threads: cp.async (sm_80), 16 bytes a thread; cp.async.bulk
-// (sm_90), a run of bytes by one thread, counted by an mbarrier on its way in and by bulk groups on its way
-// out. Below those architectures ptxas refuses the instruction. Emulated, a bulk
-// copy is over when it returns; cp.async is not emulated.
+// Asynchronous copies by the GPU: cp.async (sm_80), 16 bytes a thread; cp.async.bulk (sm_90), started by one
+// thread, which an mbarrier counts when it loads to shared memory and bulk groups when it stores. On older
+// architectures ptxas rejects the instruction. In the emulation a bulk copy is complete when it returns;
+// cp.async is not emulated.
 //
 // Bulk addresses and lengths are multiples of 16 bytes; "shared" pointers are generic addresses of this
 // block's shared memory, other pointers are of global memory.
@@ -17,13 +17,13 @@ namespace verbena::device {
 
 #if VERBENA_PTX
 
-// A phase ends when as many threads have arrived as it was made for and all the bytes expected have come; the
-// parity that waits name is that of the phase waited for, 0 for the first. Lies in shared memory.
+// A phase ends when the number of threads given at initialisation has arrived and all expected bytes have
+// come. The parity that waits name is that of the phase to wait for, 0 for the first. Lives in shared memory.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };
 
-// The address within the shared window, as the .shared forms of instructions want it.
+// Returns the address within the shared window, as the .shared forms of instructions take it.
 VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
   uint32_t result;
   asm("{\n\t.reg .u64 address;\n\tcvta.to.shared.u64 address, %1;\n\tcvt.u32.u64 %0, address;\n\t}"
@@ -32,14 +32,14 @@ VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
   return result;
 }
 
-// One thread, before any other uses the barrier: that a block barrier follows is up to the caller.
+// Initialises the barrier, by one thread, before any other thread uses it: the caller adds a block barrier.
 VERBENA_DEVICE void init_copy_barrier(CopyBarrier* barrier, uint32_t count_arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(get_shared_address(barrier)), "r"(count_arrivals)
                : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Ends the barrier's life, so that its memory may be used for something else. Nobody waits on it any more.
+// Destroys the barrier, so that its memory may be reused. No thread may still be waiting on it.
 VERBENA_DEVICE void destroy_copy_barrier(CopyBarrier* barrier) {
   asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(get_shared_address(barrier)) : "memory");
 }
@@ -58,8 +58,8 @@ VERBENA_DEVICE void arrive(CopyBarrier* barrier) {
                : "memory");
 }
 
-// True once the phase of that parity is over; what was copied in it is then visible to the caller (acquire at
-// block scope). May sleep for a while before it says no, never for ever.
+// Returns true once the phase of that parity has ended; what was copied in it is then visible to the caller
+// (acquire at block scope). May sleep for a limited time before it returns false.
 VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity) {
   uint32_t is_over;
   asm volatile(
@@ -71,7 +71,7 @@ VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity)
   return is_over != 0;
 }
 
-// One thread starts it; the barrier's phase counts the bytes as they arrive.
+// Started by one thread; the barrier's phase counts the bytes as they arrive.
 VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
                                                CopyBarrier* barrier) {
   asm volatile(
@@ -81,8 +81,8 @@ VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global,
       : "memory");
 }
 
-// One thread starts it, after fence_async_proxy() if threads wrote the bytes; it belongs to the thread's next
-// committed group.
+// Started by one thread, after fence_async_proxy() if threads have written the bytes; belongs to the thread's
+// next committed group.
 VERBENA_DEVICE void copy_bulk_shared_to_global(void* global, const void* shared, uint32_t length_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(get_shared_address(shared)), "r"(length_bytes)
@@ -93,20 +93,21 @@ VERBENA_DEVICE void commit_bulk_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until at most that many of this thread's latest groups are under way: their bytes are written and visible
-// to it.
+// Waits until at most that many of this thread's latest groups are in flight: the bytes of the others are
+// written and visible to it.
 template <int count_pending>
 VERBENA_DEVICE void wait_bulk_groups() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(count_pending) : "memory");
 }
 
-// The same, but only until their source may be overwritten.
+// The same, but only until the source of the others may be overwritten.
 template <int count_pending>
 VERBENA_DEVICE void wait_bulk_groups_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
 }
 
-// Orders this thread's accesses and those of bulk copies that it starts later, to shared memory or to all.
+// Orders this thread's accesses before those of bulk copies that it starts later, to shared memory or to all
+// memory.
 VERBENA_DEVICE void fence_async_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -114,7 +115,7 @@ VERBENA_DEVICE void fence_async_proxy() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// 16 bytes, past L1; both addresses are multiples of 16.
+// Copies 16 bytes, bypassing L1; both addresses are multiples of 16.
 VERBENA_DEVICE void copy_async_global_to_shared(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(get_shared_address(shared)), "l"(global)
                : "memory");
@@ -124,8 +125,8 @@ VERBENA_DEVICE void commit_async_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Until at most that many of this thread's latest groups are under way; its own bytes are then visible to it,
-// and to others after a barrier.
+// Waits until at most that many of this thread's latest groups are in flight; its own bytes are then visible
+// to it, and to others after a barrier.
 template <int count_pending>
 VERBENA_DEVICE void wait_async_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(count_pending) : "memory");
@@ -133,7 +134,7 @@ VERBENA_DEVICE void wait_async_groups() {
 
 #else
 
-// Emulated: `word` counts the phases that are over. In nvcc's host pass nothing calls these.
+// Emulated: `word` counts the phases that have ended. Nothing calls these in nvcc's host pass.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };

@@ -1,6 +1,7 @@
-// Read-modify-write of 4 and 8 bytes under PTX's orders and scopes: update() and its names return the value
-// before, reduce() and its names return nothing and cost less. Addresses are as in memory_order.cuh,
-// multiples of the size. Any thread may call any of these; combinations that PTX lacks do not compile.
+// Read-modify-write operations on 4 and 8 bytes, with PTX's orders and scopes. update() and the functions
+// named fetch_* return the value before; reduce() and reduce_* return nothing and cost less. Addresses are as
+// in memory_order.cuh, aligned to the size. Any thread may call any of these; combinations that PTX lacks do
+// not compile.
 #ifndef VERBENA_DEVICE_ATOMIC_CUH
 #define VERBENA_DEVICE_ATOMIC_CUH
 
@@ -12,7 +13,7 @@ namespace detail {
 
 template <typename T>
 inline constexpr bool kIsWord = sizeof(T) == 4 || sizeof(T) == 8;
-// False for a floating-point type; anything that is no number does not compile.
+// Returns false for a floating-point type; a type that is not a number does not compile.
 template <typename T>
 inline constexpr bool kIsInteger = static_cast<T>(3) / static_cast<T>(2) * 2 != 3;
 template <typename T>
@@ -24,7 +25,7 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
 }  // namespace detail
 
 #if VERBENA_PTX
-// An update of `bits` at the address, with the value before or without it.
+// Updates `bits` at the address, with or without the value before.
 #define VERBENA_ATOM(opcode, type32, type64)                                                                 \
   if constexpr (sizeof(T) == 4)                                                                              \
     asm volatile("atom" opcode type32 " %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(bits) : "memory"); \
@@ -79,7 +80,8 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
   }
 #endif
 
-// The value is exchanged for `desired` if it is `expected`; the value before says whether it was.
+// Replaces the value by `desired` if it is `expected`.
+// @return the value before, which tells whether it was replaced
 template <Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T compare_exchange(T* address, detail::Same<T> expected, detail::Same<T> desired) {
   static_assert(detail::kIsWord<T>, "verbena: an update is of 4 or 8 bytes");
@@ -137,7 +139,7 @@ VERBENA_DEVICE T update_signed(T* address, T value) {
 }  // namespace detail
 #endif
 
-// The integer at the address becomes `operation` of itself and `value`; minimum and maximum go by T's sign.
+// Replaces the integer at the address by `operation` of it and `value`; T's sign decides minimum and maximum.
 template <Operation operation, Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T update(T* address, detail::Same<T> value) {
   static_assert(operation != Operation::kExchange && operation != Operation::kCompareExchange,

@@ -1,10 +1,10 @@
-// Barriers of more than a block, to be used again and again: the blocks of a grid, and the GPUs (ranks) of a
-// system. They count up in 64 bits and are never set back, so no round can meet a late thread of another.
-// What any thread did before a barrier is there for every thread after it, at the barrier's scope.
+// Reusable barriers wider than a block: between the blocks of a grid, and between the GPUs (ranks) of a
+// system. They count up in 64 bits and are never reset, so no round can meet a late thread of another. What
+// any thread did before a barrier is visible to every thread after it, at the barrier's scope.
 //
-// Every call ends by its limits. When one did not return kReached, the counts are out of step: the host
-// zeroes the words of all ranks, with no kernel running, before the barrier is used again. All blocks that
-// take part must be resident at the same time (a cooperative launch, or no more blocks than fit).
+// Every call ends at its limits. After any result but kReached the counts are out of step: the host zeroes
+// the words of all ranks, with no kernel running, before the barrier is used again. All blocks that take part
+// must be resident at the same time (a cooperative launch, or no more blocks than fit).
 #ifndef VERBENA_DEVICE_BARRIER_CUH
 #define VERBENA_DEVICE_BARRIER_CUH
 
@@ -14,14 +14,15 @@
 
 namespace verbena::device {
 
-// Between `count_blocks` blocks of one GPU, always as many; `arrived` is a word of its own in global memory,
-// zero before its first use and kept from kernel to kernel.
+// A barrier between `count_blocks` blocks of one GPU, the same number each time. `arrived` is a dedicated
+// word in global memory, zero before its first use and kept from kernel to kernel.
 struct GridBarrier {
   uint64_t* arrived;
   uint32_t count_blocks;
 
-  // By one thread of each block, after a block barrier if other threads' work counts. Releases, and returns
-  // the number that `arrived` reaches when the last block comes.
+  // Called by one thread of each block, after a block barrier if other threads' work must be visible. A
+  // release.
+  // @return the value that `arrived` has when the last block has come
   VERBENA_DEVICE uint64_t arrive() const {
     const uint64_t before = fetch_add<Order::kRelease, Scope::kGpu>(arrived, 1);
     return (before / count_blocks + 1) * count_blocks;
@@ -33,7 +34,7 @@ struct GridBarrier {
                                                                                      limits);
   }
 
-  // By all threads of the block's group.
+  // Called by all threads of the block's group.
   template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
             typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE WaitResult sync(const WaitLimits& limits, const Group& group = {}) const {
@@ -44,15 +45,16 @@ struct GridBarrier {
   }
 };
 
-// Between one group of threads on each of `count_ranks` GPUs (or processes). Each rank has `count_ranks`
-// words that its peers write and one that counts its own rounds, all zero before the first use.
+// A barrier between one group of threads on each of `count_ranks` GPUs (or processes). Each rank has
+// `count_ranks` words that its peers write and one that counts its own rounds, all zero before the first use.
 struct SystemBarrier {
   uint64_t* const* arrivals;  // of each rank, as this GPU addresses it: word r is written by rank r
   uint64_t* rounds;           // this rank's own
   uint32_t rank;
   uint32_t count_ranks;
 
-  // By all threads of the group, after a group barrier. Releases at system scope; returns the round begun.
+  // Called by all threads of the group, after a group barrier. A release at system scope.
+  // @return the round that has begun
   template <typename Group>
   VERBENA_DEVICE uint64_t arrive(const Group& group) const {
     const uint64_t round = load_relaxed<Scope::kGpu>(rounds) + 1;
@@ -61,7 +63,7 @@ struct SystemBarrier {
     return round;
   }
 
-  // By all threads of the group, once for each arrive().
+  // Called by all threads of the group, once for each arrive().
   template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
             typename Group>
   [[nodiscard]] VERBENA_DEVICE WaitResult wait(const Group& group, uint64_t round,
@@ -84,7 +86,8 @@ struct SystemBarrier {
   }
 };
 
-// All blocks of all ranks: the grids meet, block 0 of each meets its peers, the grids meet again.
+// A barrier of all blocks of all ranks: a grid barrier, then block 0 of each grid with its peers, then a grid
+// barrier.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
 [[nodiscard]] VERBENA_DEVICE WaitResult sync_all_ranks(const GridBarrier& grid, const SystemBarrier& system,
                                                        const WaitLimits& limits) {
@@ -95,11 +98,11 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
   return grid.sync<BackOff, kSpinsPerCheck>(limits);
 }
 
-// All threads of a grid as a group (group.cuh), for whatever takes one: a symm_barrier between all blocks of
-// all ranks, a symm_put_async by all of them. Blocks are of whole warps, the same ones each time. Its barrier
-// is used by nothing else. When one of its limits has ended a sync(), is_broken() says so for this object,
-// any() says yes, so that no wait counts as reached, and the words are zeroed by the host as the barrier's
-// is.
+// All threads of a grid as a group (group.cuh), for any function that takes one: a symm_barrier between all
+// blocks of all ranks, a symm_put_async by all of them. Blocks are whole warps, the same ones each time.
+// Nothing else uses its barrier. When one of its limits has ended a sync(), is_broken() returns true for this
+// object and any() returns true, so that no wait counts as reached; the host zeroes the words as for the
+// barrier.
 struct GridGroup {
   static constexpr uint32_t kWords = 4;
 
@@ -115,7 +118,7 @@ struct GridGroup {
   VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
 
   // Three words in turn: while the votes of one round are counted, those of the round before may still be
-  // read, and block 0 clears the next one's, which all have read when they came to this round.
+  // read, and block 0 clears the word of the next round, which all had read when they came to this round.
   VERBENA_DEVICE bool any(bool vote) const {
     if (is_broken()) return true;
     const BlockGroup block;

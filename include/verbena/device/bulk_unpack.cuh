@@ -1,6 +1,7 @@
-// The second way of placing a message, for sm_90 and later: the bulk copy engine brings pieces into shared
-// memory and takes them out again, and no register waits for a load. Where a piece does not lie on 16-byte
-// boundaries the engine still brings it, and the warp realigns it on the way out.
+// Unpacks messages through shared memory, for sm_90 and later: the bulk copy engine loads pieces into shared
+// memory and stores them, and no register waits for a load. The engine also loads pieces that are not aligned
+// to 16 bytes; then the warp realigns them on the way out. Pass a CopyThroughShared to the functions of
+// unpack.cuh.
 #ifndef VERBENA_DEVICE_BULK_UNPACK_CUH
 #define VERBENA_DEVICE_BULK_UNPACK_CUH
 
@@ -9,23 +10,25 @@
 
 namespace verbena::device {
 
-// One thread's part of a group's stages. Each warp owns a ring of them; the whole ring is in flight while
-// there is work. Made once in a kernel, by all threads of the group, and used for any number of messages.
+// One thread's view of its group's stages. Each warp owns a ring of stages; the whole ring is in flight while
+// there is work. All threads of the group construct it once in a kernel, and use it for any number of
+// messages.
 class CopyThroughShared {
  public:
   static constexpr int kPieceShift = 12;
-  // The engine is a fifth slower from or to addresses that are no multiple of this.
+  // The engine is a fifth slower for addresses that are not multiples of this.
   static constexpr uint32_t kLineBytes = 128;
   // A piece may have a head of 15 bytes, and begin inside a line.
   static constexpr uint32_t kStageBytes = (1u << kPieceShift) + 2 * kLineBytes;
 
-  // Shared memory for `stages` stages a warp, 2 to 32; three reach the speed of a copy kernel.
+  // Returns the bytes of shared memory that the group needs.
+  // @param stages  of each warp, 2 to 32; three reach the speed of a copy kernel
   VERBENA_HOST_DEVICE static constexpr uint32_t count_shared_bytes(uint32_t warps, uint32_t stages) {
     return warps * stages * (kStageBytes + sizeof(CopyBarrier));
   }
 
-  // `shared` is a multiple of kLineBytes and holds count_shared_bytes of the group's warps. Nobody else
-  // touches it while the object lives.
+  // @param shared  count_shared_bytes() of the group's warps, aligned to kLineBytes; nothing else uses it
+  //   while this object lives
   template <typename Group>
   VERBENA_DEVICE CopyThroughShared(const Group& group, void* shared, uint32_t stages)
       : stages_(static_cast<char*>(shared) + (group.rank() / kWarpLanes) * stages * kStageBytes),
@@ -36,11 +39,11 @@ class CopyThroughShared {
     if (lane() == 0) {
       for (uint32_t stage = 0; stage < stages; ++stage) init_copy_barrier(barriers_ + stage, 1);
     }
-    // The other lanes look at them after the barriers in which a batch is staged.
+    // The other lanes read them after the barriers in which a batch is staged.
   }
 
-  // Nobody waits any more, for the lanes meet after each wait that is not lane 0's alone: the memory may be
-  // another object's, or something else's behind a barrier of the group.
+  // No lane waits any more, as the lanes meet after each wait that is not lane 0's alone. The memory may be
+  // used by another object, or for another purpose after a barrier of the group.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
     if (lane() != 0) return;
@@ -53,11 +56,11 @@ class CopyThroughShared {
   VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
                            const char* bounce, char* data) {
     detail::PieceWalk<kBatch> walk(group, scratch, batch, bounce, data);
-    if (batch.piece_shift == kRowShift) {  // a short message: registers are sooner there
+    if (batch.piece_shift == kRowShift) {  // a short message: registers are faster
       detail::copy_rows(walk);
       return;
     }
-    if (lane() == 0) fence_async_proxy();  // what the group knows to be there, the engine shall see
+    if (lane() == 0) fence_async_proxy();  // what the group can read, the engine must see
     while (walk.has_next()) {
       if (in_flight_ == stage_count_) finish();
       begin(walk.take());
@@ -70,7 +73,7 @@ class CopyThroughShared {
   }
 
  private:
-  // A position in the ring and the parity of the round: barriers alternate.
+  // A position in the ring and the parity of its round: barriers alternate.
   struct Cursor {
     uint32_t stage = 0, parity = 0;
     VERBENA_DEVICE void advance(uint32_t stages) {
@@ -82,14 +85,14 @@ class CopyThroughShared {
     const uint32_t stage = begun_.stage;
     begun_.advance(stage_count_);
     ++in_flight_;
-    // Reads of up to a line before the piece stay on its page.
+    // Reads of up to one line before the piece stay on its page.
     const auto offset = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(piece.source)) % kLineBytes;
     if (lane() == stage) {
       destination_ = piece.destination;
       offset_and_length_ = offset | piece.length_bytes * kLineBytes;
     }
     if (lane() != 0) return;
-    wait_bulk_groups_read<0>();  // the stage's last piece may be on its way out yet
+    wait_bulk_groups_read<0>();  // the stage's last piece may still be on its way out
     const uint32_t units = (offset + piece.length_bytes + kVectorBytes - 1) / kVectorBytes;
     arrive_expecting(barriers_ + stage, units * kVectorBytes);
     copy_bulk_global_to_shared(stages_ + stage * kStageBytes, piece.source - offset, units * kVectorBytes,
@@ -119,7 +122,7 @@ class CopyThroughShared {
     }
   }
 
-  // The engine answers for its copies: the wait ends.
+  // Waits without a deadline: the engine completes its copies.
   VERBENA_DEVICE void wait(uint32_t stage, uint32_t parity) const {
     while (!try_wait_parity(barriers_ + stage, parity)) continue;
   }
@@ -142,12 +145,12 @@ class CopyThroughShared {
     if (mine < shape.tail_bytes) put(shape.vectors * kVectorBytes + mine);
   }
 
-  char* const stages_;           // of the caller's warp
-  CopyBarrier* const barriers_;  // one a stage
+  char* const stages_;           // of this thread's warp
+  CopyBarrier* const barriers_;  // one for each stage
   const uint32_t stage_count_;
   Cursor begun_, finished_;
   uint32_t in_flight_ = 0;  // stages between the two
-  // Lane s keeps what is known of stage s.
+  // Lane s holds the state of stage s.
   char* destination_ = nullptr;
   uint32_t offset_and_length_ = 0;
 };

@@ -1,13 +1,14 @@
-// Copies of any length between any two addresses: whole 16-byte vectors with many independent loads in
-// flight, the source realigned in registers where source and destination disagree modulo 16.
+// Copies any number of bytes between any two addresses: whole 16-byte vectors with many independent loads in
+// flight. If source and destination differ modulo 16, the source is realigned in registers.
 //
-// The source is read in whole aligned 16-byte units, so up to 15 bytes before and after it are read too (and
-// ignored): memory is allocated in such units, but a buffer's own bounds checker may see it. Exactly the
-// bytes of the destination are written. Source and destination do not overlap.
+// copy_group() copies by all threads of a group, copy_thread() by one thread. Source and destination must not
+// overlap. The source is read in whole aligned 16-byte units, so up to 15 bytes before and after it are also
+// read, and ignored: allocations consist of such units, but a bounds checker of the buffer may report it.
+// Exactly the bytes of the destination are written.
 //
-// All accesses are weak. Who reads what others wrote has acquired it first (load_acquire, or a barrier behind
-// one): that also drops what the L1 cache holds of a page that was used before. Loads at system scope would
-// not need it, but mapped host memory answers them thread by thread, 30 ns each.
+// All accesses are weak. A thread that reads what others wrote has acquired it first (load_acquire, or a
+// barrier after one), which also drops stale lines of the L1 cache. Loads at system scope would not need
+// that, but mapped host memory answers them thread by thread, 30 ns each.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 
@@ -19,7 +20,7 @@ namespace verbena::device {
 
 inline constexpr uint32_t kVectorBytes = sizeof(Vector16);
 inline constexpr uint32_t kRowShift = 9;
-inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // what a warp moves with one instruction
+inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // moved by one instruction of a warp
 static_assert(kRowBytes == kVectorBytes * kWarpLanes, "verbena: a vector a lane");
 
 namespace detail {
@@ -28,7 +29,7 @@ VERBENA_DEVICE uint32_t offset_in_vector(const void* address) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) % kVectorBytes;
 }
 
-// Up to the first 16-byte boundary.
+// Returns the bytes up to the first 16-byte boundary.
 VERBENA_DEVICE uint32_t get_head_bytes(const void* address) {
   return (kVectorBytes - offset_in_vector(address)) % kVectorBytes;
 }
@@ -50,7 +51,7 @@ VERBENA_DEVICE void copy_byte(char* destination, const char* source) {
       reinterpret_cast<uint8_t*>(destination), value);
 }
 
-// Bytes shift .. shift + 15 of the 32 bytes (low, high); shift is 0 to 15.
+// Returns bytes shift to shift + 15 of the 32 bytes (low, high); shift is 0 to 15.
 VERBENA_DEVICE Vector16 realign(Vector16 low, Vector16 high, uint32_t shift) {
   uint32_t w0 = low.x, w1 = low.y, w2 = low.z, w3 = low.w, w4 = high.x, w5 = high.y, w6 = high.z;
   if ((shift & 8) != 0) w0 = w2, w1 = w3, w2 = w4, w3 = w5, w4 = w6, w5 = high.w;
@@ -69,12 +70,12 @@ struct CopyPiece {
   uint32_t length_bytes;
 };
 
-// How the bytes of a copy fall: a head up to the destination's first 16-byte boundary, whole vectors, a tail.
+// How a copy is divided: a head up to the destination's first 16-byte boundary, whole vectors, and a tail.
 struct CopyShape {
   uint32_t head_bytes = 0, vectors = 0, tail_bytes = 0;
-  uint32_t shift = 0;  // bytes from an aligned unit of the source to what belongs into the first vector
+  uint32_t shift = 0;  // bytes from an aligned unit of the source to the first byte of the first vector
   char* destination = nullptr;   // of the first vector
-  const char* source = nullptr;  // the aligned unit in which the first vector's bytes begin
+  const char* source = nullptr;  // the aligned unit in which the bytes of the first vector begin
 
   VERBENA_DEVICE static CopyShape of(const CopyPiece& piece) {
     const auto [destination, source, length_bytes] = piece;
@@ -90,7 +91,7 @@ struct CopyShape {
     return shape;
   }
 
-  // Head and tail, a byte a lane.
+  // Copies head and tail, one byte a lane.
   VERBENA_DEVICE void copy_ends(uint32_t lane) const {
     if ((head_bytes | tail_bytes) == 0) return;
     const char* const from = source + shift;
@@ -105,8 +106,8 @@ struct CopyShape {
   }
 };
 
-// A warp's copy of at most kRows rows between load() and store(), so that other work, or the loads of a
-// second piece, can stand between them. All 32 lanes call everything, with the same piece.
+// A warp's copy of at most kRows rows, in two halves, load() and store(), so that other work, or the loads of
+// a second piece, can run between them. All 32 lanes call all functions with the same piece.
 template <int kRows>
 class WarpPiece {
  public:
@@ -116,7 +117,7 @@ class WarpPiece {
     shape_ = CopyShape::of(piece);
     const uint32_t lane = device::lane();
     const char* const from = shape_.source + lane * kVectorBytes;
-    // A shifted vector needs the unit after it too: one more in all.
+    // A shifted vector also needs the unit after it: one more in all.
     const uint32_t units = shape_.shift == 0 || shape_.vectors == 0 ? shape_.vectors : shape_.vectors + 1;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -137,7 +138,8 @@ class WarpPiece {
   }
 
  private:
-  // The next unit is the next lane's; the last lane's is the first of the next row, which lane 0 passes on.
+  // The next unit is the next lane's; the last lane's next unit is the first of the next row, which lane 0
+  // passes on.
   VERBENA_DEVICE Vector16 realign_row(uint32_t row, uint32_t lane) {
     Vector16 mine = rows_[row];
     if (lane == 0) mine = row + 1 < kRows ? rows_[row + 1 < kRows ? row + 1 : row] : beyond_;
@@ -159,8 +161,8 @@ inline constexpr uint32_t kCopyPieceShift = 11;
 static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
               "verbena: a piece fills the registers");
 
-// The `index`-th piece of a copy in pieces of 2^piece_shift bytes: all but the first begin at a vector of the
-// destination.
+// Returns the `index`-th piece of a copy in pieces of 2^piece_shift bytes: all but the first begin at a
+// vector of the destination.
 template <typename Length>
 VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length length_bytes, Length index,
                                    uint32_t piece_shift) {
@@ -178,7 +180,7 @@ VERBENA_DEVICE Length count_pieces(const char* destination, Length length_bytes,
   return ((length_bytes - head - 1) >> piece_shift) + 1;
 }
 
-// Pieces first, first + step, ... by one warp, the next one's loads under way while one is stored.
+// Copies the pieces first, first + step, ... by one warp; the next piece is loaded while one is stored.
 VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t length_bytes, uint64_t first,
                                 uint64_t step) {
   const uint64_t pieces = count_pieces(destination, length_bytes, kCopyPieceShift);
@@ -199,7 +201,8 @@ VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t 
 
 }  // namespace detail
 
-// One thread copies everything. Unrolled it would be longer and no faster: a store waits for its load.
+// Copies all bytes by one thread. Not unrolled: that would be longer and no faster, as a store waits for its
+// load.
 VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t length_bytes) {
   auto* const to = static_cast<char*>(destination);
   const auto* const from = static_cast<const char*>(source);
@@ -216,8 +219,8 @@ VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t le
   for (; done < length_bytes; ++done) detail::copy_byte(to + done, from + done);
 }
 
-// All threads of a group (group.cuh) copy together: whole warps, all lanes. They need group.sync() before one
-// reads what another wrote.
+// Copies by all threads of a group (group.cuh) together: whole warps with all lanes. Call group.sync() before
+// one thread reads what another has written.
 template <typename Group>
 VERBENA_DEVICE void copy_group(const Group& group, void* destination, const void* source,
                                size_t length_bytes) {

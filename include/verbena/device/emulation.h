@@ -1,7 +1,8 @@
-// What the device library asks of a machine when it is compiled as ordinary C++: the calling thread's place
-// in the grid, its barriers, and every access to memory that other threads, or a NIC, may touch at the same
-// time. The library only declares these; an emulator defines them (tests/device/emulator is one: a test links
-// it and runs a grid). Meanings are PTX's. Any thread of an emulated grid may call any of them.
+// The functions that the device library needs when it is compiled as ordinary C++: the calling thread's
+// position in the grid, its barriers, and every access to memory that other threads, or a NIC, may access at
+// the same time. The library only declares them; an emulator defines them (tests/device/emulator is one: a
+// test links it and runs a grid). They have the semantics of PTX. Any thread of an emulated grid may call any
+// of them.
 #ifndef VERBENA_DEVICE_EMULATION_H
 #define VERBENA_DEVICE_EMULATION_H
 
@@ -18,7 +19,7 @@ struct Index {
 
 const Index& index();
 
-// Barriers: every thread named must come. `count` is in threads, a multiple of 32.
+// Barriers: every thread named must call. `count` is in threads, a multiple of 32.
 void sync_block();
 void sync_named(int barrier, int count_threads);
 void sync_cluster();
@@ -29,8 +30,8 @@ void let_next_grid_start();
 uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);
 uint32_t ballot(uint32_t lanes, bool vote);
 
-// length_bytes is 1, 2, 4, 8 or 16, and the address a multiple of it; anything else fails the test. An access
-// of up to 8 bytes is single-copy atomic; one of 16 is two of 8 with one order.
+// Accesses. length_bytes is 1, 2, 4, 8 or 16, and the address is aligned to it; anything else fails the test.
+// An access of up to 8 bytes is single-copy atomic; one of 16 is two of 8 with one order.
 void load(void* value, const void* address, size_t length_bytes, Order order, Scope scope);
 void store(void* address, const void* value, size_t length_bytes, Order order, Scope scope);
 // Returns the value before, zero-extended; length_bytes is 4 or 8. `compare` is for kCompareExchange.
@@ -38,18 +39,19 @@ uint64_t update(void* address, Operation operation, uint64_t operand, uint64_t c
                 Order order, Scope scope);
 void fence(Order order, Scope scope);
 
-// Where the GPUs of a multicast group have the `length_bytes` at a multicast address, in the order of the
-// group: at most `most` places; how many there are. An address that is none fails the test.
+// Writes where each GPU of a multicast group has the `length_bytes` at a multicast address, in the order of
+// the group, to `places`, which has space for `most`, and returns how many there are. An address that is not
+// multicast fails the test.
 size_t find_multicast(const void* address, size_t length_bytes, void** places, size_t most);
 
-// Nanoseconds that only grow; each call, and each pause, lets other threads run.
+// Returns nanoseconds that never decrease; each call, and each pause, lets other threads run.
 uint64_t clock_ns();
 void pause(uint32_t nanoseconds);
 
-// A block's shared memory: the same address for all threads of a block and one `key`, filled with 0xa5 at
-// first.
+// Returns a block's shared memory: the same address for all threads of a block and one `key`, filled with
+// 0xa5 at first.
 void* shared_memory(const void* key, size_t length_bytes, size_t alignment_bytes);
-// What lies at this address of shared memory in another block of the cluster.
+// Returns the address in another block of the cluster of what is at this address of shared memory.
 void* find_in_cluster(const void* address, uint32_t block);
 
 }  // namespace emulation

@@ -1,13 +1,13 @@
-// Threads that do something together, as types with one shape, so that a wait, a barrier or a copy is written
-// once for all of them:
-//   rank()                   the caller's number, 0 to size() - 1
+// Groups of threads that act together, as types with the same functions, so that a wait, a barrier or a copy
+// is written once for all of them: ThreadGroup, WarpGroup, WarpsGroup, BlockGroup, GridGroup (barrier.cuh).
+//   rank()                   the caller's index, 0 to size() - 1
 //   size()                   the number of threads
 //   sync()                   waits for all threads; what each did before is visible to all (block scope)
-//   any(vote)                sync(), and whether any thread voted yes: the same answer for all
+//   any(vote)                sync(), and whether any thread voted yes: the same result for all
 //   elect()                  true in one thread; all threads call, the lanes of a warp together
 //   share(value, is_giver)   all threads call; returns to all the 64-bit value of the one thread that gives
-// Groups are values, cheap to make and to copy. Two groups that are in use at the same time share no thread
-// and no hardware barrier.
+// Groups are values, cheap to construct and to copy. Two groups that are in use at the same time share no
+// thread and no hardware barrier.
 #ifndef VERBENA_DEVICE_GROUP_CUH
 #define VERBENA_DEVICE_GROUP_CUH
 
@@ -18,8 +18,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// A block's words for what groups share, one for each hardware barrier. Shared memory of a kernel that uses
-// it.
+// Returns the block's word for the values that groups share, one for each hardware barrier. Takes shared
+// memory of a kernel that uses it.
 VERBENA_DEVICE uint64_t* find_shared_word(int barrier) {
 #if VERBENA_EMULATED
   static const char key = 0;
@@ -84,7 +84,7 @@ struct BlockGroup {
   }
 };
 
-// A group whose rank and size are kept in registers: threads in a hurry do not compute them again.
+// A group whose rank and size are kept in registers, so that they are not computed again.
 template <typename Group>
 struct KeptGroup : Group {
   VERBENA_DEVICE explicit KeptGroup(const Group& group)
@@ -96,7 +96,7 @@ struct KeptGroup : Group {
   uint32_t rank_, size_;
 };
 
-// Some whole warps of a block, one after the other, with a hardware barrier of their own.
+// Some consecutive whole warps of a block, with a dedicated hardware barrier.
 struct WarpsGroup {
   uint32_t first_thread;   // a multiple of 32
   uint32_t count_threads;  // a multiple of 32

@@ -1,10 +1,10 @@
-// What a kernel that receives keeps in shared memory: which channel a block works on, its receive queues by
-// group and peer, whether it was aborted, where errors and traces go. A block declares one KernelState
-// (static or dynamic shared memory; it is passed by reference and has no global name), all its threads call
-// start_kernel, and finish_kernel at the end.
+// The state of a kernel that receives by UNPACK, in shared memory: the channel of the block, its receive
+// queues by group and peer, whether it was aborted, and where errors and traces go. A block declares one
+// KernelState (static or dynamic shared memory; it is passed by reference). All its threads call
+// start_kernel() first and finish_kernel() at the end.
 //
-// Each field has one writer: start_kernel; after it, the thread with rank 0 of a group for that group's
-// heads, and any thread for `aborted` (it only ever becomes 1).
+// Each field has one writer: start_kernel(); after it, the thread with rank 0 of a group for that group's
+// heads, and any thread for `aborted`, which only ever becomes 1.
 #ifndef VERBENA_DEVICE_KERNEL_STATE_CUH
 #define VERBENA_DEVICE_KERNEL_STATE_CUH
 
@@ -30,22 +30,22 @@ struct alignas(8) ErrorWord {
   }
 };
 
-// Faults that a test asks for, in KernelArguments::faults. Compiled in only with VERBENA_DEVICE_FAULTS;
+// Faults that a test requests in KernelArguments::faults. Compiled in only with VERBENA_DEVICE_FAULTS;
 // without it the mask is ignored.
 enum class Fault : uint64_t {
-  kDelayPlacing = 1,  // a group pauses about a microsecond between a message's arrival and its placing
+  kDelayPlacing = 1,  // a group pauses about a microsecond between a message's arrival and its unpacking
   kForceAbort = 2,    // the next receive ends as if the abort word were set
   kCorruptCount = 4,  // a message's count reads as more than a slot can hold
 };
 
-// What a launch is told; the host writes it once, to memory that the GPU reads. A multiple of 16 bytes.
+// The arguments of a launch. The host writes them once, to memory that the GPU reads. A multiple of 16 bytes.
 struct alignas(16) KernelArguments {
   static constexpr int kMaskWords = 4;
   uint64_t channel_mask[kMaskWords];           // block b works on the channel of the b-th set bit
-  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; null where there is no queue
-  const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be null
-  ErrorWord* error;                            // may be null
-  TraceRing* trace;                            // may be null
+  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; NULL where there is no queue
+  const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be NULL
+  ErrorWord* error;                            // may be NULL
+  TraceRing* trace;                            // may be NULL
   uint32_t groups, peers;                      // of receive_handles; at most the state's
   uint64_t timeout_ns;                         // of each wait
   uint64_t faults;                             // a set of Fault
@@ -55,7 +55,7 @@ static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
 // One receive queue of a group. `head` counts as NCCL's does: it is incremented before the slot head mod 16
 // is used.
 struct alignas(16) ReceiveQueue {
-  UnpackDeviceHandle* handle;  // null where there is none
+  UnpackDeviceHandle* handle;  // NULL where there is none
   const NetUnpackMeta* meta;
   const char* bounce;
   uint64_t head;
@@ -84,7 +84,7 @@ struct alignas(16) KernelState {
     return kHasFaults && (arguments.faults & static_cast<uint64_t>(fault)) != 0;
   }
 
-  // The first report of a launch is kept. Any thread.
+  // Keeps the first report of a launch. Any thread may call it.
   VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {
     if (arguments.error != nullptr) {
       const uint64_t bits = ErrorWord::pack(code, group, peer, slot, block_index());
@@ -102,7 +102,7 @@ VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
   return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
 }
 
-// The channel of a block: where the mask's block-th set bit is; ~0 if it has fewer.
+// Returns the channel of a block: the position of the mask's block-th set bit; ~0 if it has fewer bits.
 VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
   for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
     uint64_t bits = mask[word];
@@ -119,8 +119,9 @@ VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMa
 
 }  // namespace detail
 
-// All threads of the block, before anything else. Two stages with a barrier behind each: what the launch was
-// told, then what the handles of this block's channel say. False if the block has no channel.
+// Called by all threads of the block, before anything else. Reads the launch's arguments, and after a barrier
+// the handles of this block's channel; a second barrier follows.
+// @return false if the block has no channel
 template <typename State>
 VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments) {
   const BlockGroup block;
@@ -128,7 +129,7 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   auto* const to = reinterpret_cast<Vector16*>(&state.arguments);
   for (uint32_t i = block.rank(); i < sizeof(KernelArguments) / sizeof(Vector16); i += block.size())
     to[i] = from[i];
-  // The second warp, where there is one, so that neither waits for the other's loads.
+  // The second warp, if there is one, so that neither waits for the other's loads.
   if (block.rank() == (block.size() > kWarpLanes ? kWarpLanes : 0)) {
     state.channel = detail::find_channel(arguments->channel_mask, block_index());
     state.aborted = 0;
@@ -153,7 +154,7 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   return true;
 }
 
-// All threads of the block, at the end: the heads go back to their handles, for the next launch.
+// Called by all threads of the block, at the end: writes the heads to their handles, for the next launch.
 template <typename State>
 VERBENA_DEVICE void finish_kernel(State& state) {
   const BlockGroup block;

@@ -1,9 +1,10 @@
-// Messages of a few KiB between ranks in reach of each other, one NVLink trip long: data comes without a flag
-// (packet.cuh), and who finds a place full has the data. No fence, no barrier, no signal.
+// Messages of a few KiB between ranks that reach each other by loads and stores, in one NVLink trip. A packet
+// needs no flag (packet.cuh): a reader that finds the packet's slot filled has the data. No fence, barrier or
+// signal.
 //
-// A call is what the same block of all ranks does together, in the same order everywhere: send() or
-// broadcast() from memory that lies anywhere, receive() or receive_reduce(), turn() or finish(). What is sent
-// in a call is received in it.
+// A call is what the same block of all ranks does together, in the same order on all ranks: send() or
+// broadcast() from memory at any address, receive() or receive_reduce(), then turn() or finish(). A message
+// is received in the call in which it was sent.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -11,24 +12,25 @@
 //   status = exchange.receive_reduce(input, output, count, group);
 //   status = exchange.finish(group);
 //
-// Each member has a slot at each other one for each block, in four copies that calls use in turn. That four
-// are enough, and no barrier is needed between calls, follows from two rules: in each call every rank gets a
-// message, however short, from every other rank; and what a rank has read, and emptied, comes before what it
-// sends (a fence, the end of a kernel) at every second call at least. Let rank p begin to write call k+4 into
-// its slot at rank q, and let f be the last call before p's last fence.
-//   1. k+4 is the first or the second call behind that fence: f is k+2 or k+3.
-//   2. p has ended call f: it has got q's message of call f.
-//   3. q sent that two calls or more after call k, so behind a fence that came after it emptied what it had
-//      read of call k.
-//   4. So q has emptied what p wrote in call k, which lay in the copy that p writes now.
-// A call in which somebody does not hear from everybody (a broadcast by one rank, a ring) ends with
-// Heard::kSome, which is a barrier: then 3 follows from that. A kernel that breaks the rules takes wrong
-// data, or waits for what was written over and times out.
-//
-// A packet orders nothing but itself: other memory goes by signals and barriers. Every wait ends by the
-// context's limits; when a call did not return kDone the ranks are out of step: kernels read the workspace's
-// failure word with the epoch, and send and take nothing more until the hosts have reset the workspace
+// All threads of the group make these calls with the same arguments. No call allocates, so kernels may be
+// captured in a CUDA graph. A packet orders no other memory: use signals or barriers for that. Each wait ends
+// at the context's limits. After any status but kDone the ranks are out of step: kernels read the workspace's
+// failure word together with the epoch, and neither send nor receive until the hosts have reset the workspace
 // (verbena_workspace_reset).
+//
+// Why no barrier is needed between calls: each member has a slot at each other member for each block, in four
+// copies, and call k uses copy k modulo 4. Two rules make four copies enough. In each call every rank gets a
+// message, which may be empty, from every other rank. And at least at every second call, what a rank has read
+// and emptied is ordered before what it sends (by a fence, or by the end of a kernel). Let rank p begin to
+// write call k+4 into its slot at rank q, and let f be the last call before p's last fence.
+//   1. k+4 is the first or the second call after that fence: f is k+2 or k+3.
+//   2. p has ended call f: it has got q's message of call f.
+//   3. q sent that message two calls or more after call k, so after a fence that followed q's emptying of
+//      call k.
+//   4. So q has emptied what p wrote in call k, and that was in the copy that p writes now.
+// A call in which some rank does not receive from every other rank (a broadcast by one rank, a ring) ends
+// with Heard::kSome, which is a barrier: then 3 follows from the barrier. A kernel that breaks the rules
+// reads wrong data, or waits for overwritten data until the timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -38,16 +40,16 @@
 
 namespace verbena::device {
 
-// Whether in a call each rank has got a message from every other one.
+// Whether each rank has received a message from every other rank in a call.
 enum class Heard : uint8_t { kEverybody, kSome };
 
-// How long the waits of a thread may last together. The clock is not read before one of them has lasted
+// Limits how long all waits of a thread may take together. Reads the clock only after a wait has taken
 // kDefaultSpinsPerCheck polls.
 class Patience {
  public:
   VERBENA_DEVICE explicit Patience(const SymmContext& context) : context_(context) {}
 
-  // kReached: the wait for `member` may go on. A call, so that loops stay short.
+  // Returns kReached while the wait for `member` may continue. Not inlined, so that loops stay short.
   VERBENA_DEVICE_FAR WaitResult check(int32_t member = 0) {
     WaitLimits limits = detail::limit_wait(context_);
     if (deadline_ns_ != 0) limits.deadline_ns = deadline_ns_;
@@ -55,14 +57,14 @@ class Patience {
     member_ = member;
     return result_ = limits.check();
   }
-  // Of the last check, as LowLatency::Trouble.
+  // Returns the result of the last check, as a LowLatency::Trouble.
   VERBENA_DEVICE uint32_t trouble() const {
     return static_cast<uint32_t>(result_) | static_cast<uint32_t>(member_) << 8;
   }
 
  private:
   const SymmContext& context_;
-  uint64_t deadline_ns_ = 0;  // 0: not known yet
+  uint64_t deadline_ns_ = 0;  // 0: not read yet
   WaitResult result_ = WaitResult::kReached;
   int32_t member_ = 0;
 };
@@ -71,13 +73,14 @@ template <typename Context = SymmContext>
 class LowLatency {
  public:
   using Data = Packet::Data;
-  // Polls of a packet that is not late.
+  // Polls before a packet counts as late.
   static constexpr uint32_t kPollsAtOnce = 64;
-  // Calls that may be under way together: half of the copies of a slot.
+  // Calls that may be in flight together: half of the copies of a slot.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
-  // By all threads of the group that makes the calls; `block` is below the workspace's blocks, and no other
-  // group uses it at the same time. The workspace outlives this.
+  // All threads of the calling group construct it.
+  // @param workspace  outlives this object
+  // @param block  below the workspace's number of blocks; no other group uses that block at the same time
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
       : workspace_(workspace),
         context_(workspace.context),
@@ -90,7 +93,7 @@ class LowLatency {
         failure_(keep(workspace.context.failure)),
         block_(block) {}
 
-  // The most that a message may have.
+  // Returns the maximum bytes of a message.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
     constexpr uint64_t kMaxCount = uint64_t{1} << 31;  // offsets have 32 bits
     const uint64_t room = data_bytes();
@@ -99,16 +102,16 @@ class LowLatency {
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
   VERBENA_DEVICE uint32_t block() const { return block_; }
 
-  // The first call of a kernel, which the kernels before it have ended; or the first `calls`, which are under
-  // way together (packet by packet, below).
+  // Begins the first call of a kernel, or the first `calls` calls if they are in flight together (the packet
+  // calls below). The kernels before this one must have ended.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
     return conclude(group, trouble());
   }
-  // What begin() does, in steps. The second one needs the kernels before this one to have ended. Behind it a
-  // thread whose trouble() is not 0 sends and takes nothing, and goes to conclude() with that.
+  // The two steps of begin(). The second step needs the kernels before this one to have ended. After it a
+  // thread whose trouble() is not 0 sends and receives nothing, and passes its trouble to conclude().
   [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
@@ -120,7 +123,7 @@ class LowLatency {
     unfenced_calls_ = 0;
   }
 
-  // The next call, or `calls`, of the same kernel.
+  // Begins the next call, or the next `calls` calls, of the same kernel.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus turn(const Group& group = {}, Heard heard = Heard::kEverybody,
                                                uint32_t calls = 1) {
@@ -129,8 +132,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls > kCallsAtOnce) {
-      // What the threads have read comes before what they send next, also for who reads that. receive() has
-      // met before the fence, and they meet behind it, as one thread reads and another one sends.
+      // Orders what all threads have read before what they send next, also for the reader of that data. The
+      // group has met in receive() before the fence, and meets again after it, as one thread reads and
+      // another sends.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -147,7 +151,8 @@ class LowLatency {
     return status;
   }
 
-  // A message to one other member, once a call; the source may be changed behind the group's next sync().
+  // Sends a message to one other member, at most once in a call. The source may be changed after the group's
+  // next sync().
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus send(int32_t peer, const void* source, uint64_t length_bytes,
                                                const Group& group = {}) const {
@@ -160,8 +165,8 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // The same message to all other members. kRanks is the team's size, if that is known when the kernel is
-  // compiled, or 0.
+  // Sends the same message to all other members.
+  // @tparam kRanks  the team's size if it is known at compile time, else 0
   template <int kRanks = 0, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const void* source, uint64_t length_bytes,
                                                     const Group& group = {}) const {
@@ -174,7 +179,7 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // The message of one other member, as long as it was sent.
+  // Receives the message of one other member, with the length with which it was sent.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
@@ -190,8 +195,9 @@ class LowLatency {
     return conclude(group, have_come, patience);
   }
 
-  // `destination` becomes the sum of all members' messages, this one's from `own`: `count` numbers, added in
-  // the order of ranks as packed.cuh does, the same bits on all of them. It may be `own`.
+  // Writes the sum of all members' messages to `destination`, in the order of ranks, with the same bits on
+  // all ranks.
+  // @param own  this rank's `count` elements of T; may be `destination`
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive_reduce(const T* own, T* destination, uint64_t count,
                                                          const Group& group = {}) const {
@@ -206,12 +212,12 @@ class LowLatency {
     return conclude(group, have_come, patience);
   }
 
-  // ---- Packet by packet, by one thread. `ahead` is for which of the calls under way: 0 for the first. All
-  // that a thread has received it has read when the next call of conclude() returns. False: a packet has not
-  // come, and `patience` knows whose.
+  // ---- Packet by packet: each thread calls these for itself. `ahead` selects the call in flight: 0 is the
+  // first. All packets that a thread has received are read when the next conclude() returns. A function
+  // returns false if a packet has not come; `patience` then names the sender.
 
-  // The packets of several members, in the order of ranks: of all, where their number is known when the
-  // kernel is compiled, or of some at a time.
+  // The packets of several members, in the order of ranks: of all members if their number is known at compile
+  // time, otherwise of some at a time.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -244,7 +250,7 @@ class LowLatency {
     data = some[0];
     return true;
   }
-  // Packet index[i] of peers[i], those whose bit of `which` is set; all are asked for at once.
+  // Receives packet index[i] of peers[i] for each set bit i of `which`. Polls all of them together.
   template <uint32_t kCount>
   VERBENA_DEVICE bool receive_packets(const int32_t (&peers)[kCount], const uint32_t (&index)[kCount],
                                       uint32_t which, Patience& patience, Data (&data)[kCount]) const {
@@ -258,9 +264,10 @@ class LowLatency {
     }
     return true;
   }
-  // Packets index[i] of each member; all of a few members are asked for at once. `has(i, member)`: whether
-  // its packet comes here; if not there is nothing to wait for, and own[i] stands for it. `take(i,
-  // addends)` for each index, in the order of ranks.
+  // Receives packets index[i] of each member, of a few members at a time.
+  // @param has  has(i, member) returns whether that member sends its packet here; if not, own[i] takes its
+  //   place
+  // @param take  take(i, addends) is called for each index, in the order of ranks
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
                                       const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
@@ -298,8 +305,8 @@ class LowLatency {
     }
     return true;
   }
-  // What `reduce` (as reduction.cuh has them) makes of packets that all members have: data[i], this rank's
-  // own at index[i], becomes the result.
+  // Reduces packets that all members have sent by `reduce` (reduction.cuh). data[i] is this rank's own packet
+  // index[i], and receives the result.
   template <int kRanks, uint32_t kCount, typename Reduce>
   VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], Patience& patience,
                                      Data (&data)[kCount], const Reduce& reduce) const {
@@ -315,19 +322,20 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
-  // ---- What all members send to all, this one to itself too: nothing stays in registers while a thread
-  // waits, and no packet is another case than the others. What is rare is a call that is given values, so
-  // that loops are short and keep theirs in registers: data that needs notes, and packets that are late.
+  // ---- All members send to all members, each also to itself: no data stays in registers while a thread
+  // waits, and no packet is a special case. The rare cases, data that needs notes and packets that are late,
+  // are calls that take values, so that loops are short and keep their own values in registers.
 
-  // Why a packet has not come: 0 if it has, or a WaitResult, and whose it is above that.
+  // Why a packet has not come: 0 if it has; otherwise a WaitResult in the low 8 bits and the member above
+  // them.
   using Trouble = uint32_t;
-  // The team's state when the kernel began: not 0 if a wait of the team had timed out before. A peer may fail
-  // at any moment, so threads of a group differ in it until they conclude().
+  // Returns the team's state at the start of the kernel: not 0 if a wait of the team had timed out before. A
+  // peer may fail at any moment, so the threads of a group may differ until they conclude().
   VERBENA_DEVICE Trouble trouble() const {
     return has_failed_ ? static_cast<Trouble>(WaitResult::kTimedOut) : 0;
   }
 
-  // In front of a wait for earlier kernels: then what send_to_members() is told is at hand behind it.
+  // Loads what send_to_members() needs. Call it before a wait for earlier kernels, to overlap the two.
   template <int kRanks>
   VERBENA_DEVICE void prepare() const {
     VERBENA_UNROLL
@@ -350,7 +358,7 @@ class LowLatency {
         Packet::send_plain(detail::shift(mine, find_delta<kRanks>(member)), stored);
     }
   }
-  // What `reduce` makes of packets index[i], those whose bit of `which` is set, becomes data[i].
+  // Reduces packets index[i] for each set bit i of `which` by `reduce`, and writes the results to data[i].
   template <int kRanks, uint32_t kCount, typename Reduce>
   [[nodiscard]] VERBENA_DEVICE Trouble reduce_from_members(const uint32_t (&index)[kCount], uint32_t which,
                                                            Data (&data)[kCount], const Reduce& reduce) const {
@@ -368,13 +376,13 @@ class LowLatency {
     return trouble;
   }
 
-  // The other members, from the one behind this rank on, where each has something else for each.
+  // The other members, from the next rank on, for exchanges in which each member gets different data.
   template <int kRanks>
   struct Peers {
     static constexpr uint32_t kCount = kRanks - 1;
     int32_t member[kCount];
     int64_t delta_bytes[kCount];
-    char* here[kCount];  // where what it sends lies, in the first of the copies
+    char* here[kCount];  // this rank's part of each slot, in the first copy
   };
   template <int kRanks>
   VERBENA_DEVICE Peers<kRanks> find_peers() const {
@@ -397,7 +405,7 @@ class LowLatency {
     Packet::send_plain(detail::shift(find_own_slot(ahead) + index * Packet::kBytes, peers.delta_bytes[peer]),
                        stored);
   }
-  // Packets index[i] of all peers: data[i][k] of peer k.
+  // Receives packets index[i] of all peers: data[i][k] is from peer k.
   template <int kRanks, uint32_t kCount>
   [[nodiscard]] VERBENA_DEVICE Trouble receive_from_peers(const Peers<kRanks>& peers,
                                                           const uint32_t (&index)[kCount], uint32_t ahead,
@@ -425,8 +433,9 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Calls `body(index)` for the thread's share of `packets` packets, kCount at a time and the rest one at a
-  // time, while it returns true; returns its last result. `index` is an array.
+  // Calls `body(index)` for this thread's share of `packets` packets, kCount at a time and the rest one at a
+  // time, while `body` returns true. `index` is an array.
+  // @return the last result of `body`
   template <uint32_t kCount = 2, typename Group, typename Body>
   VERBENA_DEVICE static bool for_several(uint32_t packets, const Group& group, const Body& body) {
     constexpr uint32_t kBehind = kCount - 1;
@@ -446,8 +455,9 @@ class LowLatency {
     }
     return goes_on;
   }
-  // Reduces each of `packets` packets across all members: `load(index)` returns this rank's packet, and
-  // `take(index, result)` receives the result.
+  // Reduces each of `packets` packets across all members.
+  // @param load  load(index) returns this rank's packet
+  // @param take  take(index, result) receives the result
   template <int kRanks, typename Group, typename Reduce, typename Load, typename Take>
   VERBENA_DEVICE bool reduce_packets(uint32_t packets, const Group& group, Patience& patience,
                                      const Reduce& reduce, const Load& load, const Take& take) const {
@@ -462,20 +472,22 @@ class LowLatency {
       return true;
     });
   }
-  // For who knows where packets lie: where this rank's go to at `peer`, and where the peer's come to here.
+  // For callers that know where packets lie in a slot. Returns the slot at `peer` that this rank writes, and
+  // the slot here that `peer` writes.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // Of a slot, for packets: behind them lie their notes.
+  // Returns the bytes of a slot that hold packets; their notes follow.
   VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + data_bytes() + index * Packet::kNoteBytes;
   }
-  // What all threads of the group make of their waits, and of what the kernel began with; `have_come`: none
-  // of this one's timed out.
+  // Combines what all threads of the group have seen of their waits and of the team's state at the start of
+  // the kernel.
+  // @param have_come  false if a wait of this thread timed out
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
                                                    const Patience& patience) const {
@@ -490,11 +502,11 @@ class LowLatency {
     return detail::is_member(context_, peer) && peer != context_.team_rank;
   }
 
-  // Of this rank; `source` writes it.
+  // Returns the slot of this rank that `source` writes.
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
     return find_turn(slots_, ahead) + static_cast<uint32_t>(source) * slot_bytes_;
   }
-  // The one that is at the place of what this rank writes at others.
+  // Returns the slot here that has the offset of this rank's slots at other ranks.
   VERBENA_DEVICE char* find_own_slot(uint32_t ahead) const { return find_turn(own_slots_, ahead); }
   VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
     return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
@@ -505,12 +517,12 @@ class LowLatency {
 
     VERBENA_DEVICE char* packet() const { return slot + Packet::offset(index); }
   };
-  // What is stored at find(i) for each bit of `awaited`, from member_of(i). All are asked for each time.
+  // Polls find(i) for each set bit i of `awaited`, sent by member_of(i), all of them in each round.
   template <uint32_t kCount, typename Find, typename MemberOf>
   VERBENA_DEVICE bool await(uint32_t awaited, Data (&stored)[kCount], const Find& find,
                             const MemberOf& member_of, Patience& patience, uint32_t ahead) const {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kCount; ++i) stored[i] = Packet::mask(Data{});  // looks as if it had come
+    for (uint32_t i = 0; i < kCount; ++i) stored[i] = Packet::mask(Data{});  // counts as arrived
     for (uint32_t spins = 1;; ++spins) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
@@ -565,7 +577,7 @@ class LowLatency {
     }
     return trouble;
   }
-  // The data of packets at find(i, k), if all come soon and need no notes; then their places are empty.
+  // Takes the data of the packets at find(i, k) if all come soon and need no notes, and empties their slots.
   template <uint32_t kCount, uint32_t kSenders, typename Find>
   VERBENA_DEVICE bool poll_at_once(const Find& find, Data (&data)[kCount][kSenders]) const {
     const auto for_each = [&](const auto& body) {
@@ -616,7 +628,7 @@ class LowLatency {
     if (!exchange.receive_packet(member, index, patience, late.data)) late.trouble = patience.trouble();
     return late;
   }
-  // To one member, or to all of them.
+  // Stands for all members instead of one.
   static constexpr int32_t kAll = -1;
   VERBENA_DEVICE_FAR static void send_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
                                              uint64_t epoch, uint32_t index, Data stored, int32_t to = kAll) {
@@ -634,7 +646,8 @@ class LowLatency {
     return kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[member]
                                                       : detail::get_delta(context_, member);
   }
-  // `body(delta)` for each other member, from an address of ours to its; each rank begins with another one.
+  // Calls `body(delta)` for each other member: the distance from an address here to the same address there.
+  // Each rank begins with a different member.
   template <int kRanks, typename Body>
   VERBENA_DEVICE void for_peers(const Body& body) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
@@ -650,7 +663,7 @@ class LowLatency {
     return Packet::count(static_cast<uint32_t>(length_bytes));
   }
 
-  // Who has heard from everybody has met in receive().
+  // A group that has heard from everybody has met in receive().
   template <typename Group>
   VERBENA_DEVICE SymmStatus close(const Group& group, Heard heard) const {
     return heard == Heard::kSome ? meet(context_, block_, group) : SymmStatus::kDone;
@@ -663,15 +676,15 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // Nothing but the epoch has to be known to find one of the block's slots, and this rank's among them.
+  // To find the block's slots, and this rank's among them, only the epoch is missing.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;
-  const uint64_t* failure_;  // the team's, which is read with the epoch
+  const uint64_t* failure_;  // the team's failure word, read together with the epoch
   uint32_t block_;
-  uint32_t calls_ = 1;           // under way
-  uint32_t unfenced_calls_ = 0;  // ended since the last fence or the begin of the kernel
-  uint64_t epoch_ = 0;           // of the first call under way
+  uint32_t calls_ = 1;           // in flight
+  uint32_t unfenced_calls_ = 0;  // ended since the last fence or the start of the kernel
+  uint64_t epoch_ = 0;           // of the first call in flight
   bool has_failed_ = false;
 };
 

@@ -1,6 +1,7 @@
-// The machine a kernel runs on, as far as C++ has no word for it: where a thread stands, barriers of a block
-// and a warp, lanes, time, and bits of two words. PTX, or emulation.h when compiled for the host. The sync
-// functions order the memory accesses of the threads that take part, at block scope.
+// The GPU's instructions that C++ has no words for: thread and block indices, barriers of blocks, warps and
+// clusters, warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words.
+// PTX, or emulation.h when compiled for the host. The sync functions order the memory accesses of the threads
+// that take part, at block scope.
 #ifndef VERBENA_DEVICE_MACHINE_CUH
 #define VERBENA_DEVICE_MACHINE_CUH
 
@@ -17,7 +18,8 @@ inline constexpr int kHardwareBarriers = 16;  // of a block
 #define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
 namespace detail {
 
-// Blocks and grids may have three dimensions; ours have one, counted as CUDA numbers lanes.
+// Returns an index counted as CUDA numbers lanes. CUDA's blocks and grids may have three dimensions, ours
+// have one.
 VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t width, uint32_t height) {
   return x + width * (y + height * z);
 }
@@ -25,8 +27,8 @@ VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t wid
 }  // namespace detail
 #endif
 
-// The value, computed by now and kept in a register: compilers put what loads and computes behind a wait
-// otherwise, where it is used.
+// Returns the value, computed by now and kept in a register. Without it compilers move loads and computations
+// to after a wait, where the value is used.
 template <typename T>
 VERBENA_DEVICE T keep(T value) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -105,8 +107,8 @@ VERBENA_DEVICE uint32_t blocks_per_grid() {
   return result;
 }
 
-// Clusters, from sm_90 on: adjacent blocks that run at the same time and reach each other's shared
-// memory. On others, and where a kernel is launched without, each block is one alone.
+// Clusters, from sm_90 on: adjacent blocks that run at the same time and reach each other's shared memory. On
+// older GPUs, and in kernels that are launched without clusters, each block is a cluster of one.
 VERBENA_DEVICE uint32_t blocks_per_cluster() {
   uint32_t result = 1;
 #if VERBENA_EMULATED
@@ -117,7 +119,7 @@ VERBENA_DEVICE uint32_t blocks_per_cluster() {
   return result;
 }
 
-// Of the caller's block, in its cluster.
+// Returns the index of this block in its cluster.
 VERBENA_DEVICE uint32_t block_in_cluster() {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -138,7 +140,7 @@ VERBENA_DEVICE uint32_t lane() {
   return result;
 }
 
-// Every thread of the block comes, and the lanes of a warp together.
+// Waits for all threads of the block; the lanes of a warp call it together.
 VERBENA_DEVICE void sync_block() {
 #if VERBENA_EMULATED
   emulation::sync_block();
@@ -147,8 +149,8 @@ VERBENA_DEVICE void sync_block() {
 #endif
 }
 
-// The two halves of a meeting of all threads of the cluster; the lanes of a warp come together. What a thread
-// has stored in front of the first half is there for all behind the second.
+// The two halves of a barrier of all threads of the cluster; the lanes of a warp call them together. What a
+// thread has stored before the first half is visible to all after the second.
 VERBENA_DEVICE void arrive_at_cluster() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -164,8 +166,8 @@ VERBENA_DEVICE void await_cluster() {
 #endif
 }
 
-// Where another block of the cluster has what lies at this address of shared memory. All blocks have begun
-// (await_cluster()), and none ends before the others' last access to it.
+// Returns the address in another block of the cluster of what is at this address of shared memory. All blocks
+// have begun (await_cluster()), and none ends before the last access of the others.
 template <typename T>
 VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #if VERBENA_EMULATED
@@ -180,8 +182,8 @@ VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #endif
 }
 
-// `count_threads` threads come, whole warps and their lanes together; `barrier` is 0 to 15, 0 is
-// sync_block's.
+// Waits until `count_threads` threads have come: whole warps, whose lanes call it together.
+// @param barrier  0 to 15; 0 is also sync_block()'s
 VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
   emulation::sync_named(barrier, count_threads);
@@ -195,8 +197,8 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// A word for each barrier, by the block's own way of meeting. The first meeting comes after the reads of the
-// round before.
+// Votes by a word for each barrier, with the block's own barrier as `meet`. The first meeting follows the
+// reads of the round before.
 template <typename Meet>
 VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
   static const char key = 0;
@@ -215,7 +217,7 @@ VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
 }  // namespace detail
 #endif
 
-// sync_block, and whether any of the threads voted yes.
+// sync_block(); returns whether any thread voted yes.
 VERBENA_DEVICE bool sync_block_any(bool vote) {
 #if VERBENA_EMULATED
   return detail::meet_and_vote(0, vote, [] { sync_block(); });
@@ -233,7 +235,7 @@ VERBENA_DEVICE bool sync_block_any(bool vote) {
 #endif
 }
 
-// sync_named, and whether any of the threads voted yes.
+// sync_named(); returns whether any thread voted yes.
 VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 #if VERBENA_EMULATED
   return detail::meet_and_vote(barrier, vote, [&] { sync_named(barrier, count_threads); });
@@ -252,7 +254,8 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 #endif
 }
 
-// Of the next four: every lane of `lanes` comes, with the same mask, and the caller is one of them.
+// sync_warp() to elect_one(): every lane of `lanes` calls them with the same mask, and the caller is one of
+// these lanes.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #if VERBENA_EMULATED
   emulation::sync_warp(lanes);
@@ -263,7 +266,7 @@ VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #endif
 }
 
-// `value` of `source_lane`, which is one of `lanes`.
+// Returns `value` of `source_lane`, which is one of `lanes`.
 VERBENA_DEVICE uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane) {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -278,7 +281,7 @@ VERBENA_DEVICE uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane)
   return result;
 }
 
-// The lanes that vote yes.
+// Returns the lanes that vote yes, a bit each.
 VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -295,7 +298,7 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// True in exactly one lane, the lowest; sm_90's own instruction tells the compiler that it is one.
+// Returns true in exactly one lane, the lowest; sm_90's instruction tells the compiler that it is one lane.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   uint32_t elected;
@@ -310,11 +313,11 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #endif
 }
 
-// Programmatic dependent launch, from sm_90 on; on others, and for kernels that are launched without it, a
-// grid starts when those before it in its stream have ended, and both calls do nothing. The first returns
-// when the grids before have ended and all that they wrote is there: before it a kernel neither reads what
-// they may write nor writes anything. The second lets the next grid start when all blocks have come here or
-// have ended.
+// Programmatic dependent launch, from sm_90 on. On older GPUs, and in kernels that are launched without it, a
+// grid starts when the grids before it in its stream have ended, and both functions do nothing.
+// wait_for_earlier_grids() returns when those grids have ended and their writes are visible: before it a
+// kernel must neither write, nor read what they may write. The other function lets the next grid start once
+// all blocks have called it or have ended.
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -330,7 +333,8 @@ VERBENA_DEVICE void let_next_grid_start() {
 #endif
 }
 
-// Nanoseconds of a clock that every SM shares and that only grows, in steps of 32 ns to 1 us.
+// Returns nanoseconds of a clock that all SMs share and that never goes back, with a resolution of 32 ns to 1
+// us.
 VERBENA_DEVICE uint64_t clock_ns() {
   uint64_t result = 0;
 #if VERBENA_EMULATED
@@ -341,7 +345,7 @@ VERBENA_DEVICE uint64_t clock_ns() {
   return result;
 }
 
-// Lets the other warps of the SM run for about so long: up to twice as long, and at most 1 ms.
+// Lets the other warps of the SM run for about that time: up to twice as long, and at most 1 ms.
 VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #if VERBENA_EMULATED
   emulation::pause(nanoseconds);
@@ -352,16 +356,16 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #endif
 }
 
-// What a kernel does before it reads or writes what the kernels before it in its stream wrote or read. What
-// it does before that overlaps with them, where it was launched so (programmatic dependent launch).
+// What a kernel does before it first touches memory that the kernels before it in its stream wrote or read.
+// With programmatic dependent launch, work before that overlaps with those kernels.
 struct GridStart {
-  uint32_t programmatic_launch = 0;  // the next kernel may begin
-  // For tests: in front of the wait for earlier grids, and behind the trigger.
+  uint32_t programmatic_launch = 0;  // 1: lets the next kernel start
+  // For tests: pauses before the wait for earlier grids, and after the trigger.
   uint32_t pause_before_ns = 0, pause_after_ns = 0;
 
   VERBENA_DEVICE void operator()() const {
     const uint32_t lets = keep(programmatic_launch), after_ns = keep(pause_after_ns);
-    // A branch, in front of which compilers leave what is computed there.
+    // A branch: compilers leave computations before it.
     if (pause_before_ns != 0) pause(pause_before_ns);
     wait_for_earlier_grids();
     if (lets != 0) let_next_grid_start();
@@ -369,7 +373,7 @@ struct GridStart {
   }
 };
 
-// The low word of (high:low) >> (bits mod 32).
+// Returns the low word of (high:low) >> (bits mod 32).
 VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t bits) {
 #if VERBENA_PTX
   uint32_t result;
@@ -380,7 +384,8 @@ VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t b
 #endif
 }
 
-// Four bytes of (high:low): result byte i is the one that hex digit i of `selector` (0 to 7) names.
+// Returns four bytes of (high:low): hex digit i of `selector` (0 to 7) names the byte that becomes result
+// byte i.
 VERBENA_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t result = 0;
 #if VERBENA_PTX

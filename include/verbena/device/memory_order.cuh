@@ -1,12 +1,13 @@
-// Every access to memory that somebody else may touch at the same time, and every machine instruction that
-// C++ has no word for. PTX stands here and nowhere else; compiled for the host, the same calls go to
-// emulation.h.
+// Loads, stores and fences with PTX's orders and scopes, for memory that other threads, GPUs, the host or a
+// NIC may access at the same time. All PTX of the library is here and in the headers beside it that wrap
+// instructions; compiled for the host, the same calls go to emulation.h.
 //
-// Addresses are generic unless Space::kGlobal says that they lie in global memory (the GPU's, a peer's or
-// mapped host memory), which is a little faster; they are multiples of the size accessed. An access of up to
-// 8 bytes is single-copy atomic, one of 16 is two of 8 under one order. Any thread may call any of these;
-// where a whole warp or block must come, the comment says so. Combinations that PTX lacks do not compile. A
-// cluster scope below sm_90, where a cluster is one block, is emitted as the wider .gpu.
+// Addresses are generic unless Space::kGlobal says that they are in global memory (the GPU's, a peer's or
+// mapped host memory), which is a little faster. They are aligned to the size of the access. An access of up
+// to 8 bytes is single-copy atomic; one of 16 bytes is two of 8 under one order. Any thread may call any of
+// these functions; comments name the exceptions in which a whole warp or block must call. Combinations that
+// PTX lacks do not compile. A cluster scope below sm_90, where a cluster is one block, is emitted as the
+// wider .gpu.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 
@@ -17,8 +18,8 @@
 
 namespace verbena::device {
 
-// What the caches are told. Non-coherent loads (ld.global.nc, always of global memory) are for bytes that
-// nobody writes while a kernel may read them by this path: no acquire makes them fresh.
+// Cache hints. Non-coherent loads (ld.global.nc, of global memory only) are for bytes that nothing writes
+// while a kernel may read them this way: no acquire makes them fresh.
 enum class Cache : uint8_t {
   kDefault,
   kNoAllocate,
@@ -76,8 +77,8 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
 #else
 #define VERBENA_CLUSTER_SCOPE ".gpu"
 #endif
-// Each adds to an opcode what a template parameter of the enclosing function says, and goes on with `next`;
-// `leaf` is the macro that writes the instruction.
+// Each macro appends to an opcode what a template parameter of the enclosing function selects, and continues
+// with `next`; `leaf` is the macro that writes the instruction.
 #define VERBENA_BY_SCOPE(next, leaf, opcode)       \
   if constexpr (scope == Scope::kBlock) {          \
     next(leaf, opcode ".cta");                     \
@@ -110,8 +111,8 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
   } else {                                       \
     VERBENA_BY_CACHE(leaf, opcode);              \
   }
-// One load into, one store from, `bits`. Registers are at least 32 bits wide. A weak access of 16 bytes goes
-// by words; an ordered one by 64-bit halves, the widest that every architecture makes atomic.
+// One load into `bits`, or one store from `bits`. Registers have at least 32 bits. A weak access of 16 bytes
+// is by words; an ordered one by 64-bit halves, the widest that every architecture makes atomic.
 #define VERBENA_LOAD(opcode)                                                        \
   if constexpr (sizeof(T) <= 4) {                                                   \
     uint32_t word;                                                                  \
@@ -158,7 +159,8 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
 #define VERBENA_FENCE(unused, opcode) asm volatile(opcode ";" ::: "memory")
 #endif
 
-// `order` is kWeak or kVolatile (at Scope::kThreads), kRelaxed or kAcquire (at any other scope).
+// Loads a value.
+// @tparam order  kWeak or kVolatile (at Scope::kThreads), kRelaxed or kAcquire (at any other scope)
 template <Order order, Scope scope, Cache cache = Cache::kDefault, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T load(const T* address) {
   static_assert(order <= Order::kAcquire, "verbena: a load is weak, volatile, relaxed or acquire");
@@ -187,7 +189,8 @@ VERBENA_DEVICE T load(const T* address) {
   return __builtin_bit_cast(T, bits);
 }
 
-// `order` is kWeak or kVolatile (at Scope::kThreads), kRelaxed or kRelease (at any other scope).
+// Stores a value.
+// @tparam order  kWeak or kVolatile (at Scope::kThreads), kRelaxed or kRelease (at any other scope)
 template <Order order, Scope scope, Cache cache = Cache::kDefault, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
   static_assert(order <= Order::kRelaxed || order == Order::kRelease,
@@ -213,7 +216,8 @@ VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
 #endif
 }
 
-// `order` is kAcquireRelease or kSequential; the scope is wider than a thread.
+// A fence.
+// @tparam order  kAcquireRelease or kSequential; the scope is wider than a thread
 template <Order order, Scope scope>
 VERBENA_DEVICE void fence() {
   static_assert(order == Order::kAcquireRelease || order == Order::kSequential,

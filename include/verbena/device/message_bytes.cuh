@@ -1,5 +1,5 @@
-// The bytes of a message where they lie: at any address, of any number, contiguous or in rows. They are
-// loaded and stored as whole vectors where that can be.
+// Reads and writes the bytes of a message in place: at any address, of any length, contiguous or in rows.
+// Whole vectors are loaded and stored where alignment allows.
 #ifndef VERBENA_DEVICE_MESSAGE_BYTES_CUH
 #define VERBENA_DEVICE_MESSAGE_BYTES_CUH
 
@@ -7,9 +7,9 @@
 
 namespace verbena::device {
 
-// Where the bytes of a message lie that are not contiguous: rows of `row_bytes`, each `stride_bytes`
-// behind the one before, the message from byte `first` of all rows on. Where both are equal the bytes are
-// contiguous, whatever the two are.
+// The bytes of a message that are not contiguous: rows of `row_bytes` bytes, each `stride_bytes` after the
+// row before; the message begins at byte `first` of all rows. If the two lengths are equal the bytes are
+// contiguous.
 struct Rows {
   char* begin;
   uint64_t row_bytes, stride_bytes;
@@ -23,7 +23,7 @@ struct Rows {
   VERBENA_DEVICE char* find(uint64_t offset) const {
     offset += first;
     if (is_contiguous()) return begin + offset;
-    // Divisions of 32 bits are several times as fast.
+    // A 32-bit division is several times as fast.
     const uint64_t row = (offset | row_bytes) >> 32 == 0  // FAULT(rows_wrap_at_4_gib)
                              ? static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)
                              : offset / row_bytes;
@@ -42,7 +42,7 @@ VERBENA_DEVICE char* find_byte(char* place, uint64_t offset) {
 VERBENA_DEVICE char* find_byte(const Rows& place, uint64_t offset) {
   return place.find(offset);
 }
-// The address of `bytes` from `offset` on, if they are contiguous; `length_bytes` is the message's.
+// Returns the address of `bytes` bytes at `offset` if they are contiguous, else NULL.
 template <typename Place>
 VERBENA_DEVICE auto find_part(const Place& place, uint64_t offset, uint64_t bytes) {
   auto* const first = find_byte(place, offset);
@@ -55,8 +55,9 @@ VERBENA_DEVICE char* find_part(char* place, uint64_t offset, uint64_t) {
   return place + offset;
 }
 
-// A part of the data that one thread loads or stores at once. Where its address is no multiple of its length,
-// and of a tail, byte by byte: a call, which takes no code of the other way. What is not there is 0.
+// A part of the data that one thread loads or stores at once. A part that is not aligned to its length, or
+// that exceeds the message, is moved byte by byte in a function that is not inlined, so that the fast path
+// stays short. Bytes after the end of the message are loaded as 0.
 template <typename Part, typename Place>
 VERBENA_DEVICE_FAR Part load_by_bytes(const Place source, uint32_t offset, uint32_t length_bytes) {
   Part part = 0;
@@ -77,7 +78,8 @@ VERBENA_DEVICE_FAR void store_by_bytes(const Place destination, uint32_t offset,
         reinterpret_cast<uint8_t*>(find_byte(destination, offset + i)),
         static_cast<uint8_t>(part >> (8 * i)));
 }
-// Whether the part is there as a whole; `address` is where.
+// Returns whether the whole part lies in the message.
+// @param address  receives where
 template <typename Part, typename Address>
 VERBENA_DEVICE bool is_whole(Address address, uint32_t offset, uint32_t length_bytes) {
   constexpr auto kBytes = static_cast<uint32_t>(sizeof(Part));
@@ -99,7 +101,8 @@ VERBENA_DEVICE void store_part(const Place& destination, uint32_t offset, uint32
   store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Part*>(to), part);
 }
 
-// 16 bytes of a message at any address, from a multiple of 16 on; what is not there is 0.
+// Loads and stores 16 bytes of a message, at any address, at offsets that are multiples of 16. Bytes after
+// its end are loaded as 0.
 template <typename Place>
 VERBENA_DEVICE Vector16 load_vector(const Place& from, uint32_t offset, uint32_t length_bytes) {
   const char* const whole = find_part(from, offset, kVectorBytes);
@@ -125,7 +128,7 @@ VERBENA_DEVICE_FAR void store_vector_apart(const Place to, uint32_t offset, uint
   store_vector(to, offset, length_bytes, vector);
 }
 
-// Where all bytes are contiguous from a multiple of 16 on; or null.
+// Returns the address if all bytes are contiguous and aligned to 16, else NULL.
 VERBENA_DEVICE char* find_vectors(const char* place) {
   return offset_in_vector(place) == 0 ? const_cast<char*>(place) : nullptr;
 }
@@ -135,8 +138,8 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 
 }  // namespace detail
 
-// A message where it lies, at any address, packet by packet: what is not there is 0. Where all of it is whole
-// vectors a packet is one load or store, and all else a call.
+// A message in memory at any address, accessed packet by packet. Bytes after its end are loaded as 0. A
+// packet is one load or store if the whole message is aligned vectors, and a function call otherwise.
 template <typename Place>
 class MessageBytes {
  public:

@@ -1,9 +1,9 @@
-// NVSHMEM's names for kernels that were generated against them, such as TileScale's, over a team of ours: the
-// one that the program's table names (tilescale_ranks.cuh). No library of NVSHMEM's is needed. Kept: names
-// and arguments. Other than there: a call says how it ended, a SymmStatus (kUnreachable without a team);
-// waits end by the team's limits; signals are any 64-bit words of windows; a team is its SymmContext's
-// address on the GPU, and NVSHMEM_TEAM_WORLD the table's. Between two barriers of a team each rank has one
-// caller, as in NVSHMEM.
+// NVSHMEM's names for kernels that were generated against them, such as TileScale's, on a Verbena team: the
+// team in the program's table (tilescale_ranks.cuh). No NVSHMEM library is needed. Names and arguments are
+// NVSHMEM's. Differences: each call returns a SymmStatus (kUnreachable without a team); waits end at the
+// team's limits; signals are any 64-bit words of windows; a team is the address of its SymmContext on the
+// GPU, and NVSHMEM_TEAM_WORLD is the table's team. Between two barriers of a team each rank has one caller,
+// as in NVSHMEM.
 #ifndef VERBENA_DEVICE_NVSHMEM_NAMES_CUH
 #define VERBENA_DEVICE_NVSHMEM_NAMES_CUH
 
@@ -24,7 +24,7 @@ inline constexpr nvshmem_team_t NVSHMEM_TEAM_WORLD = nullptr;
 
 namespace verbena::device::detail {
 
-// `body(context)`, if there is a team.
+// Calls `body(context)` if there is a team.
 template <typename Body>
 VERBENA_DEVICE SymmStatus by_team(nvshmem_team_t team, const Body& body) {
   if (team == NVSHMEM_TEAM_WORLD) team = tl::detail::find_team();
@@ -97,14 +97,15 @@ VERBENA_DEVICE int nvshmem_team_my_pe(nvshmem_team_t team) {
 VERBENA_DEVICE int nvshmem_team_n_pes(nvshmem_team_t team) {
   return team == NVSHMEM_TEAM_WORLD ? nvshmem_n_pes() : verbena::device::symm_team_size(*team);
 }
-// Null: out of reach.
+// Returns NULL if loads and stores do not reach the PE.
 VERBENA_DEVICE void* nvshmem_ptr(const void* dest, int pe) {
   const verbena::SymmContext* const world = tl::detail::find_team();
   if (world == nullptr) return nullptr;
   return verbena::device::symm_lsa_ptr(*world, const_cast<void*>(dest), pe);
 }
 
-// To a peer in reach; kUnreachable for others, whose NICs take a value of 64 bits (nvshmemx_signal_op).
+// Stores at a peer that stores reach; returns kUnreachable for others, whose NICs take 64-bit values
+// (nvshmemx_signal_op).
 VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   namespace vd = verbena::device;
   auto* const there = static_cast<int*>(nvshmem_ptr(dest, pe));
@@ -113,7 +114,7 @@ VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   return verbena::SymmStatus::kDone;
 }
 
-// Orders what the calling thread has put to a peer, as its queue does anyway, and its stores.
+// Orders this thread's earlier puts to each peer, as its queue does anyway, and its stores.
 VERBENA_DEVICE void nvshmem_fence() {
   tl::memory_fence_sys();
 }
@@ -127,7 +128,7 @@ VERBENA_DEVICE verbena::SymmStatus nvshmemx_signal_op(uint64_t* sig_addr, uint64
                                                       int pe) {
   return verbena::device::detail::signal_by_name<verbena::device::ThreadGroup>(sig_addr, signal, sig_op, pe);
 }
-// The value that ended the wait, of whatever end.
+// Returns the word that ended the wait, also if the wait has failed.
 VERBENA_DEVICE uint64_t nvshmem_signal_wait_until(uint64_t* sig_addr, int cmp, uint64_t cmp_val) {
   namespace vd = verbena::device;
   uint64_t seen = 0;
@@ -140,8 +141,8 @@ VERBENA_DEVICE uint64_t nvshmem_signal_fetch(uint64_t* sig_addr) {
   return verbena::device::load_acquire<verbena::device::Scope::kSystem>(sig_addr);
 }
 
-// By a thread, a warp and a block. The put of a whole message, without `nbi`, leaves its source to be reused;
-// a get has the data.
+// Called by a thread, a warp and a block. A put without `nbi` has released its source on return; a get has
+// its data.
 #define VERBENA_NAME_SCOPE(prefix, suffix, group)                                                          \
   VERBENA_DEVICE verbena::SymmStatus prefix##_barrier_all##suffix() {                                      \
     return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {    \

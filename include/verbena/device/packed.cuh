@@ -1,12 +1,12 @@
 // Elements as tensors hold them, in vectors of 4 to 32 bytes: loaded and stored whole, summed in float and
 // rounded once. The five types have the bits of CUDA's float, __half, __nv_bfloat16, __nv_fp8_e4m3 and
-// __nv_fp8_e5m2: pointers are cast. Every other type is summed in itself, classes of two bytes in float by
-// their own conversions.
+// __nv_fp8_e5m2: cast pointers to convert. Every other type is summed in itself, classes of two bytes in
+// float by their own conversions.
 //
-// Rounding is to nearest, ties to even. What is too large for a half or a bfloat16 becomes infinite, for e4m3
-// and e5m2 the largest number (448, 57344), infinities too. A NaN becomes the NaN 0x7fff, 0x7f. All paths
-// give the same bits: PTX's conversions where the architecture has them, arithmetic elsewhere (e4m3 and e5m2
-// below sm_89, bfloat16 below sm_80, the host).
+// Rounding is to nearest, ties to even. Values too large for a half or a bfloat16 become infinite; values too
+// large for e4m3 and e5m2, infinities too, become the largest value (448, 57344). A NaN becomes the NaN
+// 0x7fff or 0x7f. All paths give the same bits: PTX's conversions where the architecture has them, arithmetic
+// elsewhere (e4m3 and e5m2 below sm_89, bfloat16 below sm_80, the host).
 #ifndef VERBENA_DEVICE_PACKED_CUH
 #define VERBENA_DEVICE_PACKED_CUH
 
@@ -36,8 +36,8 @@ VERBENA_DEVICE float from_bits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-// A number of kExponent and kMantissa bits, as in IEEE 754 but for the largest exponent, which holds numbers
-// too where there are no infinities.
+// A float of kExponent and kMantissa bits, as in IEEE 754, except that the largest exponent also holds
+// numbers if there are no infinities.
 template <int kExponent, int kMantissa, bool kHasInfinity, bool kSaturates>
 struct SmallFloat {
   static constexpr int kShift = 23 - kMantissa;  // from its mantissa to a float's
@@ -46,7 +46,7 @@ struct SmallFloat {
   static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
   static constexpr uint32_t kLargest = (kHasInfinity ? kInfinity : kNan) - 1;
   static constexpr uint32_t kOverflow = kSaturates ? kLargest : kInfinity;
-  // What is added to an exponent, in place: a float's bias less this one's.
+  // What is added to an exponent, in place: a float's bias minus this type's.
   static constexpr uint32_t kRebias = static_cast<uint32_t>(128 - (1 << (kExponent - 1))) << 23;
   static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as a float's bits
   // A float whose last bit is worth as much as the last bit of a subnormal number of this type.
@@ -69,7 +69,7 @@ struct SmallFloat {
     const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
     const uint32_t sign = bits >> 31 << (kBits - 1);
     if (magnitude > 0x7f800000u) return kNan;
-    // Half of the last bit, and one less where the number is even.
+    // Half of the last bit, minus one if the number is even.
     const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1);
     uint32_t result = (rounded - kRebias) >> kShift;
     if (magnitude < kSmallestNormal) {
@@ -95,7 +95,7 @@ struct Bfloat16Arithmetic {
   }
 };
 
-// Word by word; a word's first number lies in its lowest bits.
+// Converts word by word; a word's first element is in its lowest bits.
 template <typename Arithmetic, uint32_t kBits>
 struct WordArithmetic {
   static constexpr uint32_t kPerUnit = 32 / kBits;
@@ -151,8 +151,8 @@ using E5m2Word = WordArithmetic<E5m2Arithmetic, 8>;
 
 }  // namespace detail
 
-// How numbers lie in a unit of memory, and in what they are summed; the first lies in the unit's lowest bits.
-// Any type that is none of the four below has conversions of its own.
+// How elements lie in a unit of memory, and the type in which they are summed. The first element is in the
+// unit's lowest bits. A type other than the four below has conversions of its own.
 template <typename T>
 struct Element {
   using Unit = decltype(detail::make_bits<(sizeof(T) < 4 ? size_t{4} : sizeof(T))>());
@@ -277,7 +277,7 @@ struct Element<E5m2> {
   }
 };
 
-// Contiguous elements, of 4, 8, 16 or 32 bytes together; or one alone, in the lowest bits of its unit.
+// Contiguous elements, 4, 8, 16 or 32 bytes together; or a single element, in the lowest bits of its unit.
 template <typename T, uint32_t kBytes = 16>
 struct Packed {
   using Unit = typename Element<T>::Unit;
@@ -298,7 +298,7 @@ struct TwoVectors {
 
 }  // namespace detail
 
-// Weak, from global memory; the address is a multiple of kBytes, of 16 for 32, which are two accesses.
+// Weak accesses to global memory. The address is aligned to kBytes; for 32, to 16, and two accesses are made.
 template <uint32_t kBytes = 16, typename T>
 VERBENA_DEVICE Packed<T, kBytes> load_packed(const T* address) {
   if constexpr (kBytes == 32) {
@@ -338,13 +338,13 @@ VERBENA_DEVICE void store_packed(T* address, const Packed<T, kBytes>& packed) {
   }
 }
 
-// Packed numbers in what they are summed in: in float, whatever they are rounded to. Added in the order of
-// ranks they give the same bits on all of them.
+// Packed elements in the type in which they are summed: float, whatever type they are rounded to. Added in
+// the order of ranks they give the same bits on all ranks.
 template <typename T, uint32_t kBytes = 16>
 struct PackedSum {
   using Elements = Packed<T, kBytes>;
   using Sum = typename Element<T>::Sum;
-  static constexpr uint32_t kCount = Elements::kCount;  // of the sums; behind them lies nothing of use
+  static constexpr uint32_t kCount = Elements::kCount;  // of the sums that hold elements
 
   Sum sums[Elements::kUnits * Element<T>::kPerUnit];
 
@@ -368,7 +368,7 @@ struct PackedSum {
   }
 };
 
-// One number alone.
+// Convert a single element.
 template <typename T>
 VERBENA_DEVICE typename Element<T>::Sum widen(T number) {
   PackedSum<T, sizeof(T)> sum;

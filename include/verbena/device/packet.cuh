@@ -1,4 +1,5 @@
-// A packet: 16 bytes of a message in a place of 16 bytes, which the reader finds full without a flag.
+// A packet: 16 bytes of a message in a slot of 16 bytes. The reader sees from the data itself that the slot
+// is filled, so no flag is needed. low_latency.cuh sends messages as packets.
 #ifndef VERBENA_DEVICE_PACKET_CUH
 #define VERBENA_DEVICE_PACKET_CUH
 
@@ -8,8 +9,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Stores and loads of packets: strong, since both sides access the place at the same time; relaxed, since
-// the flag is in the same access as the data.
+// Stores and loads packets: strong, since both ranks access the slot at the same time; relaxed, since the
+// data and what marks it as arrived are one access.
 template <typename T>
 VERBENA_DEVICE void send_bits(char* there, const T& bits) {
   store<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(reinterpret_cast<T*>(there), bits);
@@ -22,27 +23,27 @@ VERBENA_DEVICE T poll_bits(const char* here) {
 
 }  // namespace detail
 
-// 16 bytes of data in a store of 16. In each half of a place the first word is zero while nothing has come
-// there: words of data go exclusive-or a constant, so that none that occurs looks so, and a place is emptied
-// when it has been read. The words that would look empty after all, the constant itself and its neighbour, go
-// as kNoted, and what they are stands in a note, a word with the call's number, of which each place has one.
-// So every bit pattern arrives as it was, those two more slowly. Each half stands for itself, as a store of
-// 16 bytes may arrive as two of 8.
+// Sends 16 bytes of data in one store of 16 bytes. In each 8-byte half of an empty slot the first word is
+// zero. Data words are sent XORed with a constant, so that almost no word is sent as zero, and the reader
+// empties a slot after reading it. The words that would look empty, the constant itself and its neighbour,
+// are sent as kNoted, and a note says which of the two they are: each slot has one, a word with the number of
+// the call. So every bit pattern arrives unchanged, these two more slowly. Each half is complete in itself,
+// as a store of 16 bytes may arrive as two of 8.
 struct Packet {
   using Data = Vector16;
   static constexpr uint32_t kBytes = 16, kNoteBytes = 8;
   static constexpr uint32_t kSentinel = 0xd92e'8e14, kNoted = 1;
 
-  // Of a message: where a packet's data lies, and how many packets it takes, one at least.
+  // Return the offset of a packet's data in its message, and the packets of a message, at least one.
   VERBENA_DEVICE static uint32_t offset(uint32_t index) { return index * kBytes; }
   VERBENA_DEVICE static uint32_t count(uint32_t length_bytes) {
     return length_bytes == 0 ? 1 : (length_bytes - 1) / kBytes + 1;
   }
-  // What is stored of data, and data of what was stored.
+  // Convert data to the words that are stored, and back.
   VERBENA_DEVICE static Data mask(const Data& data) {
     return {data.x ^ kSentinel, data.y, data.z ^ kSentinel, data.w};
   }
-  // Neither empty nor noted.
+  // Returns whether both halves are filled and need no note.
   VERBENA_DEVICE static bool is_plain(const Data& stored) {
     // FAULT(second_half_is_not_looked_at)
     return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
@@ -52,7 +53,8 @@ struct Packet {
     if (is_plain(stored)) return send_plain(there, stored);
     send_noted(there, note, stored, epoch);
   }
-  // A note has the words that do not go, 0 or 1, and the call's number above.
+  // Sends data of which some words need the note. A note has these words, 0 or 1, in its low bits, and the
+  // number of the call above them.
   VERBENA_DEVICE static void send_noted(char* there, char* note, Data stored, uint64_t epoch) {
     detail::send_bits(note, epoch << 2 | uint64_t{stored.z & 1} << 1 | (stored.x & 1));
     if (stored.x <= kNoted) stored.x = kNoted;
@@ -60,7 +62,7 @@ struct Packet {
     detail::send_bits(there, stored);
   }
   VERBENA_DEVICE static Data poll(const char* here) { return detail::poll_bits<Data>(here); }
-  // Of what was polled: then `stored` is what was to be stored.
+  // Returns whether the polled packet has arrived; `stored` is then what a plain packet would have had.
   VERBENA_DEVICE static bool has_come(Data& stored, const char* its_note, uint64_t epoch) {
     if (is_plain(stored)) return true;
     if (stored.x == 0 || stored.z == 0) return false;
@@ -70,8 +72,8 @@ struct Packet {
     if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note >> 1 & 1);
     return true;
   }
-  // The data of what has come; its place is empty behind it. A strong store, as the sender's is: nothing but
-  // the value orders the two.
+  // Returns the data of a packet that has arrived, and empties its slot. The store is strong, as the sender's
+  // is: nothing but the value orders the two.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
     empty(here);
     return mask(stored);

@@ -1,5 +1,6 @@
-// How a group shares out one message: a batch of descriptors goes to shared memory, each is cut into pieces,
-// the pieces of the batch are numbered by a prefix sum, and each warp walks over its own.
+// Divides a message among the warps of a group (for unpack.cuh): a batch of descriptors goes to shared
+// memory, each descriptor is split into pieces, a prefix sum numbers the pieces of the batch, and each warp
+// walks over its own.
 #ifndef VERBENA_DEVICE_PIECE_WALK_CUH
 #define VERBENA_DEVICE_PIECE_WALK_CUH
 
@@ -8,45 +9,47 @@
 
 namespace verbena::device {
 
-// What a warp staged, cut in rows and cut in whole pieces.
+// Pieces of what a warp has staged, if split into rows and if split into whole pieces.
 struct StagedCounts {
   uint32_t rows, pieces;
 };
 
-// Shared memory of one group. kBatch descriptors are staged at a time; 256 suit a block of its own (5.4 KiB),
-// 32 a warp. A multiple of 32.
+// Shared memory of one group.
+// @tparam kBatch  descriptors that are staged at a time, a multiple of 32: 256 suit a block (5.4 KiB), 32 a
+//   warp
 template <int kBatch = 256>
 struct alignas(16) UnpackScratch {
   static_assert(kBatch >= kWarpLanes && kBatch % kWarpLanes == 0, "verbena: whole warps stage descriptors");
   LoadMeta descriptors[kBatch];
-  // The number of the first piece of each descriptor; all ones behind the last, where a search ends.
+  // The number of the first piece of each descriptor; all bits are set after the last descriptor, which ends
+  // a search.
   uint32_t first_piece[kBatch + kWarpLanes];
   StagedCounts staged[kBatch / kWarpLanes];
-  uint64_t count;  // wait_message passes it on
+  uint64_t count;  // passed on by wait_message
 };
 
 namespace detail {
 
-// Of the queue, which the host wrote and the group has acquired.
+// Reads the queue, which the host wrote and the group has acquired.
 template <typename T>
 VERBENA_DEVICE T load_queue(const T* address) {
   return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(address);
 }
 
-// Descriptors staged at a time: one a thread.
+// Returns the descriptors staged at a time: one a thread.
 template <int kBatch, typename Group>
 VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
   return group.size() < kBatch ? group.size() : kBatch;
 }
 
-// Pieces of a batch as the group agreed on them.
+// The pieces of a batch, the same in all threads of the group.
 struct Batch {
   uint32_t pieces;
   uint32_t piece_shift;  // a piece is 2^piece_shift bytes of the destination's vectors, and a head where
                          // there is one
 };
 
-// Inclusive over the lanes of a warp.
+// Returns the inclusive prefix sum over the lanes of a warp.
 VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
   VERBENA_UNROLL
   for (int distance = 1; distance < kWarpLanes; distance *= 2) {
@@ -57,8 +60,8 @@ VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
   return value;
 }
 
-// Puts `count` descriptors, thread i holding the i-th, into the scratch and numbers their pieces. A message
-// that would leave warps without work is cut into single rows.
+// Writes `count` descriptors, of which thread i has the i-th, to the scratch, and numbers their pieces. A
+// message that would leave warps without work is split into single rows.
 template <int kPieceShift, int kBatch, typename Group>
 VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
                                  uint32_t count, const char* data) {
@@ -90,8 +93,8 @@ VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scra
   return small ? Batch{rows_in_all, kRowShift} : Batch{pieces_in_all, kPieceShift};
 }
 
-// A warp's walk over its pieces of a batch: piece numbers grow, so the descriptor is searched from the last
-// one on.
+// A warp's walk over its pieces of a batch. Piece numbers grow, so the search for a descriptor starts at the
+// last one.
 template <int kBatch>
 class PieceWalk {
  public:
@@ -107,12 +110,11 @@ class PieceWalk {
 
   VERBENA_DEVICE bool has_next() const { return next_ < batch_.pieces; }
 
-  // All lanes call it. There is a next piece.
+  // Returns the next piece, which exists. All lanes call it.
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // The lanes look at the next 32 descriptors: those that begin at or before the piece are a run of
-      // lanes.
+      // The lanes read the next 32 descriptors: those that begin at or before the piece are a run of lanes.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));
       if (begun != kFullWarp) break;
@@ -132,7 +134,7 @@ class PieceWalk {
   uint32_t descriptor_ = 0;
 };
 
-// The same for a message of at most 32 descriptors: lane i of every warp has the i-th, nothing is shared.
+// The same for a message of at most 32 descriptors: lane i of every warp has the i-th, and nothing is shared.
 template <uint32_t kPieceShift = kRowShift>
 class LaneWalk {
  public:
@@ -171,10 +173,10 @@ class LaneWalk {
   char* const data_;
   uint32_t next_, step_, pieces_ = 0;
   LoadMeta mine_{};
-  uint32_t first_ = ~0u;  // the number of its first piece
+  uint32_t first_ = ~0u;  // the number of the descriptor's first piece
 };
 
-// Pieces of kRows rows, one's loads under way while another is stored.
+// Copies pieces of kRows rows; the loads of one are in flight while another is stored.
 template <int kRows, typename Walk>
 VERBENA_DEVICE void copy_walk(Walk& walk) {
   if (!walk.has_next()) return;
@@ -192,7 +194,7 @@ VERBENA_DEVICE void copy_walk(Walk& walk) {
   }
 }
 
-// Single rows, two of them on their way at a time: what a short message is cut into.
+// Copies single rows, two in flight at a time: the pieces of a short message.
 template <typename Walk>
 VERBENA_DEVICE void copy_rows(Walk& walk) {
   while (walk.has_next()) {

@@ -1,4 +1,4 @@
-// Who compiles the device library, and the marks that its functions carry. Three ways, one source:
+// Detects who compiles the device library, and defines the attributes of its functions. One source serves:
 //   nvcc, or clang with CUDA's headers      kernels of an application
 //   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
 //   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)
@@ -43,10 +43,10 @@
 #define VERBENA_DEVICE inline
 #define VERBENA_DEVICE_FAR inline
 #endif
-// VERBENA_DEVICE_FAR marks templates that stay calls in a kernel: ways that are rare, or that wait for PCIe,
-// so that they take neither the registers nor the code of the way that stores. Bitcode of one backend has no
-// calls; that of several (VERBENA_BITCODE_CALLS) has them, since the way of all of them, inlined between the
-// pieces of the way that stores, makes that one slower.
+// VERBENA_DEVICE_FAR marks templates that are not inlined in a kernel: paths that are rare, or that wait for
+// PCIe, so that they take neither registers nor code of the path that stores. Bitcode of one backend inlines
+// everything; that of several (VERBENA_BITCODE_CALLS) does not, since the paths of all backends, inlined into
+// the path that stores, would slow it.
 
 // The architecture of this pass, 900 for sm_90; 0 on the host and in an nvcc host pass.
 #if defined(__CUDA_ARCH__)
@@ -55,7 +55,7 @@
 #define VERBENA_ARCH 0
 #endif
 
-// True where device instructions may stand: in nvcc's host pass the bodies are parsed, not compiled.
+// True where device instructions may be used: in nvcc's host pass the bodies are parsed, not compiled.
 #if !VERBENA_EMULATED && VERBENA_ARCH > 0
 #define VERBENA_PTX 1
 #else
@@ -73,9 +73,8 @@
 
 namespace verbena::device {
 
-// What a program compiles in for its tests and its profiler: faults that are asked for, by
-// VERBENA_DEVICE_FAULTS, and counters of symm_* calls, by VERBENA_DEVICE_PROBES. Without, neither costs an
-// instruction.
+// What a program compiles in for its tests and its profiler: injected faults, by VERBENA_DEVICE_FAULTS, and
+// counters of symm_* calls, by VERBENA_DEVICE_PROBES. If not defined, neither costs an instruction.
 #ifdef VERBENA_DEVICE_FAULTS
 inline constexpr bool kHasFaults = true;
 #else
@@ -90,7 +89,7 @@ inline constexpr bool kHasProbes = false;
 inline constexpr int kWarpLanes = 32;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
-// PTX's orders and scopes. kWeak is an access that the program otherwise orders; kVolatile is PTX's.
+// PTX's orders and scopes. kWeak is an access that the program orders by other means; kVolatile is PTX's.
 enum class Order : uint8_t { kWeak, kVolatile, kRelaxed, kAcquire, kRelease, kAcquireRelease, kSequential };
 enum class Scope : uint8_t { kThreads, kBlock, kCluster, kGpu, kSystem };
 enum class Operation : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCompareExchange };

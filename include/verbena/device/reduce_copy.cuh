@@ -1,10 +1,9 @@
-// Sums over the ranks of a team in reach of each other, number by number: what all reductions and copies have
-// in common. A group of threads goes through a range, the loads of several ranks and vectors under way at
-// once; what becomes of each rank's numbers and of their sum is the caller's: two functions.
+// Adds a range of elements across the ranks of a team that reach each other by loads and stores: the loop
+// that reductions and copies share. A group of threads passes over the range with the loads of several ranks
+// and vectors in flight. Two functions of the caller transform each rank's elements and consume the sums.
 //
-// Where the team's size is known when a kernel is compiled (kRanks, 0 if not), the ranks' addresses stay in
-// registers and no loop has a branch. Nothing here waits: barriers, signals or flags in the data are the
-// caller's.
+// If the team's size is known at compile time (kRanks, else 0), the ranks' addresses stay in registers and no
+// loop branches. Nothing here waits: barriers, signals or flags in the data are the caller's.
 #ifndef VERBENA_DEVICE_REDUCE_COPY_CUH
 #define VERBENA_DEVICE_REDUCE_COPY_CUH
 
@@ -14,7 +13,7 @@
 
 namespace verbena::device {
 
-// From an address of ours to each rank's. for_each() calls `body(rank)`.
+// The distance from an address of this rank to the same address of each rank. for_each() calls `body(rank)`.
 template <int kRanks>
 class RankDeltas {
  public:
@@ -55,7 +54,7 @@ class RankDeltas<0> {
   const SymmContext& context_;
 };
 
-// Takes a rank's numbers as they are.
+// A prologue that leaves a rank's elements unchanged.
 struct AsTheyAre {
   template <typename Elements>
   VERBENA_DEVICE const Elements& operator()(int32_t, const Elements& numbers) const {
@@ -65,9 +64,9 @@ struct AsTheyAre {
 
 namespace detail {
 
-inline constexpr uint32_t kLoadsInFlight = 8;  // of a thread, of 16 bytes
+inline constexpr uint32_t kLoadsInFlight = 8;  // of a thread, 16 bytes each
 
-// The sum of kVectors places, `step` numbers from each other, of which `count` are there.
+// Sums kVectors vectors, `step` elements apart, of which the first `count` exist.
 template <int kRanks, uint32_t kBytes, uint32_t kVectors, typename T, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* input, uint64_t first,
                                   uint64_t step, uint32_t count, const Prologue& prologue,
@@ -103,7 +102,7 @@ VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* inp
   }
 }
 
-// Elements begin to end, kBytes of them together.
+// Sums the elements begin to end, kBytes of them together.
 template <int kRanks, uint32_t kBytes, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& group, const T* input,
                                  uint64_t begin, uint64_t end, const Prologue& prologue,
@@ -123,11 +122,14 @@ VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& 
 
 }  // namespace detail
 
-// For each of `count` numbers at `input`, of this rank and at the same place of all others, calls
-// `epilogue(index, sum)`: with vectors of 16 bytes where `is_aligned` says that all addresses are multiples
-// of that, and one number at a time for the rest. `sum` is a PackedSum of the numbers from `index` on, added
-// in the order of ranks; its sums are in float (packed.cuh), and round() packs them. `prologue(rank,
-// numbers)` returns what is added for a rank: the Packed numbers, or what it makes of them.
+// Calls `epilogue(index, sum)` for each of `count` elements at `input`, of this rank and at the same offset
+// of all other ranks.
+// @param is_aligned  all addresses are multiples of 16: vectors of 16 bytes are used, and single elements for
+//   the rest
+// @param prologue  prologue(rank, elements) returns what is added for a rank: the Packed elements, or any
+//   function of them
+// @param epilogue  `sum` is a PackedSum of the elements from `index` on, added in float in the order of ranks
+//   (packed.cuh); its round() packs them
 template <int kRanks = 0, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_copy(const SymmContext& context, const Group& group, const T* input,
                                 uint64_t count, bool is_aligned, const Prologue& prologue,

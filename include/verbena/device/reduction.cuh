@@ -1,7 +1,6 @@
-// Reductions of an element across ranks: sum, mean, minimum and maximum, of types that are known when a
-// kernel runs. Floating-point elements are added in float in the order of ranks, and rounded once
-// (packed.cuh); int32 wraps on overflow, and its mean truncates toward zero. Minimum and maximum propagate
-// NaN.
+// Reduces elements across ranks: sum, mean, minimum and maximum, of types known at compile time or at run
+// time. Floating-point elements are added in float in the order of ranks, and rounded once (packed.cuh);
+// int32 wraps on overflow, and its mean truncates toward zero. Minimum and maximum propagate NaN.
 #ifndef VERBENA_DEVICE_REDUCTION_CUH
 #define VERBENA_DEVICE_REDUCTION_CUH
 
@@ -9,7 +8,7 @@
 
 namespace verbena::device {
 
-// Numbered as verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
+// Same values as verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
 enum class DataType : uint32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt32 = 3, kE4m3 = 4 };
 enum class Reduction : uint32_t { kSum = 0, kMean = 1, kMin = 2, kMax = 3 };
 
@@ -33,11 +32,11 @@ VERBENA_DEVICE Sum choose_addend(Sum a, Sum b, bool is_min) {
 
 namespace detail {
 
-// Contiguous elements in `Bits`, 4, 8 or 16 bytes, as they are summed.
+// The sums of the elements in `Bits`, which has 4, 8 or 16 bytes.
 template <typename T, typename Bits>
 using SumsOf = PackedSum<T, sizeof(Bits)>;
 
-// Adds `count` addends, the first of them rank `first`'s.
+// Adds `count` addends; the first is rank `first`'s.
 template <typename T, int kMaxCount, typename Bits>
 VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&addends)[kMaxCount],
                                  int32_t first, int32_t count) {
@@ -74,8 +73,9 @@ VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32
 
 }  // namespace detail
 
-// Type and operation known when the kernel is compiled. A reduction has Sums, for numbers of 4, 8 or 16 bytes
-// contiguous; add(), which is given some ranks' at a time, from rank 0 on; and finish().
+// A reduction whose type and operation are known at compile time. A reduction has Sums, for 4, 8 or 16 bytes
+// of contiguous elements; add(), which is called with the elements of some ranks at a time, from rank 0 on;
+// and finish().
 template <typename T, Reduction kReduction = Reduction::kSum>
 struct ReduceAs {
   template <typename Bits>
@@ -92,15 +92,15 @@ struct ReduceAs {
   }
 };
 
-// Known when it runs: a branch each time. Sums of float, half and bfloat16 are quick; all else is a call,
-// which takes no code of theirs.
+// A reduction chosen at run time: a branch in each call. Sums of float, half and bfloat16 are fast; all else
+// is in functions that are not inlined, so that it does not slow them.
 struct ReduceAny {
   DataType type;
   Reduction reduction;
 
   template <typename Bits>
   struct Sums {
-    uint32_t words[sizeof(Bits)] = {};  // e4m3's are the most: one for each byte
+    uint32_t words[sizeof(Bits)] = {};  // e4m3 needs the most: one for each byte
   };
 
   template <int kMaxCount, typename Bits>
@@ -111,7 +111,7 @@ struct ReduceAny {
       if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, addends, first, count);
       if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, addends, first, count);
     }
-    // Copies: what a call is given the address of lies in memory, for those above too.
+    // Copies: a variable whose address is passed to a call lives in memory, and the caller's would, too.
     Sums<Bits> copy = sums;
     for (int32_t addend = 0; addend < kMaxCount; ++addend) {
       if (addend >= count) break;
@@ -131,8 +131,8 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
-  // Of sums before they are rounded, some ranks': how many words they are in `Bits`, and those of later ranks
-  // added to them.
+  // Sums before they are rounded, of some ranks: how many words they are in `Bits`, and adding those of later
+  // ranks.
   template <typename Bits>
   VERBENA_DEVICE uint32_t count_words() const {
     return type == DataType::kE4m3 ? sizeof(Bits)
@@ -204,7 +204,7 @@ struct ReduceAny {
   }
 };
 
-// Sums of float, half and bfloat16 alone: no calls, for which registers would go to memory.
+// Sums of float, half and bfloat16 only: no calls, which would move registers to memory.
 struct ReduceFloats {
   DataType type;
 

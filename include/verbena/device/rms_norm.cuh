@@ -1,13 +1,14 @@
-// RMSNorm of a tensor's rows by a block: a residual added before it, its result also quantised, as inference
-// engines do between an all-reduce and the next product.
+// RMSNorm of the rows of a tensor by blocks or clusters, optionally with a residual added before it and a
+// quantised result, as inference engines run between an all-reduce and the next matrix product:
 //
-//   h = x + residual              x: the row, rounded to T
+//   h = x + residual              x: the row; h is rounded to T
 //   residual_out = h
 //   output = h / sqrt(mean(h^2) + epsilon) * (weight_offset + weight)
 //   quantised = output as e4m3 or int8, with scales
 //
-// In float, in an order that depends on the row's length alone: a row has the same bits in every kernel, by
-// any number of threads, wherever x comes from.
+// norm_rows() normalises rows in memory; all_reduce_norm.cuh passes rows in registers. Computes in float, in
+// an order that depends on the row's length only: a row has the same bits in every kernel, with any number of
+// threads, wherever x comes from.
 #ifndef VERBENA_DEVICE_RMS_NORM_CUH
 #define VERBENA_DEVICE_RMS_NORM_CUH
 
@@ -17,68 +18,68 @@
 
 namespace verbena::device {
 
-// What quantised rows are: one byte a number, and where their scales lie. A number is its byte times the
-// scale.
+// How rows are quantised, to one byte an element, and how their scales are stored: element = byte * scale.
 enum class RowQuantisation : uint32_t {
   kNone = 0,
-  kFloat8Tensor = 1,  // e4m3; one scale, which is given
+  kFloat8Tensor = 1,  // e4m3; one scale, given by the caller
   kFloat8Token = 2,   // e4m3; a float for each row: its largest magnitude / 448
-  kFloat8Block = 3,   // e4m3; a float for each 128 numbers of a row
-  // The same, but scales are powers of two, rounded up: as floats, or their exponents (UE8M0) alone, of four
-  // blocks in a word.
+  kFloat8Block = 3,   // e4m3; a float for each 128 elements of a row
+  // The same, but the scales are powers of two, rounded up: as floats, or as exponents (UE8M0), four blocks
+  // in a word.
   kFloat8BlockPower = 4,
   kFloat8BlockExponent = 5,
-  kMxFloat8 = 6,          // e4m3; a byte of exponent (E8M0) for each 32 numbers
-  kMxFloat8Swizzled = 7,  // the same in tiles of 128 rows of 4 scales, as matrix units read them
+  kMxFloat8 = 6,          // e4m3; an exponent byte (E8M0) for each 32 elements
+  kMxFloat8Swizzled = 7,  // the same in tiles of 128 rows of 4 scales, as tensor cores read them
   kInt8Token = 8,         // a float for each row: its largest magnitude / 127
 };
 
-// Rows as they are quantised. The scale of block b of row r is at r * scale_row_stride +
-// b * scale_block_stride, counted in scales; of kFloat8BlockExponent in words, where word b / 4 has block b;
-// of kMxFloat8Swizzled where the tiles want them. Scales that a word or a tile has and the tensor has not
-// become 0.
+// The quantised rows. The scale of block b of row r is at r * scale_row_stride + b * scale_block_stride,
+// counted in scales; of kFloat8BlockExponent in words, where word b / 4 has block b; of kMxFloat8Swizzled
+// where the tiles have it. Scales in a word or a tile that the tensor does not have are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
-  uint64_t row_bytes = 0;  // from one row to the next
+  uint64_t row_bytes = 0;  // stride
   void* scales = nullptr;  // floats, words or bytes; read for kFloat8Tensor
   uint64_t scale_row_stride = 1, scale_block_stride = 1;
-  float min_scale = 1e-10F;  // of those computed as floats
+  float min_scale = 1e-10F;  // of scales that are computed as floats
 };
 
-// The tensors of a norm; rows are `hidden` elements; a step is the elements from row to row. Null: there
-// is none. residual_out may be residual_in; other tensors that are written overlap nothing.
+// The tensors of a norm. Rows are `hidden` elements; strides are in elements from row to row. NULL: there is
+// no such tensor. residual_out may be residual_in; other tensors that are written must not overlap.
 template <typename T>
 struct RmsNorm {
   uint64_t rows, hidden;
-  const T* weight;  // [hidden]; null: ones
+  const T* weight;  // [hidden]; NULL: ones
   float epsilon = 1e-6F, weight_offset = 0;
-  // h is rounded to T before it is squared, as residual_out is anyway; h / sqrt(...) before the weight.
+  // Whether h is rounded to T before it is squared, as it is in residual_out; and h / sqrt(...) before it is
+  // multiplied by the weight.
   bool rounds_sum = false, rounds_normed = false;
 
   const T* residual_in = nullptr;
   T* residual_out = nullptr;
   T* output = nullptr;
   uint64_t residual_in_stride = 0, residual_out_stride = 0, output_stride = 0;
-  // Columns of `output` and the quantised rows behind `hidden` that become 0.
+  // Columns of `output` and of the quantised rows after `hidden` that are set to 0.
   uint64_t padding = 0;
   QuantisedRows quantised{};
 };
 
 namespace detail {
 
-// What a row's numbers are combined over: a word for every kCountWords-th piece of 32 vectors, which is a
-// warp's at a time.
+// Where partial results of a row are combined: one word for every kCountWords-th piece of 32 vectors, of
+// which a warp handles one at a time.
 inline constexpr uint32_t kCountWords = 64;
 
-// What a warp tells the others; of a row of a cluster also of which turn it is, so that one store is all and
-// nobody meets: a barrier of the cluster waits for every store of its threads, those to peers too.
+// A warp's partial result for the others. For the row of a cluster it also has the number of its turn, so
+// that one store is enough and no barrier is needed: a cluster's barrier waits for every store of its
+// threads, also those to peers.
 struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Those of two turns, which reductions take one after the other: who has all words of one turn knows that all
-// have read those of the turn before.
+// The words of two turns, which reductions use alternately: a thread that has all words of one turn knows
+// that all threads have read those of the turn before.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -93,7 +94,7 @@ VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
   return turn % 2 * kCountWords;
 }
 
-// `combine` of each lane's value over `lanes` adjacent lanes: the same bits in all of them.
+// Combines each lane's value over `lanes` adjacent lanes, with the same bits in all of them.
 template <typename Combine>
 VERBENA_DEVICE float combine_lanes(float value, uint32_t lanes, const Combine& combine) {
   for (uint32_t step = lanes / 2; step > 0; step /= 2)
@@ -108,19 +109,19 @@ struct ChooseLarger {
   VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
 };
 
-// Whose a row is: a block's, or that of a cluster of blocks, each of which has the words that all have put.
-// Their warps divide kCountWords. `word` is below 2 * kCountWords.
+// The owner of a row: a block, or a cluster of blocks, each of which has the words that all have put. The
+// number of their warps divides kCountWords. `word` is below 2 * kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;
   VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
   VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
   VERBENA_DEVICE void meet() const { sync_block(); }
-  // By a warp, whose lanes have the same value.
+  // Stores the value of a warp, which all of its lanes have.
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
-  // Behind meet(). True.
+  // Loads a value, after meet(). Returns true.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t, float& value) const {
     value = from_bits(load<Order::kWeak, Scope::kThreads>(&words_[word].bits));
     return true;
@@ -129,8 +130,8 @@ class RowOfBlock {
  private:
   RowWord* words_ = find_row_words();
 };
-// Each warp puts a word for each of its pieces in each turn, also behind the row's end: so none is a turn
-// ahead of another one.
+// Each warp puts a word for each of its pieces in each turn, also after the end of the row: so no warp is a
+// turn ahead of another.
 class RowOfCluster {
  public:
   static constexpr bool kIsOfCluster = true;
@@ -138,8 +139,8 @@ class RowOfCluster {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
   VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
-  // By all threads, before the first put(): words are of no turn, whatever was there. The others' are known
-  // behind the second half.
+  // Called by all threads, before the first put(): sets words to no turn, whatever they were. Those of other
+  // blocks are initialised after the second half.
   VERBENA_DEVICE void begin() const {
     for (uint32_t i = thread_index(); i < 2 * kCountWords; i += threads_per_block())
       store<Order::kRelaxed, Scope::kCluster>(words_ + i, RowWord{0, 0});
@@ -154,7 +155,7 @@ class RowOfCluster {
     if (others_words_ != nullptr)
       store<Order::kRelaxed, Scope::kCluster>(others_words_ + word, RowWord{to_bits(value), turn});
   }
-  // False: it has not come yet.
+  // Returns false if the value has not come yet.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t turn, float& value) const {
     const auto taken = load<Order::kRelaxed, Scope::kCluster>(words_ + word);
     value = from_bits(taken.bits);
@@ -162,11 +163,11 @@ class RowOfCluster {
   }
 
  private:
-  RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;  // a lane's of one block
+  RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;  // of one block, another for each lane
 };
 
-// Of the first `count` words of a turn, when all have put theirs: the same bits in all threads. A negative
-// number is passed on.
+// Returns the combination of the first `count` words of a turn, when all threads have put theirs: the same
+// bits in all threads. Propagates a negative number.
 template <typename Owner, typename Combine>
 VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
                                    const Combine& combine) {
@@ -175,8 +176,8 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
   const bool has_first = lane() < count, has_second = lane() + kWarpLanes < count;
   float first = 0, second = 0;
   bool have_come = false;
-  // Blocks of a cluster run at the same time: no wait times out. The lanes leave the loop together; where
-  // some wait for others behind it, each shuffle costs several times as much.
+  // Blocks of a cluster run at the same time: no wait times out. The lanes leave the loop together; if some
+  // waited for others after it, each shuffle would cost several times as much.
   do {
     have_come = (!has_first || owner.take(word, turn, first)) &&
                 (!has_second || owner.take(word + kWarpLanes, turn, second));
@@ -187,8 +188,8 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
 
 // Which vectors of a row a thread has, and how many there are.
 struct RowVectors {
-  uint32_t first, step;    // of the thread: the row's threads apart
-  uint64_t hidden, whole;  // numbers of the row; vectors that have all of theirs
+  uint32_t first, step;    // of the thread; step: threads of the row
+  uint64_t hidden, whole;  // elements of the row; vectors with all of their elements
 
   VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
   template <uint32_t kElements>
@@ -198,7 +199,7 @@ struct RowVectors {
   }
 };
 
-// A row's output as it is quantised.
+// Writes a row's output quantised.
 template <typename T, typename Owner>
 class RowQuantiser {
  public:
@@ -218,7 +219,9 @@ class RowQuantiser {
   VERBENA_DEVICE bool has_row_scale() const {
     return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
   }
-  // `largest`: of the thread's numbers, of a kind that has a scale for each row. By all threads of the row.
+  // Begins a row.
+  // @param largest  the maximum magnitude of the thread's elements, for kinds with a scale for each row;
+  //   called by all threads of the row
   VERBENA_DEVICE void begin(float largest) {
     if (to_.kind == RowQuantisation::kFloat8Tensor) {
       inverse_scale_ = divide(1, load<Order::kWeak, Scope::kThreads>(static_cast<const float*>(to_.scales)));
@@ -235,7 +238,7 @@ class RowQuantiser {
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
-  // By all lanes of a warp together, some of which are behind the row's end.
+  // Called by all lanes of a warp together, some of which may be after the row's end.
   VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
     const uint32_t count = vectors_.template count_elements<kElements>(vector);
@@ -264,8 +267,8 @@ class RowQuantiser {
     for (uint32_t i = 0; i < count; ++i)
       store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
   }
-  // What the tensors have behind the row: `padding` numbers; of tiles to the next multiple of 4 scales, and
-  // behind the last row all.
+  // Clears what the tensors have after the row: `padding` elements; in tiles, scales up to a multiple of 4,
+  // and after the last row all others.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
       store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
@@ -292,7 +295,7 @@ class RowQuantiser {
                                            scale);
     return scale;
   }
-  // By what numbers are multiplied before they are rounded; writes the scales of blocks.
+  // Returns the factor by which elements are multiplied before they are rounded; writes the scales of blocks.
   VERBENA_DEVICE float find_inverse(uint64_t vector, const Elements& numbers) const {
     const RowQuantisation kind = to_.kind;
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
@@ -340,13 +343,13 @@ class RowQuantiser {
     store<Order::kWeak, Scope::kThreads>(static_cast<uint8_t*>(to_.scales) + place,
                                          static_cast<uint8_t>(exponent));
   }
-  // Of a row's scale in tiles of 512 bytes, of 128 rows and 4 scales.
+  // Returns the offset of a row's scale in tiles of 512 bytes, of 128 rows and 4 scales.
   VERBENA_DEVICE uint64_t find_swizzled(uint64_t row, uint64_t block) const {
     return (row / 128 * count_tiles() + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
   }
   VERBENA_DEVICE uint64_t count_tiles() const { return (vectors_.hidden + 127) / 128; }  // of a row
 
-  // Elements up to 127; the sum's last bit is worth 1.
+  // Rounds elements up to 127: the sum's last bit is worth 1.
   VERBENA_DEVICE static uint32_t round_to_int8(const float (&numbers)[4]) {
     uint32_t word = 0;
     VERBENA_UNROLL
@@ -369,9 +372,10 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
          (reinterpret_cast<uint64_t>(address) | step * sizeof(T)) % alignment_bytes == 0;
 }
 
-// Rows, vector by vector: thread t of those that have a row has vectors t, t + threads and so on. The first
-// kKept of them are loaded together, with their weights, and stay in its registers; of longer rows, which are
-// a block's, it loads the rest again, so what is in place is written in the last pass.
+// Normalises rows, vector by vector: of the threads that share a row, thread t has vectors t, t + threads and
+// so on. Loads the first kKept of them together, with their weights, and keeps them in registers. Of longer
+// rows, which belong to a single block, it loads the rest again; in place, it therefore writes in the last
+// pass.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -401,11 +405,12 @@ class RowNorm {
     count_words_ = keep(count_words());
   }
 
-  // `load_sum(vector)`: the row's numbers of x, zeros behind its end. Once for each of the first kKept
-  // vectors of a thread, up to three times for others.
+  // Normalises a row.
+  // @param load_sum  load_sum(vector) returns the row's elements of x, zeros after its end; called once for
+  //   each of the first kKept vectors of a thread, up to three times for others
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
-    // All loads are under way together: none waits for the numbers of another one.
+    // All loads are in flight together: none waits for the elements of another one.
     load_addends(row);
     Elements x[kMaxKept];
     VERBENA_UNROLL
@@ -414,7 +419,7 @@ class RowNorm {
     (void)finish(load_sum);
   }
   VERBENA_DEVICE Owner& owner() { return owner_; }
-  // The same in three steps, for numbers of x that come from elsewhere.
+  // The same in three steps, for elements of x that come from elsewhere.
   VERBENA_DEVICE void load_addends(uint64_t row) {
     row_ = row;
     residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
@@ -425,7 +430,8 @@ class RowNorm {
       weights_[k] = load_weight(find_vector(k));
     }
   }
-  // kept[k] is vector find_vector(k). `is_there`: of a row of a cluster, whether x is there in this block.
+  // @param x  x[k] is vector find_vector(k)
+  // @param is_there  of a row of a cluster: whether x has arrived in this block
   template <uint32_t kCount, typename LoadSum>
   VERBENA_DEVICE void add_kept(const Elements (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
@@ -436,23 +442,23 @@ class RowNorm {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
-      // None is negative.
+      // The sums of squares are not negative.
       put_piece(vector, is_there ? squares : -1);
     });
-    // While the words are on their way.
+    // Overlaps with the exchange of the words.
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       if (is_there) store_residual(find_vector(k), kept_[k]);
       factors_[k] = find_factors(weights_[k]);
     }
   }
-  // False where x is not there in all blocks of the cluster: then there is no output.
+  // Returns false if x has not arrived in all blocks of the cluster: then nothing is written.
   template <typename LoadSum>
   VERBENA_DEVICE bool finish(const LoadSum& load_sum) {
     const float squares = combine_words(owner_, turn_, count_words_, AddFloats{});
     if (Owner::kIsOfCluster && squares < 0) return false;
     inverse_root_ = find_inverse_root(multiply_add(squares, inverse_hidden_, epsilon_));
-    Several rounded{};  // zeros behind the row's end
+    Several rounded{};  // zeros after the row's end
     for_kept<0>([&](uint64_t vector, const Floats& h, const auto& find_factors, uint32_t k) {
       rounded.of[k] = make_output(h, find_factors());
       if (has(kOutput)) store_elements(output_, vector, rounded.of[k], has(kAlignment));
@@ -477,7 +483,7 @@ class RowNorm {
 
   VERBENA_DEVICE uint64_t count_vectors() const { return count_vectors_; }
   VERBENA_DEVICE uint64_t find_vector(uint32_t k) const { return vectors_.find(k); }
-  // What is not there is 0.
+  // Loads elements; those after the row's end are 0.
   VERBENA_DEVICE Elements load_elements(const T* row, uint64_t vector, bool is_aligned) const {
     if (__builtin_expect(is_aligned && vector < vectors_.whole, 1))
       return load_packed(row + vector * kElements);
@@ -491,7 +497,8 @@ class RowNorm {
 
  private:
   using Quantiser = RowQuantiser<T, Owner>;
-  // What the norm has, a bit each: known in front of the wait for earlier kernels, where it delays nothing.
+  // Which tensors the norm has, a bit each: computed before the wait for earlier kernels, where it costs
+  // nothing.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
@@ -502,7 +509,7 @@ class RowNorm {
   struct Several {
     Elements of[kMaxKept];
   };
-  // Calls, so that what is common is contiguous.
+  // Not inlined, so that the common path stays contiguous.
   VERBENA_DEVICE_FAR static Elements load_apart(const T* from, uint32_t count) {
     Some numbers{};
     for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);
@@ -516,7 +523,8 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // A scale for each row takes one reduction more. No turn is left out: its words would be those of the next.
+  // A scale for each row takes one more reduction. Each turn is used: its words would otherwise be taken for
+  // the next turn's.
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);
@@ -537,13 +545,13 @@ class RowNorm {
     return largest;
   }
 
-  // A warp's, of the 32 vectors that `vector` is of.
+  // Puts the value of a warp for the 32 vectors that include `vector`.
   VERBENA_DEVICE void put_piece(uint64_t vector, float value) const {
     const uint64_t piece = vector / kWarpLanes;
     const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);
     if (!Owner::kIsOfCluster) {
       if (vector - lane() >= count_vectors_) return;
-      // The pieces of a word are one warp's, which comes to them in their order.
+      // One warp has all pieces of a word, and comes to them in order.
       if (piece >= kCountWords && lane() == 0) {
         float before = 0;
         (void)owner_.take(word, turn_, before);
@@ -561,9 +569,9 @@ class RowNorm {
     }
     return pieces < kCountWords ? static_cast<uint32_t>(pieces) : kCountWords;
   }
-  // Of some thread of the row's.
+  // Returns whether any thread of the row has vector k.
   VERBENA_DEVICE bool is_kept(uint32_t k) const { return k * uint64_t{vectors_.step} < count_vectors_; }
-  // `body(vector, h, find_factors, k)`; k is of no use for others than those that are kept.
+  // Calls `body(vector, h, find_factors, k)`; k has a meaning for vectors that are kept in registers only.
   template <typename LoadSum, typename Body>
   VERBENA_DEVICE void for_vectors(const LoadSum& load_sum, const Body& body) {
     for_kept<0>(body);
@@ -580,7 +588,7 @@ class RowNorm {
     }
   }
 
-  // A loop that every compiler unrolls, since what it goes over lies in registers.
+  // A loop that every compiler unrolls, since it indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -608,7 +616,7 @@ class RowNorm {
     for (uint32_t i = 0; i < kElements; ++i) h[i] = sums.sums[i];
   }
 
-  // By what normed numbers are multiplied.
+  // Returns the factors by which normalised elements are multiplied.
   VERBENA_DEVICE Sums find_factors(const Elements& weights) const {
     Sums factors;
     factors.begin(weights);
@@ -617,7 +625,7 @@ class RowNorm {
       factors.sums[i] = add(norm_.weight_offset, !has(kWeight) ? 1 : factors.sums[i]);
     return factors;
   }
-  // The row's output; zeros behind its end.
+  // Returns the row's output; zeros after its end.
   VERBENA_DEVICE Elements make_output(const Floats& h, const Sums& factors) const {
     Sums sums;
     VERBENA_UNROLL
@@ -649,22 +657,23 @@ class RowNorm {
 
 }  // namespace detail
 
-// Rows first, first + step and so on of a tensor x that lies in memory, `x_stride` numbers from one to the
-// next, by all threads of a block of 1, 2, 4, 8, 16 or 32 warps; what they wrote before is there. x may be
-// residual_out or output, at the same step.
+// Normalises the rows first, first + step and so on of a tensor x in memory.
+// @param x  `x_stride` elements from row to row; may be residual_out or output if it has the same stride
+//   Called by all threads of a block of 1, 2, 4, 8, 16 or 32 warps, after their earlier writes are visible to
+//   the block.
 template <uint32_t kKept = 2, typename T>
 VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_stride, uint64_t first,
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // Also behind the reads of a norm before this one.
+  // Also orders the reads of an earlier norm.
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,
                [&](uint64_t vector) { return rows.load_elements(x + row * x_stride, vector, is_aligned); });
 }
 
-// The same, for functions that are told how to norm.
+// The same, as a parameter of functions that normalise.
 struct NormRows {
   template <typename T>
   VERBENA_DEVICE void operator()(const RmsNorm<T>& norm, const T* x, uint64_t first, uint64_t end) const {

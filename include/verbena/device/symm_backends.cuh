@@ -1,4 +1,4 @@
-// Contexts whose backend is known only at run time.
+// A context whose backend is known only at run time: SymmAnyContext, for Python, Triton and C.
 #ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
 #define VERBENA_DEVICE_SYMM_BACKENDS_CUH
 
@@ -6,7 +6,7 @@
 
 namespace verbena {
 
-// In memory, by address only: it is one of `Contexts`, as its type says, and has that one's members behind.
+// Used by address only: it is one of `Contexts`, as its type field says, followed by that backend's members.
 template <typename... Contexts>
 struct SymmAnyContext : SymmContext {};
 
@@ -14,8 +14,9 @@ struct SymmAnyContext : SymmContext {};
 
 namespace verbena::device {
 
-// A backend itself: what backends have in common does not look at the type, so that it costs nothing where
-// loads and stores reach. With a type that none of them serves, nobody else is reached.
+// Dispatches to the backends. What backends have in common does not look at the type, so it costs nothing
+// where loads and stores reach the peer. If no backend serves the type, only members within reach of loads
+// and stores are reachable.
 template <typename... Contexts>
 struct SymmNetwork<SymmAnyContext<Contexts...>> {
   using Context = SymmAnyContext<Contexts...>;
@@ -173,11 +174,10 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   }
 
  private:
-  // Nothing is asked of a network that is not there.
+  // A network that does not exist gets no requests.
   static constexpr WaitResult kNone = WaitResult::kReached;
 
-  // What `call(network, context)` returns for the context as its backend's; a switch, as the compiler sees
-  // it.
+  // Returns `call(network, context)` with the context as its backend's type; compiled to a switch.
   template <typename Result, typename Call>
   VERBENA_DEVICE static Result choose(const Context& context, Result otherwise, const Call& call) {
     const int32_t type = context.type;
@@ -186,7 +186,7 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
         ((SymmNetwork<Contexts>::serves(type) && (call_one<Contexts>(context, call, &result), true)) || ...));
     return result;
   }
-  // The same of networks that have the functions of one kind; the others are not asked.
+  // The same for networks that have functions of this kind; other networks are skipped.
   enum Kind : uint8_t { kOfGets, kOfUpdates };
   template <Kind kind, typename Call>
   VERBENA_DEVICE static WaitResult choose_of(const Context& context, const Call& call) {
@@ -209,7 +209,7 @@ namespace detail {
 template <typename... Contexts>
 struct NetworkTraits<SymmAnyContext<Contexts...>> : SymmNetwork<SymmAnyContext<Contexts...>> {};
 
-// The one that there is, or any of them.
+// The only backend, or any of several.
 template <typename... Contexts>
 struct ChosenContext {
   using Type = SymmAnyContext<Contexts...>;

@@ -11,12 +11,12 @@ namespace verbena::device {
 
 namespace detail {
 
-// Which wait, for whom.
+// Which wait, for which member.
 struct Awaited {
   SymmWait wait;
   uint32_t number = 0;          // of the barrier or signal
   uint32_t peer = kSymmNobody;  // a member
-  uint64_t begun_ns = 0;        // of begin_wait(); 0: the wait is nobody's to see
+  uint64_t begun_ns = 0;        // of begin_wait(); 0: the wait is not recorded
 };
 
 VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& awaited) {
@@ -34,8 +34,8 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
   return has_failed(context.failure);
 }
 
-// By each thread whose time is over; the first one's word stays. Members out of reach are told if that needs
-// no wait: they have deadlines of their own.
+// Called by each thread that has timed out; the first thread's word is kept. Members that only a NIC reaches
+// are notified if that needs no wait: they have their own deadlines.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;
@@ -53,7 +53,8 @@ VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited
   }
 }
 
-// What all threads of a group make of their own results, as agree(); whose time is over tells of it.
+// Combines the results of all threads of a group, as agree() does; a thread that has timed out records the
+// failure.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, WaitResult mine,
                                    const Awaited& awaited) {
@@ -67,7 +68,7 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
   return as_status(context, agree(group, mine));
 }
 
-// For what begins a kernel: kTimedOut, for all threads of the group, once the team has failed.
+// For the first call of a kernel: returns kTimedOut, to all threads of the group, once the team has failed.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus begin_in_step(const Context& context, const Group& group) {
   return group.any(has_failed(context)) ? SymmStatus::kTimedOut : SymmStatus::kDone;

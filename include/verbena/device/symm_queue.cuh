@@ -1,6 +1,6 @@
-// How a thread asks the host's proxy for RDMA: descriptors in the put queues (put_abi.h). A block always uses
-// the same queue of a context unless it names another, so that what it asks of one peer takes effect there in
-// order. Internal to symm_*.
+// How a thread requests RDMA from the host's proxy: descriptors in the put queues (put_abi.h). A block always
+// uses the same queue of a context unless it names another, so that its requests to one peer take effect
+// there in order. Internal to symm_*.
 //
 // Every wait has the context's limits, and a producer that gives up has reserved nothing.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
@@ -13,11 +13,11 @@ namespace verbena::device {
 
 namespace detail {
 
-inline constexpr uint32_t kLooksPerCheck = 64;  // each look is a read over PCIe
+inline constexpr uint32_t kLooksPerCheck = 64;  // each poll is a read over PCIe
 
 struct PutRequest {
   PutOperation operation;
-  uint64_t operand, extent, place;  // as PutDescriptor has them; no turn
+  uint64_t operand, extent, place;  // as in PutDescriptor, without the turn
   bool tells = false;               // kPutReports
 };
 
@@ -31,12 +31,12 @@ VERBENA_DEVICE uint32_t choose_queue(const SymmContext& context, SymmQueue queue
   return number % context.queues.count;
 }
 
-// Of an address in our heap.
+// Returns the offset of an address in this rank's heap.
 VERBENA_DEVICE uint64_t find_offset(const SymmContext& context, const void* address) {
   return reinterpret_cast<uint64_t>(address) - context.heap_begin;
 }
 
-// Of a member.
+// Returns a member's rank in the world.
 VERBENA_DEVICE uint32_t get_world_rank(const SymmContext& context, int32_t peer) {
   return static_cast<uint32_t>(context.team_size <= kSymmInlineDeltas ? context.inline_world_ranks[peer]
                                                                       : context.more_world_ranks[peer]);
@@ -47,15 +47,15 @@ VERBENA_DEVICE bool has_space(const SymmContext& context, uint64_t next, uint32_
   return static_cast<int64_t>(next + count - consumed) <= int64_t{1} << context.queues.depth_shift;
 }
 
-// How far the proxy is, over PCIe; kept in the GPU's memory for the others. It may go back there for a
-// moment, which makes somebody look again.
+// Reads the proxy's progress, over PCIe, and keeps it in the GPU's memory for other threads. That copy may
+// decrease for a moment, which makes a thread poll again.
 VERBENA_DEVICE uint64_t poll_for_space(const SymmContext& context, uint32_t queue) {
   const uint64_t consumed = load_acquire<Scope::kSystem>(&context.queues.progress[queue].consumed);
   store_release<Scope::kGpu>(&context.queues.cursors[queue].consumed_seen, consumed);
   return consumed;
 }
 
-// `count` positions next to each other, from *position on; their slots are free.
+// Reserves `count` consecutive positions from *position on, whose slots are free.
 VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, uint32_t count, bool waits,
                                   uint64_t* position) {
   PutCursors& cursors = context.queues.cursors[queue];
@@ -97,7 +97,7 @@ VERBENA_DEVICE void write_first_half(PutDescriptor* slot, const PutRequest& requ
       reinterpret_cast<Vector16*>(&slot->operand), __builtin_bit_cast(Vector16, half));
 }
 
-// Behind a fence: with it this store is a release.
+// Called after a fence: with it this store is a release.
 VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor* slot, uint64_t position,
                                       uint32_t world_rank, const PutRequest& request) {
   const uint64_t turn = ((position >> context.queues.depth_shift) + 1) << kPutTurnShift;
@@ -108,9 +108,10 @@ VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor*
       reinterpret_cast<Vector16*>(&slot->place), __builtin_bit_cast(Vector16, half));
 }
 
-// By one thread: `count` requests that no other one's come between. What this thread knows of, at system
-// scope, is before them. Descriptors name the world's ranks; `peer` is a member. Without a wait kTimedOut
-// where there is no room now. *asked, if not null, is the last of them.
+// Enqueues `count` requests, by one thread, consecutively. What this thread has observed, at system scope,
+// precedes them. Descriptors name ranks of the world; `peer` is a member.
+// @param waits  false: returns kTimedOut if the queue has no space now
+// @param asked  receives the last request; may be NULL
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, SymmQueue by, int32_t peer,
                                       const PutRequest* requests, uint32_t count, bool waits,
@@ -133,8 +134,8 @@ VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, SymmQueue by, int3
   return enqueue(context, by, peer, requests, kCount, true, asked);
 }
 
-// By one thread: what this queue is asked for next for the peer begins when all is complete that the others
-// were asked for there, as far as this thread knows of it.
+// Called by one thread: the next request in this queue for the peer starts after all requests of other queues
+// for that peer are complete, as far as this thread has observed them.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer, SymmQueue by) {
   const uint32_t mine = choose_queue(context, by);
@@ -154,8 +155,8 @@ VERBENA_DEVICE PutReply* find_reply(const SymmContext& context, const SymmReques
   return context.queues.replies + asked.queue * depth + ((asked.behind - 1) & (depth - 1));
 }
 
-// Whether one that is told of by itself is complete; acquires. A later position's reply may lie over its own:
-// then it shows in the prefix.
+// Returns whether a request that is reported on its own is complete; acquires. A later position's reply may
+// have overwritten its own: then the completed prefix shows it.
 VERBENA_DEVICE bool is_complete(const SymmContext& context, const SymmRequest& asked) {
   return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.behind ||
          load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.behind;
@@ -166,8 +167,8 @@ VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRe
   return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
 }
 
-// One thread asks for an update and waits for what the word was. The reply is its own until it leaves it,
-// with the value or without.
+// Requests an update, by one thread, and waits for the value before. The reply belongs to the thread until it
+// leaves it, with or without the value.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by, int32_t peer,
                                             const PutRequest& request, uint64_t* before) {
@@ -182,7 +183,7 @@ VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by
   return result;
 }
 
-// Until all positions of the queue before this one are complete.
+// Waits until all positions of the queue before this one are complete.
 VERBENA_DEVICE WaitResult await_completed(const SymmContext& context, uint32_t queue, uint64_t position) {
   uint64_t completed = 0;
   const WaitResult result = wait_until<Relation::kGreaterEqual, Scope::kSystem>(
@@ -192,8 +193,8 @@ VERBENA_DEVICE WaitResult await_completed(const SymmContext& context, uint32_t q
   return result;
 }
 
-// By one thread: all that was asked for in any queue before, as far as this thread knows of it, is complete.
-// Where nothing is under way nothing is read over PCIe.
+// Called by one thread: waits until all earlier requests in any queue, as far as this thread has observed
+// them, are complete. If nothing is in flight, nothing is read over PCIe.
 VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   WaitResult result = WaitResult::kReached;
   for (uint32_t queue = 0; queue < context.queues.count && result == WaitResult::kReached; ++queue) {
@@ -205,8 +206,8 @@ VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   return result;
 }
 
-// The same of what one peer was asked for: each queue with something under way is asked for a reply behind
-// it. `place` is the offset of any word of the heap.
+// The same for the requests to one peer: each queue with something in flight is asked for a reply after it.
+// `place` is the offset of any word of the heap.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult complete_at(const Context& context, int32_t peer, uint64_t place) {
   SymmRequest asked[kPutMaxQueues];

@@ -1,4 +1,5 @@
-// Verbena's own way to members out of reach: the host's proxy, asked through put queues.
+// Verbena's own network backend for members that loads and stores do not reach: requests to the host's proxy,
+// through put queues (symm_queue.cuh).
 #ifndef VERBENA_DEVICE_SYMM_VERBENA_CUH
 #define VERBENA_DEVICE_SYMM_VERBENA_CUH
 
@@ -14,7 +15,7 @@ VERBENA_DEVICE PutRequest request_copy(const SymmContext& context, PutOperation 
   return {operation, find_offset(context, here), length_bytes, find_offset(context, there)};
 }
 
-// NICs have a word of their own.
+// NICs write a separate word.
 VERBENA_DEVICE PutRequest request_signal(const SymmContext& context, uint32_t signal, uint64_t value,
                                          SymmSignalOperation operation) {
   const uint64_t place = find_offset(context, context.remote_signals + signal);
@@ -118,7 +119,7 @@ struct SymmNetwork<SymmContext> {
     return detail::follow_queues(context, peer, queue);
   }
 
-  // A put that is complete has its source back, and the proxy tells of no other.
+  // A put that is complete has released its source, and the proxy reports nothing else.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
   }
@@ -131,7 +132,7 @@ struct SymmNetwork<SymmContext> {
                                              int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + signal, delta_bytes));
   }
-  // A signal is made 0 by the other word.
+  // Resetting a signal writes the other word.
   VERBENA_DEVICE static void reset_signal(const SymmContext& context, uint32_t signal) {
     static_cast<void>(context), static_cast<void>(signal);
   }

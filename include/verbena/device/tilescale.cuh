@@ -1,9 +1,10 @@
 // TileScale's names (src/tl_templates/cuda: ldst.h, sync.h, intrin.h) for kernels that were generated against
-// them, each a thin alias of ours. Kept: names, template parameters, argument order. Mended: a weak load is
-// PTX; waits and barriers acquire, end by their limits and say how; the barrier's arrival comes after the
-// whole block's work. `na` is L1::no_allocate, `nc` the non-coherent path; a scope on a weak or volatile
-// access, which PTX does not have, is ignored as TileScale does. Sizes are 2, 4, 8 and 16 bytes, and 1.
-// What is between ranks: tilescale_ranks.cuh. include/verbena/tilescale has it all by TileScale's file names.
+// them, each a thin alias of a function of this library. Names, template parameters and the order of
+// arguments are TileScale's. Fixed: a weak load is valid PTX; waits and barriers acquire, end at their limits
+// and return a result; a barrier's arrival follows the work of the whole block. `na` is L1::no_allocate, `nc`
+// the non-coherent path; a scope on a weak or volatile access, which PTX does not have, is ignored, as in
+// TileScale. Sizes are 1, 2, 4, 8 and 16 bytes. tilescale_ranks.cuh has the functions between ranks;
+// include/verbena/tilescale has TileScale's file names.
 //
 // Calls without limits, as generated code has them, end after VERBENA_TILESCALE_TIMEOUT_NS.
 #ifndef VERBENA_DEVICE_TILESCALE_CUH
@@ -20,7 +21,7 @@
 #define TL_DEVICE VERBENA_DEVICE
 #endif
 
-// Global, as there.
+// Global, as in TileScale.
 enum class Semantic { WEAK, VOLATILE, ACQUIRE, RELEASE, RELAXED };
 enum class Scope { CTA, GPU, SYS };
 
@@ -56,7 +57,7 @@ VERBENA_DEVICE vd::WaitLimits limit_by_default() {
   return vd::WaitLimits::within(VERBENA_TILESCALE_TIMEOUT_NS);
 }
 
-// Of what a pointer points to; an address as a number says nothing.
+// The type that a pointer points to; an address given as a number has none.
 template <typename T>
 inline constexpr uint32_t kElementBytes = 0;
 template <typename T>
@@ -73,7 +74,7 @@ VERBENA_DEVICE const int32_t* as_words(uint64_t address) {
 
 }  // namespace detail
 
-// P is a pointer or an address as uint64_t, of global memory; T says how much is moved.
+// P is a pointer, or an address as uint64_t, of global memory; T is the type that is moved.
 template <Semantic semantic, ::Scope scope, bool na, typename P, typename T>
 VERBENA_DEVICE void st(P ptr, T value) {
   detail::vd::store<detail::kOrder<semantic>, detail::kScope<semantic, scope>, detail::kCache<false, na>,
@@ -106,7 +107,7 @@ VERBENA_DEVICE int ld_volatile_global(const int* ptr) {
                           detail::vd::Cache::kDefault, detail::vd::Space::kGlobal>(ptr);
 }
 
-// The value before. TileScale takes pointers to const for what it updates.
+// Returns the value before. TileScale takes pointers to const for memory that it updates.
 #define VERBENA_NAME_ADD(name, order, scope)                                                                 \
   VERBENA_DEVICE uint32_t name(const uint32_t* ptr, uint32_t value) {                                        \
     return detail::vd::fetch_add<detail::vd::Order::order, detail::vd::Scope::scope>((uint32_t*)ptr, value); \
@@ -125,8 +126,8 @@ VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
 }
 
-// A barrier for one use by kExpected blocks. init_barrier_gpu is for a kernel before the one that uses it: a
-// block of the same kernel might arrive first. The host may write this value instead.
+// A barrier for one use by kExpected blocks. init_barrier_gpu is for a kernel before the one that uses the
+// barrier: a block of the same kernel might arrive first. The host may write this value instead.
 template <uint32_t kExpected>
 inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
 template <const uint32_t kExpected>
@@ -134,7 +135,7 @@ VERBENA_DEVICE void init_barrier_gpu(uint32_t* barrier) {
   if (IS_MASTER_BLOCK() && IS_MASTER_THREAD())
     detail::vd::store_relaxed<detail::vd::Scope::kGpu>(barrier, kBarrierStart<kExpected>);
 }
-// By all threads of a block.
+// Called by all threads of a block.
 VERBENA_DEVICE void arrive_barrier_gpu(uint32_t* barrier) {
   detail::vd::sync_block();
   if (IS_MASTER_THREAD()) atomic_add_release_gpu_u32(barrier, 1);
@@ -156,15 +157,15 @@ VERBENA_DEVICE detail::vd::WaitResult sync_barrier_gpu(uint32_t* barrier) {
   return sync_barrier_gpu(barrier, detail::limit_by_default());
 }
 
-// A barrier of all blocks of a grid that run at once, to be used again and again: a word that is zero before
-// its first use. Its highest bit turns when all have come.
+// A reusable barrier of all blocks of a grid that run at once: a word that is zero before its first use. Its
+// highest bit toggles when all have come.
 VERBENA_DEVICE uint32_t sync_grids_arrive(uint32_t* barrier) {
   detail::vd::sync_block();
   if (!IS_MASTER_THREAD()) return 0;
   const uint32_t others = detail::vd::blocks_per_grid() - 1;
   return atomic_add_release_gpu_u32(barrier, IS_MASTER_BLOCK() ? BARRIER_MAGIC - others : 1);
 }
-// `before` is what the same thread's arrival returned.
+// @param before  what the same thread's arrival returned
 VERBENA_DEVICE detail::vd::WaitResult sync_grids_wait(uint32_t before, uint32_t* barrier) {
   detail::vd::WaitResult mine = detail::vd::WaitResult::kReached;
   if (IS_MASTER_THREAD()) {
@@ -178,7 +179,7 @@ VERBENA_DEVICE detail::vd::WaitResult sync_grid(uint32_t* barrier) {
   return sync_grids_wait(sync_grids_arrive(barrier), barrier);
 }
 
-// wait_eq(ptr, value, limits) and so on, by one thread; words of 4 and 8 bytes, signed or not.
+// wait_eq(ptr, value, limits) and so on, by one thread; words of 4 and 8 bytes, signed or unsigned.
 #define VERBENA_NAME_WAIT(name, relation)                                                                 \
   template <typename T>                                                                                   \
   [[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_##name(                                        \
@@ -207,7 +208,8 @@ VERBENA_DEVICE int get_warp_idx(int warp_size = 32) {
 VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 4) {
   return get_warp_idx(warp_size) / (warps_per_group > 0 ? warps_per_group : 4);
 }
-// True in one thread of every `thread_extent` of a block (whole warps), of the whole block where that is 0.
+// Returns true in one thread of every `thread_extent` of a block (whole warps), of the whole block if that is
+// 0.
 template <int thread_extent>
 VERBENA_DEVICE bool tl_shuffle_elect() {
   static_assert(thread_extent >= 0 && thread_extent % 32 == 0, "verbena: an extent is of whole warps");
@@ -218,8 +220,9 @@ VERBENA_DEVICE bool tl_shuffle_elect() {
   }
 }
 
-// N elements, of what either address points to, by a warp and by a block. All lanes come, and meet before one
-// reads what another wrote. Unrolling and vectors are ours, of any alignment.
+// Copies N elements, of the type that either address points to, by a warp and by a block. All lanes call, and
+// synchronise before one reads what another has written. Unrolling and vectors are chosen here; any alignment
+// is allowed.
 template <int N, int UNROLL_FACTOR = 4, bool enable_aggressive_vectorize = false, typename D, typename S>
 VERBENA_DEVICE void cp_warp(D dst, S src) {
   constexpr uint32_t kBytes =
@@ -235,7 +238,7 @@ VERBENA_DEVICE void cp_block(D dst, S src) {
   detail::vd::copy_block((void*)dst, (const void*)src, size_t{N} * kBytes);
 }
 
-// Of sm_90a alone: see warpgroup.cuh.
+// Of sm_90a only: see warpgroup.cuh.
 VERBENA_DEVICE void warpgroup_arrive() {
   detail::vd::fence_warpgroup();
 }

@@ -1,10 +1,10 @@
-// TileScale's names for what is between ranks: its table of ranks, copies to and from them, barriers of
-// blocks on all of them. Every program has a table of its own, `meta_data`, in constant memory, which the
-// host fills before a launch by what make_tilescale_table() of a team says (verbena.hpp, Python):
-//   [0] this rank   [1] ranks, at most kTilescaleMaxRanks   [2 + r] where rank r's memory begins here, 0: out
-//   of reach        [1023] the team's SymmContext on the GPU, for nvshmem_names.cuh; 0: there is none
-// Addresses at a peer are given as this rank's own and lie in the window that the table is of. Loads and
-// stores move the data: peers out of reach need nvshmem_names.cuh.
+// TileScale's names for communication between ranks: its table of ranks, copies to and from them, barriers of
+// blocks on all of them. Every program has its own table, `meta_data`, in constant memory, which the host
+// fills before a launch with the result of a team's make_tilescale_table() (verbena.hpp, Python):
+//   [0] this rank   [1] ranks, at most kTilescaleMaxRanks   [2 + r] rank r's memory, as addressed here; 0:
+//   out of reach    [1023] the team's SymmContext on the GPU, for nvshmem_names.cuh; 0: there is none
+// Addresses at a peer are given as this rank's own, in the window of the table. Loads and stores move the
+// data: for peers out of reach use nvshmem_names.cuh.
 #ifndef VERBENA_DEVICE_TILESCALE_RANKS_CUH
 #define VERBENA_DEVICE_TILESCALE_RANKS_CUH
 
@@ -19,7 +19,7 @@ inline constexpr int kTilescaleMaxRanks = kTilescaleTableWords - 3;
 
 }  // namespace tl
 
-// TileScale's symbol, defined here: of the sources that are linked as device code one alone includes this.
+// TileScale's symbol, defined here: only one of the sources that are linked as device code may include this.
 #if VERBENA_FREESTANDING
 extern "C" {
 __attribute__((constant)) uint64_t meta_data[tl::kTilescaleTableWords];
@@ -47,7 +47,7 @@ VERBENA_DEVICE const uint64_t* find_table() {
 }
 #endif
 
-// Null: the table is of a team without a context.
+// Returns NULL if the table is of a team without a context.
 VERBENA_DEVICE const verbena::SymmContext* find_team() {
   return reinterpret_cast<const verbena::SymmContext*>(find_table()[kTilescaleTableWords - 1]);
 }
@@ -68,7 +68,7 @@ VERBENA_DEVICE uint64_t get_uintptr_t(T* ptr) {
   return reinterpret_cast<uint64_t>(ptr);
 }
 
-// An address at rank `pe`, in reach; -1 is this rank.
+// Returns an address at rank `pe`, which is in reach; -1 is this rank.
 template <typename P>
 VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
   if (pe < 0) return ptr;
@@ -76,8 +76,8 @@ VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
              get_remote_base_ptr(static_cast<uint64_t>(pe)));
 }
 
-// N elements from `src` to `dst`, one of them at rank `pe`. A signal or barrier behind a put shows it to the
-// peer.
+// Copies N elements from `src` to `dst`, one of them at rank `pe`. The peer sees a put after a signal or
+// barrier that follows it.
 #define VERBENA_NAME_COPY(scope)                               \
   template <int N, typename D, typename S>                     \
   VERBENA_DEVICE void put_##scope(D dst, S src, int pe = -1) { \
@@ -91,10 +91,10 @@ VERBENA_NAME_COPY(warp)
 VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
-// All blocks' threads call, one block on each of the first `num_ranks` ranks; `offset` is from where a rank's
-// memory begins to `num_ranks` 32-bit words, zero before the first use. Usable again and again: each two
-// ranks add to and take from one word at either, which is 0 when both have come. Orders what the blocks did;
-// `need_fence` is TileScale's.
+// A reusable barrier of one block on each of the first `num_ranks` ranks; all threads of these blocks call
+// it. `offset` is from the start of a rank's memory to `num_ranks` 32-bit words, zero before the first use.
+// Each two ranks add to and subtract from one word at either rank, which is 0 when both have come. Orders
+// what the blocks did; `need_fence` is TileScale's.
 template <bool need_fence = true>
 VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, int num_ranks) {
   namespace vd = ::verbena::device;
@@ -106,7 +106,7 @@ VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, 
   const auto first = static_cast<int>(vd::thread_index()), step = static_cast<int>(vd::threads_per_block());
   for (int peer = first; peer < num_ranks; peer += step) {
     vd::reduce_add<vd::Order::kRelaxed, vd::Scope::kSystem>(find(rank, peer),
-                                                            kStep);  // which this thread alone awaits
+                                                            kStep);  // which only this thread awaits
     vd::reduce_add<vd::Order::kRelease, vd::Scope::kSystem>(find(peer, rank), 0u - kStep);
   }
   const vd::WaitLimits limits = detail::limit_by_default();
@@ -120,8 +120,8 @@ VERBENA_DEVICE detail::vd::WaitResult sync_blocks(uint64_t offset, int rank, int
   return barrier_blocks<false>(offset, rank, num_ranks);
 }
 
-// By team: a SymmContext or SymmWorkspace's context, whose barrier 511 they use; all members call, a block
-// each. barrier_all completes what NICs were asked for, sync_all does not.
+// By team: a SymmContext or a SymmWorkspace's context, of which they use barrier 511; all members call, one
+// block each. barrier_all completes requests to NICs, sync_all does not.
 inline constexpr uint32_t kBarrierOfAll = verbena::kSymmBarriers - 1;
 
 template <typename Context, typename Group = detail::vd::BlockGroup>
@@ -132,7 +132,7 @@ template <typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus sync_all(const Context& team, const Group& group = {}) {
   return detail::vd::symm_sync(team, kBarrierOfAll, group);
 }
-// `count` elements of the root's, at `dst` of every member.
+// Copies `count` elements of the root to `dst` of every member.
 template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus broadcast(const Context& team, T* dst, const T* src, uint64_t count,
                                              int root, const Group& group = {}) {

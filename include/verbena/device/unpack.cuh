@@ -1,14 +1,15 @@
-// Placing a received message: the descriptors of one slot of the unpack queue (verbena/unpack_abi.h) name
-// pieces of bounce pages, a group of warps copies them to where they belong.
+// Unpacks received messages: the descriptors in a slot of the unpack queue (verbena/unpack_abi.h) name pieces
+// of bounce pages, and a group of threads copies these pieces to the message's destination.
 //
-// The work is split by bytes. The group loads a batch of descriptors into shared memory, cuts each into
-// pieces of a few rows, numbers the pieces of the whole batch by a prefix sum, and warp w of W takes pieces
-// w, w + W, ... So warps are equally busy whether the message is one page of 64 KiB or a thousand of 16
-// bytes.
+// All functions are called by all threads of a group (group.cuh: a warp, several warps, a block) together,
+// with the same arguments. A kernel alternates wait_message() and unpack_message(), and reports what it has
+// consumed to the plugin (irecvConsumed) before slots and pages are reused.
 //
-// Everything here is called by all threads of a group (group.cuh: a warp, warps, a block) together.
-// Descriptors come from the host over PCIe: they are read once, as a coalesced load, at the same time as
-// their count.
+// The work is divided by bytes. The group loads a batch of descriptors into shared memory, splits each into
+// pieces of a few rows and numbers the pieces of the batch by a prefix sum; warp w of W takes the pieces w, w
+// + W, ... So all warps are equally busy, whether a message is one page of 64 KiB or a thousand of 16 bytes.
+// Descriptors come from the host over PCIe: each is read once, in a coalesced load, at the same time as their
+// count.
 #ifndef VERBENA_DEVICE_UNPACK_CUH
 #define VERBENA_DEVICE_UNPACK_CUH
 
@@ -17,10 +18,9 @@
 
 namespace verbena::device {
 
-// A way of copying has copy(), which takes its share of a batch and may leave copies under way that need the
-// scratch no more, and drain(), which ends them.
-//
-// Through registers: any architecture, no memory but the scratch.
+// Copies through registers: works on every architecture, and needs no memory but the scratch. A copy method
+// has two functions: copy() takes its share of a batch and may leave copies in flight that no longer need the
+// scratch; drain() completes them.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
@@ -38,13 +38,13 @@ struct CopyThroughRegisters {
 
 enum class UnpackResult : uint8_t {
   kDone,
-  kBadCount,  // the slot says more descriptors than it can hold: nothing was written
+  kBadCount,  // the count exceeds what a slot can hold: nothing was written
 };
 
 namespace detail {
 
-// What a group reads of a slot before it can begin: thread i has the i-th descriptor. Count and descriptors
-// cross PCIe at the same time; what lies behind the count is not used.
+// What a group reads of a slot first: thread i has the i-th descriptor. The count and the descriptors cross
+// PCIe at the same time; descriptors after the count are ignored.
 struct SlotHead {
   const LoadMeta* list;
   uint64_t count;
@@ -59,8 +59,8 @@ struct SlotHead {
   }
 };
 
-// One message; `load_next` is called once, early in the last batch, so that what it loads arrives during the
-// copy.
+// Unpacks one message. Calls `load_next` once, early in the last batch, so that what it loads arrives during
+// the copy.
 template <typename Group, int kBatch, typename Copy, typename LoadNext>
 VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                 const SlotHead& head, const char* bounce, char* data, LoadNext&& load_next) {
@@ -84,12 +84,14 @@ VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scrat
 
 }  // namespace detail
 
-// Places the messages of `messages` slots, from first_slot (0 to 15) on and round, where `place(i)` says for
-// the i-th (void*; all threads call it). The caller's threads have acquired all of them: one thread by loads
-// at system scope (wait_message, or NCCL's step), the others by a barrier behind it. On return every byte is
-// there for every thread of the group. The plugin uses slots and pages again only when it is told
-// (irecvConsumed). A count of 0 writes nothing. Several messages at once cost less: the copies of one cover
-// the loads of the next one's descriptors.
+// Unpacks the messages of `messages` consecutive slots; slot 0 follows slot 15. Several messages in one call
+// cost less than one call each: the descriptors of the next message are loaded during the copies of one. A
+// count of 0 writes nothing. Before the call the caller's threads have acquired all messages: one thread by
+// loads at system scope (wait_message, or NCCL's step), the others by a barrier after it. On return every
+// thread of the group can read all bytes.
+// @param first_slot  0 to 15
+// @param place  place(i) returns the destination (void*) of the i-th message; all threads call it
+// @return kBadCount if a count exceeds what a slot can hold
 template <typename Group, int kBatch, typename Copy, typename Place>
 VERBENA_DEVICE UnpackResult unpack_messages(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                             const NetUnpackMeta* meta, uint32_t first_slot, uint32_t messages,
@@ -117,7 +119,7 @@ VERBENA_DEVICE UnpackResult unpack_messages(const Group& group, UnpackScratch<kB
   return result;
 }
 
-// One message whose count the caller does not know, as NCCL does not.
+// Unpacks one message whose count the caller does not know, as NCCL's kernels do not.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, const void* bounce,
@@ -125,8 +127,8 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return unpack_messages(group, scratch, copy, meta, slot, 1, bounce, [data](uint32_t) { return data; });
 }
 
-// One message of `count` descriptors: what wait_message said. Sooner, as no more is read than needed, and a
-// short message is placed without the scratch and its barriers.
+// Unpacks one message of `count` descriptors, as wait_message() returned. Faster than the form without a
+// count: it reads no more than needed, and a short message needs neither the scratch nor its barriers.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, uint64_t count,
@@ -152,9 +154,9 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return UnpackResult::kDone;
 }
 
-// The same message without shared memory and barriers, for groups that have none to give: warps take whole
-// batches of descriptors, and share the pieces of a message of few. The caller meets the group's threads
-// before one reads what another placed.
+// Unpacks the same message without shared memory and barriers: warps take whole batches of descriptors, and
+// divide the pieces of a message of few descriptors. The caller synchronises the group's threads before one
+// reads what another has written.
 template <typename Group>
 VERBENA_DEVICE UnpackResult unpack_by_warps(const Group& group, const NetUnpackMeta* meta, uint32_t slot,
                                             const void* bounce, void* data) {
@@ -187,10 +189,11 @@ VERBENA_DEVICE UnpackResult unpack_by_warps(const Group& group, const NetUnpackM
 
 struct MessageWait {
   WaitResult result;
-  uint64_t count;  // the message's descriptors, if the result is kReached
+  uint64_t count;  // descriptors of the message, if the result is kReached
 };
 
-// The group waits for the slot's message. Between two of these the group unpacks, or syncs.
+// Waits, as a group, for the message in a slot. The group calls sync() or unpacks between two calls.
+// @return kReached and the count; or why the wait ended
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Group, int kBatch>
 [[nodiscard]] VERBENA_DEVICE MessageWait wait_message(const Group& group, UnpackScratch<kBatch>& scratch,

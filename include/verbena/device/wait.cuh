@@ -1,6 +1,6 @@
-// Waits for a word that somebody else writes: another thread, another GPU, the host or a NIC. A wait is an
-// acquire at its scope: what the writer did before its release is there when it returns kReached. None is
-// without an end: a deadline and an abort word stop it, both looked at every kSpinsPerCheck polls.
+// Waits for a word that another thread, another GPU, the host or a NIC writes. A wait is an acquire at its
+// scope: when it returns kReached, what the writer did before its release is visible. No wait is endless: a
+// deadline and an abort word end it, both checked every kSpinsPerCheck polls.
 #ifndef VERBENA_DEVICE_WAIT_CUH
 #define VERBENA_DEVICE_WAIT_CUH
 
@@ -11,14 +11,14 @@ namespace verbena::device {
 
 enum class WaitResult : uint8_t { kReached, kTimedOut, kAborted };
 
-// Numbered as TileScale does.
+// Same values as TileScale's.
 enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kGreater, kLess };
 
 // What ends a wait that does not reach its value.
 struct WaitLimits {
   uint64_t deadline_ns;                 // of clock_ns()
-  const uint32_t* abort_word;           // anything but 0 ends the wait; null where there is none
-  const uint64_t* late_word = nullptr;  // anything but 0: somebody's time is over, and so is ours; or null
+  const uint32_t* abort_word;           // anything but 0 ends the wait; may be NULL
+  const uint64_t* late_word = nullptr;  // not 0: another thread has timed out, so this wait ends; may be NULL
 
   VERBENA_DEVICE static WaitLimits within(uint64_t timeout_ns, const uint32_t* abort_word = nullptr) {
     const uint64_t now_ns = clock_ns();
@@ -26,7 +26,7 @@ struct WaitLimits {
     return {deadline_ns < now_ns ? ~uint64_t{0} : deadline_ns, abort_word};
   }
 
-  // kReached: the wait may go on.
+  // Returns kReached while the wait may continue.
   VERBENA_DEVICE WaitResult check() const {
     if (abort_word != nullptr && load_relaxed<Scope::kSystem>(abort_word) != 0) return WaitResult::kAborted;
     if (late_word != nullptr && load_relaxed<Scope::kSystem>(late_word) != 0) return WaitResult::kTimedOut;
@@ -34,8 +34,8 @@ struct WaitLimits {
   }
 };
 
-// What a wait does between two polls. The first is for waits of microseconds, the second leaves the SM to
-// others.
+// What a wait does between two polls. SpinWithoutPause is for waits of microseconds; the other leaves the SM
+// to other warps.
 struct SpinWithoutPause {
   VERBENA_DEVICE void pause() {}
 };
@@ -68,7 +68,7 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
   }
 }
 
-// One thread waits until `condition()`, which looks each time.
+// One thread waits until `condition()`, which it calls each time, returns true.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Condition>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_for(const WaitLimits& limits, const Condition& condition) {
@@ -85,8 +85,9 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
   return WaitResult::kReached;
 }
 
-// One thread waits until `*address relation value`. T is an integer of 1 to 8 bytes and compares by its sign.
-// `seen`, if not null, is given the word that ended the wait.
+// One thread waits until `*address relation value`.
+// @tparam T  an integer of 1 to 8 bytes; its sign decides comparisons
+// @param seen  receives the word that ended the wait; may be NULL
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_until(const T* address, detail::Same<T> value,
@@ -100,15 +101,15 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
   });
 }
 
-// What all threads of a group make of their own results: kReached only if all reached, kAborted before
-// kTimedOut. All come; what each acquired is there for every other one.
+// Combines the results of all threads of a group: kReached only if all reached; kAborted precedes kTimedOut.
+// All threads call it; what each has acquired is visible to all others.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE WaitResult agree(const Group& group, WaitResult mine) {
   if (!group.any(mine != WaitResult::kReached)) return WaitResult::kReached;
   return group.any(mine == WaitResult::kAborted) ? WaitResult::kAborted : WaitResult::kTimedOut;
 }
 
-// All threads of a group wait, one of them polls.
+// All threads of a group wait; one of them polls.
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename Group, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_together(const Group& group, const T* address,

@@ -1,6 +1,6 @@
-// Instructions of sm_90a's warpgroups, four warps that multiply matrices together: their matrix operations'
-// order, and how a warp gives registers to others. All lanes of all four warps call. Other GPUs have none:
-// ptxas refuses them there. On an emulated GPU, which has no such operations, each meets the warp.
+// Instructions of sm_90a's warpgroups, four warps that multiply matrices together: the order of their matrix
+// operations, and how a warp gives registers to other warps. All lanes of all four warps call. On other GPUs
+// ptxas rejects them. An emulated GPU has no such operations; there each call synchronises the warp.
 #ifndef VERBENA_DEVICE_WARPGROUP_CUH
 #define VERBENA_DEVICE_WARPGROUP_CUH
 
@@ -10,7 +10,7 @@ namespace verbena::device {
 
 inline constexpr uint32_t kWarpgroupWarps = 4;
 
-// What was written to the operands' registers and shared memory before is seen by what comes behind.
+// Makes earlier writes to the operands' registers and shared memory visible to later matrix operations.
 VERBENA_DEVICE void fence_warpgroup() {
 #if VERBENA_EMULATED
   sync_warp();
@@ -19,7 +19,7 @@ VERBENA_DEVICE void fence_warpgroup() {
 #endif
 }
 
-// The matrix operations so far become a group, which can be waited for.
+// Commits the matrix operations so far as a group, which can be awaited.
 VERBENA_DEVICE void commit_warpgroup() {
 #if VERBENA_EMULATED
   sync_warp();
@@ -28,7 +28,7 @@ VERBENA_DEVICE void commit_warpgroup() {
 #endif
 }
 
-// Until at most kPending of the youngest groups are under way.
+// Waits until at most kPending of the latest groups are in flight.
 template <int kPending>
 VERBENA_DEVICE void wait_warpgroup() {
   static_assert(kPending >= 0 && kPending <= 7, "verbena: 0 to 7 groups are left under way");
@@ -39,8 +39,8 @@ VERBENA_DEVICE void wait_warpgroup() {
 #endif
 }
 
-// Sets the number of registers of each thread of the warp: more, as soon as others have given them up, or
-// fewer.
+// Sets the number of registers of each thread of the warp: more, as soon as other warps have released them,
+// or fewer.
 template <uint32_t kRegisters>
 VERBENA_DEVICE void take_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,

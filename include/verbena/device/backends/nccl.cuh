@@ -1,14 +1,15 @@
-// NCCL's device API (2.28 and later) as the way to members out of reach: GIN puts and signals of a device
-// communicator. The heap is one window of it (ncclCommWindowRegister), and heap_begin its first byte; kernels
-// are compiled against the headers of the NCCL that runs.
+// NCCL's device API (2.28 and later) as the backend for members that loads and stores do not reach: GIN puts
+// and signals of a device communicator. The heap is a window of the communicator (ncclCommWindowRegister),
+// and heap_begin its first byte; kernels are compiled against the headers of the NCCL that runs.
 //
-// GIN adds to signals of its own and sets none: a signal's part in `remote_signals` takes back what GIN had
-// added when the signal was reset. Hence a signal that members out of reach add to is not set by anybody
-// until its rank has reset it. All goes through GIN's context 0, where a signal is behind all puts to that
-// peer. Arrivals of members out of reach are GIN's too, so that their words here are free: one holds what a
-// signal of the member is set to, on its way there. GIN tells of sources and not of data at its peer:
-// symm_quiet() is only symm_flush() here, and a signal or a barrier shows the data. There is no get() before
-// NCCL 2.30, and GIN updates no word of a window. GIN waits for room as long as it wants.
+// GIN adds to its own signals and cannot set one: `remote_signals` subtracts what GIN had added when a signal
+// was reset. Hence no rank may set a signal to which members out of reach add, until the signal's rank has
+// reset it. Everything uses GIN's context 0, in which a signal follows all puts to that peer. Arrivals of
+// members out of reach are GIN's too, so their words here are free: such a word holds the value of a signal
+// of that member while it is sent. GIN reports that sources may be reused, but not that data has arrived at a
+// peer: symm_quiet() is only symm_flush() here, and a signal or a barrier makes data visible. There is no
+// get() before NCCL 2.30, and GIN does not update words of a window. GIN waits for queue space without a
+// limit.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 
@@ -22,9 +23,9 @@ namespace verbena {
 inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 
 struct NcclSymmContext : SymmContext {
-  const ncclDevComm* communicator;  // in memory of the GPU; null: members out of reach are unreachable
-  ncclWindow_t window;              // the heap's
-  // Another window behind it, of a buffer of the application's, by symmetric addresses; null: none.
+  const ncclDevComm* communicator;  // in GPU memory; NULL: members out of reach are unreachable
+  ncclWindow_t window;              // of the heap
+  // A second window after it, of a buffer of the application, by symmetric addresses; may be NULL.
   ncclWindow_t buffer;
   uint64_t buffer_begin, buffer_end;
 };
@@ -71,7 +72,7 @@ struct SymmNetwork<NcclSymmContext> {
     if (operation == SymmSignalOperation::kAdd) {
       add_signal(context, peer, number, value);
     } else {
-      // NCCL 2.28's proxy fails of its own putValue(). This word is for this signal of this peer alone.
+      // NCCL 2.28's proxy fails on its own putValue(). This word is for this signal of this peer only.
       uint64_t* const source = detail::find_arrivals(context, number) + peer;
       store_relaxed<Scope::kSystem>(source, value);
       put(context, peer, context.signals + number, source, sizeof(value));
@@ -79,7 +80,7 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
-  // All blocks put by one GIN context, whose signals are behind all that it has put to the peer.
+  // All blocks put by one GIN context, whose signals follow all that it has put to the peer.
   VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t, SymmQueue) {
     return WaitResult::kReached;
   }
@@ -109,7 +110,7 @@ struct SymmNetwork<NcclSymmContext> {
     const uint32_t number = kSymmSignals + SymmArrivalCount::find_word(barrier, round);
     return make_gin(context).readSignal(number) >= SymmArrivalCount::count_all(context, round);
   }
-  // GIN may wait for a peer that is gone: members out of reach have their own deadlines.
+  // GIN may wait for a peer that has exited: members out of reach have their own deadlines.
   VERBENA_DEVICE static void tell(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:

@@ -1,10 +1,10 @@
-// NVSHMEM 3 as the way to members out of reach. The heap lies in NVSHMEM's symmetric one (nvshmem_malloc), at
-// the same place at every PE, and the host has set up the device library in the module
-// (nvshmemx_cumodule_init) before the first launch. Members' ranks in the world are PEs.
+// NVSHMEM 3 as the backend for members that loads and stores do not reach. The heap is in NVSHMEM's symmetric
+// heap (nvshmem_malloc), at the same offset on every PE, and the host has initialised the device library in
+// the module (nvshmemx_cumodule_init) before the first launch. Members' ranks in the world are PEs.
 //
-// NVSHMEM waits inside its calls as long as it wants: a peer that is gone ends no get() and no complete().
-// Compiled against NVSHMEM's headers; without CUDA's, or with VERBENA_NVSHMEM_BY_NAME, its device functions
-// are declared here and linked by name.
+// NVSHMEM waits in its calls without a limit: if a peer has exited, get() and complete() do not return.
+// Compiled against NVSHMEM's headers; without CUDA's headers, or with VERBENA_NVSHMEM_BY_NAME, its device
+// functions are declared here and linked by name.
 #ifndef VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 #define VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 
@@ -85,7 +85,7 @@ struct SymmNetwork<NvshmemSymmContext> {
     nvshmem_getmem(destination, source, length_bytes, find_pe(context, peer));
     return WaitResult::kReached;
   }
-  // NVSHMEM tells of no request by itself.
+  // NVSHMEM does not report single requests.
   VERBENA_DEVICE static WaitResult get_async(const Context& context, int32_t peer, void* destination,
                                              const void* source, uint64_t length_bytes, SymmQueue,
                                              SymmRequest* asked) {
@@ -135,13 +135,13 @@ struct SymmNetwork<NvshmemSymmContext> {
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult complete_at(const Context& context, int32_t) { return complete(context); }
-  // There is nothing weaker that tells of a source.
+  // NVSHMEM has no weaker call that reports a source as free.
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) { return complete(context); }
 
   VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + number, delta_bytes));
   }
-  // A signal is made 0 by the other word.
+  // Resetting a signal writes the other word.
   VERBENA_DEVICE static void reset_signal(const Context&, uint32_t) {}
 
   VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,
@@ -155,23 +155,23 @@ struct SymmNetwork<NvshmemSymmContext> {
                                          uint64_t round) {
     return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
   }
-  // NVSHMEM may wait for a peer that is gone: members out of reach have their own deadlines.
+  // NVSHMEM may wait for a peer that has exited: members out of reach have their own deadlines.
   VERBENA_DEVICE static void tell(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:
   VERBENA_DEVICE static int find_pe(const Context& context, int32_t peer) {
     return static_cast<int>(detail::get_world_rank(context, peer));
   }
-  // What this thread knows of, and the puts before, are before the signal.
+  // What this thread has observed, and the puts before, precede the signal.
   VERBENA_DEVICE static void begin_signal() {
     fence<Order::kAcquireRelease, Scope::kSystem>();
     nvshmem_fence();
   }
-  // NVSHMEM's numbers.
+  // NVSHMEM's values.
   VERBENA_DEVICE static constexpr int name(SymmSignalOperation operation) {
     return operation == SymmSignalOperation::kAdd ? 10 : 9;
   }
-  // Setting: the sum with the word that those in reach set becomes the value.
+  // To set a signal: its sum with the word that members in reach set becomes the value.
   VERBENA_DEVICE static uint64_t find_operand(const Context& context, int32_t peer, uint32_t number,
                                               uint64_t value, SymmSignalOperation operation) {
     if (operation == SymmSignalOperation::kAdd) return value;

@@ -1,33 +1,33 @@
-// All-reduces, reduce-scatters, all-gathers and broadcasts of a team whose ranks lie in several hosts,
-// equally many in each: ranks of a host reach each other by loads and stores, all others through NICs.
+// All-reduces, reduce-scatters, all-gathers and broadcasts of a team whose ranks are on several hosts, the
+// same number on each: ranks of a host reach each other by loads and stores, all others through NICs.
 //
 //   AcrossHosts<> calls(team_workspace, host_workspace, places, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, ReduceAny{...});
 //   status = calls.finish();
 //
-// An all-reduce is bulk.cuh's all-reduce inside of the host with a step more: the rank that sums a share of a
-// chunk does not round its host's sums, but sends them to its counterparts, the ranks with the same number in
-// the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
-// travel as they are added, 4 bytes a number, so that they are rounded once: addends are added in the order
-// of ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
-// bits. all_reduce_quantised() encodes those sums, and each rank decodes the same bytes of all hosts, its own
-// too: a number is quantised once for each host. Within a host nothing is.
+// An all-reduce is bulk.cuh's all-reduce within the host, with one more step: the rank that sums a share of a
+// chunk does not round its host's sum, but sends it to its counterparts, the ranks with the same index on the
+// other hosts, and adds theirs to it. So a NIC carries one share of the tensor to each other host. Sums
+// travel unrounded, 4 bytes an element, and are rounded once: addends are added in the order of ranks within
+// a host, then the hosts' sums in the order of hosts. All hosts do the same and get the same bits.
+// all_reduce_quantised() encodes those sums, and each rank decodes the same bytes of all hosts, its own too:
+// an element is quantised once for each host. Within a host nothing is quantised.
 //
-// A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
-// NICs take them, and in the slots of the counterparts, which their NICs write, with a flag behind. Slots are
-// bulk.cuh's and are numbered with it. Each rank takes part in each chunk, though its share be empty. So a
-// rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and so
-// has every rank of its host whose sums s-1 it has: no rank uses slot s-4 any more.
+// A chunk's host sums are in the team's workspace: in this rank's own slot of the chunk's number, from which
+// NICs read them, and in the slots of the counterparts, to which their NICs write them, followed by a flag.
+// Slots and their numbers are bulk.cuh's. Each rank takes part in each chunk, even if its share is empty. So
+// a rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and
+// so has every rank of its host whose sums s-1 it has: no rank uses slot s-4 any more.
 //
-// A reduce-scatter goes the same way: for each host in turn the ranks of this one add up what is for its
-// ranks, each for its counterpart there; what is for other hosts is staged in the upper half of the slot of
-// who gets it, as in an exchange.
+// A reduce-scatter works the same way: for each host in turn, the ranks of this host add up what is for that
+// host's ranks, each for its counterpart there. Data for other hosts is staged in the upper half of the slot
+// of the rank that gets it, as in an exchange.
 //
-// An all-gather sends this rank's message to its counterparts alone; when theirs lie in the output, each host
-// spreads those of each host in turn. A broadcast is one of a single message.
+// An all-gather sends this rank's message to its counterparts only; when theirs have arrived in the output,
+// the ranks of each host exchange them within the host. A broadcast is an all-gather of a single message.
 //
-// Ranks wait for others that wait themselves. The rank next to a late one must be the
-// first to report it: its host's workspace has a shorter timeout than the team's.
+// Ranks wait for ranks that wait themselves. The rank next to a late one must be the first to report it:
+// therefore its host's workspace has a shorter timeout than the team's.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 
@@ -36,17 +36,17 @@
 
 namespace verbena::device {
 
-// Who is where.
+// Which ranks are on which host.
 struct HostPlaces {
   uint32_t hosts;
-  const uint8_t* members;  // [hosts][ranks of each]: their numbers in the team
+  const uint8_t* members;  // [hosts][ranks of each]: their ranks in the team
 };
 
-// Reduce: ReduceAny; for all_reduce_quantised ReduceFloats.
+// @tparam Reduce  ReduceAny; ReduceFloats for all_reduce_quantised()
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
-  // Both workspaces have the same blocks. The rest is as Bulk's.
+  // Both workspaces have the same number of blocks. Otherwise as Bulk's constructor.
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,
                              uint32_t chunk_bytes = 0)
@@ -62,7 +62,7 @@ class AcrossHosts {
     if (block >= blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit) status_ = SymmStatus::kInvalid;
   }
 
-  // As Bulk's.
+  // As Bulk::all_reduce().
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {
@@ -73,7 +73,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
   }
-  // Sums of bfloat16 or half.
+  // Sums bfloat16 or half elements.
   template <typename Codec, typename Rounding = RoundToNearest, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const char* input, char* output,
                                                                uint64_t length_bytes, const Reduce& reduce,
@@ -87,12 +87,13 @@ class AcrossHosts {
     return status_;
   }
 
-  // Of each member a message for all, as `plan` has them for Bulk's exchange; of `root` alone, if it is one.
+  // Sends each member's message to all ranks, as `plan` describes it for Bulk's exchange; only the message of
+  // `root` if that is a rank.
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    // The chunks that are numbered here come behind those of calls before, and in front of those behind.
+    // These chunk numbers follow those of earlier calls, and precede those of later ones.
     if (number_ != 0) {
       store_number(group);
       group.sync();
@@ -105,7 +106,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // What lies in this rank's output of its counterpart there; from each neighbour that of his.
+      // Sends what this rank's output has from its counterpart there, and takes the same from each neighbour.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
                    theirs = plan(find_member(host, neighbour));
@@ -116,7 +117,7 @@ class AcrossHosts {
     return status_;
   }
 
-  // As Bulk's exchange_reduce; this rank knows the lengths of all messages.
+  // As Bulk::exchange_reduce(); this rank knows the lengths of all messages.
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
@@ -144,7 +145,7 @@ class AcrossHosts {
   static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // of a vector
   static constexpr uint32_t kMaxVectors = sizeof(Sums) / kVectorBytes;
 
-  // Bulk's codecs, inside of the host.
+  // Bulk's codecs, within the host.
   struct HostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
 
@@ -162,7 +163,7 @@ class AcrossHosts {
       return calls.reduce_chunk(addends, sums, this->reduce, group);
     }
   };
-  // Chunks are of whole tiles.
+  // Chunks are whole tiles.
   template <typename Codec, typename Rounding>
   struct CodedHostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
@@ -207,7 +208,7 @@ class AcrossHosts {
     return false;
   }
 
-  // Of a vector's sums.
+  // Counts the vectors of a vector's sums.
   VERBENA_DEVICE static uint32_t count_vectors(const Reduce& reduce) {
     return reduce.template count_words<Vector16>() / kWords;
   }
@@ -223,13 +224,13 @@ class AcrossHosts {
   VERBENA_DEVICE uint64_t half_bytes() const {
     return (blocks_.slot_bytes - kSymmSlotUnit) / 2 / kSymmSlotUnit * kSymmSlotUnit;
   }
-  // Where this rank's host's sums for its counterpart in a host lie.
+  // Returns where this rank has its host's sums for its counterpart on a host.
   VERBENA_DEVICE char* find_sums(uint64_t number, uint32_t host) const {
     const int32_t peer = find_member(host, host_.team_rank);
     return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
   }
 
-  // What of each message lies from `at` on, `most` bytes of it.
+  // Adds up the part of each message that begins at `at`, `most` bytes of it.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void reduce_round(const Plan& plan, uint64_t at, uint64_t most, const Reduce& reduce,
                                    const Group& group) {
@@ -305,7 +306,7 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
 
-  // A warp codes a tile at a time.
+  // Each warp encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
   VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& addends, const BulkChunk& sums,
                                                    const Reduce& reduce, const Rounding& rounding,
@@ -421,7 +422,7 @@ class AcrossHosts {
   VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
   }
-  // A thread for each counterpart sends there what `find(host)` says, and waits for what comes from there.
+  // Sends what `find(host)` names to each counterpart and waits for theirs, with one thread for each.
   template <typename Find, typename Group>
   VERBENA_DEVICE bool exchange(uint64_t number, const Find& find, const Group& group) {
     group.sync();
@@ -453,14 +454,14 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
 
-  // Ends the waits of this host's ranks for this one, after a wait for another host timed out. The team's
-  // word names the late rank.
+  // Ends the waits of this host's ranks for this rank, after a wait for another host has timed out. The
+  // team's failure word names the late rank.
   template <typename Group>
   VERBENA_DEVICE void end_host(const Group& group) const {
     if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
   }
-  // Takes the status of a call within the host. If its wait timed out, notifies the other hosts of the late
-  // rank.
+  // Takes the status of a call within the host. If its wait has timed out, notifies the other hosts of the
+  // late rank.
   template <typename Group>
   VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
     status_ = status;
@@ -484,7 +485,7 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  uint64_t number_ = 0;  // of the next chunk; 0: it stands in memory
+  uint64_t number_ = 0;  // of the next chunk; 0: it is still in memory
   SymmStatus status_ = SymmStatus::kDone;
 };
 

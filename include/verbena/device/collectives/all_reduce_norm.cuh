@@ -1,12 +1,12 @@
-// Collectives with the RMSNorm that follows them, in one kernel: an all-reduce whose rows stay in registers,
-// and a reduce-scatter and an all-gather with the norm of a share between them.
+// Collectives fused with the RMSNorm that follows them, in one kernel: an all-reduce that keeps rows in
+// registers, and a reduce-scatter and an all-gather with the norm of a share between them.
 //
-//   OneShot<> calls(workspace, block_index(), blocks);          // a kernel of clusters, or of blocks alone
+//   OneShot<> calls(workspace, block_index(), blocks);          // a kernel of clusters, or of single blocks
 //   status = all_reduce_norm(calls, input, sum, norm);
 //   status = calls.finish();
 //
-// All ranks have the same rows, row lengths and blocks, so that the grid cannot differ between them. Results
-// have the same bits as those of the collective and of norm_rows() in kernels of their own.
+// All ranks have the same rows, row lengths and blocks, so the grid is the same on all ranks. Results have
+// the same bits as the collective followed by norm_rows() in another kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 
@@ -15,7 +15,8 @@
 
 namespace verbena::device {
 
-// The least number of whole rows that is a multiple of vectors, in bytes: what blocks share out.
+// Returns the bytes of the smallest number of whole rows that is a multiple of vectors: the unit that blocks
+// divide.
 VERBENA_DEVICE uint64_t find_row_unit(uint64_t row_bytes) {
   uint64_t unit = row_bytes;
   while (unit % kVectorBytes != 0) unit += row_bytes;
@@ -34,11 +35,11 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 }  // namespace detail
 
-// `sum` becomes the sum of all ranks' `input`, norm.rows contiguous rows, and its rows are normed. `sum`
-// may be `input`; and norm.output, where output_stride is norm.hidden, and then is not stored. A row is a
-// cluster's, of which each thread has up to kKept vectors of 16 bytes: sums go to the norm in registers. The
-// clusters of the grid take rows in turn, and each block's part of a row is a message. `calls` is a OneShot
-// for that block; a block has 1, 2, 4, 8 or 16 warps, and a cluster 64 at most.
+// Writes the sum of all ranks' `input`, norm.rows contiguous rows, to `sum`, and normalises its rows. Each
+// cluster handles one row at a time; each thread holds up to kKept vectors of 16 bytes of it, so sums pass to
+// the norm in registers. Each block's part of a row is a message.
+// @param sum  may be `input`; may be norm.output if output_stride is norm.hidden, and then is not stored
+// @param calls  a OneShot for this block; a block has 1, 2, 4, 8 or 16 warps, a cluster at most 64
 template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
                                                         const RmsNorm<T>& norm) {
@@ -48,7 +49,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint32_t is_sum_aligned = keep(detail::is_vector(sum, norm.hidden) ? 1u : 0);
   const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
   if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
-  uint64_t mine = 0;  // of the block
+  uint64_t mine = 0;  // of this block
   VERBENA_UNROLL
   for (uint32_t k = 0; k < kKept; ++k) {
     const uint64_t before = k * uint64_t{RowOfCluster::count_threads()} + block_in_cluster() * threads;
@@ -62,29 +63,28 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const T* from = keep(input + first * norm.hidden);
   T* to = keep(sum + first * norm.hidden);
   const uint64_t step = keep(clusters * norm.hidden);
-  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // otherwise the output comes to lie over it
+  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // otherwise the output overwrites it
   SymmStatus status = SymmStatus::kDone;
   for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
-    // Within the loop, so that compilers put what it needs in each turn in front of the wait for earlier
-    // kernels.
+    // Inside the loop, so that compilers move what each iteration needs before the wait for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k)
       some[k] =
           __builtin_bit_cast(Vector16, rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
-    // A block without a part has nothing to say on any rank.
+    // A block without a part sends nothing on any rank.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     rows.load_addends(row);
-    // All blocks have begun before the first of them puts a word.
+    // All blocks have begun before the first of them writes a word.
     if (row == first) rows.owner().await_others();
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template reduce_vectors<kRanks, kKept>(some, count, ReduceAs<T>{}, group);
     Packed<T> x[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = __builtin_bit_cast(Packed<T>, some[k]);
-    // Blocks that have failed say so to the others.
+    // Blocks that have failed notify the others.
     const auto load_none = [](uint64_t) { return Packed<T>{}; };
     rows.add_kept(x, load_none, status == SymmStatus::kDone);
     VERBENA_UNROLL
@@ -100,7 +100,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 
 namespace detail {
 
-// Rows of a tensor that are shared out among ranks, those of a rank contiguous, and among blocks.
+// Rows of a tensor divided among ranks and among blocks; the rows of a rank are contiguous.
 class ShardedRows {
  public:
   VERBENA_DEVICE ShardedRows(uint64_t rows, uint64_t row_bytes, int32_t ranks, uint32_t block,
@@ -116,12 +116,12 @@ class ShardedRows {
     return first < rows_ ? first : rows_;
   }
   VERBENA_DEVICE uint64_t count_of(int32_t member) const { return first_of(member + 1) - first_of(member); }
-  // The block's, by the tensor's numbers of rows.
+  // Returns the rows of this block in a member's share.
   VERBENA_DEVICE SomeRows block_rows(int32_t member) const {
     const SomeRows rows = find_rows(count_of(member), row_bytes_, block_, blocks_);
     return {first_of(member) + rows.first, rows.count};
   }
-  // Most rows of any block of any rank.
+  // Returns the maximum rows of any block of any rank.
   VERBENA_DEVICE uint64_t max_rows() const {
     return find_part_bytes(share_ * row_bytes_, blocks_, find_row_unit(row_bytes_)) / row_bytes_;
   }
@@ -131,8 +131,8 @@ class ShardedRows {
   uint32_t block_, blocks_;
 };
 
-// A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `stride_bytes` from
-// one to the next; or, by columns, a fixed number of bytes of each of `columns` columns for each row.
+// A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `stride_bytes`
+// apart; or, by columns, a fixed number of bytes of each of `columns` columns for each row.
 struct RowsToGather {
   char* begin;
   uint64_t row_bytes, stride_bytes, columns = 0;
@@ -147,8 +147,8 @@ struct RowsToGather {
   }
 };
 
-// `find_entry(member)` for each member; by all threads of the block. An exchange has ended for all of them:
-// none reads the plan any more.
+// Writes `find_entry(member)` for each member to the plan, by all threads of the block. No thread reads the
+// plan after the exchange has ended.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_entry) {
@@ -172,7 +172,8 @@ VERBENA_DEVICE SymmStatus gather_rows(const SymmContext& context, Calls& calls, 
   return calls.exchange(plan, plan.max_bytes);
 }
 
-// Where a norm's scales lie; false: not in rows or columns.
+// Finds where a norm's scales lie.
+// @return false if they are not in rows or columns
 template <typename T>
 VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
   const QuantisedRows& rows = norm.quantised;
@@ -194,10 +195,11 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
 
 }  // namespace detail
 
-// The same sums where each rank norms its share of the rows alone, the r-th rank the r-th share (rows /
-// ranks, rounded up), and all get what comes out: norm.output and the quantised rows with their scales, which
-// lie in rows or columns (not swizzled). `sum` has room for the rows of the share; residual_in and
-// residual_out have no others. `plan` is in the block's shared memory.
+// Reduces like all_reduce_norm(), but each rank normalises only its share of the rows: rank r the r-th share
+// (rows / ranks, rounded up). All ranks get norm.output and the quantised rows with their scales, which lie
+// in rows or columns (not swizzled).
+// @param sum  receives the rows of the share; residual_in and residual_out have only these rows
+// @param plan  in the block's shared memory
 template <typename Calls, typename T, typename MakeNorm, typename Reduce = ReduceAs<T>,
           typename Norm = NormRows>
 [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter_norm_all_gather(
@@ -230,7 +232,7 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
       !detail::find_scales(norm, tensors[2]))
     return SymmStatus::kInvalid;
-  // Tensors of the share, as if they had all rows.
+  // Tensors of the share, addressed as if they had all rows.
   const auto extend = [&](auto* tensor, uint64_t step) {
     using Element = decltype(tensor);
     return tensor == nullptr

@@ -1,27 +1,29 @@
-// Collectives of large tensors: pushed chunk by chunk into the peers' slots, with a flag behind each chunk,
-// so that links carry nothing but data. Inputs and outputs lie anywhere.
+// Collectives of large tensors: each rank pushes chunks into its peers' slots and sets a flag after each
+// chunk, so that links carry almost nothing but data. Inputs and outputs may lie at any address.
 //
 //   Bulk<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, PlainCodec<ReduceAs<float>>{});   // or exchange
 //   status = calls.finish();
 //
-// The workspace is not one of low_latency.cuh's. Rules, order of sums and errors are those of one_shot.cuh.
+// The workspace is separate from that of low_latency.cuh. Rules, order of sums and errors are those of
+// one_shot.cuh.
 //
-// A slot is cut in two, for addends and for sums, and ends with a line of two flags: the numbers of the last
-// chunks that lie there. Chunks are numbered through, from launch to launch; chunk s lies in slot s modulo
-// kSymmTurns, which is four. In step s a block sends the addends of chunk s, sums chunk s-1 and sends the
-// sums, and stores the sums of chunk s-2. What makes a slot free is a flag that came later anyway:
+// A slot has two halves, for addends and for sums, and ends with two flags: the numbers of the last chunks in
+// the halves. Chunks are numbered consecutively across launches; chunk s uses slot s modulo kSymmTurns, which
+// is four. In step s a block sends the addends of chunk s, sums chunk s-1 and sends the sums, and stores the
+// sums of chunk s-2. A slot becomes free by a flag that comes later anyway:
 //   Addends s overwrite addends s-4 at rank q. Their sender has got q's addends s-2, which q sent after it
 //   had summed chunk s-4.
 //   Sums s overwrite sums s-4 at rank q. Their sender has got q's addends s, which q sent after it had stored
 //   the sums of chunk s-3.
-// An exchange has addends alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
-// A broadcast has both: addends are the root's shares, each for another rank, which passes it on as its sum.
+// An exchange has addends only: in step s a block sends chunk s and stores chunk s-1, and the first rule
+// holds. A broadcast has both: its addends are the root's shares, each for another rank, which passes its
+// share on as a sum.
 //
-// Exchanges also go to members out of reach, by Bulk<SymmContext, true>: what goes there is staged in the
-// upper half of this rank's own slot of that member, a NIC puts it into the lower half of the peer's, and
-// writes the flag behind it. A staged chunk s is there when the peer's addends s+2 come, since they leave
-// behind its addends s+1 and those wait for ours; so staging is free as early as the slot.
+// Bulk<SymmContext, true> also exchanges with members that only a NIC reaches: the message is staged in the
+// upper half of this rank's own slot of that member, a NIC writes it to the lower half of the peer's slot,
+// and then the flag. A staged chunk s has arrived when the peer's addends s+2 come, since the peer sends them
+// after its addends s+1, and those wait for ours; so staging is free as early as the slot.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -32,7 +34,7 @@ namespace verbena::device {
 
 namespace detail {
 
-// Vectors 0 to `vectors` of `pieces` pieces, by all threads of a group, some loads of each under way at once:
+// Copies vectors 0 to `vectors` of `pieces` pieces, by all threads of a group, with several loads in flight:
 // `load(piece, offset)`, then `store(piece, offset, vector)`.
 template <typename Group, typename Load, typename Store>
 VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t vectors, const Load& load,
@@ -56,8 +58,8 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
   }
 }
 
-// By one thread, to a member out of reach, by the block's queue, so that the flag comes behind the data.
-// Addresses are this rank's.
+// Sends by one thread to a member that only a NIC reaches, by the block's queue, so that the flag follows the
+// data. Addresses are this rank's.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
                                          uint64_t length_bytes, uint64_t* flag, uint64_t number) {
@@ -66,7 +68,7 @@ VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, c
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
 }
-// Two adjacent words.
+// Writes two adjacent words.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
                                            uint64_t first, uint64_t second) {
@@ -77,22 +79,22 @@ VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer,
 
 }  // namespace detail
 
-// A chunk of each share of a tensor, as a codec sees it; of an all-reduce, share r is member r's. Members are
-// counted from this one on, so that each rank begins with another one.
+// A chunk of each share of a tensor, as a codec sees it. In an all-reduce, share r is member r's. Members are
+// counted from this rank on, so that each rank begins with a different member.
 struct BulkChunk {
   const SymmContext& context;
-  // The block's part of the tensor, each share of it behind the one before, all but the last that are not
-  // empty equally long; and where in each share the chunk begins.
+  // The block's part of the tensor. Its shares are contiguous and have the same length, except for the last
+  // one that is not empty. `offset` is where in each share the chunk begins.
   const char* input;
   char* output;
   uint64_t part_bytes, share_bytes, offset;
   uint32_t max_bytes;
-  // Where what member r sends lies here, slot_bytes from one to the next; and where what this rank sends goes
-  // to, as this rank's address.
+  // Where the data of member r arrives here, slot_bytes from one member to the next; and where this rank's
+  // data goes, as an address of this rank.
   const char* here;
   char* there;
   uint64_t slot_bytes;
-  uint64_t number;  // of the chunk, through all launches
+  uint64_t number;  // of the chunk, counted across launches
 
   VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
     const int32_t peer = context.team_rank + 1 + static_cast<int32_t>(turn);
@@ -108,7 +110,7 @@ struct BulkChunk {
     if (from >= end) return 0;
     return end - from < max_bytes ? static_cast<uint32_t>(end - from) : max_bytes;
   }
-  // Of the longest share, the first one.
+  // Counts the vectors of the longest share, which is the first.
   VERBENA_DEVICE uint32_t count_vectors() const { return (length(0) + kVectorBytes - 1) / kVectorBytes; }
   VERBENA_DEVICE const char* slot_of(int32_t member) const {
     return here + static_cast<uint64_t>(member) * slot_bytes;
@@ -118,23 +120,23 @@ struct BulkChunk {
   }
 };
 
-// How a tensor's numbers lie in slots: as they are. A codec has the functions below, each called by all
-// threads of a group; slots begin at a multiple of 128 bytes. Others encode on the way there and decode here.
+// Sends elements as they are. A codec has the functions below, each called by all threads of a group; slots
+// are aligned to 128 bytes. Other codecs encode when they send and decode when they receive.
 template <typename Reduce>
 struct PlainCodec {
   Reduce reduce;
 
-  // Chunks are multiples of it, and begin there from the tensor's begin.
+  // Chunks begin at multiples of it, from the start of the tensor, and have multiples of it as length.
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
   // Returns the bytes of the tensor that fit into `data_bytes` of a slot.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
     return data_bytes / kVectorBytes * kVectorBytes;
   }
 
-  // Each peer's chunk of this rank's input goes to that peer.
+  // Sends each peer its chunk of this rank's input.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
-    // In place other blocks write what lies beside: then it is not read.
+    // In place, other blocks write the bytes beside the chunk: do not read them.
     if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
@@ -156,7 +158,9 @@ struct PlainCodec {
         });
   }
 
-  // `sums`: the same chunk, with the places of sums. Anything but kDone ends the call.
+  // Reduces the chunk that all members have sent, and sends the sums.
+  // @param sums  the same chunk, with the slots of sums
+  // @return any status but kDone ends the call
   template <int kRanks, typename Group>
   VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                            const Group& group) const {
@@ -202,7 +206,7 @@ struct PlainCodec {
   }
 
  private:
-  // The loads of all ranks and vectors are under way together.
+  // The loads of all ranks and vectors are in flight together.
   template <int kRanks, uint32_t kVectors>
   VERBENA_DEVICE void reduce_some(const BulkChunk& chunk, const char* own, uint32_t length, uint32_t first,
                                   uint32_t step, Vector16 (&results)[kVectors]) const {
@@ -235,8 +239,8 @@ struct PlainCodec {
   }
 };
 
-// A broadcast as an all-reduce to which the root alone has something to add. Its addends are the shares of
-// all other ranks, counted from the one behind it; each passes its own on to the rest.
+// A broadcast, as an all-reduce in which only the root has addends: the shares of all other ranks, counted
+// from the next rank on. Each rank passes its own share on to the others.
 struct PassOn {
   int32_t root;
 
@@ -285,7 +289,7 @@ struct PassOn {
   VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
     if (chunk.context.team_rank == root) return;
     const auto shares = static_cast<int32_t>(chunk.count_peers());
-    // Of all shares but this rank's, from the one behind it on.
+    // All shares but this rank's, from the next one on.
     const auto share_of = [&](uint32_t piece) {
       const int32_t share = find_share(chunk) + 1 + static_cast<int32_t>(piece);
       return share < shares ? share : share - shares;
@@ -311,19 +315,20 @@ struct PassOn {
   }
 };
 
-// Some members of a team alone, `count` of them, from one to the next `stride` numbers of the list; this rank
-// is one. Null: all members.
+// Some members of a team: `count` of them, `stride` apart in the list, this rank among them. NULL: all
+// members.
 struct BulkMembers {
   const uint8_t* list = nullptr;
   uint32_t count = 0, stride = 1;
 };
 
-// kReachesFar: a team with members out of reach too, or some of its members; exchanges alone.
+// kReachesFar: the team, or some of its members, includes ranks that only a NIC reaches; then only exchanges
+// are allowed.
 template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk {
  public:
-  // As OneShot's; groups are of whole warps. `chunk_bytes`, the same on all ranks: of the tensor, in a step,
-  // at most; 0: as many as there is room for.
+  // As OneShot's constructor; groups are whole warps.
+  // @param chunk_bytes  maximum bytes of the tensor in a step, the same on all ranks; 0: as many as fit
   VERBENA_DEVICE Bulk(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                       uint32_t chunk_bytes = 0, const GridStart& start = {}, const BulkMembers& members = {})
       : context_(workspace.context),
@@ -341,7 +346,7 @@ class Bulk {
     if (context_.has_remote != 0 && !kReachesFar) status_ = SymmStatus::kUnreachable;
   }
 
-  // `output` becomes what the codec's reduction makes of all ranks' `input`; in place too.
+  // Writes the codec's reduction of all ranks' `input` to `output`, which may be `input`.
   template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {
@@ -350,8 +355,8 @@ class Bulk {
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
   }
-  // `output` of every rank becomes the root's `input`; in place too. Of three ranks or more: the root sends
-  // the tensor once, where an exchange sends it to each rank.
+  // Copies the root's `input` to `output` of every rank, also in place. With three ranks or more: the root
+  // sends the tensor once, where an exchange sends it to each rank.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
                                                     int32_t root, const Group& group = {}) {
@@ -360,7 +365,7 @@ class Bulk {
                          PassOn{root}, group);
   }
 
-  // As OneShot's.
+  // As OneShot::exchange().
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
@@ -387,8 +392,9 @@ class Bulk {
     });
   }
 
-  // Passes the sums before they are rounded to `take(offset, sums)`, for each vector of this rank's part; the
-  // offset is in bytes from the part's begin.
+  // Reduces the messages from all members as exchange_reduce() does, but passes the sums before they are
+  // rounded to `take(offset, sums)`, for each vector of this rank's part.
+  // @param take  `offset` is in bytes from the start of the part
   template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
                                                         const Reduce& reduce, const Take& take,
@@ -401,7 +407,8 @@ class Bulk {
     });
   }
 
-  // Behind the last call of a kernel. The first error of the calls, if there was one.
+  // Ends the last call of a kernel.
+  // @return the first error of the calls, or kDone
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone && has_begun_ && group.elect())
@@ -411,8 +418,8 @@ class Bulk {
 
  private:
   enum Phase : uint32_t { kAddends = 0, kSums = 1 };
-  static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the line at a slot's end
-  static constexpr uint32_t kLengthWord = 2;             // of that line, behind the flags
+  static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the end of a slot
+  static constexpr uint32_t kLengthWord = 2;             // of these bytes, after the flags
   static constexpr uint64_t kMaxHalfBytes = uint64_t{1} << 30;
 
   template <typename Group>
@@ -425,7 +432,7 @@ class Bulk {
     status_ = detail::begin_in_step(context_, group);
     return status_ == SymmStatus::kDone;
   }
-  // All threads have read this call's slots and may read what any of them has stored.
+  // Waits until all threads have read this call's slots and may read what any of them has stored.
   template <typename Group>
   VERBENA_DEVICE SymmStatus end(uint64_t chunks, const Group& group) {
     number_ += chunks;
@@ -449,7 +456,7 @@ class Bulk {
                     nullptr,
                     blocks_.slot_bytes,
                     0};
-    if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
+    if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // not even one unit of the codec fits
     if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
     const auto at = [&](uint64_t index, Phase phase) {
@@ -490,7 +497,7 @@ class Bulk {
     const uint32_t asked = chunk_bytes_ / codec.unit_bytes() * codec.unit_bytes();
     return asked != 0 && asked < most ? asked : most;
   }
-  // Of this rank; `source` writes it.
+  // Returns the slot of this rank that `source` writes.
   VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
     const auto size = static_cast<uint64_t>(context_.team_size);
     const uint64_t copy = block_ * uint64_t{kSymmTurns} + number % kSymmTurns;
@@ -503,7 +510,7 @@ class Bulk {
     if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
     return context_.team_size;
   }
-  // From this rank on.
+  // Counts members from this rank on.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
     if (kReachesFar && members_.list != nullptr)
       return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];
@@ -511,7 +518,7 @@ class Bulk {
     return member < context_.team_size ? member : member - context_.team_size;
   }
 
-  // The last warp signals, the first one waits: the one's fence does not hold up the other.
+  // The last warp signals and the first one waits, so that the fence of one does not delay the other.
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
     group.sync();
@@ -577,7 +584,7 @@ class Bulk {
 
   template <typename Plan>
   VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
-    uint64_t longest = 1;  // a chunk at least, in which lengths are told
+    uint64_t longest = 1;  // at least one chunk, which carries the lengths
     for (int32_t member = 0; member < context_.team_size; ++member) {
       const auto entry = plan(member);
       if (entry.send.length_bytes > longest) longest = entry.send.length_bytes;
@@ -585,8 +592,8 @@ class Bulk {
     }
     return longest;
   }
-  // Where a rank knows its own messages alone, behind the flags of the first chunk stands how long its
-  // message is and how many chunks its sender needs. All take as many as who needs most.
+  // If a rank knows the lengths of its own messages only, the flags of its first chunk are followed by the
+  // length of its message and the chunks that it needs. All ranks run the maximum of these chunks.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
@@ -633,8 +640,8 @@ class Bulk {
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
     return find_slot(number, peer) + half_bytes();
   }
-  // What send_chunk() has staged, and the flag behind it; with `chunks` other than 0 the lengths of
-  // publish_lengths() too. A thread for each member out of reach.
+  // Sends what send_chunk() has staged, and the flag after it; with `chunks` other than 0 also what
+  // publish_lengths() would have sent. One thread for each member that only a NIC reaches.
   template <typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {
@@ -675,7 +682,7 @@ class Bulk {
       }
     });
   }
-  // `take(offset, sums)` of each vector.
+  // Calls `take(offset, sums)` for each vector.
   template <int kRanks, typename Reduce, typename Group, typename Take>
   VERBENA_DEVICE void add_chunk(const Rows& source, uint32_t length, uint64_t number, const Reduce& reduce,
                                 const Group& group, const Take& take) const {
@@ -713,7 +720,7 @@ class Bulk {
   GridStart start_;
   uint32_t block_, count_blocks_, chunk_bytes_;
   BulkMembers members_;
-  uint32_t own_ = 0;     // of the list, this rank's
+  uint32_t own_ = 0;     // this rank's index in the list
   uint64_t number_ = 0;  // of the next chunk
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

@@ -1,20 +1,20 @@
-// What the codecs have in common: how a warp takes numbers from a tensor, how its lanes share a group's
-// scale, how coded numbers lie in a message, and how they are rounded. docs/quantisation.md has the codecs'
-// error bounds.
+// The common part of the codecs of quantised all-reduces: how a warp loads elements of a tensor, how lanes
+// share a group's scale, how encoded elements lie in a message, and how they are rounded.
+// docs/quantisation.md has the error bounds.
 //
-// A warp codes a tile of 1,024 numbers at once. Of four rows of 256 numbers a lane has 8 adjacent ones: a
-// unit, one vector of 16 bytes of a 2-byte type. A group, the numbers that share a scale, is contiguous
-// in a row: 32, 64 or 128 numbers, the units of 4, 8 or 16 lanes.
+// A warp encodes a tile of 1,024 elements at once. In each of the four rows of 256 elements a lane has 8
+// adjacent elements: a unit, one 16-byte vector of a 2-byte type. A group, the elements that share a scale,
+// is contiguous in a row: 32, 64 or 128 elements, the units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
-//   kBits, kGroup                   of an element; elements of a group
-//   Coded                           what a lane has of a coded tile: payload[kBits] and scales[kScaleWords],
+//   kBits, kGroup                   bits of an encoded element; elements of a group
+//   Coded                           a lane's part of an encoded tile: payload[kBits] and scales[kScaleWords],
 //                                   in words; all lanes of a group have the same scales
-//   encode(numbers, rounding)       the Coded of a tile
+//   encode(elements, rounding)      returns the Coded of a tile
 //   decode_row(coded, row, unit)    unit: 8 floats
-// By all lanes of a warp together. Decoding has the same result, bit for bit, on every GPU and on the host.
-// Rows are encoded together, so that a lane need not wait for each in turn; tiles with numbers that are not
-// finite, huge or tiny take a way of their own, row by row, that is a call.
+// All lanes of a warp call these together. Decoding gives the same bits on every GPU and on the host. Rows
+// are encoded together, so that a lane need not wait for each in turn; tiles with elements that are not
+// finite, huge or tiny take a slower path, row by row, in a function that is not inlined.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 
@@ -28,20 +28,20 @@ inline constexpr uint32_t kUnitElements = 8, kTileRows = 4;
 inline constexpr uint32_t kRowElements = kUnitElements * kWarpLanes;
 inline constexpr uint32_t kTileElements = kRowElements * kTileRows;
 
-// A lane's numbers of a tile.
+// A lane's elements of a tile.
 struct TileElements {
   float of[kTileRows][kUnitElements];
 };
 
-// To the nearest step, of two the even one.
+// Rounds to the nearest step, ties to even.
 struct RoundToNearest {
   static constexpr bool kIsStochastic = false;
   VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
 };
 
-// Up or down at random, the nearer step the more often: what is rounded is right on average, also where the
-// same number is rounded again and again. The same seed and tile give the same numbers; `seed` differs
-// between ranks, calls and phases whose errors are not to be alike.
+// Rounds stochastically: up or down at random, to the nearer step more often, so that the mean error is zero
+// even if the same value is rounded repeatedly. The same seed and tile give the same result; use another
+// `seed` for ranks, calls and phases whose errors must be independent.
 class RoundStochastically {
  public:
   static constexpr bool kIsStochastic = true;
@@ -50,7 +50,7 @@ class RoundStochastically {
   VERBENA_DEVICE RoundStochastically in_tile(uint64_t tile) const {
     return RoundStochastically(mix(state_ + tile * kOdd) + lane() * kOdd * kTileRows);
   }
-  // 0 to 255, for each of the lane's numbers in a row.
+  // Returns a random byte, for element i of the lane in a row.
   VERBENA_DEVICE uint32_t draw(uint32_t row, uint32_t i) const {
     return static_cast<uint32_t>(mix(state_ + row * kOdd) >> i * 8) & 0xff;
   }
@@ -72,14 +72,14 @@ namespace detail {
 inline constexpr float kSmallestNormal = 0x1p-126F;
 inline constexpr uint32_t kLargestBfloat16 = 0x7f7f0000;  // as a float's bits
 
-// Elements beyond bfloat16's largest count as infinite: a group's bounds are kept in bfloat16.
+// Magnitudes above bfloat16's largest count as infinite: a group's bounds are kept in bfloat16.
 VERBENA_DEVICE bool is_finite(float value) {
   return (to_bits(value) & 0x7fffffffu) <= kLargestBfloat16;
 }
 VERBENA_DEVICE float make_infinity(bool is_negative) {
   return from_bits(is_negative ? 0xff800000u : 0x7f800000u);
 }
-// Away from what is below: the lowest bfloat16 that is not smaller. NaN stays NaN.
+// Returns the smallest bfloat16 that is not below the value. NaN stays NaN.
 VERBENA_DEVICE uint32_t round_up_to_bfloat16(float value) {
   const uint32_t bits = to_bits(value);
   if (static_cast<int32_t>(bits) < 0) return bits >> 16;
@@ -91,7 +91,7 @@ struct Several {
   T of[kUnitElements];
 };
 
-// The largest of each half over the kLanes adjacent lanes that share a group.
+// Replaces each half by its maximum over the kLanes adjacent lanes that share a group.
 template <uint32_t kLanes, uint32_t kCount>
 VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
   VERBENA_UNROLL
@@ -104,9 +104,9 @@ VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
 
 }  // namespace detail
 
-// A lane's unit of a row, which begins at number `first` of a tensor. What lies behind `count` is the last
-// number again, so that it widens no group's range; count is 1 at least. `is_whole`: the row ends before, and
-// `source` is a multiple of 16.
+// Loads a lane's unit of a row that begins at element `first` of a tensor. Elements from `count` on, which is
+// at least 1, repeat the last element, so that they widen no group's range.
+// @param is_whole  the row ends before `count`, and `source` is aligned to 16
 template <typename T>
 using Unit = Packed<T, kUnitElements * sizeof(T)>;
 template <typename T>
@@ -130,11 +130,11 @@ VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, b
                                                                           several.of[i]);
 }
 
-// Tensors of bfloat16 or half, whichever is known when a kernel runs.
+// Tensors of bfloat16 or half, chosen at run time.
 using RawUnit = Unit<Bfloat16>;  // of either type
 inline constexpr uint32_t kTileBytes = kTileElements * sizeof(Bfloat16);
 
-// A lane's units of a tile, the one of that number from `tensor` on.
+// Loads a lane's units of tile number `tile` of the tensor.
 VERBENA_DEVICE void load_tile(const char* tensor, uint64_t length_bytes, uint32_t tile,
                               RawUnit (&raw)[kTileRows]) {
   const auto* const from = reinterpret_cast<const Bfloat16*>(tensor);
@@ -192,8 +192,8 @@ VERBENA_DEVICE void widen_tile(DataType type, const RawUnit (&raw)[kTileRows], T
 
 namespace detail {
 
-// A tile that has only `count` numbers, one at least: all behind is the last one again, as load_unit() has
-// it.
+// Completes a tile that has only `count` elements, at least one: the others repeat the last, as in
+// load_unit().
 VERBENA_DEVICE void fill_tile(TileElements& numbers, uint32_t count) {
   const auto index_of = [](uint32_t row, uint32_t i) {
     return row * kRowElements + lane() * kUnitElements + i;
@@ -240,8 +240,8 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 
 }  // namespace detail
 
-// Coded tiles of a message: the payload of all tiles, behind it the scales of all, each as a warp accesses
-// them. A tile's length is a multiple of 16 bytes.
+// The encoded tiles of a message: the payload of all tiles, followed by the scales of all, in the order in
+// which a warp accesses them. A tile's length is a multiple of 16 bytes.
 template <typename Codec, typename Byte = char, Space space = Space::kGlobal>  // const char: to load them
 class CodedTiles {
  public:
@@ -253,11 +253,11 @@ class CodedTiles {
   static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 numbers");
   static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
 
-  // `memory`, a multiple of 16, has room for `tiles`.
+  // @param memory  aligned to 16, with space for `tiles` tiles
   VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)
       : payload_(memory), scales_(memory + tiles * kPayloadBytes) {}
 
-  // By all lanes of a warp. Other threads see it behind what orders memory.
+  // Stores a tile, by all lanes of a warp. Other threads see it after a fence and a barrier.
   VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
     Byte* const payload = payload_ + tile * kPayloadBytes;
     detail::store_words<4, space>(payload + lane() * 16, coded.payload);

@@ -1,10 +1,10 @@
-// Elements as e4m3, a float of 8 bits, by a scale for each group. A number is wrong by a sixteenth of itself
-// at most, or by 2^-10 of the scale's step, whichever is more. NaN comes back as NaN.
+// Codecs that send elements as e4m3, an 8-bit float, with a scale for each group. The error of an element is
+// at most 1/16 of its magnitude, or 2^-10 of the scale's step if that is more. NaN stays NaN.
 //
-// Float8 keeps the group's largest magnitude, rounded up to bfloat16, which e4m3's largest number stands for.
-// Where some numbers are not finite its sign is set: e4m3's largest number then means infinity, the rest has
-// the others, and all come back one by one. MxFloat8 keeps OCP's e8m0, the power of two not below magnitude /
-// 448; an infinity comes back as NaN.
+// Float8 keeps the group's largest magnitude, rounded up to bfloat16, to which e4m3's largest value
+// corresponds. If some elements are not finite, the sign of that magnitude is set: e4m3's largest value then
+// means infinity, finite elements use the other values, and each element keeps its kind. MxFloat8 keeps OCP's
+// e8m0, the power of two not below magnitude / 448; with it an infinity becomes NaN.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 
@@ -16,11 +16,11 @@ namespace detail {
 
 inline constexpr float kLargestE4m3 = 448, kNextToLargestE4m3 = 416;
 
-// A step up or down at random among e4m3's numbers; magnitudes up to its largest.
+// Rounds up or down at random to a value of e4m3; the magnitude is at most its largest value.
 VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   const uint32_t bits = to_bits(number), magnitude = bits & 0x7fffffffu;
   uint32_t result = (magnitude + (draw << 12) + (1u << 11)) & ~((1u << 20) - 1);
-  // Below its smallest normal number the steps stay 2^-9.
+  // Below e4m3's smallest normal value the steps stay 2^-9.
   if (magnitude < to_bits(0x1p-6F)) {
     const float steps = add(multiply(from_bits(magnitude), 512), (static_cast<float>(draw) + 0.5F) / 256);
     result = to_bits(static_cast<float>(static_cast<uint32_t>(steps)) / 512);
@@ -28,7 +28,7 @@ VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   return magnitude > to_bits(kLargestE4m3) ? number : from_bits(result | (bits & 0x80000000u));
 }
 
-// The payload of numbers times the inverse of their step.
+// Encodes a unit: its elements multiplied by the inverse of their step.
 template <typename Rounding>
 VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, const Rounding& rounding,
                                 uint32_t* payload) {
@@ -50,7 +50,7 @@ VERBENA_DEVICE void decode_e4m3(const uint32_t* payload, float* unit) {
     Element<E4m3>::widen(payload[word], unit + 4 * word);
 }
 
-// Of a unit, as a bfloat16.
+// Returns the largest magnitude of a unit, as a bfloat16.
 template <bool kOfFinite>
 VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
   float largest = 0;
@@ -63,7 +63,8 @@ VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
 }
 inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // or more: NaN
 
-// Of the groups, of two rows in a word each, and whether all of them are finite.
+// Finds the largest magnitudes of the groups, of two rows in each word.
+// @return whether all elements are finite
 template <uint32_t kLanes>
 VERBENA_DEVICE bool find_magnitudes(const TileElements& numbers, uint32_t (&pairs)[kTileRows / 2]) {
   VERBENA_UNROLL
@@ -84,7 +85,7 @@ VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
   find_largest_pairs<kLanes>(pair);
   return pair[0];
 }
-// The largest magnitude of a group, as a bfloat16, its sign set where some numbers are not finite.
+// Returns the largest magnitude of a group, as a bfloat16, with its sign set if some elements are not finite.
 template <uint32_t kLanes>
 VERBENA_DEVICE uint32_t find_magnitude(const float* unit) {
   const uint32_t magnitude = find_finite_magnitude<kLanes, false>(unit);
@@ -102,14 +103,14 @@ class Float8Codec {
 
   struct Coded {
     uint32_t payload[kBits];
-    uint32_t scales[kScaleWords];  // of the rows, two in a word
+    uint32_t scales[kScaleWords];  // of the rows, two in each word
   };
 
   template <typename Rounding>
   VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, coded.scales)) {
-      // Copies: what a call is given the address of lies in memory.
+      // Copies: a variable whose address is passed to a call lives in memory.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -140,7 +141,7 @@ class Float8Codec {
   }
 
  private:
-  // Groups of which some numbers are not finite.
+  // Groups of which some elements are not finite.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -153,7 +154,7 @@ class Float8Codec {
     }
   }
 
-  // What 1 stands for. Its inverse is a number too.
+  // Returns the value that 1 stands for. Its inverse is finite too.
   VERBENA_DEVICE static float find_step(uint32_t scale) {
     const float largest = detail::from_bits((scale & 0x7fff) << 16);
     const float inverse_of_last =
@@ -177,7 +178,7 @@ class MxFloat8 {
     Coded coded;
     uint32_t magnitudes[kTileRows / 2];
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, magnitudes)) {
-      // Copies: what a call is given the address of lies in memory.
+      // Copies: a variable whose address is passed to a call lives in memory.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -204,7 +205,7 @@ class MxFloat8 {
   }
 
  private:
-  // Groups of which some numbers are not finite.
+  // Groups of which some elements are not finite.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -216,7 +217,7 @@ class MxFloat8 {
       float unit[kUnitElements];
       for (uint32_t i = 0; i < kUnitElements; ++i) {
         unit[i] = numbers.of[row][i];
-        // An infinity would become the largest number.
+        // An infinity would become the largest value.
         if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);
       }
       detail::encode_e4m3(unit, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);
@@ -224,7 +225,7 @@ class MxFloat8 {
   }
 };
 
-// Coded in 1,056 bytes for 1,024 numbers.
+// 1,024 elements take 1,056 bytes.
 using Float8 = Float8Codec<64>;
 
 }  // namespace verbena::device

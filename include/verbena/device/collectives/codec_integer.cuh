@@ -1,11 +1,11 @@
-// Elements as integers of 4, 6 or 8 bits: steps of equal length from the lowest to the highest number of a
-// group. Each number is wrong by half a step at most, and a hundredth of one; a group of equal numbers that
-// bfloat16 has comes back as it was.
+// Codecs that send elements as integers of 4, 6 or 8 bits: equal steps from the minimum to the maximum of a
+// group. The error of an element is at most half a step plus a hundredth of a step. A group of equal elements
+// that bfloat16 can represent is exact.
 //
-// A group's scale is its lowest number, rounded down to bfloat16, in a word's lower half, and its highest,
-// rounded up, in the upper half. In a special group, some of whose numbers are not finite or huge, the two
-// have changed places: the three highest codes then stand for minus infinity, infinity and NaN, which come
-// back one by one, and the other numbers share the other codes.
+// A group's scale is a word: its minimum, rounded down to bfloat16, in the lower half, and its maximum,
+// rounded up, in the upper half. In a special group, of which some elements are not finite or are huge, the
+// two are swapped: the three highest codes then mean minus infinity, infinity and NaN, which are kept, and
+// the other elements share the other codes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 
@@ -42,7 +42,7 @@ class IntegerCodec {
       is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kMinPlainRange);
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
-      // Copies: what a call is given the address of lies in memory.
+      // Copies: a variable whose address is passed to a call lives in memory.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -81,7 +81,7 @@ class IntegerCodec {
   }
 
  private:
-  // Groups of which some numbers are not finite, huge, or tiny.
+  // Groups of which some elements are not finite, huge, or tiny.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -117,14 +117,13 @@ class IntegerCodec {
 
   static constexpr uint32_t kNan = (1u << kBits) - 1;  // the highest code
   static constexpr uint32_t kLanes = kGroup / kUnitElements;
-  // A sum with it has a last bit that is worth 1.
+  // Adding it to a value makes the sum's last bit worth 1.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
-  // A step of such a range, its half and its inverse are normal numbers.
+  // A step of a range above this, half of the step and its inverse are normal numbers.
   static constexpr float kMinPlainRange = 0x1p-116F;
-  // A code at this place of the mantissa adds itself to the carrier, in one operation. Values this
-  // many steps below the minimum are still rounded to a thousandth of a step; huge numbers would become
-  // infinite there.
+  // A code at this position of the mantissa is added to the carrier in one operation. Values this many steps
+  // below the minimum are still rounded to a thousandth of a step; huge elements would become infinite there.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;
@@ -140,8 +139,8 @@ class IntegerCodec {
       half_range = halve_range(lowest, is_special ? low : high);
       length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
-    // Not of the rounded length, whose error has one sign: numbers halfway between two steps, which a tensor
-    // of bfloat16 has, would all go to the same side.
+    // Not of the rounded length, whose error has one sign: elements halfway between two steps, which a
+    // bfloat16 tensor has, would all be rounded to the same side.
     VERBENA_DEVICE float invert() const {
       if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);
@@ -150,16 +149,16 @@ class IntegerCodec {
 
   VERBENA_DEVICE static float find_low(uint32_t scale) { return detail::from_bits(scale << 16); }
   VERBENA_DEVICE static float find_high(uint32_t scale) { return detail::from_bits(scale & 0xffff0000u); }
-  // Half of it, as the whole range may be more than a float has.
+  // Returns half of the range, as the whole range may exceed a float.
   VERBENA_DEVICE static float halve_range(float low, float high) {
     return detail::add(detail::multiply(high, 0.5F), -detail::multiply(low, 0.5F));
   }
-  // Of a step, whose inverse is a number too.
+  // Returns the length of a step, whose inverse is finite too.
   VERBENA_DEVICE static float find_length(float half_range, float per_half, bool is_constant) {
     const float length = detail::multiply(half_range, per_half);
     return length >= detail::kSmallestNormal ? length : is_constant ? 0 : detail::kSmallestNormal;
   }
-  // A place in steps from the lowest number, as the code of its step and kRounderBits.
+  // Returns a value's distance from the minimum, in steps, as the code of its step and kRounderBits.
   template <typename Rounding>
   VERBENA_DEVICE static uint32_t round_place(float place, const Rounding& rounding, uint32_t row,
                                              uint32_t i) {
@@ -174,8 +173,8 @@ class IntegerCodec {
     return detail::multiply_add(code, steps.length, steps.lowest);
   }
 
-  // The highest number of a unit's group and, negative, the lowest, rounded up: in a word's upper and lower
-  // half.
+  // Returns the maximum of a unit's group, and its negated minimum, both rounded up, in a word's upper and
+  // lower half.
   template <bool kOfFinite>
   VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);
@@ -203,10 +202,10 @@ class IntegerCodec {
     const uint32_t finite = find_bounds<true>(unit);
     return is_special(bounds) ? make_special(finite) : finite ^ 0x8000;
   }
-  // Bounds that differ, with their places changed.
+  // Returns bounds that differ, swapped.
   VERBENA_DEVICE static uint32_t make_special(uint32_t bounds) {
     float low = -detail::from_bits(bounds << 16), high = detail::from_bits(bounds & 0xffff0000u);
-    if (low > high) low = high = 0;  // no number is finite
+    if (low > high) low = high = 0;  // no element is finite
     if (low == high) {
       low = low < 0 ? low : 0;
       high = high > 0 ? high : low < 0 ? 0 : 1;
@@ -214,8 +213,8 @@ class IntegerCodec {
     return (detail::to_bits(low) & 0xffff0000u) | detail::to_bits(high) >> 16;
   }
 
-  // Codes lie from the lowest bit on, 4 and 8 bits wide without a gap. Of 6 bits there are 5 in a word; the
-  // last two numbers lie in the words' highest two bits.
+  // Codes are packed from the lowest bit on; of 4 and 8 bits without a gap. Of 6 bits a word has 5 codes, and
+  // the last two codes are in the highest two bits of the words.
   VERBENA_HOST_DEVICE static constexpr bool has_gap(uint32_t i) { return kBits == 6 && i >= 30; }
   VERBENA_HOST_DEVICE static constexpr uint32_t find_word(uint32_t i) {
     return kBits == 6 ? i / 5 : i * kBits / 32;
@@ -223,8 +222,7 @@ class IntegerCodec {
   VERBENA_HOST_DEVICE static constexpr uint32_t find_place(uint32_t i) {
     return kBits == 6 ? i % 5 * 6 : i * kBits % 32;
   }
-  // What a word begins with, so that all kRounderBits that are put there are off again: a subtraction for
-  // all.
+  // The initial value of a word, which removes all kRounderBits that are added to it by one subtraction.
   VERBENA_HOST_DEVICE static constexpr uint32_t take_off_rounders(uint32_t word) {
     uint32_t sum = 0;
     for (uint32_t i = 0; i < kUnitElements * kTileRows; ++i)
@@ -243,7 +241,7 @@ class IntegerCodec {
     VERBENA_UNROLL
     for (uint32_t part = 0; part < 3; ++part) payload[(i - 30) * 3 + part] += (code >> 2 * part & 3) << 30;
   }
-  // kCarrier plus the code.
+  // Returns kCarrier plus the code.
   VERBENA_DEVICE static float carry_code(const uint32_t (&payload)[kBits], uint32_t i) {
     constexpr uint32_t kMask = kNan << kPlace;
     uint32_t word = 0;
@@ -259,7 +257,7 @@ class IntegerCodec {
   }
 };
 
-// Coded in 1,056, 800 and 640 bytes for 1,024 numbers.
+// 1,024 elements take 1,056, 800 and 640 bytes.
 using Int8 = IntegerCodec<8, 128>;
 using Int6 = IntegerCodec<6, 128>;
 using Int4 = IntegerCodec<4, 32>;

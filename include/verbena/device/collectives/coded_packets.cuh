@@ -1,5 +1,5 @@
-// Coded tiles as packets (low_latency.cuh), contiguous in a slot: a warp sends a tile, and takes one, with
-// all of its lanes together. Words change lanes in the block's shared memory on the way.
+// Sends and receives encoded tiles as packets (low_latency.cuh) that are contiguous in a slot: all lanes of a
+// warp send, or take, a tile together. Words are exchanged between lanes through the block's shared memory.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 
@@ -15,7 +15,7 @@ namespace detail {
 
 inline constexpr uint32_t kMaxCodedBytes = 1056;  // of a tile
 
-// The warp's own place.
+// Returns the warp's own part of the shared memory.
 VERBENA_DEVICE char* find_tile_memory() {
   constexpr uint32_t kVectors = kMaxCodedBytes / kVectorBytes;
 #if VERBENA_EMULATED
@@ -28,7 +28,7 @@ VERBENA_DEVICE char* find_tile_memory() {
   return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
 }
 
-// Elements as they are coded, and back.
+// Encode and decode a tile.
 template <typename Codec, typename Rounding>
 VERBENA_DEVICE typename Codec::Coded encode_tile(DataType type, const RawUnit (&raw)[kTileRows],
                                                  const Rounding& rounding) {
@@ -60,11 +60,12 @@ class CodedPackets {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
   };
 
-  // As LowLatency::data_bytes().
+  // @param data_bytes  LowLatency::data_bytes()
   VERBENA_DEVICE explicit CodedPackets(uint64_t data_bytes) : data_bytes_(data_bytes) {}
 
-  // Sends the tile with this number to `slots` slots: `find(i)` returns the i-th slot; `epoch` is the call's
-  // number.
+  // Sends the tile with this number to `slots` slots.
+  // @param find  find(i) returns the i-th slot
+  // @param epoch  the number of the call
   template <typename Find>
   VERBENA_DEVICE void send(const Coded& coded, uint32_t tile, uint64_t epoch, uint32_t slots,
                            const Find& find) const {
@@ -92,12 +93,13 @@ class CodedPackets {
     }
   }
 
-  // The tile as it lies in the slot now.
+  // Loads the tile as it is in the slot now.
   VERBENA_DEVICE void poll(const char* slot, uint32_t tile, Polled& polled) const {
     const char* const here = slot + tile * kTileBytes;
     for_packets([&](uint32_t i, uint32_t offset) { polled.packets[i] = Packet::poll(here + offset); });
   }
-  // What was polled of `member`, when it has come. False, for all lanes: it has not.
+  // Takes the polled tile of `member` when it has arrived.
+  // @return false, on all lanes, if it has not
   VERBENA_DEVICE bool receive(char* slot, uint32_t tile, uint64_t epoch, int32_t member, Polled& polled,
                               Patience& patience, Coded& coded) const {
     const auto have_come = [&] {
@@ -107,7 +109,7 @@ class CodedPackets {
       });
       return all;
     };
-    // All lanes leave the wait together, as they meet behind it anyway.
+    // All lanes leave the wait together, as they meet after it anyway.
     for (uint32_t spins = 1;
          ballot(kFullWarp, !are_plain(polled)) != 0 && ballot(kFullWarp, !have_come()) != 0; ++spins) {
       poll(slot, tile, polled);
@@ -129,7 +131,7 @@ class CodedPackets {
  private:
   using Tiles = CodedTiles<Codec, char, Space::kGeneric>;
 
-  // `body(i, offset)` for each packet of the lane.
+  // Calls `body(i, offset)` for each packet of the lane.
   template <typename Body>
   VERBENA_DEVICE static void for_packets(const Body& body) {
     VERBENA_UNROLL

@@ -1,8 +1,9 @@
-// All-reduce of tensors that lie in windows, at the same place on all ranks: rank r reads the r-th part of
-// all inputs where they lie, and writes the sum to all outputs. Nothing is copied into a workspace; the ranks
-// meet before, when all inputs are there and all outputs may be written, and behind it.
+// All-reduce of tensors that lie in windows, at the same offset on all ranks: rank r reads the r-th part of
+// all inputs in place, and writes the sum to all outputs. Nothing is copied to a workspace. A barrier before
+// it ensures that all inputs are ready and all outputs may be written, and a barrier after it that all
+// outputs are complete.
 //
-// Order of sums and errors are those of one_shot.cuh; blocks meet in the barrier of their number.
+// Order of sums and errors are those of one_shot.cuh. Blocks use the LSA barrier with their own number.
 #ifndef VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 
@@ -11,9 +12,9 @@
 
 namespace verbena::device {
 
-// By block `block` of `blocks`, with a reduction of reduction.cuh. `output` may be `input`; both are
-// multiples of 16 bytes, in windows. kRanks is the team's size, if that is known when the kernel is compiled,
-// or 0.
+// Reduces block `block`'s part, of `blocks` blocks, with a reduction of reduction.cuh.
+// @param output  may be `input`; both are in windows and aligned to 16 bytes
+// @tparam kRanks  the team's size if it is known at compile time, else 0
 template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_in_windows(const SymmContext& context, uint32_t block,
                                                               uint32_t blocks, const char* input,
@@ -39,7 +40,7 @@ template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   char* const to = output + share.begin + part.begin;
   const RankDeltas<kRanks> deltas(context);
   const uint64_t step = group.size() * uint64_t{kVectorBytes};
-  // The last bytes of a tensor that are no whole vector lie in the last rank's part: its memory has them.
+  // The last bytes of a tensor that do not fill a vector belong to the last rank's part.
   const auto load_some = [&](int32_t rank, uint64_t offset) {
     const char* const theirs = deltas.at(from, rank) + offset;
     const uint64_t left = part.length_bytes - offset;

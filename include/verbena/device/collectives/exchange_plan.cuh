@@ -1,6 +1,7 @@
-// What an exchange between all ranks of a team moves: for each pair of them a message, of any length and
-// place. All-gather, reduce-scatter, broadcast, all-to-all and the forms whose lengths differ from rank to
-// rank are such plans; one_shot.cuh and bulk.cuh carry them out. Blocks share out each message.
+// Describes what an exchange between all ranks of a team moves: a message for each pair of ranks, of any
+// length and at any address. All-gather, reduce-scatter, broadcast, all-to-all and their forms with different
+// lengths are such plans; one_shot.cuh and bulk.cuh execute them. The blocks of a kernel divide each message
+// among them.
 #ifndef VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 #define VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 
@@ -12,8 +13,8 @@ namespace verbena::device {
 inline constexpr int32_t kMaxExchangeRanks = 16;
 
 // A block's part of `length_bytes` bytes. Parts begin at a multiple of `unit_bytes`, itself a multiple of
-// kVectorBytes, from the first one, so that each is aligned as the whole is; all but the last that is not
-// empty are equally long.
+// kVectorBytes, so that each part is aligned as the whole is. All parts have the same length, except for the
+// last one that is not empty.
 struct Part {
   uint64_t begin, length_bytes;
 };
@@ -29,15 +30,15 @@ VERBENA_DEVICE Part find_part(uint64_t length_bytes, uint32_t index, uint32_t pa
   return {begin, length_bytes - begin < part ? length_bytes - begin : part};
 }
 
-// Between this rank and one member, itself too: the block's parts of the message that goes there and of the
-// one that comes from there.
+// The messages between this rank and one member, which may be this rank: the block's parts of the message to
+// that member and of the message from it.
 struct ExchangeEntry {
   Rows source, destination;
   Part send, receive;
 };
 
-// Most bytes of any block's part of any message, the same on all ranks; kUnknownLength: this rank knows its
-// own messages alone, and tells the others.
+// The maximum bytes of any block's part of any message, the same on all ranks. kUnknownLength: each rank
+// knows the lengths of its own messages only, and publishes them.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {
@@ -49,22 +50,22 @@ struct ExchangePlan {
 
 namespace detail {
 
-// The most of a round, of so few as parts of `most` allow, all of about one length, and of whole `unit`s
-// where those fit.
+// Divides `length` into as few rounds of at most `most` as possible, of about the same length, and returns
+// the longest. Rounds are whole `unit`s where a unit fits.
 VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t unit) {
   if (length <= most) return most;
   const uint64_t rounds = (length + most - 1) / most;
   const uint64_t even = ((length + rounds - 1) / rounds + unit - 1) / unit * unit;
   return even < most ? even : most;  // FAULT(rounds_outgrow_a_slot)
 }
-// What of a part lies in the round that begins at `at`.
+// Returns the bytes of a part that lie in the round that begins at `at`.
 VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) {
   if (at >= part.length_bytes) return 0;
   return part.length_bytes - at < most ? part.length_bytes - at : most;
 }
 
-// From rows to rows, by all threads of a group; nothing to do where both are the same place. `is_exact`: no
-// byte beside the source is read, as somebody may write it.
+// Copies from rows to rows, by all threads of a group. Does nothing if both have the same address.
+// @param is_exact  true: reads no byte beside the source, as another block may be writing there
 template <typename Group>
 VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
                               bool is_exact = false) {

@@ -1,23 +1,26 @@
-// Collectives in one shot by packets (low_latency.cuh): each rank sends what it has to all others, and who
-// finds a packet has the data. No barrier, no fence before the first packet; for small tensors, since an
-// all-reduce sends each rank's tensor to every other one.
+// One-shot collectives by packets (low_latency.cuh), for small tensors: each rank sends its data to all other
+// ranks, and a rank that finds a packet has the data. No barrier, and no fence before the first packet. An
+// all-reduce sends each rank's whole tensor to every other rank.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // or all_gather, exchange; as often as needed
 //   status = calls.finish();
 //
-// `blocks` blocks of each rank share out every tensor: block b of a rank meets the blocks b of the others and
-// no other block, so blocks need not run at the same time. All ranks make the same calls in the same order,
-// with the same counts, types and `blocks`; threads may differ. A kernel goes on where the one before it on
-// this workspace ended: one launch follows the other, in one stream.
+// Blocks: each tensor is divided among `blocks` blocks of each rank. Block b waits for the blocks b of the
+// other ranks and for no other block, so the blocks of a rank need not run at the same time. All ranks make
+// the same calls in the same order, with the same counts, types and `blocks`; numbers of threads may differ.
+// A kernel continues where the kernel before it on this workspace ended: launch them one after the other, in
+// one stream.
 //
-// Every rank adds in the order of ranks, in float (packed.cuh) and rounded once: the same bits on all of
-// them, and neither the count nor `blocks` changes an element's order. Every wait ends by the context's
-// limits. After an error, which says more in SymmContext::failure, all further calls return it until the
-// hosts have reset the workspace (verbena_workspace_reset).
+// Results: every rank adds in the order of ranks, in float (packed.cuh), and rounds once. All ranks get the
+// same bits, and neither `count` nor `blocks` changes an element's order.
 //
-// Before the first call a kernel that was launched early waits for those before it (GridStart): what it does
-// before that overlaps with them. A block may have no part of a tensor, and then does not wait.
+// Errors: each wait ends at the context's limits. After an error all later calls return that error, and
+// SymmContext::failure has details, until the hosts have reset the workspace (verbena_workspace_reset).
+//
+// Programmatic dependent launch: before the first call a kernel that was launched early waits for the kernels
+// before it (GridStart); what it does before that overlaps with them. A block without a part of a tensor does
+// not wait.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
@@ -30,8 +33,9 @@ class OneShot {
  public:
   using Exchange = LowLatency<Context>;
 
-  // By all threads of the group that makes the calls. The workspace has at least `blocks` blocks; `block` is
-  // below that. The workspace outlives this.
+  // All threads of the group that makes the calls construct it.
+  // @param workspace  has at least `blocks` blocks; outlives this object
+  // @param block  below `blocks`
   VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                          const GridStart& start = {})
       : exchange_(workspace, block),
@@ -42,17 +46,18 @@ class OneShot {
     status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
   }
 
-  // `output` becomes the sum of all ranks' `input`, `count` numbers of float, Half, Bfloat16, E4m3 or
-  // int32_t, both at any address of this GPU. `output` may be `input`; they do not overlap in another way.
-  // When it returns, this block's part of the output is there for the group's threads, and of the input may
-  // be changed. kRanks is the team's size if that is known when the kernel is compiled, or 0; at most 16.
+  // Writes the sum of all ranks' `input` to `output`. On return the group's threads can read this block's
+  // part of the output, and may change its part of the input.
+  // @param count  elements of T: float, Half, Bfloat16, E4m3 or int32_t
+  // @param output  may be `input`, and must not overlap it otherwise; both at any address of this GPU
+  // @tparam kRanks  the team's size if it is known at compile time, at most 16; else 0
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
     return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
                                     count * sizeof(T), ReduceAs<T>{}, group);
   }
-  // The same with any reduction of reduction.cuh, of numbers as that one takes them.
+  // The same with any reduction of reduction.cuh; `length_bytes` is a multiple of its element size.
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
@@ -69,8 +74,8 @@ class OneShot {
         });
   }
 
-  // The same of one message of whole vectors, at multiples of 16: nothing else is looked at, which makes it
-  // the fastest. A thread sends all that it has, and then waits for one vector after the other.
+  // The same for one message of whole vectors that are aligned to 16 bytes, which is the fastest: a thread
+  // sends all that it has, and then waits for one vector after the other.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -101,10 +106,12 @@ class OneShot {
     return status_ = exchange_.conclude(group, trouble);
   }
 
-  // The block's part of a tensor, in whole units of `unit_bytes`: `body(exchange, offset, length_bytes)`
-  // sends to all others, and takes from them, a message of up to `max_bytes`, packet by packet; or, by
-  // kCalls, up to two of them that are under way together. `load(offset, length_bytes)`, in front of that,
-  // begins to load what is sent first: the epoch comes meanwhile, and nothing that follows waits for both.
+  // Runs the block's part of a tensor, in whole units of `unit_bytes`.
+  // @param max_bytes  of a message
+  // @param load  load(offset, length_bytes) begins to load what is sent first, before `body`: the epoch is
+  //   read meanwhile
+  // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and takes theirs,
+  //   packet by packet; with kCalls 2 up to two messages that are in flight together
   template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Load, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t max_bytes, const Group& group,
@@ -113,7 +120,7 @@ class OneShot {
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
-    // A block without a part has nothing to say on any rank, and its peers do not wait for it.
+    // A block without a part sends nothing on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * max_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * max_bytes));
       if (!start()) return status_;
@@ -126,9 +133,10 @@ class OneShot {
   }
   VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
 
-  // `output` becomes all ranks' `input`, `count` elements each, in the order of ranks: team_size * count
-  // elements of any type. `input` may be this rank's part of the output; they do not overlap in another way.
-  // Otherwise as all_reduce().
+  // Concatenates all ranks' inputs in `output`, in the order of ranks: team_size * count elements of any
+  // type. Otherwise as all_reduce().
+  // @param input  `count` elements; may be this rank's part of the output, and must not overlap the output
+  //   otherwise
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_gather(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
@@ -141,9 +149,11 @@ class OneShot {
     return exchange<kRanks>(plan, part.length_bytes, group);
   }
 
-  // Sends each member its message, and places what all of them send; `plan(member)` is the ExchangeEntry with
-  // it, this rank's own among them; `max_bytes` as ExchangePlan has it. What goes from one rank to another
-  // has the same length for both. A message to oneself may have one place for both; nothing else overlaps.
+  // Sends each member its message and stores the messages of all members. The message from one rank to
+  // another has the same length on both. A rank's message to itself may have the same source and destination;
+  // nothing else may overlap.
+  // @param plan  plan(member) returns the ExchangeEntry of that member, also of this rank
+  // @param max_bytes  as in ExchangePlan
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
@@ -154,8 +164,8 @@ class OneShot {
       return place_messages<kRanks>(plan, round, group);
     });
   }
-  // The same, and the messages that come from all members become one, at the destination of this rank's own
-  // line: all are as long as that.
+  // The same, but reduces the messages from all members into the destination of this rank's own entry. All of
+  // them have the length of that one.
   template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
@@ -164,9 +174,11 @@ class OneShot {
     });
   }
 
-  // An all-reduce of `count` vectors that stay in registers, as one message, in two halves: between them the
-  // group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(), and of no
-  // use behind the last one. begin_vectors() comes first, once for messages of up to `count`.
+  // An all-reduce of vectors that stay in registers, as one message, in two halves: between them the group
+  // may load what it needs afterwards. Call begin_vectors() first, once for messages of up to `count`
+  // vectors.
+  // @param count  of the group; vectors[k] of a thread has the number k * group.size() + group.rank(), and is
+  //   ignored if that is not below `count`
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
@@ -184,14 +196,15 @@ class OneShot {
     exchange_.template send_to_members<kRanks>(index, which, vectors);
     return status_;
   }
-  // `vectors` as they were sent: they become the result.
+  // The second half: replaces `vectors`, as they were sent, by the result.
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint32_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
     return status_ = exchange_.conclude(group, reduce_kept<kRanks>(vectors, count, reduce, group));
   }
 
-  // Behind the last call of a kernel. The first error of the calls, if there was one.
+  // Ends the last call of a kernel.
+  // @return the first error of the calls, or kDone
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone && has_begun_) status_ = exchange_.finish(group);
@@ -202,11 +215,11 @@ class OneShot {
   using Data = Packet::Data;
   static constexpr uint32_t kAtOnce = 4;  // packets of an exchange
 
-  // What one message of each pair has of its part.
+  // The share of a part that one message of each pair of ranks carries.
   struct Round {
     uint64_t at, most;
-    uint32_t first_packet;  // of the data: before it lies what is told of lengths
-    uint32_t packets;       // of the longest message of this rank, or of any
+    uint32_t first_packet;  // the first packet of data; published lengths precede it
+    uint32_t packets;       // of the longest message of this rank, or of any rank
 
     VERBENA_DEVICE uint64_t offset(const Part& part) const { return part.begin + at; }
     VERBENA_DEVICE uint32_t length(const Part& part) const {
@@ -240,7 +253,7 @@ class OneShot {
     }
     return status_ == SymmStatus::kDone;
   }
-  // Turns are taken before a message and not behind it, as nobody knows which is a kernel's last.
+  // Begins a call before a message and not after it, as no thread knows which message is a kernel's last.
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
     if (has_begun_) {
@@ -251,7 +264,8 @@ class OneShot {
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
-  // The same where nobody looks at the exchange's trouble() behind it: false for all threads if one has it.
+  // The same where no thread looks at the exchange's trouble() afterwards: returns false on all threads if
+  // one has trouble.
   template <typename Group>
   VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
     const bool is_first = !has_begun_;
@@ -263,9 +277,9 @@ class OneShot {
     return plan(context_.team_rank).receive;
   }
 
-  // A thread sends a packet, or two, then waits for those of the others at the same place: its own numbers
-  // stay in registers. Enough threads have one packet each. Not reduce_packets(): here what is sent next is
-  // asked for before the wait.
+  // A thread sends a packet, or two, then waits for the packets of the other ranks with the same index: its
+  // own elements stay in registers. With enough threads each has one packet. Not reduce_packets(): here the
+  // next packet to send is loaded before the wait.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Data& first, const Reduce& reduce, const Group& group) {
@@ -311,7 +325,7 @@ class OneShot {
       if (!start()) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
       if (!begin_message(group)) return status_;
-      // A thread with trouble sends and takes nothing; the group hears of it where it concludes.
+      // A thread with trouble sends and receives nothing; the group learns of it in conclude().
       if (exchange_.trouble() != 0) round.packets = 0;
       if (round.first_packet != 0) publish_lengths(plan, rounds, group);
       send_messages<kRanks>(plan, round, first, group);
@@ -333,8 +347,9 @@ class OneShot {
     return longest;
   }
 
-  // Where a rank knows its own messages alone, the first one begins with how long it is and how many rounds
-  // its sender needs. All take as many as who needs most, so that each hears from each in every round.
+  // If a rank knows the lengths of its own messages only, its first message begins with that length and with
+  // the rounds that its sender needs. All ranks run the maximum of these rounds, so that each hears from each
+  // in every round.
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
@@ -371,8 +386,8 @@ class OneShot {
     return SymmStatus::kDone;
   }
 
-  // A thread has a packet of one peer: enough threads have one each, and none does for one peer after the
-  // other what all can do at once. Packets of all peers, one peer's behind the other's.
+  // A thread takes a packet of one peer: with enough threads each has one packet, so that no thread serves
+  // peers one after the other. The packets of all peers are numbered one peer after the other.
   struct PeerPacket {
     int32_t peer;
     uint32_t index;
@@ -394,7 +409,7 @@ class OneShot {
     const auto [peer, index] = find_packet<kRanks>(round, i);
     const auto entry = plan(peer);
     const uint32_t length_bytes = round.length(entry.send);
-    if (Packet::offset(index) >= length_bytes) return {};  // none, or an empty message's
+    if (Packet::offset(index) >= length_bytes) return {};  // no packet, or that of an empty message
     return MessageBytes(entry.source.from(round.offset(entry.send)), length_bytes).load(index);
   }
   template <int kRanks, typename Plan, typename Group>

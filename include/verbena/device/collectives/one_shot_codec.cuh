@@ -1,13 +1,13 @@
-// Quantised all-reduces of two ranks, in one shot, by which they send no more than by two: each codes its
-// whole tensor and sends it in packets, and both decode the same bytes, their own too, and add
-// them up in float. So the same bits on both, and one quantisation of each addend: docs/quantisation.md has
-// the bounds.
+// Quantised all-reduce between two ranks in one shot, which sends no more bytes than two-shot would: each
+// rank encodes its whole tensor and sends it in packets; both decode the same bytes, their own too, and add
+// them in float. So both get the same bits, and each addend is quantised once: docs/quantisation.md has the
+// error bounds.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);
 //   status = calls.finish();
 //
-// Warps share out a block's tiles, and none waits for another one.
+// A block's tiles are divided among its warps, and no warp waits for another.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 
@@ -18,7 +18,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Up to two messages that are under way together, tile by tile. By all lanes of a warp together.
+// Up to two messages that are in flight together, tile by tile. All lanes of a warp call these functions
+// together.
 template <typename Codec, typename Rounding, typename Exchange>
 class CodedMessages {
  public:
@@ -26,7 +27,8 @@ class CodedMessages {
   using Polled = typename CodedPackets<Codec>::Polled;
   static constexpr uint32_t kTileBytes = CodedPackets<Codec>::kTileBytes;
 
-  // The first message has up to `max_tiles`. `rounding` outlives this.
+  // @param max_tiles  of the first message
+  // @param rounding  outlives this object
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t max_tiles,
                                DataType type, const Rounding& rounding)
       : peer_(1 - context.team_rank),
@@ -49,12 +51,13 @@ class CodedMessages {
     packets_.send(coded, tile_of(tile), epoch_of(tile), 1, [&](uint32_t) { return slot_of(there_, tile); });
     return coded;
   }
-  // The peer's tile as it lies here now.
+  // Loads the peer's tile as it is here now.
   VERBENA_DEVICE void poll(uint32_t tile, Polled& polled) const {
     packets_.poll(slot_of(here_, tile), tile_of(tile), polled);
   }
-  // The sum of this rank's tile and the peer's, when it has come. Two numbers have the same sum in either
-  // order. False, for all lanes: it has not.
+  // Adds this rank's tile and the peer's when that has arrived. Two elements have the same sum in either
+  // order.
+  // @return false, on all lanes, if the tile has not arrived
   VERBENA_DEVICE bool add(uint32_t tile, Polled& polled, Patience& patience, const Coded& own,
                           RawUnit (&raw)[kTileRows]) const {
     Coded theirs;
@@ -74,7 +77,7 @@ class CodedMessages {
   }
 
  private:
-  // In which of the two messages a tile is, and its number there.
+  // Return which of the two messages has a tile, and the tile's number in it.
   VERBENA_DEVICE char* slot_of(char* const (&slots)[2], uint32_t tile) const {
     return tile < max_tiles_ ? slots[0] : slots[1];
   }
@@ -95,8 +98,8 @@ class CodedMessages {
 
 }  // namespace detail
 
-// `output` becomes the sum of both ranks' `input`, of bfloat16 or half, at any address; in place too. `calls`
-// is a OneShot in the workspace of `context`; the group is a block of up to 16 warps.
+// Writes the sum of both ranks' `input` to `output`, which may be `input`; bfloat16 or half, at any address.
+// @param calls  a OneShot in the workspace of `context`; the group is a block of up to 16 warps
 template <typename Codec, typename Rounding = RoundToNearest, typename Calls, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const SymmContext& context, Calls& calls,
                                                              const char* input, char* output,
@@ -121,7 +124,7 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
         bool have_come = true;
         typename Codec::Coded own{};
         typename Messages::Polled polled;
-        // In each turn a tile is sent. The next one's numbers and the peer's tile before are asked for ahead
+        // Each iteration sends a tile. The next tile's elements and the peer's previous tile are loaded ahead
         // of need.
         for (uint32_t next = first; next < tiles + warps && have_come; next += warps) {
           const uint32_t before = next - warps;

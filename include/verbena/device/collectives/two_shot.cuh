@@ -1,14 +1,13 @@
-// All-reduce in two shots by packets: rank r sums the r-th part and sends the sum to all. Each link carries
-// every byte once each way, and nobody waits at a barrier: a thread that has the packets of its sums sends
-// them on at once. For tensors of some 100 KiB to some MiB; larger ones do without flags in the data
-// (bulk.cuh).
+// Two-shot all-reduce by packets, for tensors of some 100 KiB to some MiB: rank r sums the r-th part of the
+// tensor and sends the sum to all ranks. Each link carries every byte once in each direction, and there is no
+// barrier: a thread sends its sums on as soon as it has the packets for them. bulk.cuh serves larger tensors.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // as often as needed, of any sizes
 //   status = calls.finish();
 //
-// Rules, order of sums and errors are those of one_shot.cuh, and the bits of the results are the same. Calls
-// of both may follow each other on one workspace, launch by launch.
+// Rules, order of sums and errors are those of one_shot.cuh, and results have the same bits. Calls of both
+// may follow each other on one workspace, launch by launch.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 
@@ -21,7 +20,7 @@ class TwoShot {
  public:
   using Exchange = LowLatency<Context>;
 
-  // As OneShot's.
+  // As OneShot's constructor.
   VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                          const GridStart& start = {})
       : exchange_(workspace, block),
@@ -32,7 +31,7 @@ class TwoShot {
     status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
   }
 
-  // As OneShot's, in place too.
+  // As OneShot::all_reduce(), also in place.
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
@@ -59,7 +58,7 @@ class TwoShot {
     return SymmStatus::kDone;
   }
 
-  // As OneShot::all_reduce_vectors(), of any number of vectors of which each rank sums as many.
+  // As OneShot::all_reduce_vectors(), of any number of vectors of which each rank sums the same number.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -86,10 +85,10 @@ class TwoShot {
     return status_;
   }
 
-  // Runs the block's part of `units` units, of which each rank sums an equal share: `body(exchange, first,
-  // count)` sends and takes addends, and then sums, of up to `most` units, packet by packet, in two calls
-  // that are under way together. `at_once`, the same on all ranks: units that the largest group does at a
-  // time.
+  // Runs the block's part of `units` units, of which each rank sums an equal share.
+  // @param at_once  the same on all ranks: units that the largest group handles at a time
+  // @param body  body(exchange, first, count) sends and takes addends, and then sums, of up to `most` units,
+  //   packet by packet, in two calls that are in flight together
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {
@@ -115,15 +114,15 @@ class TwoShot {
 
  private:
   using Data = Packet::Data;
-  static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the addends
+  static constexpr uint32_t kSums = 1;  // the call that carries the sums, after that of the addends
 
-  // Where they begin, in bytes.
+  // The offsets, in bytes, at which shares begin.
   template <int kRanks>
   struct Shares {
     uint64_t own, of_peer[kRanks - 1];
   };
-  // A round: a thread sends what it has of all peers' shares, then sums what it has of its own share and
-  // sends the sums, and then takes those of the others: nobody waits before everything is on its way.
+  // A round: a thread sends its packets of all peers' shares, then sums its packets of its own share and
+  // sends the sums, and then takes the peers' sums. Nothing waits before everything is on its way.
   template <int kRanks, typename Peers, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_vectors(const char* input, char* output, uint32_t count,
                                            const Shares<kRanks>& shares, const Peers& peers,
@@ -135,7 +134,7 @@ class TwoShot {
     const auto store = [&](uint64_t share, uint32_t index, const Data& data) {
       detail::store_data(output + share + Packet::offset(index), data);
     };
-    // What is sent first comes while the epoch does.
+    // The first packets are loaded while the epoch is.
     Data first[kPeers] = {};
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kPeers; ++k) {
@@ -195,8 +194,8 @@ class TwoShot {
     if (Exchange::for_several(count, group, sum)) (void)Exchange::for_several(count, group, place);
     return exchange_.conclude(group, trouble);
   }
-  // By ranks: those of the peers begin with the one behind this rank. Selections, since registers have no
-  // numbers when a kernel runs.
+  // Indexed by rank: peers begin with the next rank. Selections, since registers cannot be indexed at run
+  // time.
   template <int kRanks>
   VERBENA_DEVICE void order_addends(const Data& own, const Data (&theirs)[kRanks - 1],
                                     Data (&addends)[kRanks]) const {
@@ -234,7 +233,7 @@ class TwoShot {
     return status_ == SymmStatus::kDone;
   }
 
-  // What a block does of every rank's share in two calls that are under way together.
+  // What a block does of every rank's share in two calls that are in flight together.
   struct Round {
     uint64_t length_bytes, share_bytes;  // of the tensor
     uint64_t begin, max_bytes;           // of each share
@@ -242,23 +241,23 @@ class TwoShot {
     VERBENA_DEVICE uint64_t offset(int32_t member) const {
       return static_cast<uint32_t>(member) * share_bytes + begin;
     }
-    // Less than the others', or nothing, of a rank at the tensor's end.
+    // A rank at the tensor's end may have a shorter share, or none.
     VERBENA_DEVICE uint32_t length(int32_t member) const {
       const uint64_t from = offset(member);
       if (from >= length_bytes) return 0;
       return static_cast<uint32_t>(length_bytes - from < max_bytes ? length_bytes - from : max_bytes);
     }
   };
-  // The ranks choose between the two kernels by the addresses of their own tensors, so both have one layout:
-  // shares of the tensor, each in parts of the blocks, each part in rounds that depend on lengths alone.
+  // Each rank chooses between the two kernels by the addresses of its own tensors, so both use one layout:
+  // shares of the tensor, each in parts of the blocks, each part in rounds that depend on lengths only.
   VERBENA_DEVICE uint64_t find_round_bytes(const Part& part) const {
     constexpr uint64_t kUnitBytes = 512 * kVectorBytes;  // a vector of each thread of the largest block
     return detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), kUnitBytes);
   }
 
-  // A thread has the same packets of each rank's share: enough threads have one each. It sends all addends,
-  // then all sums: nobody waits before everything that can be is on its way. Who has an empty share sends a
-  // packet without data.
+  // A thread has the same packets of each rank's share: with enough threads each has one. It sends all
+  // addends, then all sums: nothing waits before everything that can be sent is on its way. A rank with an
+  // empty share sends a packet without data.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, const Round& round,
                                            const Reduce& reduce, const Group& group) {

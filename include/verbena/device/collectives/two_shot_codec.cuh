@@ -1,14 +1,14 @@
-// Quantised all-reduces in two shots, by packets: each rank codes the addends that it sends, a share's owner
-// adds them up in float, from its own, which it has as they are, to those of the rank before it, and codes
-// the sum once; every rank decodes the same bytes, the owner too. So the same bits on all ranks, and two
-// quantisations, whatever the number of ranks: docs/quantisation.md has the bounds.
+// Quantised all-reduce in two shots, by packets: each rank encodes the addends that it sends; the owner of a
+// share adds them in float, starting with its own, which is exact, then from the next rank on, and encodes
+// the sum once; every rank decodes the same bytes, the owner too. So all ranks get the same bits, with two
+// quantisations whatever the number of ranks: docs/quantisation.md has the error bounds.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised_two_shot<Int4, Int8>(workspace.context, calls, input, output,
 //                                                     length_bytes, type);
 //   status = calls.finish();
 //
-// Warps share out a block's tiles, and none waits for another one.
+// A block's tiles are divided among its warps, and no warp waits for another.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 
@@ -20,11 +20,11 @@ namespace verbena::device {
 namespace detail {
 
 // A round of a block: a number of tiles of each rank's share. Addends travel by one codec, in the first of
-// two calls that are under way together, sums by the other, in the second.
+// two calls that are in flight together; sums by the other codec, in the second.
 template <typename Addends, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {
  public:
-  // Where the tensor lies, and which tiles of each share the block has: `first` is one of rank 0's.
+  // Where the tensor is, and which tiles of each share the block has: `first` is one of rank 0's.
   struct Tensor {
     const char* input;
     char* output;
@@ -33,7 +33,7 @@ class CodedShares {
     DataType type;
   };
 
-  // All of these outlive this.
+  // All of these outlive this object.
   VERBENA_DEVICE CodedShares(const SymmContext& context, const Exchange& exchange, const Tensor& tensor,
                              const Rounding& rounding)
       : exchange_(exchange),
@@ -45,10 +45,11 @@ class CodedShares {
         addends_(exchange.data_bytes()),
         sums_(exchange.data_bytes()) {}
 
-  // In steps of a tile of each share for each warp: in step s a block sends addends of the step's tiles, sums
-  // those of step s-1, and takes the sums of step s-2, so that links and arithmetic work at the same time.
-  // What a step waits for was sent in steps before it, whose waits have ended on all ranks: nobody waits for
-  // ever. False: something has not come, and `patience` knows whose.
+  // Runs in steps of a tile of each share for each warp: in step s a block sends the addends of the step's
+  // tiles and the sums of step s-1, and takes the sums of step s-2, so that links and arithmetic work at the
+  // same time. A step waits only for what was sent in steps before it, whose waits have ended on all ranks:
+  // there is no deadlock.
+  // @return false if something has not come; `patience` names the sender
   template <typename Group>
   VERBENA_DEVICE bool run(const Group& group, Patience& patience) const {
     const uint32_t warp = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
@@ -63,8 +64,8 @@ class CodedShares {
   }
 
  private:
-  // Peers in turn, from the one behind this rank on, and for each tile all of them. Warps share the pairs
-  // out.
+  // Peers in turn, from the next rank on, and all of them for each tile. The pairs are divided among the
+  // warps.
   struct Pair {
     uint32_t turn;
     int32_t member;
@@ -75,7 +76,7 @@ class CodedShares {
     uint32_t turns, tiles;
   };
 
-  // Of the warp's pairs from `next` on those of tiles before `end`.
+  // Sends the addends of the warp's pairs from `next` on, of tiles before `end`.
   VERBENA_DEVICE void send_addends(Pair& next, const Stride& stride, uint32_t end) const {
     RawUnit raw[kTileRows];
     if (is_before(next, end)) load(next, raw);
@@ -85,7 +86,7 @@ class CodedShares {
       if (pair.tile < count_tiles(pair.member))
         coded = encode_tile<Addends>(tensor_.type, raw,
                                      choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
-      // The next one's numbers come meanwhile.
+      // The next pair's elements are loaded meanwhile.
       next = step(pair, stride);
       if (is_before(next, end)) load(next, raw);
       if (pair.tile >= count_sent(pair.member)) continue;
@@ -110,7 +111,7 @@ class CodedShares {
       if (!addends_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
                             coded))
         return false;
-      // The packets of the next rank are asked for while those of one are added.
+      // The packets of the next rank are loaded while those of this rank are added.
       if (k + 1 < count_peers()) addends_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
@@ -126,7 +127,8 @@ class CodedShares {
                [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
     if (!is_there) return true;
     decode_tile<Sums>(tensor_.type, result, raw);
-    // In place: lanes behind the end have loaded the last number, which another lane writes. They have met.
+    // In place: lanes after the end have loaded the last element, which another lane writes. The lanes have
+    // met.
     store(me_, tile, raw);
     return true;
   }
@@ -153,7 +155,7 @@ class CodedShares {
     return true;
   }
 
-  // Tiles of the round that the member's share has, and that travel: each rank hears from each.
+  // Counts the tiles of the round that are in the member's share and travel: each rank hears from each.
   VERBENA_DEVICE uint32_t count_tiles(int32_t member) const {
     const uint32_t first = first_tile(member);
     const uint32_t left = first < tiles_ ? tiles_ - first : 0;
@@ -224,8 +226,8 @@ class CodedShares {
 
 }  // namespace detail
 
-// `output` becomes the sum of all ranks' `input`, of bfloat16 or half, at any address; in place too. `calls`
-// is a TwoShot in the workspace of `context`; the group is a block of up to 16 warps.
+// Writes the sum of all ranks' `input` to `output`, which may be `input`; bfloat16 or half, at any address.
+// @param calls  a TwoShot in the workspace of `context`; the group is a block of up to 16 warps
 template <typename Addends, typename Sums = Addends, typename Rounding = RoundToNearest, typename Calls,
           typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised_two_shot(

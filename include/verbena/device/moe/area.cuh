@@ -1,5 +1,5 @@
-// The workspace of a mixture-of-experts exchange in a kernel: a call's number, sending packets, waiting for
-// them.
+// The workspace of a mixture-of-experts exchange as its kernels see it: counts calls, sends packets and waits
+// for packets. Used by dispatch.cuh and combine.cuh.
 #ifndef VERBENA_DEVICE_MOE_AREA_CUH
 #define VERBENA_DEVICE_MOE_AREA_CUH
 
@@ -8,7 +8,7 @@
 
 namespace verbena::device {
 
-// Packets one after the other, in a rank's workspace.
+// Consecutive packets in a rank's workspace.
 struct MoePlace {
   char *data, *notes;
 };
@@ -17,7 +17,7 @@ class MoeArea {
  public:
   using Data = Packet::Data;
 
-  // By all threads of the grid. The epoch is loaded behind the wait for earlier kernels.
+  // Constructed by all threads of the grid. The epoch is loaded after the wait for earlier kernels.
   VERBENA_DEVICE MoeArea(const SymmWorkspace<>& workspace, const MoeShape& shape, MoeKind kind)
       : context_(workspace.context),
         shape_(shape),
@@ -35,15 +35,16 @@ class MoeArea {
   VERBENA_DEVICE MoePlace find(uint64_t packet) const {
     return {base_ + packet * Packet::kBytes, notes_ + packet * Packet::kNoteBytes};
   }
-  // A place of this rank's as it is at a peer.
+  // Sends a packet to a peer; `mine` is this rank's address of the slot.
   VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, uint32_t peer) const {
     const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(peer));
     Packet::send(detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta),
                  detail::shift(mine.notes + uint64_t{index} * Packet::kNoteBytes, delta), Packet::mask(data),
                  epoch_);
   }
-  // Packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and their places are
-  // empty. Row r is member[r]'s. False: a packet has not come, or an earlier wait has failed.
+  // Receives the packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and
+  // empties their slots. Row r comes from member[r].
+  // @return false if a packet has not come, or an earlier wait has failed
   template <uint32_t kRows, uint32_t kCount>
   VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,
                               uint32_t first, uint32_t end, Data (&data)[kRows][kCount]) {
@@ -70,7 +71,7 @@ class MoeArea {
       }
       if (are_plain) break;
       bool has_come = true;
-      uint32_t missing = 0;  // a member
+      uint32_t missing = 0;  // of a member
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
@@ -96,7 +97,7 @@ class MoeArea {
     }
     return true;
   }
-  // One packet.
+  // Receives one packet.
   VERBENA_DEVICE bool receive_one(const MoePlace& place, uint32_t member, Data& data) {
     Data all[1][1];
     if (!receive({place}, {member}, 1, 0, 1, all)) return false;
@@ -104,14 +105,13 @@ class MoeArea {
     return true;
   }
 
-  // What all threads of the block make of their waits.
+  // Combines the waits of all threads of the block.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
     if (__builtin_expect(block.any(trouble_ != 0), 0)) return fail(context_, trouble_);
     return SymmStatus::kDone;
   }
-  // Ends a call that `status` is the result of. Every block's number counts all calls, whatever the grids
-  // were.
+  // Ends a call whose result is `status`. Every block's counter counts all calls, whatever their grids were.
   VERBENA_DEVICE void finish(SymmStatus status) const {
     if (status != SymmStatus::kDone) return;
     for (uint32_t block = block_index() + thread_index() * blocks_per_grid(); block < shape_.max_blocks;
@@ -120,8 +120,8 @@ class MoeArea {
   }
 
  private:
-  // Whether a wait for `member` may go on. Given values, as what a far call has the address of stays in
-  // memory.
+  // Whether a wait for `member` may continue. By value: a variable whose address is passed to a
+  // call that is not inlined lives in memory.
   struct Look {
     uint64_t deadline_ns;
     uint32_t trouble;
@@ -142,7 +142,7 @@ class MoeArea {
   char *base_, *notes_;
   uint64_t* epochs_;
   uint64_t epoch_;
-  uint64_t deadline_ns_ = 0;  // of all waits of the thread together; 0: not known yet
+  uint64_t deadline_ns_ = 0;  // of all waits of the thread together; 0: not read yet
   uint32_t trouble_;          // as LowLatency::Trouble
 };
 

@@ -1,10 +1,11 @@
-// Brings the experts' rows back to the ranks of their tokens and adds them up, in one kernel and one NVLink
-// hop, with the handle of the dispatch.
+// Combine of a mixture of experts: returns the experts' rows to the ranks of their tokens and adds them, in
+// one kernel and one NVLink hop. Uses the handle of the dispatch. verbena/moe.h documents the call;
+// libverbena_ops.so has the kernels.
 //
 // Reduced: the rank of the experts adds its rows of a token, rounds the sum and sends one row; the token's
-// rank adds these in the order of ranks. Exact: each expert's row goes to the token's rank, which adds in
-// top-k order. All sums are float and are rounded once at each rank, so the result has the same bits in every
-// run.
+// rank adds these rows in the order of ranks. Exact: each expert's row goes to the token's rank, which adds
+// in top-k order. All sums are float and are rounded once at each rank, so the result has the same bits in
+// every run.
 #ifndef VERBENA_DEVICE_MOE_COMBINE_CUH
 #define VERBENA_DEVICE_MOE_COMBINE_CUH
 
@@ -28,7 +29,7 @@ class MoeCombineKernel {
         routing_(find_moe_routing()),
         row_packets_(call.row_bytes / Packet::kBytes) {}
 
-  // By all threads of the grid, behind the wait for earlier kernels.
+  // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     load_masks();
     if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
@@ -48,7 +49,7 @@ class MoeCombineKernel {
  private:
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact;
   static constexpr uint32_t kAtOnce = 2;   // packets of a thread
-  static constexpr uint32_t kAddends = 4;  // rows that are waited for at once
+  static constexpr uint32_t kAddends = 4;  // rows that are awaited together
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
@@ -59,7 +60,8 @@ class MoeCombineKernel {
       routing_.received.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.received, i);
     }
   }
-  // One from each rank to each: nobody is ahead of a rank that has no rows for him (layout.cuh).
+  // Sends one header from each rank to each: no rank gets ahead of a rank that has no rows for it
+  // (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
     if (block_index() != 0) return;
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
@@ -76,13 +78,14 @@ class MoeCombineKernel {
     }
   }
 
-  // The row of each token that comes from a rank: the rank, or the first of its experts in top-k order if
-  // that takes fewer places.
+  // Returns the slot of a token's row from a rank: the rank's number, or the first of its experts in top-k
+  // order if that takes fewer slots.
   VERBENA_DEVICE uint32_t find_reduced_place(uint32_t rank, uint32_t first_k) const {
     return shape_.ranks <= shape_.top_k ? rank : first_k;
   }
 
-  // This rank's experts of a row that came: which of top_k, and each lane its weight. By all lanes.
+  // This rank's experts of a row that came: which of top_k, and the weight of each lane's expert. All lanes
+  // call it.
   struct Experts {
     uint32_t which;
     float weight;
@@ -108,7 +111,7 @@ class MoeCombineKernel {
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
   }
-  // What this rank gives for a row that came, packets first + i * 32 below `end`.
+  // Adds up what this rank contributes for a row that came, packets first + i * 32 below `end`.
   VERBENA_DEVICE void find_partial(uint64_t row, const Experts& experts, uint32_t first, uint32_t end,
                                    Data (&data)[kAtOnce]) const {
     if constexpr (kOrder == MoeOrder::kRows) {
@@ -142,7 +145,7 @@ class MoeCombineKernel {
       const Experts experts = find_experts(row);
       if (experts.which == 0) continue;
       const uint32_t end = items.end(item, row_packets_);
-      // All lanes take part in what a warp does together.
+      // All lanes take part in warp-wide operations.
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         if constexpr (kOrder == MoeOrder::kExact) {
@@ -203,14 +206,14 @@ class MoeCombineKernel {
       }
     }
   }
-  // The lowest kAddends bits, which `left` loses.
+  // Removes the lowest kAddends bits from `left` and returns them.
   VERBENA_DEVICE static uint32_t take_some(uint32_t& left) {
     const uint32_t all = left;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kAddends; ++i) left &= left - 1;
     return all & ~left;
   }
-  // Addends of some bits, in their order: ranks, or of top_k. By all lanes.
+  // Adds the rows of some bits, in their order: of ranks, or of top_k. All lanes call it.
   VERBENA_DEVICE bool add_values(uint32_t token, uint32_t some, uint32_t rank_of_lane, float weight_of_lane,
                                  uint32_t first, uint32_t end, bool is_first, Sum (&sums)[kAtOnce]) {
     MoePlace places[kAddends];
@@ -233,7 +236,7 @@ class MoeCombineKernel {
       places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
       if (is_used && members[i] != area_.me()) remote |= 1u << i;
     }
-    // Lanes end together: what a warp does together needs them all.
+    // Lanes end together: warp-wide operations need all of them.
     const bool have_come = area_.receive(places, members, remote, first, end, data);
     if (ballot(kFullWarp, !have_come) != 0) return false;
     const uint32_t own = used & ~remote;

@@ -1,9 +1,10 @@
-// Moves tokens to the ranks of their experts, in one kernel and one NVLink hop: a row goes once to each rank
-// that has one of its experts, as packets which need no flag, straight to the place that its source and token
-// give. The header of each block tells the receiver which tokens come.
+// Dispatch of a mixture of experts: sends tokens to the ranks of their experts, in one kernel and one NVLink
+// hop. A row goes once to each rank that has one of its experts, as packets without flags, directly to the
+// slot that its source rank and token determine. The header of each block tells the receiver which tokens
+// come. verbena/moe.h documents the call; libverbena_ops.so has the kernels.
 //
-// Rows come out rank-major: of source rank r the first counts[r] rows, in the order of its tokens. The result
-// has the same bits in every run.
+// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens. The
+// result has the same bits in every run.
 #ifndef VERBENA_DEVICE_MOE_DISPATCH_CUH
 #define VERBENA_DEVICE_MOE_DISPATCH_CUH
 
@@ -13,7 +14,7 @@ namespace verbena::device {
 
 namespace detail {
 
-// An id that names no expert is -1.
+// Loads an expert's id; -1 if it names no expert.
 VERBENA_DEVICE int32_t load_moe_id(const MoeDispatch& call, uint32_t experts, uint32_t token, uint32_t k) {
   const uint64_t index = token * call.id_stride + k;
   const int64_t id = call.has_long_ids != 0 ? load_moe<int64_t>(call.ids, index)
@@ -23,7 +24,7 @@ VERBENA_DEVICE int32_t load_moe_id(const MoeDispatch& call, uint32_t experts, ui
 
 }  // namespace detail
 
-// Rows: MoeRowBytes or MoeRowCast.
+// @tparam Rows  MoeRowBytes or MoeRowCast
 template <typename Rows>
 class MoeDispatchKernel {
  public:
@@ -39,7 +40,7 @@ class MoeDispatchKernel {
         row_packets_(call.row_bytes / Packet::kBytes),
         scale_packets_(static_cast<uint32_t>(moe_divide_up(call.scale_bytes, Packet::kBytes))) {}
 
-  // By all threads of the grid, behind the wait for earlier kernels.
+  // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     const bool sends = (call_.phases & kMoeSend) != 0, receives = (call_.phases & kMoeReceive) != 0;
     if (sends) {
@@ -68,10 +69,10 @@ class MoeDispatchKernel {
   }
 
  private:
-  // Packets of a received row that a thread reads at once.
+  // Packets of a received row that a thread reads at a time.
   static constexpr uint32_t kAtOnce = 4;
 
-  // A warp has 32 tokens: a mask's word is a ballot.
+  // A warp has 32 tokens: a word of the mask is a ballot.
   VERBENA_DEVICE void find_sent() {
     const uint32_t warps = threads_per_block() / kWarpLanes, local = shape_.local_experts();
     for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words(); word += warps) {
@@ -90,7 +91,7 @@ class MoeDispatchKernel {
     }
   }
 
-  // As the kernel that has sent has left them.
+  // Loads the masks that the sending kernel has left.
   VERBENA_DEVICE void load_sent() const {
     const uint32_t words = shape_.mask_words();
     for (uint32_t i = thread_index(); i < shape_.ranks * words; i += threads_per_block())
@@ -194,7 +195,7 @@ class MoeDispatchKernel {
       if (items.part(item) == 0) send_tail(token, mine, peers, is_own);
     }
   }
-  // The caller's scales, ids and weights.
+  // Sends the caller's scales, ids and weights.
   VERBENA_DEVICE void send_tail(uint32_t token, const MoePlace& mine, uint32_t peers, bool is_own) const {
     const uint32_t number = is_own ? routing_.sent.find_number(area_.me(), token) : 0;
     const uint64_t own = uint64_t{area_.me()} * shape_.max_tokens + number;
@@ -237,7 +238,7 @@ class MoeDispatchKernel {
                     ? 1.0F
                     : load_moe<float>(call_.weights, uint64_t{token} * shape_.top_k + k)};
   }
-  // An expert as its own rank counts it; -1 of another rank.
+  // Converts an expert's id to its index on its own rank; -1 if it is of another rank.
   VERBENA_DEVICE Pair make_local(const Pair& pair, uint32_t rank) const {
     const auto local = static_cast<int32_t>(shape_.local_experts());
     const int32_t id = pair.id - static_cast<int32_t>(rank) * local;
@@ -249,8 +250,8 @@ class MoeDispatchKernel {
     store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
-  // Parts of the handle, shared out over the grid: what this rank has sent, and what came but for the ids and
-  // weights of rows, which come with these.
+  // Writes the parts of the handle, divided among the blocks of the grid: which tokens this rank has sent,
+  // and which rows came, without their ids and weights, which arrive with the rows.
   VERBENA_DEVICE void write_sent() const {
     const uint32_t first = block_index() * threads_per_block() + thread_index();
     const uint32_t step = blocks_per_grid() * threads_per_block();
@@ -272,7 +273,7 @@ class MoeDispatchKernel {
       store_moe<uint32_t>(call_.handle + layout_.received, i, routing_.received.words[i / words][i % words]);
     for (uint32_t i = first; i < shape_.ranks; i += step)
       store_moe<int32_t>(call_.handle + layout_.counts, i, static_cast<int32_t>(routing_.received.counts[i]));
-    // Tokens of rows that came, and -1 behind them.
+    // Tokens of the rows that came, and -1 after them.
     for (uint32_t i = first; i < shape_.ranks * max_tokens; i += step) {
       const uint32_t source = i / max_tokens, number = i % max_tokens;
       const uint64_t rows = uint64_t{source} * max_tokens;
@@ -309,7 +310,7 @@ class MoeDispatchKernel {
         }
       }
       if (items.part(item) == 0) have_come = receive_tail(source, number, place) && have_come;
-      // Lanes end together: what a warp does together needs them all.
+      // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
   }

@@ -1,23 +1,23 @@
-// Where data of a mixture-of-experts exchange lies: in the workspace, which peers write, and in the handle
-// that a dispatch leaves for its combine. Plain arithmetic on the exchange's shape, the same on the host and
-// in kernels.
+// Offsets of the data of a mixture-of-experts exchange: in the workspace, which peers write, and in the
+// handle that a dispatch leaves for its combine. Plain arithmetic on the exchange's shape, the same on the
+// host and in kernels.
 //
-// A row's place follows from its source rank and its token alone, so a sender asks nobody for a slot: there
-// is no atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which
-// places are used in this call.
+// The slot of a row follows from its source rank and its token, so a sender needs no allocation: there is no
+// atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which slots
+// are used in this call.
 //
-// The workspace has two copies of each kind of call, dispatch and combine, which the calls of a kind use in
-// turn. Two copies are enough if each call is a kernel, kernels of an exchange run one after the other, and
-// in each call every rank receives a packet from every other rank, a header at least:
+// The workspace has two copies for each kind of call, dispatch and combine, which the calls of a kind use
+// alternately. Two copies are enough if each call is a kernel, the kernels of an exchange run one after the
+// other, and in each call every rank receives a packet from every other rank, at least a header:
 //   1. Let rank p begin its m-th dispatch, which writes into the copy of dispatch m-2 at rank q. p has ended
 //      dispatch m-1, so it has received q's header of dispatch m-1.
 //   2. q sent that header after its kernel of dispatch m-2 had ended, since kernels run one after the other.
-//   3. So q had emptied all places of dispatch m-2, whichever rank had filled them.
-// The same holds for combines. Dispatches and combines need not alternate: each kind has copies of its own. A
+//   3. So q had emptied all slots of dispatch m-2, whichever rank had filled them.
+// The same holds for combines. Dispatches and combines need not alternate: each kind has its own copies. A
 // call in two phases is two kernels, one that sends and one that receives, and a rank sends the next call of
-// that kind behind the latter: then 1 to 3 hold as they stand, of the kernel that receives in 1 and 3 and of
-// the one that sends in 2. So a kind has one call under way at a time, and batches that overlap have an
-// exchange each.
+// that kind after the second: then 1 to 3 hold unchanged, for the receiving kernel in 1 and 3 and for the
+// sending kernel in 2. So a kind has one call in flight at a time, and batches that overlap need an exchange
+// each.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -27,7 +27,7 @@
 namespace verbena::device {
 
 inline constexpr uint32_t kMoeMaxRanks = 16, kMoeMaxTokens = 4096, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
-inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine count their calls apart
+inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine count separately
 inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a word of a mask
 inline constexpr uint32_t kMoeMaxMaskWords = kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
@@ -37,13 +37,13 @@ VERBENA_HOST_DEVICE constexpr uint64_t moe_divide_up(uint64_t number, uint64_t b
   return (number + by - 1) / by;
 }
 
-// The same on all ranks.
+// The shape of an exchange; the same on all ranks.
 struct MoeShape {
   uint32_t ranks, experts, max_tokens, top_k;
   uint32_t max_blocks;       // of a kernel
   uint32_t row_packets;      // of the longest dispatched row with its scales
   uint32_t combine_packets;  // of a combined row
-  uint32_t rows_of_token;    // rows that come back for a token, at most
+  uint32_t rows_of_token;    // maximum rows that come back for a token
 
   VERBENA_HOST_DEVICE constexpr uint32_t local_experts() const { return experts / ranks; }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
@@ -58,7 +58,7 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
     return uint64_t{max_blocks} * ranks * header_packets();
   }
-  // Packets of a copy.
+  // Count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
     return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
@@ -68,12 +68,12 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t packets() const {
     return kMoeCopies * (dispatch_packets() + combine_copy_packets());
   }
-  // Of the workspace: packets, and behind them their notes (packet.cuh).
+  // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh).
   VERBENA_HOST_DEVICE constexpr uint64_t workspace_bytes() const {
     return packets() * (kMoePacketBytes + kMoeNoteBytes);
   }
 
-  // Indices of packets in the workspace of the rank that receives them.
+  // Return indices of packets in the workspace of the rank that receives them.
   VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t block, uint32_t source) const {
     return call % kMoeCopies * dispatch_packets() + (uint64_t{block} * ranks + source) * header_packets();
   }
@@ -91,12 +91,12 @@ struct MoeShape {
 
 // Offsets of a handle's tensors, in bytes. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
 struct MoeHandleLayout {
-  uint64_t counts;       // int32[r]: rows that came from rank r
-  uint64_t sources;      // int32[r][t]: the token of rank r that a row is, -1 behind the count
-  uint64_t ids;          // int32[r][t][k]: local experts of a row, -1: of another rank, or behind the count
-  uint64_t weights;      // float[r][t][k]: 0 where the id is -1
-  uint64_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
-  uint64_t own_weights;  // float[t][k]
+  uint64_t counts;          // int32[r]: rows that came from rank r
+  uint64_t sources;         // int32[r][t]: the token of rank r that a row is, -1 after the count
+  uint64_t ids;             // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
+  uint64_t weights;         // float[r][t][k]: 0 where the id is -1
+  uint64_t own_ids;         // int32[t][k]: of this rank's tokens, -1: no expert
+  uint64_t own_weights;     // float[t][k]
   uint64_t sent, received;  // uint32[r][mask_words]: a bit for each token that went to or came from rank r
   uint64_t bytes;
 
@@ -128,35 +128,35 @@ enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
 // Phases of a call.
 inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2;
 
-// What a dispatch is told.
+// Arguments of a dispatch.
 struct MoeDispatch {
   const void* rows;       // [tokens][row_stride bytes], each begins at a multiple of 16 bytes
   uint64_t row_stride;    // bytes
   uint32_t row_bytes;     // a multiple of 16
-  uint32_t scale_bytes;   // of a row's scales, moved unseen; 0: none
+  uint32_t scale_bytes;   // of a row's scales, which are moved unchanged; 0: none
   const void* scales;     // [tokens][scale_stride bytes]
   uint64_t scale_stride;  // bytes
   const void* ids;        // [tokens][id_stride] of top_k experts each, int32 or int64
   uint64_t id_stride;     // elements
-  const float* weights;   // [tokens][top_k]; null: ones
+  const float* weights;   // [tokens][top_k]; NULL: ones
   uint32_t tokens;        // of this rank, at most max_tokens
   uint32_t has_long_ids;  // 1: int64
   void* output;           // [ranks][max_tokens][row_bytes]
   void* output_scales;    // [ranks][max_tokens][scale_bytes]
   char* handle;           // MoeHandleLayout
   uint32_t phases;        // kMoeSend, kMoeReceive
-  // Of a cast, in which row_bytes and scale_bytes are what comes of it: scales are powers of two.
+  // For a cast, of which row_bytes and scale_bytes are the output's: 1: scales are powers of two.
   uint32_t has_power_scales;
 };
 
-// Numbered as verbena_moe_order (verbena/moe.h).
+// Same values as verbena_moe_order (verbena/moe.h).
 enum class MoeOrder : uint32_t {
-  kRows = 0,     // a row of a token is the rank's sum already: weights have no part in it
+  kRows = 0,     // a row of a token is the rank's sum already: weights are ignored
   kReduced = 1,  // a row of each expert, added at its rank
   kExact = 2,    // a row of each expert, added at the token's rank
 };
 
-// What a combine is told.
+// Arguments of a combine.
 struct MoeCombine {
   const void* rows;    // kRows: [ranks][max_tokens][hidden]; else [ranks][max_tokens][top_k][hidden]
   uint32_t row_bytes;  // a multiple of 16

@@ -21,18 +21,18 @@ struct MoeMasks {
   VERBENA_DEVICE bool has(uint32_t rank, uint32_t token) const {
     return (words[rank][token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
   }
-  // Of a token that the rank has: its number among that rank's.
+  // Returns a token's number among the tokens of that rank, which has it.
   VERBENA_DEVICE uint32_t find_number(uint32_t rank, uint32_t token) const {
     const uint32_t below = (1u << token % kMoeMaskBits) - 1;
     const uint32_t word = token / kMoeMaskBits;
     return before[rank][word] + static_cast<uint32_t>(__builtin_popcount(words[rank][word] & below));
   }
-  // Ranks that have the token, a bit each. By all lanes of a warp.
+  // Returns the ranks that have the token, a bit each. All lanes of a warp call it.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t ranks, uint32_t token) const {
     const uint32_t rank = lane();
     return ballot(kFullWarp, rank < ranks && has(rank, token));
   }
-  // The token of number `number`, below the rank's count. By all lanes of a warp.
+  // Returns the token with that number, which is below the rank's count. All lanes of a warp call it.
   VERBENA_DEVICE uint32_t find_token(uint32_t rank, uint32_t number, uint32_t mask_words) const {
     for (uint32_t first = 0; first < mask_words; first += kWarpLanes) {
       const uint32_t word = first + lane();
@@ -49,7 +49,8 @@ struct MoeMasks {
     }
     return 0;
   }
-  // Rows of all ranks but one, and which of them is number `number`: it becomes the row's number at its rank.
+  // Finds the row with number `number` among the rows of all ranks but one; `number` becomes the row's number
+  // at its rank.
   VERBENA_DEVICE uint32_t count_rows(uint32_t ranks, uint32_t but) const {
     uint32_t rows = 0;
     for (uint32_t rank = 0; rank < ranks; ++rank) rows += rank == but ? 0 : counts[rank];
@@ -60,7 +61,8 @@ struct MoeMasks {
     for (; rank == but || number >= counts[rank]; ++rank) number -= rank == but ? 0 : counts[rank];
     return rank;
   }
-  // Counts of what the words say, by all warps of a block. The block's threads meet before and behind it.
+  // Counts the bits of the words, by all warps of a block. The block's threads synchronise before and after
+  // it.
   VERBENA_DEVICE void count(uint32_t ranks, uint32_t mask_words) {
     const uint32_t warps = threads_per_block() / kWarpLanes;
     for (uint32_t rank = thread_index() / kWarpLanes; rank < ranks; rank += warps) {
@@ -96,8 +98,8 @@ VERBENA_DEVICE MoeRouting& find_moe_routing() {
 #endif
 }
 
-// How the rows of a call are shared out: an item is a part of a row, and a warp's. Neighbouring items are in
-// different blocks, so that few rows use all multiprocessors. Ranks need not share out alike.
+// How the rows of a call are divided: an item is a part of a row, and belongs to a warp. Adjacent items are
+// in different blocks, so that a few rows use all multiprocessors. Ranks need not divide rows alike.
 struct MoeItems {
   uint32_t first, step;      // of this warp
   uint32_t rows, parts;      // items are rows * parts

@@ -1,4 +1,4 @@
-// What a dispatched row is made of, packet by packet: the bytes of the caller's row, or its numbers cast to
+// The contents of dispatched rows, packet by packet: the bytes of the caller's row, or its elements cast to
 // e4m3 with a scale for each 128 of them.
 #ifndef VERBENA_DEVICE_MOE_ROW_SOURCE_CUH
 #define VERBENA_DEVICE_MOE_ROW_SOURCE_CUH
@@ -9,9 +9,9 @@
 
 namespace verbena::device {
 
-// Both have load(), which all lanes of a warp call together with adjacent packets: lane i's is number
-// 32 m + i of the row. `is_there` is false behind the row's end. Where kHasScales, `scales` of each lane
-// becomes the packet of scales of these 32 packets, number m.
+// Both classes have load(), which all lanes of a warp call together with adjacent packets: lane i's packet is
+// number 32 m + i of the row. `is_there` is false after the row's end. If kHasScales, `scales` of each lane
+// receives the packet of scales of these 32 packets, number m.
 struct MoeRowBytes {
   static constexpr bool kHasScales = false;
 
@@ -21,12 +21,13 @@ struct MoeRowBytes {
   }
 };
 
-// number = byte * scale, scale = the largest magnitude of 128 numbers / 448, at least 1e-4 / 448; a NaN makes
-// its scale and numbers NaN. As rows of rms_norm.cuh are quantised (kFloat8Block, kFloat8BlockPower).
+// element = byte * scale, scale = the largest magnitude of 128 elements / 448, at least 1e-4 / 448. A NaN
+// makes its scale and all elements of the scale NaN. Same as the rows that rms_norm.cuh quantises
+// (kFloat8Block, kFloat8BlockPower).
 template <typename T>
 struct MoeRowCast {
   static constexpr bool kHasScales = true;
-  static constexpr uint32_t kLanes = 128 / Packet::kBytes;  // that have the numbers of a scale
+  static constexpr uint32_t kLanes = 128 / Packet::kBytes;  // that have the elements of a scale
   static constexpr float kMinMagnitude = 1e-4F, kMaxNumber = 448;
 
   VERBENA_DEVICE static Packet::Data load(const char* row, uint32_t index, bool is_there, uint32_t has_powers,

@@ -1,12 +1,12 @@
-// The primitives as functions with C names, for callers that name a device function, such as Triton.
-// `context` is the address of a SymmContext that the GPU reaches; addresses are numbers too. Every thread of
-// a block calls, with the same arguments, and the operation happens once for the block. A block uses the
-// barrier of its own number where none is given: the same blocks of all ranks come. What returns int32
-// returns a SymmStatus unless it says otherwise.
+// The symm_* primitives as functions with C names, for callers that name a device function, such as Triton.
+// `context` is the address of a SymmContext that the GPU reaches; other addresses are integers too. All
+// threads of a block call with the same arguments, and the operation happens once for the block. Without an
+// explicit barrier a block uses the barrier with its own number: the same blocks of all ranks call. Functions
+// that return int32 return a SymmStatus unless the comment says otherwise.
 //
-// VERBENA_SYMM_FUNCTION may be defined before: what makes a definition of it, after `extern "C"`; and
-// VERBENA_SYMM_CONTEXTS: the contexts of the backends that the functions serve. Of several SymmContext::type
-// says which, on the way to members out of reach; of one it is not looked at.
+// Define before inclusion, if needed: VERBENA_SYMM_FUNCTION, the attributes of each definition, after `extern
+// "C"`; and VERBENA_SYMM_CONTEXTS, the contexts of the backends that the functions serve. With several,
+// SymmContext::type selects the backend for members out of reach; with one, the type is not read.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -34,8 +34,8 @@ template <typename T>
 VERBENA_DEVICE int64_t as_number(T* pointer) {
   return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
 }
-// What `call(context)` returns, as a number; a null context is invalid. `run` gives the context of its
-// backend, `run_in_reach` what they have in common.
+// Returns the result of `call(context)` as an integer; a NULL context is invalid. `run` passes the context of
+// its backend, `run_in_reach` the common part.
 template <typename Call>
 VERBENA_DEVICE int32_t run(int64_t context, const Call& call) {
   using Context = ChosenContext<VERBENA_SYMM_CONTEXTS>::Type;
@@ -59,7 +59,7 @@ VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_
 VERBENA_DEVICE SymmQueue as_queue(int32_t queue) {
   return queue < 0 ? SymmQueue{} : SymmQueue{static_cast<uint32_t>(queue)};
 }
-// A request as a number: 0 is complete.
+// Returns a request as an integer: 0 is complete.
 VERBENA_DEVICE int64_t as_number(const SymmRequest& asked) {
   return static_cast<int64_t>(asked.behind * kPutMaxQueues + asked.queue);
 }
@@ -68,7 +68,7 @@ VERBENA_DEVICE SymmRequest as_request(int64_t number) {
   return {bits / kPutMaxQueues, static_cast<uint32_t>(bits % kPutMaxQueues)};
 }
 
-// What does not compare so with `wanted`, where there is such a value.
+// Returns a value for which the comparison with `wanted` is false, if there is one.
 VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted) {
   if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
   if (compare == SymmCompare::kLessEqual) return INT64_MAX;
@@ -79,7 +79,7 @@ VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted
 
 extern "C" {
 
-// An address, or 0.
+// Return an address, or 0.
 VERBENA_SYMM_FUNCTION int64_t symm_lsa_ptr(int64_t context, int64_t local, int32_t peer) {
   using namespace verbena::device;
   if (context == 0) return 0;
@@ -95,7 +95,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_lsa_signal_ptr(int64_t context, int32_t peer)
   return context == 0 ? 0 : detail::as_number(symm_lsa_signal_ptr(detail::as_context(context), peer));
 }
 
-// A number of ranks, or a rank.
+// Return a number of ranks, or a rank.
 VERBENA_SYMM_FUNCTION int32_t symm_team_size(int64_t context) {
   return context == 0 ? 0 : verbena::device::detail::as_context(context).team_size;
 }
@@ -105,13 +105,13 @@ VERBENA_SYMM_FUNCTION int32_t symm_team_rank(int64_t context) {
 VERBENA_SYMM_FUNCTION int32_t symm_team_lsa_size(int64_t context) {
   return context == 0 ? 0 : verbena::device::detail::as_context(context).lsa_size;
 }
-// 1 or 0.
+// Returns 1 or 0.
 VERBENA_SYMM_FUNCTION int32_t symm_team_lsa(int64_t context, int32_t peer) {
   using namespace verbena::device;
   return context != 0 && symm_team_lsa(detail::as_context(context), peer) ? 1 : 0;
 }
 
-// `index` is a barrier's number, of the whole team or of the ranks in reach.
+// `index` is the number of a barrier, of the whole team or of the ranks in reach.
 #define VERBENA_SYMM_BARRIER(name, run)                                               \
   VERBENA_SYMM_FUNCTION int32_t name(int64_t context, int32_t index) {                \
     using namespace verbena::device;                                                  \
@@ -131,7 +131,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_barrier(int64_t context) {
   return detail::run(context, [](const auto& on) { return symm_barrier(on, block_index(), BlockGroup{}); });
 }
 
-// Each thread's own fence: 0 block, 1 GPU, 2 system.
+// A fence of each thread. `scope`: 0 block, 1 GPU, 2 system.
 VERBENA_SYMM_FUNCTION int32_t symm_fence(int64_t context, int32_t scope) {
   using namespace verbena::device;
   static_cast<void>(context);
@@ -169,8 +169,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal(int64_t context, int32_t signal, int32
                        static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
   });
 }
-// The signal as it was when the wait ended, the same for all threads: if it does not compare so, it ended in
-// vain. `compare` is a SymmCompare.
+// Returns the signal's value when the wait ended, the same to all threads. If the comparison is false for it,
+// the wait has failed. `compare` is a SymmCompare.
 VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t signal, int32_t compare,
                                                      int64_t wanted) {
   using namespace verbena::device;
@@ -220,8 +220,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
   });
 }
 
-// The same by a put queue of the caller's choice; negative: the block's own. What goes by one queue to one
-// peer takes effect there in order.
+// The same through a put queue that the caller chooses; negative: the block's own. Operations through one
+// queue to one peer take effect there in order.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async_by(int64_t context, int64_t destination, int64_t source,
                                                 int32_t count, int32_t element_size, int32_t peer,
                                                 int32_t queue) {
@@ -252,7 +252,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, in
                        detail::as_queue(queue));
   });
 }
-// One signal behind what all blocks have put to the peer, as far as this one knows of it.
+// Signals after all puts of all blocks to the peer that this thread has observed.
 VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t signal, int32_t peer,
                                                      int64_t value, int32_t operation) {
   using namespace verbena::device;
@@ -262,7 +262,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t si
   });
 }
 
-// A request, to be waited for, by any block, or 0: the data is here. Less than 0 is a SymmStatus.
+// Returns a request, which any block may wait for; 0: the data has arrived; below 0: a SymmStatus.
 VERBENA_SYMM_FUNCTION int64_t symm_get_async(int64_t context, int64_t destination, int64_t source,
                                              int32_t count, int32_t element_size, int32_t peer,
                                              int32_t queue) {
@@ -283,7 +283,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_request_wait(int64_t context, int64_t request
   });
 }
 
-// Rows of `row_count` elements, strides in elements.
+// Puts and gets rows of `row_count` elements; strides are in elements.
 VERBENA_SYMM_FUNCTION int32_t symm_put_rows(int64_t context, int64_t destination, int64_t destination_stride,
                                             int64_t source, int64_t source_stride, int32_t row_count,
                                             int32_t rows, int32_t element_size, int32_t peer) {
@@ -313,7 +313,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_get_rows(int64_t context, int64_t destination
   });
 }
 
-// Words of 64 bits in windows (symm_word.cuh); `word` is this rank's address of it.
+// Update 64-bit words in windows (symm_word.cuh); `word` is this rank's address of the word.
 VERBENA_SYMM_FUNCTION int32_t symm_put_value(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   return detail::run(context, [&](const auto& on) {
@@ -327,7 +327,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t va
     return symm_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, BlockGroup{});
   });
 }
-// What the word was before, the same for all threads; INT64_MIN: it has failed, or the word was that.
+// Returns the value before, the same to all threads; INT64_MIN: the call has failed, or the word had that
+// value.
 VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   uint64_t before = 0;
@@ -347,7 +348,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_compare_swap(int64_t context, int64_t word, i
   });
   return status != 0 ? INT64_MIN : static_cast<int64_t>(before);
 }
-// This rank's word, as symm_signal_wait_until() of a signal.
+// Waits for a word of this rank, as symm_signal_wait_until() for a signal.
 VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int32_t compare,
                                               int64_t wanted) {
   using namespace verbena::device;
@@ -369,8 +370,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words
                                static_cast<verbena::SymmCompare>(compare), wanted, BlockGroup{});
   });
 }
-// The number of one that does. `skipped` is 0 or the address of as many int32: others than 0 leave theirs
-// out.
+// Returns the index of a word that compares. `skipped` is 0, or the address of an int32 for each word: words
+// whose int32 is not 0 are ignored.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted, int64_t skipped) {
   using namespace verbena::device;
@@ -383,8 +384,9 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words
   return status != 0 ? status : static_cast<int32_t>(which);
 }
 
-// A float's bits for the number in the lowest bits of `bits`, and back, rounded to nearest, ties to even
-// (packed.cuh): `type` 1 is half, 2 bfloat16, 3 e4m3, 4 e5m2; another one gives 0. Any thread by itself.
+// symm_widen() returns the bits of the float for the element in the lowest bits of `bits`; the other converts
+// back, rounding to nearest, ties to even (packed.cuh). `type` 1 is half, 2 bfloat16, 3 e4m3, 4 e5m2; any
+// other type gives 0. Any thread may call on its own.
 VERBENA_SYMM_FUNCTION int32_t symm_widen(int32_t bits, int32_t type) {
   using namespace verbena::device;
   const auto pattern = static_cast<uint32_t>(bits);
@@ -404,7 +406,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_narrow(int32_t float_bits, int32_t type) {
   return type == 4 ? narrow<E5m2>(value).bits : 0;
 }
 
-// In place: `operation` 0 is the sum, `type` 0 is float.
+// Reduces in place. `operation` 0 is the sum, `type` 0 is float.
 VERBENA_SYMM_FUNCTION int32_t symm_all_reduce(int64_t context, int64_t local, int32_t byte_offset,
                                               int32_t count, int32_t operation, int32_t type) {
   using namespace verbena::device;

@@ -1,9 +1,10 @@
-// What a backend is: a context that derives from SymmContext, and a SymmNetwork of it, the way to members
-// that loads and stores do not reach. Everything else, whom they do reach, groups, waits with their limits,
-// comparisons, is written once, over these functions. docs/add-a-backend.md goes through one.
+// The interface of a network backend: a context that derives from SymmContext, and a specialisation of
+// SymmNetwork for it, which reaches the members that loads and stores do not reach. Everything else (members
+// in reach, groups, limits of waits, comparisons) is common code on top of these functions.
+// docs/add-a-backend.md shows how to write a backend.
 //
-// Which backend a call is for is the type of its context: a kernel with the context's type as its template
-// argument holds nothing of the others.
+// The type of the context selects the backend of a call: a kernel whose template argument is that type
+// contains no code of other backends.
 #ifndef VERBENA_DEVICE_SYMM_NETWORK_CUH
 #define VERBENA_DEVICE_SYMM_NETWORK_CUH
 
@@ -11,75 +12,77 @@
 
 namespace verbena::device {
 
-// A specialization has these, all static, each called by one thread. `peer` is a member out of reach,
-// addresses are this rank's, and lie in the heap with the whole length. What returns a WaitResult waits at
-// most as the context limits it, unless its README says otherwise.
+// A specialisation has the following static functions and constants; each function is called by one thread.
+// `peer` is a member that loads and stores do not reach ("out of reach"). Addresses are this rank's, and the
+// whole range lies in the heap. A function that returns a WaitResult waits no longer than the context's
+// limits, unless the backend's first comment says otherwise.
 //
-//   bool serves(type)        whether contexts with this SymmContext::type are of this backend
-//   bool kGets               whether there are get(), get_async() and await()
-//   bool kUpdates            whether there are write_word(), add_word(), fetch_add() and compare_swap()
-//   bool kRows               whether there are put_rows() and get_rows(); if not, rows go one by one
-//   bool kArrivesBehindAll   an arrival (below) is behind all that this rank has put, at whatever peer;
-//                            if not, behind what it has put to that peer
-//   bool is_there(context)   no: members out of reach are kUnreachable
+//   bool serves(type)        returns whether contexts with this SymmContext::type belong to this backend
+//   bool kGets               there are get(), get_async() and await()
+//   bool kUpdates            there are write_word(), add_word(), fetch_add() and compare_swap()
+//   bool kRows               there are put_rows() and get_rows(); otherwise rows are moved one by one
+//   bool kArrivesBehindAll   arrive() (below) follows all earlier puts of this rank, to any peer; otherwise
+//                            its earlier puts to that peer
+//   bool is_there(context)   returns false if there is no network: members out of reach are kUnreachable
 //   WaitResult put(context, peer, destination, source, length_bytes, queue)
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
-//                            who sees the signal sees what this thread knows of, and what its block, or the
-//                            queue, has put to that peer before; kSet or kAdd. The source is in use until
-//                            release_sources(). A SymmQueue may be left alone
+//                            start an operation. A rank that sees the signal also sees what this thread has
+//                            observed, and what its block, or the queue, has put to that peer before.
+//                            `operation` is kSet or kAdd. The source is in use until release_sources(). A
+//                            backend may ignore the SymmQueue
 //   WaitResult follow_all(context, peer, queue)
-//                            what this thread asks for next of the peer comes behind all that this rank has
-//                            put there, as far as this thread knows of it
+//                            orders the next operation of this thread to the peer after all puts of this
+//                            rank to that peer that this thread has observed
 //   WaitResult get(context, peer, destination, source, length_bytes, queue)
-//                            the data is here when it returns
+//                            the data has arrived when it returns
 //   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* asked)
-//   WaitResult await(context, asked)   the data of a get_async() is here when it returns
-//   bool has_answered(context, asked)  whether it is, without a wait; no, if that is not known
+//   WaitResult await(context, asked)   the data of a get_async() has arrived when it returns
+//   bool has_answered(context, asked)  returns whether it has arrived, without a wait; false if unknown
 //   WaitResult put_rows(context, peer, destination, source, rows, queue)
 //   WaitResult get_rows(context, peer, destination, source, rows, queue)
-//                            as put() and get(), of SymmRows
+//                            as put() and get(), for SymmRows
 //   WaitResult write_word(context, peer, word, value, queue)
 //   WaitResult add_word(context, peer, word, value, queue)
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
 //   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
-//                            ordered as signal(); `peer` is any member for the last three, which are atomic
+//                            ordered as signal(). For the last three `peer` is any member; they are atomic
 //                            among each other for all ranks of the team. With *before they acquire
-//   bool swaps(context)      whether there is compare_swap() for this context
-//   WaitResult complete(context)          what this rank has asked for before is complete at every peer
-//   WaitResult complete_at(context, peer)   the same of what it has asked of that peer
-//   WaitResult release_sources(context)   the sources of it may be reused
+//   bool swaps(context)      returns whether compare_swap() works with this context
+//   WaitResult complete(context)          waits until all earlier operations are complete at every peer
+//   WaitResult complete_at(context, peer)   the same for operations to that peer
+//   WaitResult release_sources(context)   waits until the sources of earlier operations may be reused
 //   uint64_t read_signal(context, signal, delta_bytes)
-//                            what this network has added to the signal of the member in reach at
+//                            returns what this network has added to the signal of the member in reach at
 //                            `delta_bytes`, besides the word in SymmContext::signals; acquires
 //   void reset_signal(context, signal)
-//                            before this rank sets its signal: read_signal() of it may become 0 (or stay)
+//                            called before this rank sets its own signal: read_signal() may return 0 from
+//                            then on, or stay as it is
 //   WaitResult arrive(context, peer, barrier, round)
-//                            tells the peer; rounds of a barrier count from 1
-//   bool has_arrived(context, peer, barrier, round)   whether the peer has told so; acquires
+//                            notifies the peer; the rounds of a barrier are counted from 1
+//   bool has_arrived(context, peer, barrier, round)   returns whether the peer has notified; acquires
 //   void tell(context, peer, word, value)
-//                            the word of the heap becomes the value at the peer some time, or not: without a
-//                            wait
+//                            writes the word of the heap at the peer, if that needs no wait; best effort
 template <typename Context>
 struct SymmNetwork;
 
-// Rows of equal length that are as far from each other on either side; strides are from the begin of one to
-// that of the next, 0 or more.
+// Rows of equal length, with a stride from the start of one row to the start of the next on either side, 0 or
+// more.
 struct SymmRows {
   uint64_t count, row_bytes;
   uint64_t stride_here, stride_there;  // bytes, in this rank's memory and in the peer's
 };
 
-// Arrivals counted by the peer, for networks that add to words and write none: two words a barrier, for odd
-// and for even rounds. Nobody is two rounds ahead of anybody, so that a word never holds arrivals of a round
-// that this rank does not wait for, and enough of them are those of all.
+// Arrivals counted by the peer, for networks that can add to words but not write them: two words a barrier,
+// for odd and for even rounds. No rank is two rounds ahead of another, so a word never holds arrivals of a
+// later round than the one that this rank waits for, and it is complete when it has the count of all members.
 struct SymmArrivalCount {
   static constexpr uint32_t kWords = 2 * kSymmBarriers;
 
   VERBENA_DEVICE static uint32_t find_word(uint32_t barrier, uint64_t round) {
     return 2 * barrier + static_cast<uint32_t>(round & 1);
   }
-  // What the word holds when all members out of reach have come to the round.
+  // Returns the value of the word when all members out of reach have arrived in the round.
   VERBENA_DEVICE static uint64_t count_all(const SymmContext& context, uint64_t round) {
     return (round + 1) / 2 * static_cast<uint32_t>(context.team_size - context.lsa_size);
   }
@@ -87,7 +90,8 @@ struct SymmArrivalCount {
 
 namespace detail {
 
-// What a backend says of all of its contexts at once. SymmAnyContext's differ, and are asked.
+// Properties that are the same for all contexts of a backend. Those of SymmAnyContext depend on its type and
+// are read from it.
 template <typename Context>
 struct NetworkTraits {
   VERBENA_DEVICE static constexpr bool gets(const Context&) { return SymmNetwork<Context>::kGets; }
@@ -97,11 +101,12 @@ struct NetworkTraits {
   }
 };
 
-// A barrier's words, one a member. `row` is its number, or for whole teams that and kSymmBarriers.
+// Returns the words of a barrier, one for each member. `row` is its number; for whole teams, the number plus
+// kSymmBarriers.
 VERBENA_DEVICE uint64_t* find_arrivals(const SymmContext& context, uint32_t row) {
   return context.arrivals + uint64_t{row} * static_cast<uint32_t>(context.team_size);
 }
-// A member's word of a whole team's barrier.
+// Returns a member's word of a whole team's barrier.
 VERBENA_DEVICE uint64_t* find_arrival(const SymmContext& context, uint32_t barrier, int32_t member) {
   return find_arrivals(context, kSymmBarriers + barrier) + member;
 }

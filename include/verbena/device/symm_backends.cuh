@@ -38,7 +38,7 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
     return choose(context, false, [](auto network, const auto&) { return network.kUpdates; });
   }
   VERBENA_DEVICE static bool arrives_after_puts(const Context& context) {
-    return choose(context, true, [](auto network, const auto&) { return network.kArrivesBehindAll; });
+    return choose(context, true, [](auto network, const auto&) { return network.kArrivesAfterPuts; });
   }
 
   VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
@@ -166,9 +166,9 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
       return network.has_arrived(on, peer, barrier, round);
     });
   }
-  VERBENA_DEVICE static void tell(const Context& context, int32_t peer, uint64_t* word, uint64_t value) {
+  VERBENA_DEVICE static void notify(const Context& context, int32_t peer, uint64_t* word, uint64_t value) {
     choose(context, 0, [&](auto network, const auto& on) {
-      network.tell(on, peer, word, value);
+      network.notify(on, peer, word, value);
       return 0;
     });
   }

@@ -48,7 +48,7 @@ VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited
     if (delta_bytes != kSymmOutOfReach) {
       compare_exchange<Order::kRelaxed, Scope::kSystem>(shift(word, delta_bytes), 0, bits);
     } else if (SymmNetwork<Context>::is_there(context)) {
-      SymmNetwork<Context>::tell(context, peer, word, bits);
+      SymmNetwork<Context>::notify(context, peer, word, bits);
     }
   }
 }

@@ -21,7 +21,7 @@ namespace verbena::device {
 //   bool kGets               there are get(), get_async() and await()
 //   bool kUpdates            there are write_word(), add_word(), fetch_add() and compare_swap()
 //   bool kRows               there are put_rows() and get_rows(); otherwise rows are moved one by one
-//   bool kArrivesBehindAll   arrive() (below) follows all earlier puts of this rank, to any peer; otherwise
+//   bool kArrivesAfterPuts   arrive() (below) follows all earlier puts of this rank, to any peer; otherwise
 //                            its earlier puts to that peer
 //   bool is_there(context)   returns false if there is no network: members out of reach are kUnreachable
 //   WaitResult put(context, peer, destination, source, length_bytes, queue)
@@ -61,7 +61,7 @@ namespace verbena::device {
 //   WaitResult arrive(context, peer, barrier, round)
 //                            notifies the peer; the rounds of a barrier are counted from 1
 //   bool has_arrived(context, peer, barrier, round)   returns whether the peer has notified; acquires
-//   void tell(context, peer, word, value)
+//   void notify(context, peer, word, value)
 //                            writes the word of the heap at the peer, if that needs no wait; best effort
 template <typename Context>
 struct SymmNetwork;
@@ -97,7 +97,7 @@ struct NetworkTraits {
   VERBENA_DEVICE static constexpr bool gets(const Context&) { return SymmNetwork<Context>::kGets; }
   VERBENA_DEVICE static constexpr bool updates(const Context&) { return SymmNetwork<Context>::kUpdates; }
   VERBENA_DEVICE static constexpr bool arrives_after_puts(const Context&) {
-    return SymmNetwork<Context>::kArrivesBehindAll;
+    return SymmNetwork<Context>::kArrivesAfterPuts;
   }
 };
 

@@ -30,7 +30,7 @@ struct SymmNetwork<SymmContext> {
   static constexpr bool kGets = true;
   static constexpr bool kUpdates = true;
   static constexpr bool kRows = true;
-  static constexpr bool kArrivesBehindAll = true;
+  static constexpr bool kArrivesAfterPuts = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmVerbena; }
   VERBENA_DEVICE static bool is_there(const SymmContext& context) { return detail::has_queues(context); }
@@ -148,7 +148,8 @@ struct SymmNetwork<SymmContext> {
                                          uint64_t round) {
     return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
   }
-  VERBENA_DEVICE static void tell(const SymmContext& context, int32_t peer, uint64_t* word, uint64_t value) {
+  VERBENA_DEVICE static void notify(const SymmContext& context, int32_t peer, uint64_t* word,
+                                    uint64_t value) {
     const detail::PutRequest requests[] = {
         {PutOperation::kWriteWord, value, 0, detail::find_offset(context, word)}};
     detail::enqueue(context, {}, peer, requests, 1, false, nullptr);

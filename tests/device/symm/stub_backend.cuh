@@ -25,7 +25,7 @@ struct SymmNetwork<StubSymmContext> {
   static constexpr bool kGets = true;
   static constexpr bool kUpdates = true;
   static constexpr bool kRows = false;
-  static constexpr bool kArrivesBehindAll = false;
+  static constexpr bool kArrivesAfterPuts = false;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmStub; }
   VERBENA_DEVICE static bool is_there(const StubSymmContext& context) {
@@ -122,8 +122,8 @@ struct SymmNetwork<StubSymmContext> {
     const uint64_t* const word = context.arrival_counts + SymmArrivalCount::find_word(barrier, round);
     return load_acquire<Scope::kSystem>(word) >= SymmArrivalCount::count_all(context, round);
   }
-  VERBENA_DEVICE static void tell(const StubSymmContext& context, int32_t peer, uint64_t* word,
-                                  uint64_t value) {
+  VERBENA_DEVICE static void notify(const StubSymmContext& context, int32_t peer, uint64_t* word,
+                                    uint64_t value) {
     store_relaxed<Scope::kSystem>(find(context, peer, word), value);
   }
 

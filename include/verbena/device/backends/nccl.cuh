@@ -41,7 +41,7 @@ struct SymmNetwork<NcclSymmContext> {
   static constexpr bool kGets = false;
   static constexpr bool kUpdates = false;
   static constexpr bool kRows = false;
-  static constexpr bool kArrivesBehindAll = false;
+  static constexpr bool kArrivesAfterPuts = false;
   static_assert(kSymmSignals <= kSymmBarrierRows, "verbena: a word for each signal of a member out of reach");
 
   // NCCLX has NCCL's device API.
@@ -111,7 +111,7 @@ struct SymmNetwork<NcclSymmContext> {
     return make_gin(context).readSignal(number) >= SymmArrivalCount::count_all(context, round);
   }
   // GIN may wait for a peer that has exited: members out of reach have their own deadlines.
-  VERBENA_DEVICE static void tell(const Context&, int32_t, uint64_t*, uint64_t) {}
+  VERBENA_DEVICE static void notify(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:
   VERBENA_DEVICE static ncclGin make_gin(const Context& context) { return ncclGin(*context.communicator, 0); }

@@ -53,7 +53,7 @@ struct SymmNetwork<NvshmemSymmContext> {
   static constexpr bool kGets = true;
   static constexpr bool kUpdates = true;
   static constexpr bool kRows = false;
-  static constexpr bool kArrivesBehindAll = true;
+  static constexpr bool kArrivesAfterPuts = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmNvshmem; }
   VERBENA_DEVICE static bool is_there(const Context&) { return true; }
@@ -156,7 +156,7 @@ struct SymmNetwork<NvshmemSymmContext> {
     return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
   }
   // NVSHMEM may wait for a peer that has exited: members out of reach have their own deadlines.
-  VERBENA_DEVICE static void tell(const Context&, int32_t, uint64_t*, uint64_t) {}
+  VERBENA_DEVICE static void notify(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:
   VERBENA_DEVICE static int find_pe(const Context& context, int32_t peer) {

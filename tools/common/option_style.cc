@@ -14,9 +14,8 @@ namespace {
 constexpr size_t kNameWidth = 30;
 constexpr size_t kDescriptionWidth = 68;
 constexpr const char* kFooter =
-    "Sizes: 64, 4K, 1M, 2G, powers of 1024. Times: 500ms, 30s, 2m; seconds where no unit is given.\n"
-    "Exit status: 0 all right, 1 wrong data or a failure, 2 usage, 3 hung, 4 what it needs is not here (a "
-    "GPU).";
+    "Sizes: 64, 4K, 1M, 2G (powers of 1024). Times: 500ms, 30s, 2m (seconds without a unit).\nExit status: 0 "
+    "success, 1 wrong data or a failure, 2 usage error, 3 hang, 4 a requirement is missing, such as a GPU.";
 
 // The parts of a type such as "UINT:INT in [1 - 8]".
 struct ValueKind {
@@ -88,7 +87,7 @@ void add_size_options(CLI::App& app, SizeOptions& options) {
   app.add_option("--size", options.sizes)->group("");
   app.add_option("--begin,-b", options.begin)->group("");
   app.add_option("--end,-e", options.end)->group("");
-  app.add_option("--factor,-f", options.factor, "from one size of a range to the next")
+  app.add_option("--factor,-f", options.factor, "ratio of each size in a range to the size before")
       ->check(CLI::Range(2, 1 << 20))
       ->type_name("N")
       ->capture_default_str();
@@ -141,17 +140,18 @@ void add_target_option(CLI::App& app, const std::string& name, std::string& targ
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.option_defaults()->group("Output");
   add_target_option(app, "--json", options.json,
-                    "write the result, with command and machine, to FILE, or only it to standard output (-)");
+                    "write the result, with the command and the machine, to FILE; or to standard output, "
+                    "which then has nothing else (-)");
   add_target_option(app, "--csv", options.csv, "write the rows as comma-separated values to FILE or -");
   app.add_option("--plot", options.plot, "plot the figures into this SVG file (needs gnuplot)")
       ->type_name("FILE");
   CLI::Option* const compare =
       app.add_option("--compare", options.compare,
-                     "show how many times better each figure is than in this result, stored with --json")
+                     "compare with this result of --json: show by which factor each figure is better")
           ->type_name("FILE");
   app.add_option(
          "--fail-below", options.fail_below,
-         "exit with status 1 if a median is fewer times better than this (0.9: 10 % worse is too much)")
+         "with --compare: exit with status 1 if the factor of any median is below this (0.9: 10 % worse)")
       ->needs(compare)
       ->check(CLI::Range(0.0, 1000.0))
       ->type_name("RATIO");

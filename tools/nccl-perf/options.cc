@@ -22,15 +22,15 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
       ->check(CLI::Range(2, 64));
   app.add_option("--gpus,-g", options.ranks)->check(CLI::Range(2, 64))->group("");
-  app.add_option(
-         "--op,-o", raw.operations,
-         "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all; a list, or all of them")
+  app.add_option("--op,-o", raw.operations,
+                 "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all, or a list "
+                 "(default: all of them)")
       ->delimiter(',');
   add_size_options(app, raw.sizes);
   app.add_option("--iters,-n", options.iterations, "timed iterations per size")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--warmup,-w", options.warmup, "iterations before them (at least one)")
+  app.add_option("--warmup,-w", options.warmup, "iterations before the timed ones, at least one")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   add_duration_option(app, "--soak", options.soak_s,
@@ -39,10 +39,9 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
                       1, 86400);
   app.add_option("--verify", options.verify, "0: do not check the elements")->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
-  app.add_option(
-         "--communicators", options.communicators,
-         "run each operation on this number of communicators at the same time; all but the first come "
-         "from ncclCommSplit")
+  app.add_option("--communicators", options.communicators,
+                 "run each operation on this number of communicators at the same time, of which all but the "
+                 "first come from ncclCommSplit")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
   add_timeout_option(app, options.timeout_s);
@@ -51,11 +50,11 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
 void add_nccl_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With what");
   app.add_option("--nccl", options.nccl,
-                 "libnccl.so.2 to use (default $NCCL_LIB, loader, CUDA, Python packages)");
+                 "libnccl.so.2 to use (default: $NCCL_LIB, else from the loader, CUDA, or Python packages)");
   app.add_flag("--list-nccl", options.list_nccl, "list every libnccl.so.2 that is found, and exit");
   app.add_option("--plugin", options.plugin,
-                 "libnccl-net.so (default: $NCCL_NET_PLUGIN, ../lib beside this tool)");
-  app.add_option("--unpack", options.unpack, "0, 1, or both in turn: sets VERBENA_UNPACK")
+                 "libnccl-net.so to load (default: $NCCL_NET_PLUGIN, else ../lib next to this tool)");
+  app.add_option("--unpack", options.unpack, "sets VERBENA_UNPACK; both: run with 0 and with 1")
       ->check(CLI::IsMember({"0", "1", "both"}));
   app.add_option(
       "--threshold", options.threshold,
@@ -64,28 +63,31 @@ void add_nccl_options(CLI::App& app, Options& options) {
   app.add_option("--proto", options.protocol)->group("");
   app.add_option("--algorithm", options.algorithm, "sets NCCL_ALGO");
   app.add_option("--algo", options.algorithm)->group("");
-  auto* rails =
-      app.add_option("--rails", options.rails, "sets SOFTVERBS_DEVICES, and gives each a place for NCCL")
-          ->check(CLI::Range(1, 8));
-  app.add_flag("--join", options.join_rails, "the rails are ports of one card: NCCL joins them to one device")
+  auto* rails = app.add_option("--rails", options.rails,
+                               "sets SOFTVERBS_DEVICES, and shows NCCL each device at its own PCI position")
+                    ->check(CLI::Range(1, 8));
+  app.add_flag("--join", options.join_rails,
+               "make the rails ports of one card, which NCCL joins to one device")
       ->needs(rails);
   app.add_option("--against", options.against,
-                 "run the same with socket, ib, unpack0 or unpack1, or a list of them, and show the ratios")
+                 "run the same with these transports or settings too: socket, ib, unpack0, unpack1, or a "
+                 "list; and show the ratios")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>(kOthers.begin(), kOthers.end())))
       ->type_name("NAME");
-  app.add_option("--rounds", options.rounds,
-                 "repeat everything, every second time in reversed order, and show the medians")
+  app.add_option(
+         "--rounds", options.rounds,
+         "repeat everything this number of times, alternately in reversed order, and show the medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
 
 void add_calibration_options(CLI::App& app, Options& options) {
-  app.add_option(
-      "--calibrate", options.calibrate,
-      "measure collectives by algorithm, protocol and channels, and write the costs to this tuning file");
-  add_duration_option(app, "--budget", options.budget_s,
-                      "start no further run of a calibration after this time", 1, 86400);
+  app.add_option("--calibrate", options.calibrate,
+                 "measure collectives with each algorithm, protocol and number of channels, and write the "
+                 "costs to this tuning file");
+  add_duration_option(app, "--budget", options.budget_s, "calibration: start no further run after this time",
+                      1, 86400);
 }
 
 void add_log_options(CLI::App& app, Options& options) {

@@ -28,43 +28,41 @@ constexpr double kDrawTimeoutS = 60;
 // As VERBENA_OPS_ALGORITHM has them.
 constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
-    "Exit status: 0 all right, 1 a setting, the plugin or a self-test does not work, or data is wrong, 2 "
-    "usage,\n"
-    "4 no usable device.";
+    "Exit status: 0 success, 1 a setting, the plugin or a self-test fails, or data is wrong, 2 usage "
+    "error,\n4 no usable device.";
 
 // Returns the exit status, or -1 to continue.
 int parse_options(int argc, const char* const* argv, Options& options) {
   CLI::App app(
-      "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, settings.");
+      "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, and settings.");
   app.option_defaults()->group("What is shown");
-  app.add_flag(
-      "--check", options.check,
-      "instead test every rail with host memory and every GPU, staged receives and joined rails: data, "
-      "order, flush");
+  app.add_flag("--check", options.check,
+               "run self-tests instead: every rail with host memory and with every GPU, staged receives, "
+               "joined rails; checks data, order and flush");
   app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
-  app.add_option(
-         "--explain", options.explain,
-         "instead tell how libverbena_ops.so does a collective, and why, by VERBENA_TUNING_FILE: such as "
-         "all_reduce:512k:4")
+  app.add_option("--explain", options.explain,
+                 "show instead which algorithm libverbena_ops.so chooses for an operation, and why, using "
+                 "VERBENA_TUNING_FILE; for example all_reduce:512k:4")
       ->type_name("OPERATION:BYTES:RANKS");
   app.add_option("--from", options.from,
-                 "show a document that --json has written on another host (-: standard input)")
+                 "show a document that --json has written, for example on another host (-: standard input)")
       ->type_name("FILE");
   app.option_defaults()->group("Output");
-  add_target_option(app, "--json", options.json,
-                    "write everything as one JSON document to FILE, or only it to standard output (-)");
-  app.add_option(
-         "--topology", options.topology,
-         "draw GPUs, NICs and rails: into FILE.svg by Graphviz's dot, or its input into any other FILE")
+  add_target_option(
+      app, "--json", options.json,
+      "write everything as a JSON document to FILE; or to standard output, which then has nothing else (-)");
+  app.add_option("--topology", options.topology,
+                 "draw GPUs, NICs and rails: FILE.svg is drawn by Graphviz's dot, any other FILE receives "
+                 "dot's input")
       ->type_name("FILE");
   app.add_option("--topology-xml", options.topology_xml, "write a topology file for NCCL_TOPO_FILE")
       ->type_name("FILE");
   app.option_defaults()->group("How");
-  app.add_option("--plugin", options.plugin, "libnccl-net.so to examine (default ../lib beside this tool)")
+  app.add_option("--plugin", options.plugin, "libnccl-net.so to examine (default: ../lib next to this tool)")
       ->type_name("FILE")
       ->take_last();
-  app.add_option("--nccl", options.nccl, "the only libnccl.so.2 to examine (default all that are found)")
+  app.add_option("--nccl", options.nccl, "examine only this libnccl.so.2 (default: all that are found)")
       ->type_name("FILE")
       ->take_last();
   add_timeout_option(app, options.timeout_s);

@@ -41,7 +41,7 @@ void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
   app.add_option("--consume-lag", workload.consume_lag,
-                 "consume a completed receive this many receives later")
+                 "read the data of a completed receive only after this number of further receives")
       ->check(CLI::Range(0, 7));
   app.add_option("--mode", raw.mode, "latency, bandwidth or both")
       ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
@@ -60,14 +60,15 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
       ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,
-                 "ib: run the plugin and NCCL's own IB transport in turn, and show how many times better the "
-                 "plugin is")
+                 "ib: run the plugin and NCCL's own IB transport alternately, and show by which factor the "
+                 "plugin is better")
       ->check(CLI::IsMember({kIb}));
   app.add_option("--rounds", workload.rounds, "with --against: runs of each transport")
       ->check(CLI::Range(1, 1000))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--repeats,-r", workload.repeats, "timed passes per size and run (1; with --against 5)")
+  app.add_option("--repeats,-r", workload.repeats,
+                 "timed passes per size and run (default 1; with --against 5)")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   app.add_option("--run", workload.run)->group("");
@@ -77,12 +78,10 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--abi", workload.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
-  app.add_option("--rails", workload.rails, "above 1: one virtual device over the first N devices")
+  app.add_option("--rails", workload.rails, "above 1: join the first N devices to one virtual device")
       ->check(CLI::Range(1, 8));
-  app.add_option(
-         "--pairs", workload.pairs,
-         "connections in each direction, all of which carry messages: the first is measured, and beside "
-         "it the last")
+  app.add_option("--pairs", workload.pairs,
+                 "connections in each direction, all with traffic; the first and the last are measured")
       ->check(CLI::Range(1, 4096))
       ->type_name("N")
       ->capture_default_str();
@@ -90,12 +89,14 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option(
       "--threshold", workload.threshold,
       "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
-  app.add_option("--protocol", raw.protocol, "use the buffers of this protocol of NCCL")
+  app.add_option("--protocol", raw.protocol, "register the buffers that NCCL uses with this protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
-  app.add_flag("--user-buffer", workload.user_buffer,
-               "receive into a buffer that is registered later, as users of NCCL may do");
-  app.add_flag("--cuda-type", workload.cuda_type, "declare the (host) buffers as GPU memory");
+  app.add_flag(
+      "--user-buffer", workload.user_buffer,
+      "receive into a buffer that is registered later, as NCCL does with buffers of the application");
+  app.add_flag("--cuda-type", workload.cuda_type,
+               "register the buffers as GPU memory, although they are host memory");
   app.add_option("--verify", workload.verify, "0: skip the pass that checks every byte")
       ->capture_default_str();
   // For tests that inject a failure while messages are in flight.
@@ -117,22 +118,21 @@ void add_host_options(CLI::App& app, Options& options) {
   app.add_option("--port", options.port, "the server's TCP port (0: any free port, which the server prints)")
       ->capture_default_str();
   add_duration_option(app, "--wait", options.wait_s,
-                      "how long to wait for the other host (server 10m, client 10s)", 0, 86400);
+                      "how long to wait for the other host (default: server 10m, client 10s)", 0, 86400);
   add_duration_option(app, "--last-words", options.last_words_s,
-                      "after one side has failed, the other has this long to report its own cause", 0, 3600);
+                      "after a failure on one side, how long to wait for the other side to report its cause",
+                      0, 3600);
 }
 
 void add_own_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With what");
-  app.add_option("--plugin", options.plugin, "libnccl-net.so to load (default: ../lib beside this tool)");
-  app.add_option("--nccl", options.nccl,
-                 "libnccl.so.2 for --transport nccl-ib (its CUDA release does not matter)")
+  app.add_option("--plugin", options.plugin, "libnccl-net.so to load (default: ../lib next to this tool)");
+  app.add_option("--nccl", options.nccl, "with --transport nccl-ib: libnccl.so.2, of any CUDA release")
       ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
-  app.add_option(
-      "--calibrate", options.calibrate,
-      "measure direct and staged messages, with --rails also stripes, and write the best settings to this "
-      "tuning file");
+  app.add_option("--calibrate", options.calibrate,
+                 "measure direct and staged messages, with --rails also stripes, and write the fastest "
+                 "settings to this tuning file");
   app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
   app.add_option("--child", options.child)->group("");
   add_output_options(app, options.output);

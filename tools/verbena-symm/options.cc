@@ -9,9 +9,8 @@ ParsedOptions parse_options(int argc, char** argv) {
   Options& options = parsed.options;
   CLI::App app{
       "Checks symmetric memory between the GPUs of this host, with one process per GPU, then measures "
-      "barrier, put, "
-      "signal and all-reduce. Times are the fastest rank's, because the others wait for the last one to "
-      "start."};
+      "barrier, put, signal and all-reduce. Times are those of the fastest rank: the others include waiting "
+      "for the last rank to start."};
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
       ->check(CLI::Range(1, 64));
@@ -19,18 +18,18 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_option("--path,-p", options.path, "auto, lsa (loads and stores) or rdma: sets VERBENA_SYMM_PATH")
       ->check(CLI::IsMember({"auto", "lsa", "rdma"}));
   app.add_option("--backend", options.backends,
-                 "verbena, nccl, nvshmem, or a list: run one after the other and compare them")
+                 "verbena, nccl, nvshmem, or a list to run one after the other and compare")
       ->delimiter(',')
       ->check(CLI::IsMember({"verbena", "nccl", "nvshmem"}))
       ->type_name("NAME")
       ->capture_default_str();
-  app.add_flag("--check", options.checks_only, "only check the data, measure nothing");
+  app.add_flag("--check", options.checks_only, "check the data only, measure nothing");
   app.add_flag("--checks-only", options.checks_only)->group("");
-  app.add_option("--repeats,-r", options.repeats, "samples of each figure, of which median and p99 are shown")
+  app.add_option("--repeats,-r", options.repeats, "samples of each figure; median and p99 are shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--rounds", options.repeats)->check(CLI::Range(1, 1000))->group("");
-  add_timeout_option(app, options.timeout_s, "limit of the time without a line from any rank");
+  add_timeout_option(app, options.timeout_s, "abort if no rank has reported anything for this time");
   add_output_options(app, options.output);
   style_help(app, "verbena-symm");
   // A child of this tool.

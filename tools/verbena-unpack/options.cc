@@ -28,7 +28,7 @@ struct RawOptions {
 void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   Sweep& sweep = options.sweep;
   app.option_defaults()->group("What is moved (of lists, every combination)")->delimiter(',');
-  app.add_option("--page", raw.pages, "bytes of a bounce page, or mixed (2k to 64k), or ragged (0 to 8191)")
+  app.add_option("--page", raw.pages, "bytes of a bounce page; or mixed (2k to 64k), or ragged (0 to 8191)")
       ->capture_default_str();
   app.add_option("--slice", raw.slices, "bytes of a message, up to 4m")->capture_default_str();
   app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
@@ -39,7 +39,8 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--slots", sweep.slots, "messages in a connection's queue")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
-  app.add_option("--at-once", sweep.at_once, "complete messages that one call of our code unpacks")
+  app.add_option("--at-once", sweep.at_once,
+                 "messages that one call of the unpack function takes, if that many are complete")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
   app.add_option("--blocks", sweep.blocks, "blocks, with one connection each")
@@ -48,54 +49,60 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--threads", sweep.threads, "threads per block, a multiple of 32")
       ->check(CLI::Range(32, 640))
       ->capture_default_str();
-  app.add_option("--bounce", raw.bounces, "memory of the bounce pages: gpu, host")
+  app.add_option("--bounce", raw.bounces, "where bounce pages live: gpu, host")
       ->check(CLI::IsMember({"gpu", "host"}))
       ->capture_default_str();
-  app.add_option("--copy", raw.movers, "registers, bulk, nccl (default: all that are available)")
+  app.add_option("--copy", raw.movers,
+                 "how data is copied: registers, bulk, nccl (default: all that are available)")
       ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
   app.option_defaults()->delimiter('\0');
-  app.add_flag("--targets", options.targets, "run the cases with target figures instead, and the latency");
+  app.add_flag("--targets", options.targets,
+               "run the cases that have target figures, and the latency, instead of the options above");
 }
 
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("How");
   app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
-  app.add_flag("--check", raw.check, "only check the bytes, without timing");
+  app.add_flag("--check", raw.check, "check the bytes only, measure nothing");
   app.add_option("--iters,-n", options.measure.iterations, "timed launches per kernel")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_option("--footprint", raw.footprint, "least payload of a case: more than the L2 cache")
+  app.add_option("--footprint", raw.footprint,
+                 "minimum payload of a case; choose more than the L2 cache holds")
       ->capture_default_str();
   app.add_option("--volume", raw.volume, "approximate payload of a timed launch")->capture_default_str();
-  app.add_option("--stages", options.measure.stages, "stages per warp, for --copy bulk")
+  app.add_option("--stages", options.measure.stages, "with --copy bulk: stages per warp")
       ->check(CLI::Range(2, 32))
       ->capture_default_str();
   app.add_flag("--latency", options.measure_latency,
-               "also measure the latency of one message at a time, published by the host");
-  app.add_option("--latency-size", raw.latency_size, "bytes of such a message")->capture_default_str();
-  app.add_option("--latency-messages", options.latency.messages, "number of such messages")
+               "also measure the latency of single messages that the host publishes");
+  app.add_option("--latency-size", raw.latency_size, "with --latency: bytes of a message")
+      ->capture_default_str();
+  app.add_option("--latency-messages", options.latency.messages, "with --latency: number of messages")
       ->check(CLI::Range(10, 1000000))
       ->capture_default_str();
   add_timeout_option(app, options.measure.timeout_s);
   app.add_option("--nccl-kernel", options.nccl_kernel,
-                 "also measure NCCL's own code, from the image that compile-nccl-kernel has made")
+                 "also measure NCCL's own kernel, from an image that compile-nccl-kernel has made")
       ->type_name("FILE");
 }
 
 void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
-               "let the plugin fill the slots instead, with a connection of this process to itself");
+               "receive from the plugin instead: open a connection of this process to itself, whose data "
+               "fills the slots");
   app.add_option("--plugin", options.live.plugin,
-                 "libnccl-net.so to load (default: ../lib beside this tool)");
+                 "libnccl-net.so to load (default: ../lib next to this tool)");
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
   app.add_option("--abi", options.live.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
-  app.add_option("--live-size", raw.live_sizes, "list of message sizes")
+  app.add_option("--live-size", raw.live_sizes, "with --live: message sizes, a list")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--live-messages", options.live.messages, "number of messages, in windows of eight")
+  app.add_option("--live-messages", options.live.messages,
+                 "with --live: number of messages; up to eight are in flight")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
 }

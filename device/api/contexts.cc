@@ -41,12 +41,15 @@ void forward_line(base::LogLevel level, const char*, int, const char* text) {
 
 // All but the lease, which is taken before anything can fail.
 Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::BorrowedHeap& read) {
-  if (heap.deltas == nullptr) return base::fail(Status::kInvalidArgument, "api: a heap without deltas");
+  if (heap.deltas == nullptr)
+    return base::fail(Status::kInvalidArgument, "api: verbena_heap::deltas is NULL");
   if (heap.aliases == nullptr && heap.count_aliases != 0)
-    return base::fail(Status::kInvalidArgument, "api: a heap without its %zu aliases", heap.count_aliases);
+    return base::fail(Status::kInvalidArgument,
+                      "api: verbena_heap::aliases is NULL, but count_aliases is %zu", heap.count_aliases);
   const auto* const extension = static_cast<const std::byte*>(heap.extension);
   if (extension == nullptr && heap.extension_bytes != 0) {
-    return base::fail(Status::kInvalidArgument, "api: a heap without its extension of %zu bytes",
+    return base::fail(Status::kInvalidArgument,
+                      "api: verbena_heap::extension is NULL, but extension_bytes is %zu",
                       heap.extension_bytes);
   }
   read.backend = {.type = heap.type,
@@ -140,8 +143,8 @@ base::Result<base::SocketAddress> read_address(const char* text) {
 Outcome refuse_in_child() {
   return base::fail(
       Status::kInvalidUsage,
-      "api: this process was forked from the one that made this object, which alone may use it: "
-      "make another one here, or start another process (multiprocessing: spawn)");
+      "api: this object was created before a fork, in the parent process, and cannot be used in the child: "
+      "create another one here, or start processes without fork (multiprocessing: spawn)");
 }
 
 void copy_text(const std::string& cause, char* text, size_t length) {

@@ -70,8 +70,8 @@ Outcome enter(verbena_context* context, symm::ContextWindow* window, verbena_poo
   const std::lock_guard lock(pools.mutex);
   const auto free = std::find(pools.all.begin(), pools.all.end(), nullptr);
   if (free == pools.all.end())
-    return base::fail(Status::kInvalidUsage, "api: a process has at most %u pools: free one before",
-                      kMaxPools);
+    return base::fail(Status::kInvalidUsage,
+                      "api: this process already has %u pools, the maximum: free one first", kMaxPools);
   *free = new verbena_pool(context, window, static_cast<uint32_t>(free - pools.all.begin()));
   *made = *free;
   return {};
@@ -98,7 +98,7 @@ void verbena_pool::note(uint64_t offset, uint64_t length_bytes) {
 void* verbena_pool::allocate(size_t length_bytes, int gpu) {
   const std::lock_guard lock(mutex);
   if (gpu != context->context->gpu()) {
-    base::log_warn("pool: memory of GPU %d was asked for, and the pool is of GPU %d", gpu,
+    base::log_warn("pool: an allocation on GPU %d was requested from a pool on GPU %d; it returns NULL", gpu,
                    context->context->gpu());
     return nullptr;
   }
@@ -173,8 +173,7 @@ verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes
 
 verbena_result verbena_pool_free(verbena_pool* pool) {
   if (pool == nullptr)
-    return api::guard(
-        [&]() -> Outcome { return base::fail(Status::kInvalidArgument, "api: no pool to free"); });
+    return api::guard([&]() -> Outcome { return base::fail(Status::kInvalidArgument, "api: pool is NULL"); });
   symm::Context& context = *pool->context->context;
   return api::guard_end(context.process(), [&] {
     symm::ContextWindow& window = *pool->window;

@@ -48,7 +48,8 @@ base::Result<bootstrap::LaunchPlace> find_place(const verbena_ranks_options& ask
   }
   if (place.rank >= place.count_ranks || (place.host.empty() && place.count_ranks > 1)) {
     return base::fail(Status::kInvalidArgument,
-                      "ranks: rank %u of %u at host '%s': ranks count from 0, and several need rank 0's host",
+                      "ranks: invalid options: rank %u of %u, host '%s'; rank must be below the number of "
+                      "ranks, and more than one rank needs the host of rank 0",
                       place.rank, place.count_ranks, place.host.c_str());
   }
   return place;
@@ -72,7 +73,7 @@ verbena_result verbena_identify_host(char* text, size_t length) {
 verbena_result verbena_ranks_join(const verbena_ranks_options* options, verbena_ranks** ranks) {
   return guard([&]() -> Outcome {
     if (options == nullptr || ranks == nullptr)
-      return base::fail(Status::kInvalidArgument, "api: ranks is NULL");
+      return base::fail(Status::kInvalidArgument, "api: options or ranks is NULL");
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     const auto found = find_place(*options);
     if (!found) return found.error();

@@ -11,7 +11,7 @@ namespace {
 verbena_result enqueue(const verbena_team* team, const StreamCall& call, void* stream) {
   return api::guard([&]() -> base::Outcome {
     if (team == nullptr)
-      return base::fail(base::Status::kInvalidArgument, "api: a call on a stream without a team");
+      return base::fail(base::Status::kInvalidArgument, "api: a call on a stream: team is NULL");
     symm::Context& context = *team->context->context;
     if (!context.process().is_here()) return api::refuse_in_child();
     return context.enqueue(*team->team, call, stream);

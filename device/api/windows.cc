@@ -101,7 +101,8 @@ verbena_result verbena_team_create(verbena_context* context, const uint32_t* ran
 verbena_result verbena_team_reset(verbena_context* context, verbena_team* team) {
   return guard(context->context->process(), [&]() -> Outcome {
     if (team != nullptr && is_workspaces(*team))
-      return base::fail(Status::kInvalidArgument, "api: a workspace's team is reset with the workspace");
+      return base::fail(Status::kInvalidArgument,
+                        "api: this team belongs to a workspace: reset it with verbena_workspace_reset()");
     return context->context->reset_team(team == nullptr ? nullptr : team->team);
   });
 }
@@ -110,7 +111,9 @@ verbena_result verbena_team_free(verbena_team* team) {
   if (team == nullptr) return refuse_null("team");
   return guard_end(team->context->context->process(), [&]() -> Outcome {
     if (team == &team->context->world || team == &team->context->lsa || is_workspaces(*team))
-      return base::fail(Status::kInvalidArgument, "api: no team of the caller's");
+      return base::fail(Status::kInvalidArgument,
+                        "api: this team was not created by verbena_team_split() or verbena_team_create(), so "
+                        "it cannot be freed");
     verbena_context& context = *team->context;
     context.context->free_team(*team->team);
     const std::lock_guard lock(context.teams_mutex);

@@ -57,7 +57,7 @@ base::Outcome LifeLine::start(std::vector<LifeWord*> own, std::function<void()> 
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     return base::fail_errno(base::Status::kSystem, error.code().value(),
-                            "queue: no thread to watch for processes that die");
+                            "queue: cannot start the thread that watches for exited processes");
   }
   pthread_setname_np(thread_.native_handle(), "verbena-life");
   step_.wait(kStarting, std::memory_order_acquire);

@@ -88,14 +88,15 @@ void Reader::cancel(bool is_for_good) {
 
 Outcome Reader::pin() {
   if (local_) return local_->ring.pin();
-  return base::fail(Status::kInvalidUsage, "queue: %s: no ring to pin: it reads over TCP, or is not ready",
+  return base::fail(Status::kInvalidUsage,
+                    "queue: %s: there is no shared memory to pin: this reader uses TCP, or "
+                    "wait_until_ready() has not returned",
                     name_reader(number_).c_str());
 }
 
 base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
   if (!is_ready_) {
-    return base::fail(Status::kInvalidUsage,
-                      "queue: %s: not ready: wait_until_ready() comes before dequeue()",
+    return base::fail(Status::kInvalidUsage, "queue: %s: not ready: call wait_until_ready() before dequeue()",
                       name_reader(number_).c_str());
   }
   const int64_t deadline_ns = deadline_after(timeout_ms);
@@ -231,7 +232,7 @@ Outcome Reader::release(uint64_t ticket) {
   if (let_go(whole_.erase(ticket) != 0)) return {};
   if (ticket < first_held_ || ticket - first_held_ >= given_back_.size() ||
       given_back_[ticket - first_held_]) {
-    return base::fail(Status::kInvalidUsage, "queue: %s: that message is not held: it was released before",
+    return base::fail(Status::kInvalidUsage, "queue: %s: this message was already released",
                       name_reader(number_).c_str());
   }
   give_back(ticket);

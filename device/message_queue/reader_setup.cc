@@ -16,14 +16,13 @@ using bootstrap::Record;
 
 base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint32_t number, int64_t spin_us) {
   if (handle.magic != kHandleMagic || handle.version != kHandleVersion) {
-    return base::fail(
-        Status::kInvalidArgument,
-        "queue: that is no handle of a queue, or one of another version: every process needs the same "
-        "libverbena.so");
+    return base::fail(Status::kInvalidArgument,
+                      "queue: invalid handle: it is not a queue's, or was made by another version; all "
+                      "processes must load the same libverbena.so");
   }
   if (number >= handle.count_readers && number != kAnyReader) {
     return base::fail(Status::kInvalidArgument,
-                      "queue: reader %u of a queue with %u readers: they count from 0", number,
+                      "queue: reader %u does not exist: the queue has %u readers, counted from 0", number,
                       handle.count_readers);
   }
   auto wake = base::WakeEvent::create("queue");

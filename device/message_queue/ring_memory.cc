@@ -76,7 +76,8 @@ base::Result<SharedRing> SharedRing::create(const RingShape& shape) {
   ring.file_.reset(memfd_create("verbena-queue", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!ring.file_ || base::set_file_length(ring.fd(), shape.length_bytes()) != 0 ||
       fcntl(ring.fd(), F_ADD_SEALS, kSeals) != 0) {
-    return base::fail_errno(base::Status::kSystem, errno, "queue: no shared memory of %llu bytes",
+    return base::fail_errno(base::Status::kSystem, errno,
+                            "queue: cannot allocate %llu bytes of shared memory",
                             static_cast<unsigned long long>(shape.length_bytes()));
   }
   if (auto mapped = ring.map(ring.fd()); !mapped) return mapped.error();
@@ -86,11 +87,11 @@ base::Result<SharedRing> SharedRing::create(const RingShape& shape) {
 base::Result<SharedRing> SharedRing::open(base::FileDescriptor& file, const RingShape& shape) {
   struct stat status {};
   if (fstat(file.get(), &status) != 0)
-    return base::fail_errno(base::Status::kSystem, errno, "queue: cannot look at the writer's shared memory");
+    return base::fail_errno(base::Status::kSystem, errno, "queue: cannot stat the writer's shared memory");
   const bool is_whole = shape.is_valid() && static_cast<uint64_t>(status.st_size) == shape.length_bytes() &&
                         (fcntl(file.get(), F_GET_SEALS) & kSeals) == kSeals;
   if (!is_whole)
-    return base::fail(base::Status::kRemote, "queue: the writer's shared memory is not what it says");
+    return base::fail(base::Status::kRemote, "queue: the writer's shared memory does not match its handle");
   SharedRing ring;
   ring.shape_ = shape;
   if (auto mapped = ring.map(file.get()); !mapped) return mapped.error();
@@ -101,7 +102,7 @@ base::Result<SharedRing> SharedRing::open(base::FileDescriptor& file, const Ring
 base::Outcome SharedRing::map(int file) {
   void* const begin = mmap(nullptr, shape_.length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (begin == MAP_FAILED) {
-    return base::fail_errno(base::Status::kSystem, errno, "queue: cannot map %llu bytes",
+    return base::fail_errno(base::Status::kSystem, errno, "queue: cannot map %llu bytes of shared memory",
                             static_cast<unsigned long long>(shape_.length_bytes()));
   }
   begin_ = static_cast<std::byte*>(begin);
@@ -120,7 +121,7 @@ base::Outcome SharedRing::pin() {
   if (base::find_current_gpu() == base::kNoGpu || cuda->cuMemHostRegister_v2 == nullptr) {
     return base::fail(
         base::Status::kInvalidUsage,
-        "queue: cannot pin the ring: this thread has no current GPU; call cudaSetDevice() before");
+        "queue: cannot pin the shared memory: no GPU is current in this thread; call cudaSetDevice() first");
   }
   const base::RelaxedCapture relaxed(*cuda);
   const auto result = cuda->cuMemHostRegister_v2(

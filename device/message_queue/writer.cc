@@ -24,9 +24,9 @@ Outcome draw_secrets(Handle& handle) {
   static std::atomic<bool> is_said{false};
   if (!is_said.exchange(true)) {
     base::log_warn(
-        "queue: no secret: OpenSSL's libcrypto (3 or 1.1) is not there; who hears a reader of another host "
-        "attach may come as a reader, or speak as the writer, whose messages readers may unpickle: install "
-        "it");
+        "queue: connections are not authenticated, because OpenSSL's libcrypto (3 or 1.1) was not found: "
+        "anybody who observes a reader on another host attach can join as a reader, or send as the writer, "
+        "and readers may unpickle what it sends; install libcrypto");
   }
   return {};
 }
@@ -176,7 +176,7 @@ void Writer::publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags
 Outcome Writer::await_slot(int64_t deadline_ns) {
   if (!is_ready_) {
     return base::fail(Status::kInvalidUsage,
-                      "queue: writer: not ready: wait_until_ready() comes before enqueue()");
+                      "queue: writer: not ready: call wait_until_ready() before enqueue()");
   }
   int64_t began_ns = 0;
   for (;;) {
@@ -228,8 +228,9 @@ Outcome Writer::look_after_peers() {
 
 Outcome Writer::drop_reader(uint32_t reader) {
   if (reader >= peers_.size()) {
-    return base::fail(Status::kInvalidArgument, "queue: writer: reader %u of %zu: they count from 0", reader,
-                      peers_.size());
+    return base::fail(Status::kInvalidArgument,
+                      "queue: writer: reader %u does not exist: the queue has %zu readers, counted from 0",
+                      reader, peers_.size());
   }
   Peer& peer = *peers_[reader];
   peer.watch.stop();

@@ -78,10 +78,11 @@ base::Error Writer::fail_absent() const {
     absent += (absent.empty() ? "" : ", ") + describe(reader);
   }
   if (count > kMaxNamed) absent += " and " + std::to_string(count - kMaxNamed) + " more";
-  return base::fail(Status::kTimeout,
-                    "queue: writer: of %zu readers these are late: %s; are their processes alive and in "
-                    "wait_until_ready(), and can they reach %s?",
-                    peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
+  return base::fail(
+      Status::kTimeout,
+      "queue: writer: timed out waiting for readers to attach; of %zu readers these are missing: %s; check "
+      "that their processes are running and in wait_until_ready(), and that they can reach %s",
+      peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
 }
 
 bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {
@@ -153,7 +154,7 @@ Outcome Writer::hear_peers() {
     const Record record = peer.link->take();
     if (record != nullptr && kind_of(record) == kMapped) peer.step = Step::kReady;
     if (!peer.link->is_closed()) continue;
-    return base::fail(Status::kRemote, "queue: writer: %s went before all readers had come: %s",
+    return base::fail(Status::kRemote, "queue: writer: %s exited before all readers had attached: %s",
                       describe(reader).c_str(), peer.link->problem().c_str());
   }
   return {};
@@ -183,7 +184,7 @@ Outcome Writer::start_peer(uint32_t reader, base::Deadline deadline) {
     if (peer.link->is_flushed()) break;
     if (auto going_on = check_cancelled(); !going_on) return going_on;
     if (deadline.has_passed()) {
-      return base::fail(Status::kTimeout, "queue: writer: %s takes nothing from its connection",
+      return base::fail(Status::kTimeout, "queue: writer: %s does not read from its connection",
                         describe(reader).c_str());
     }
     pollfd entry = peer.link->poll_entry();

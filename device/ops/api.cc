@@ -62,9 +62,8 @@ constexpr Layout kOneMessage{0, 1, 1};
 void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
     expect(ops->communicator.are_in_windows(call),
-           "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
-           "address, "
-           "a multiple of 16 bytes");
+           "ops: the direct algorithm needs tensors in windows (verbena_window_allocate), aligned to 16 "
+           "bytes; choose another algorithm");
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
@@ -96,7 +95,7 @@ uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
          "ops: the quantisation is unknown; verbena/ops.h lists them");
   expect(norm->quantisation == VERBENA_OPS_NOT_QUANTISED ||
              (norm->quantised != nullptr && norm->scales != nullptr),
-         "ops: quantised rows need memory for numbers and for scales, and a pointer is NULL");
+         "ops: a pointer of the norm is NULL: quantised rows need `quantised` and `scales`");
   return type;
 }
 Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
@@ -180,8 +179,7 @@ extern "C" {
 verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                   const verbena_ops_options* options, verbena_ops** ops) {
   return guard([&] {
-    expect(context != nullptr && ops != nullptr,
-           "ops: the context, or the pointer for the communicator, is NULL");
+    expect(context != nullptr && ops != nullptr, "ops: the context or the output pointer is NULL");
     *ops =
         new verbena_ops{Communicator(context, team, options == nullptr ? verbena_ops_options{} : *options)};
   });
@@ -299,7 +297,8 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
            "VERBENA_OPS_MXFP8_BLOCK");
     expect(norm->quantisation < VERBENA_OPS_FP8_BLOCK || norm->quantisation == VERBENA_OPS_INT8_TOKEN ||
                norm->scale_row_stride == 1 || norm->scale_block_stride == 1,
-           "ops: scales have to lie in rows or in columns; set scale_row_stride or scale_block_stride to 1");
+           "ops: scales must be contiguous in rows or in columns; set scale_row_stride or scale_block_stride "
+           "to 1");
     if (norm->rows == 0) return;
     const Communicator& communicator = ops->communicator;
     const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
@@ -361,7 +360,7 @@ verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void*
   return guard([&] {
     expect(split_rows != 0 && joined_rows != 0 && message_bytes % split_rows == 0 &&
                message_bytes % joined_rows == 0,
-           "ops: each message of an all-to-all has to be a number of whole rows");
+           "ops: message_bytes of an all-to-all must be a multiple of split_rows and of joined_rows");
     Call call = begin_call(Kind::kExchange, input, output);
     const uint32_t size = ops->communicator.size();
     call.length_bytes = message_bytes;

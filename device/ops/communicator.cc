@@ -336,7 +336,7 @@ void Communicator::check_error() const {
 }
 
 void Communicator::expect_member() const {
-  if (!local_) throw Failure(VERBENA_INVALID_USAGE, "ops: this rank is no member of the team");
+  if (!local_) throw Failure(VERBENA_INVALID_USAGE, "ops: this rank is not a member of the team");
 }
 
 Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
@@ -465,7 +465,7 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
     expect_one_host("an algorithm other than bulk-two-shot and the quantised ones");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: copy engines do all-gathers only; choose another algorithm");
+                  "ops: copy engines support all-gathers only; choose another algorithm");
   const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
   if (is_of_all_blocks && is_other) {
     if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(most, 128);
@@ -727,10 +727,9 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
                   "ops: copy engines cannot be part of a group; call them outside of it");
   const auto place = find_place(output, size_ * length_bytes);
   if (!place) {
-    throw Failure(
-        VERBENA_INVALID_ARGUMENT,
-        "ops: copy engines gather into windows (verbena_window_allocate), by their own address, and "
-        "this output is in none");
+    throw Failure(VERBENA_INVALID_ARGUMENT,
+                  "ops: an all-gather by copy engines needs an output in a window (verbena_window_allocate); "
+                  "choose another algorithm");
   }
   if (checks_calls_) {
     Call call{};

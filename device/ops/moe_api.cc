@@ -28,7 +28,7 @@ verbena_result verbena_moe_create(verbena_context* context, const verbena_team* 
                                   const verbena_moe_options* options, verbena_moe** moe) {
   return guard([&] {
     expect(context != nullptr && options != nullptr && moe != nullptr,
-           "moe: the context, the options, or the pointer for the exchange is NULL");
+           "moe: the context, the options or the output pointer is NULL");
     *moe = new verbena_moe{MoeExchange(context, team, *options)};
   });
 }
@@ -43,7 +43,7 @@ verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length
 }
 verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout) {
   return guard([&] {
-    expect(layout != nullptr, "moe: the pointer for the layout is NULL");
+    expect(layout != nullptr, "moe: layout is NULL");
     const device::MoeHandleLayout offsets = moe->exchange.layout();
     *layout = {offsets.bytes, offsets.counts, offsets.sources, offsets.ids, offsets.weights};
   });

@@ -216,7 +216,7 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
                  "quantisation ", static_cast<int>(arguments.quantisation),
                  " is none of a dispatch; VERBENA_OPS_FP8_BLOCK and VERBENA_OPS_FP8_BLOCK_POWER are");
     expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
-                 "rows that are cast have to be of float16 or bfloat16");
+                 "rows that the dispatch quantises must be float16 or bfloat16");
     expect_valid(arguments.scale_bytes == 0, "scale_bytes is ", arguments.scale_bytes,
                  "; it has to be 0 where the dispatch casts");
     expect_multiple("row_bytes of rows that are cast", arguments.row_bytes, 2 * kMoePacketBytes);

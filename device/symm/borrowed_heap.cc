@@ -14,31 +14,35 @@ constexpr uint64_t kAlignmentBytes = 128;  // of a heap's begin: a line of a GPU
 
 base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_t count_ranks,
                                   uint64_t words_bytes) const {
-  if (begin == nullptr) return fail(Status::kInvalidArgument, "symm: rank %u: a heap without a begin", rank);
+  if (begin == nullptr)
+    return fail(Status::kInvalidArgument, "symm: rank %u: verbena_heap::begin is NULL", rank);
   if (reinterpret_cast<uintptr_t>(begin) % kAlignmentBytes != 0) {
-    return fail(Status::kInvalidArgument, "symm: rank %u: a heap's begin %p is not a multiple of %llu bytes",
-                rank, static_cast<const void*>(begin), static_cast<unsigned long long>(kAlignmentBytes));
+    return fail(Status::kInvalidArgument,
+                "symm: rank %u: verbena_heap::begin %p is not aligned to %llu bytes", rank,
+                static_cast<const void*>(begin), static_cast<unsigned long long>(kAlignmentBytes));
   }
   const int owning_gpu = base::find_owning_gpu(begin);
   if (owning_gpu != base::kNoGpu && owning_gpu != user.gpu) {
-    return fail(Status::kInvalidArgument,
-                "symm: rank %u: a heap of GPU %d, while GPU %d is current (-1: none)", rank, owning_gpu,
-                user.gpu);
-  }
-  if (length_bytes < words_bytes) {
     return fail(
         Status::kInvalidArgument,
-        "symm: rank %u: a heap of %llu bytes has no room for the teams' words (verbena_heap_words() %llu, "
-        "VERBENA_SYMM_TEAMS)",
-        rank, static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(words_bytes));
+        "symm: rank %u: the heap is on GPU %d, but GPU %d is current (-1: none); call cudaSetDevice() first",
+        rank, owning_gpu, user.gpu);
+  }
+  if (length_bytes < words_bytes) {
+    return fail(Status::kInvalidArgument,
+                "symm: rank %u: the heap of %llu bytes is too small for the teams' words: "
+                "verbena_heap_words() is %llu (VERBENA_SYMM_TEAMS)",
+                rank, static_cast<unsigned long long>(length_bytes),
+                static_cast<unsigned long long>(words_bytes));
   }
   if (deltas.size() != count_ranks) {
-    return fail(Status::kInvalidArgument, "symm: rank %u: a heap with deltas of %zu ranks of %u", rank,
+    return fail(Status::kInvalidArgument, "symm: rank %u: verbena_heap has deltas for %zu of %u ranks", rank,
                 deltas.size(), count_ranks);
   }
   if (deltas[rank] != 0) {
-    return fail(Status::kInvalidArgument, "symm: rank %u: a heap's delta to its own rank is %lld, not 0",
-                rank, static_cast<long long>(deltas[rank]));
+    return fail(Status::kInvalidArgument,
+                "symm: rank %u: verbena_heap has delta %lld for this rank itself; it must be 0", rank,
+                static_cast<long long>(deltas[rank]));
   }
   return {};
 }

@@ -106,12 +106,11 @@ Outcome Context::compare_history(const char* what, uint64_t count, uint64_t hist
   for (size_t other = 1; other < all->size(); ++other) {
     const History &one = (*all)[other], &first = all->front();
     if (one.count == first.count && one.history == first.history) continue;
-    return base::fail(
-        Status::kInvalidUsage,
-        "symm: rank %u: ranks 0 and %zu have not used %s alike (%llu and %llu calls): allocate and free "
-        "the same lengths in the same order on all ranks",
-        rank(), other, what, static_cast<unsigned long long>(first.count),
-        static_cast<unsigned long long>(one.count));
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: ranks 0 and %zu have used %s differently (%llu and %llu calls): "
+                      "allocate and free the same lengths in the same order on all ranks",
+                      rank(), other, what, static_cast<unsigned long long>(first.count),
+                      static_cast<unsigned long long>(one.count));
   }
   return {};
 }
@@ -119,11 +118,10 @@ Outcome Context::compare_history(const char* what, uint64_t count, uint64_t hist
 Outcome Context::quiet() {
   if (remote_) return remote_->quiet();
   if (!heap_->is_borrowed() || reach_->is_whole_world()) return {};
-  return base::fail(
-      Status::kInvalidUsage,
-      "symm: rank %u: ranks out of reach are reached by the network of the heap's library (type "
-      "%d): ask that library what is complete",
-      rank(), heap_->backend().type);
+  return base::fail(Status::kInvalidUsage,
+                    "symm: rank %u: ranks out of reach use the network of the library that owns the heap "
+                    "(type %d): call that library's quiet function",
+                    rank(), heap_->backend().type);
 }
 
 // Behind it nothing is under way between ranks that kernels asked for which have ended. In a context that has
@@ -308,11 +306,10 @@ base::Result<std::unique_ptr<Team>> Context::build_team(TeamPlace place) {
   const bool is_world = find_taken_words() == 0;
   if (heap_->backend().is_world_only && !is_world &&
       !std::all_of(ranks.begin(), ranks.end(), [&](uint32_t member) { return reach_->reaches(member); })) {
-    return base::fail(
-        Status::kInvalidUsage,
-        "symm: rank %u: a team of %zu ranks, some out of reach of loads and stores: the heap's network "
-        "(type %d) serves the world alone",
-        rank(), ranks.size(), heap_->backend().type);
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: cannot create a team of %zu ranks, some of which loads and stores do "
+                      "not reach: the network of the heap's library (type %d) serves the world team only",
+                      rank(), ranks.size(), heap_->backend().type);
   }
   const uint64_t words_bytes = measure_team_words(count_ranks());
   const uint64_t words = windows_.front()->place.heap_offset + words_bytes * place.index;
@@ -343,15 +340,14 @@ base::Result<Team*> Context::make_team(std::span<const uint32_t> ranks) {
 // All members of a team reset it, or nobody does.
 Outcome Context::check_reset(const Team* team) const {
   if (state() != SymmAbort::kNone) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: the context has failed, and none of its teams can be reset: make a "
-                      "new context",
-                      rank());
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: the context has failed, so its teams cannot be reset: create a new context", rank());
   }
   if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: a team with members out of reach: the heap's network (type %d) counts "
-                      "its barriers for itself: make a new context",
+                      "symm: rank %u: cannot reset a team with members out of reach: the network of the "
+                      "heap's library (type %d) keeps its own barrier counts; create a new context",
                       rank(), heap_->backend().type);
   }
   return {};
@@ -368,9 +364,10 @@ Outcome Context::compare_team(const Team* team) {
     const auto& ranks = team->ranks();
     const bool is_member = std::find(ranks.begin(), ranks.end(), member) != ranks.end();
     if (is_member == ((*all)[member] == (*all)[rank()])) continue;
-    state = base::fail(Status::kInvalidUsage,
-                       "symm: rank %u: rank %u %s of the team that this one gives, and gave another one",
-                       rank(), member, is_member ? "is a member" : "is no member");
+    state = base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: rank %u %s of the team that this rank passed, but passed another list of ranks",
+        rank(), member, is_member ? "is a member" : "is no member");
   }
   return bootstrap_.all_agree(state, base::last_failure());
 }

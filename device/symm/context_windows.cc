@@ -25,8 +25,10 @@ struct Context::WindowProposal {
 
 Outcome Context::check_gpu() const {
   if (base::find_current_gpu() == gpu()) return {};
-  return base::fail(Status::kInvalidUsage, "symm: rank %u: GPU %d is current, the context is GPU %d's",
-                    rank(), base::find_current_gpu(), gpu());
+  return base::fail(
+      Status::kInvalidUsage,
+      "symm: rank %u: GPU %d is current, but the context is on GPU %d; call cudaSetDevice() first", rank(),
+      base::find_current_gpu(), gpu());
 }
 
 Outcome Context::compare(const WindowProposal& mine) {
@@ -69,11 +71,10 @@ base::Result<ContextWindow*> Context::take_window(uint64_t length_bytes) {
 base::Result<ContextWindow*> Context::register_window(void* address, uint64_t length_bytes) {
   const std::lock_guard call(calls_mutex_);
   if (heap_->is_borrowed()) {
-    return base::fail(
-        Status::kInvalidUsage,
-        "symm: rank %u: windows of a context over another library's heap lie in that heap: memory is "
-        "allocated there, not registered",
-        rank());
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: memory cannot be registered: the context uses another library's heap, "
+                      "so windows must be allocated in that heap",
+                      rank());
   }
   if (auto current = check_gpu(); !current) return current.error();
   ContextWindow* known = nullptr;
@@ -84,8 +85,9 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
     proposal.piece_bytes = found->piece.length_bytes();
     proposal.begin_bytes = static_cast<uint64_t>(static_cast<std::byte*>(address) - found->begin);
     if (length_bytes > proposal.piece_bytes - proposal.begin_bytes) {
-      state = base::fail(Status::kInvalidArgument, "symm: %p: %llu bytes do not lie in one allocation",
-                         address, static_cast<unsigned long long>(length_bytes));
+      state = base::fail(Status::kInvalidArgument,
+                         "symm: the range at %p, %llu bytes, is not within one allocation", address,
+                         static_cast<unsigned long long>(length_bytes));
     }
     known = find_registered(address, length_bytes, found->piece);
     window->piece = std::move(found->piece);
@@ -137,11 +139,11 @@ base::Result<ContextWindow*> Context::make_window(std::unique_ptr<ContextWindow>
   // The same on all ranks, as is the answer.
   const auto offset = windows_.size() < kMaxWindows ? heap_->offsets().take(bytes) : std::nullopt;
   if (!offset) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: no room for a window of %llu bytes (a heap of %llu%s, windows %zu of %u)",
-                      static_cast<unsigned long long>(bytes),
-                      static_cast<unsigned long long>(heap_->slot_bytes()),
-                      heap_->is_borrowed() ? "" : ": VERBENA_SYMM_HEAP_BYTES", windows_.size(), kMaxWindows);
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: not enough free space for a window of %llu bytes (heap of %llu%s, windows %zu of %u)",
+        static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(heap_->slot_bytes()),
+        heap_->is_borrowed() ? "" : ": VERBENA_SYMM_HEAP_BYTES", windows_.size(), kMaxWindows);
   }
   window->context = this;
   window->place = {*offset, bytes, find_free_region()};
@@ -251,8 +253,9 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
                       static_cast<unsigned long long>(asked.blocks));
   }
   if (shape.blocks == 0 || shape.blocks > kSymmMaxBlocks) {
-    return base::fail(Status::kInvalidArgument, "symm: a workspace of %u blocks: 1 to %u are possible",
-                      shape.blocks, kSymmMaxBlocks);
+    return base::fail(Status::kInvalidArgument,
+                      "symm: a workspace cannot have %u blocks; the range is 1 to %u", shape.blocks,
+                      kSymmMaxBlocks);
   }
   // More than that is no length of memory, and its sum with the words might wrap.
   const uint64_t least = uint64_t{shape.blocks} * kSymmTurns * most * kSymmSlotUnit;
@@ -271,8 +274,8 @@ base::Result<std::unique_ptr<Team>> Context::build_workspace(const Team& team, c
                                                              const ContextWindow& window) const {
   if (heap_->backend().is_world_only && team.context().has_remote != 0) {
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: a workspace of a team with members out of reach: the heap's network "
-                      "(type %d) knows the world's own words alone",
+                      "symm: rank %u: cannot create a workspace for a team with members out of reach: the "
+                      "network of the heap's library (type %d) supports the world team only",
                       rank(), heap_->backend().type);
   }
   const std::string name = "workspace " + std::to_string(window.place.region) + " for " + team.name();

@@ -60,13 +60,13 @@ std::string find_obstacle(uint32_t count_gpus, base::MemoryOwner owner, uint64_t
   if (base::parameters().nccl_nvls == 0) return "NCCL_NVLS_ENABLE is 0";
   if (owner.gpu == base::kNoGpu) return "it has no GPU";
   const base::CudaApi* const cuda = find_driver();
-  if (cuda == nullptr) return "its driver has no functions for it (CUDA 12.1 has them)";
+  if (cuda == nullptr) return "its driver has no multicast functions (CUDA 12.1 and later have them)";
   CUdevice device = 0;
   int has_it = 0;
   if (cuda->cuDeviceGet(&device, owner.gpu) != CUDA_SUCCESS ||
       cuda->cuDeviceGetAttribute(&has_it, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device) != CUDA_SUCCESS ||
       has_it == 0)
-    return "its GPU has none, or it is switched off";
+    return "its GPU does not support multicast, or multicast is disabled";
   size_t bytes = 0;
   const CUmulticastObjectProp properties = describe_object(count_gpus, uint64_t{1} << 30);
   const CUresult result =
@@ -107,7 +107,7 @@ base::Result<uint64_t> agree_on_multicast(bootstrap::Bootstrap& bootstrap, const
   }
   if (const auto [second, first] = find_shared_gpu(*all); cause.empty() && second != 0)
     cause = "ranks " + std::to_string(first) + " and " + std::to_string(second) + " share a GPU";
-  if (cause.empty() && most == 1) cause = "no rank reaches another one by loads and stores";
+  if (cause.empty() && most == 1) cause = "no rank reaches another rank by loads and stores";
   if (cause.empty()) return most;
   tell(bootstrap.rank(), cause);
   return uint64_t{0};
@@ -242,7 +242,8 @@ std::string Multicast::try_binding(uint64_t unit_bytes) const {
   const base::CudaApi& cuda = *find_driver();
   const auto piece = base::MemoryPiece::allocate({gpu_}, unit_bytes);
   CUdevice device = 0;
-  if (!piece || cuda.cuDeviceGet(&device, gpu_) != CUDA_SUCCESS) return "no memory to try it with";
+  if (!piece || cuda.cuDeviceGet(&device, gpu_) != CUDA_SUCCESS)
+    return "the memory for the test allocation is not available";
   const CUresult result = cuda.cuMulticastBindMem(object_, 0, piece->handle(), 0, unit_bytes, 0);
   if (result != CUDA_SUCCESS) return describe("cuMulticastBindMem", result);
   return describe("cuMulticastUnbind", cuda.cuMulticastUnbind(object_, device, 0, unit_bytes));

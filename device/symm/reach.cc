@@ -54,8 +54,9 @@ base::Result<Reach> Reach::find(bootstrap::Bootstrap& bootstrap, base::MemoryOwn
     const auto works = try_mapping(bootstrap, reach, owner);
     if (!works) return works.error();
     if (!*works) {
-      base::log_info("symm: rank %u: not all ranks of this host can map each other's memory: RDMA instead",
-                     bootstrap.rank());
+      base::log_info(
+          "symm: rank %u: not all ranks of this host can map each other's memory: using RDMA between them",
+          bootstrap.rank());
       take_alone(reach, bootstrap.rank());
     }
   }

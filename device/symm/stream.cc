@@ -43,7 +43,8 @@ base::Result<CUfunction> find_kernel(const base::CudaApi& cuda) {
   static std::map<CUcontext, CUfunction> loaded;
   CUcontext context = nullptr;
   if (cuda.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr)
-    return fail(Status::kInvalidUsage, "symm: a call on a stream: no GPU is current (cudaSetDevice)");
+    return fail(Status::kInvalidUsage,
+                "symm: a call on a stream: no GPU is current; call cudaSetDevice() first");
   const std::lock_guard lock(mutex);
   const auto found = loaded.find(context);
   if (found != loaded.end()) return found->second;
@@ -61,7 +62,7 @@ bool reaches(const SymmContext& context, const Team& team, int32_t peer) {
 }
 
 Outcome refuse(const Team& team, const char* what, long long number) {
-  return fail(Status::kInvalidArgument, "symm: a call on a stream of %s: there is no %s %lld",
+  return fail(Status::kInvalidArgument, "symm: a call on a stream of %s: %s %lld does not exist",
               team.name().c_str(), what, number);
 }
 
@@ -83,11 +84,10 @@ Outcome check(const Team& team, const StreamCall& call) {
   const bool needs_network =
       context.has_remote != 0 && (!has_peer || !reaches(context, team, call.peer)) && call.kind != kWait;
   if (context.has_remote != 0 && context.type != kSymmVerbena && (needs_network || call.kind == kWait)) {
-    return fail(
-        Status::kInvalidUsage,
-        "symm: a call on a stream of %s: members are reached by the network of the heap's library (type %d), "
-        "which kernels of your own have to use",
-        team.name().c_str(), context.type);
+    return fail(Status::kInvalidUsage,
+                "symm: a call on a stream of %s: some members are only reachable over the network of the "
+                "heap's library (type %d); launch your own kernel with a context of that type",
+                team.name().c_str(), context.type);
   }
   if (!is_copy) return {};
   const uint64_t there = call.kind == kPut ? call.destination : call.source;
@@ -95,11 +95,11 @@ Outcome check(const Team& team, const StreamCall& call) {
   if (is_in_heap(context, there, call.length_bytes) &&
       (!needs_network || is_in_heap(context, here, call.length_bytes)))
     return {};
-  return fail(Status::kInvalidArgument,
-              "symm: a call on a stream of %s: %llu bytes from 0x%llx to 0x%llx do not lie in windows",
-              team.name().c_str(), static_cast<unsigned long long>(call.length_bytes),
-              static_cast<unsigned long long>(call.source),
-              static_cast<unsigned long long>(call.destination));
+  return fail(
+      Status::kInvalidArgument,
+      "symm: a call on a stream of %s: the range of %llu bytes from 0x%llx to 0x%llx is not in windows",
+      team.name().c_str(), static_cast<unsigned long long>(call.length_bytes),
+      static_cast<unsigned long long>(call.source), static_cast<unsigned long long>(call.destination));
 }
 
 uint32_t count_blocks(const Team& team, const StreamCall& call) {
@@ -117,7 +117,8 @@ Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream) {
   const base::CudaApi* const cuda = base::find_cuda();
   if (cuda == nullptr || cuda->cuLaunchKernel == nullptr || cuda->cuModuleLoadDataEx == nullptr ||
       cuda->cuModuleGetFunction == nullptr)
-    return fail(Status::kInvalidUsage, "symm: a call on a stream needs a GPU, and there is no driver");
+    return fail(Status::kInvalidUsage,
+                "symm: a call on a stream needs a GPU, but no CUDA driver (libcuda.so.1) was found");
   const auto function = find_kernel(*cuda);
   if (!function) return function.error();
   const SymmContext* context = team.device_context();

@@ -59,7 +59,7 @@ def _reset_teams(rank):
         pair = context.create_team([0, 1] if rank < 2 else [])
         context.reset(pair)
         context.reset(context.world)
-        with pytest.raises(verbena.VerbenaError, match="gave another one") as caught:
+        with pytest.raises(verbena.VerbenaError, match="passed another list") as caught:
             context.reset(context.world if rank == 0 else pair)
         assert caught.value.result == verbena.Result.INVALID_USAGE
         context.check_error()

@@ -164,11 +164,11 @@ def _call_on_streams(rank):
             ("barrier", {"number": 1}, 1)]
         assert {launch[0] for launch in launcher.launches[:-1]} == {world.device_context}
         assert launcher.launches[-1][0] == own
-        for call, what in ((lambda: world.barrier(512, stream), "no barrier 512"),
-                           (lambda: world.signal(256, 0, stream=stream), "no signal 256"),
-                           (lambda: world.signal(0, 2, stream=stream), "no rank 2"),
-                           (lambda: world.put(4096, (begin, 8), 0, stream), "do not lie in windows"),
-                           (lambda: world.put(begin, (begin, 1 << 50), 0, stream), "do not lie in windows")):
+        for call, what in ((lambda: world.barrier(512, stream), "barrier 512 does not exist"),
+                           (lambda: world.signal(256, 0, stream=stream), "signal 256 does not exist"),
+                           (lambda: world.signal(0, 2, stream=stream), "rank 2 does not exist"),
+                           (lambda: world.put(4096, (begin, 8), 0, stream), "is not in windows"),
+                           (lambda: world.put(begin, (begin, 1 << 50), 0, stream), "is not in windows")):
             with pytest.raises(verbena.VerbenaError, match=what):
                 call()
         with pytest.raises(ValueError, match="contiguous"):

@@ -71,7 +71,7 @@ def test_views(pair):
         assert view.buffer == b"in place" and view.buffer.readonly
     with pytest.raises(ValueError, match="released"):
         view.buffer[0]
-    with pytest.raises(ValueError, match="released before"):
+    with pytest.raises(ValueError, match="already released"):
         view.release()
     writer.enqueue({"no": "bytes"})
     with pytest.raises(TypeError):
@@ -242,7 +242,7 @@ def test_arguments():
     with MessageQueue(2, 2, local_reader_ranks=[4, 7]) as queue:
         with pytest.raises(ValueError, match=r"its readers are \[4, 7\]"):
             MessageQueue.create_from_handle(queue.export_handle(), 0)
-        with pytest.raises(TimeoutError, match=r"these are late: reader 0 \(rank 4\), reader 1 \(rank 7\)"):
+        with pytest.raises(TimeoutError, match=r"these are missing: reader 0 \(rank 4\), reader 1 \(rank 7\)"):
             queue.wait_until_ready(0.05)
 
 
@@ -350,7 +350,7 @@ assert [reader.dequeue(60) for number in range(3)] == [0, 1, 2]
             call()
             os._exit(1)
         except Exception as error:
-            assert "was forked" in str(error), error
+            assert "before a fork" in str(error), error
     writer.cancel(); reader.cancel(); os._exit(0)
 """])
 def test_forked_child_changes_nothing(how):

@@ -226,7 +226,7 @@ TEST_P(BorrowedHeapTest, TheCallersMemoryIsNotRegistered) {
   run_over(lender_, [](Context& context) {
     std::vector<std::byte> mine(4096);
     EXPECT_EQ(context.register_window(mine.data(), mine.size()).error().status, Status::kInvalidUsage);
-    EXPECT_THAT(base::last_failure(), testing::HasSubstr("not registered"));
+    EXPECT_THAT(base::last_failure(), testing::HasSubstr("cannot be registered"));
     EXPECT_TRUE(context.allocate_window(4096)) << "the context goes on";
   });
 }
@@ -278,12 +278,12 @@ TEST(BorrowedHeap, WhatCannotBeIsRefusedForAll) {
     };
     expect_refused(lender, change, Status::kInvalidArgument, text);
   };
-  refuse([](BorrowedHeap& heap) { heap.begin = nullptr; }, "without a begin");
-  refuse([](BorrowedHeap& heap) { heap.begin += 64; }, "not a multiple of 128 bytes");
-  refuse([](BorrowedHeap& heap) { heap.deltas.pop_back(); }, "deltas of 1 ranks of 2");
-  refuse([](BorrowedHeap& heap) { heap.deltas[1] = 8; }, "its own rank is 8, not 0");
+  refuse([](BorrowedHeap& heap) { heap.begin = nullptr; }, "begin is NULL");
+  refuse([](BorrowedHeap& heap) { heap.begin += 64; }, "not aligned to 128 bytes");
+  refuse([](BorrowedHeap& heap) { heap.deltas.pop_back(); }, "deltas for 1 of 2 ranks");
+  refuse([](BorrowedHeap& heap) { heap.deltas[1] = 8; }, "delta 8 for this rank itself");
   refuse([](BorrowedHeap& heap) { heap.deltas[1] = kSymmOutOfReach; },
-         "its own rank is -9223372036854775808");
+         "delta -9223372036854775808 for this rank itself");
   refuse([](BorrowedHeap& heap) { heap.deltas[0] = kSymmOutOfReach; }, "reach the same ranks");
 }
 
@@ -292,7 +292,7 @@ TEST(BorrowedHeap, NoRoomForTheWords) {
   const uint64_t words_bytes = make_settings().measure_words(2);
   expect_refused(
       lender, [&](uint32_t, BorrowedHeap& heap) { heap.length_bytes = words_bytes - 1; },
-      Status::kInvalidArgument, "no room for the teams' words");
+      Status::kInvalidArgument, "too small for the teams' words");
   Lender other = make_lender(2, 2);
   run_over(
       other,

@@ -248,7 +248,7 @@ TEST(BorrowedGpuHeap, ItsGpuIsTheCurrentOne) {
     ASSERT_TRUE(joined);
     const auto context = Context::create(std::move(*joined), make_settings(), std::move(heap));
     EXPECT_EQ(context.error().status, Status::kInvalidArgument);
-    EXPECT_THAT(base::last_failure(), testing::HasSubstr("a heap of GPU 1, while GPU 0 is current"));
+    EXPECT_THAT(base::last_failure(), testing::HasSubstr("the heap is on GPU 1, but GPU 0 is current"));
   });
 }
 
@@ -432,9 +432,10 @@ TEST_F(MulticastTest, IsNotUsedWhereTheDriverHasNone) {
   const base::LogCapture log;
   run(2, expect_no_multicast);
   EXPECT_THAT(find_lines(log),
-              testing::UnorderedElementsAre(
-                  HasSubstr("symm: rank 0: VERBENA_SYMM_MULTICAST has no effect: rank 0: its GPU has none"),
-                  HasSubstr("symm: rank 1: VERBENA_SYMM_MULTICAST has no effect: rank 0: its GPU has none")));
+              testing::UnorderedElementsAre(HasSubstr("symm: rank 0: VERBENA_SYMM_MULTICAST has no effect: "
+                                                      "rank 0: its GPU does not support multicast"),
+                                            HasSubstr("symm: rank 1: VERBENA_SYMM_MULTICAST has no effect: "
+                                                      "rank 0: its GPU does not support multicast")));
 }
 
 TEST_F(MulticastTest, IsNotUsedWhereNcclMayNot) {
@@ -456,7 +457,7 @@ TEST_F(MulticastTest, IsNotUsedWithoutPeers) {
   const base::LogCapture log;
   run(
       2, [](Context& context) { EXPECT_EQ(context.world().context().multicast_delta, 0U); }, SymmPath::kRdma);
-  EXPECT_THAT(find_lines(log), Contains(HasSubstr("no rank reaches another one")));
+  EXPECT_THAT(find_lines(log), Contains(HasSubstr("no rank reaches another rank")));
 }
 
 TEST_F(MulticastTest, IsNotUsedInHostMemory) {

@@ -268,9 +268,10 @@ TEST(OverHeap, WhatIsNotThereIsRefused) {
       EXPECT_EQ(lender.count_returns(seat.rank), 1);
     });
   };
-  refuse([](verbena_heap& heap) { heap.deltas = nullptr; }, "without deltas");
-  refuse([](verbena_heap& heap) { heap.extension = nullptr; }, "without its extension of 16 bytes");
-  refuse([](verbena_heap& heap) { heap.begin = nullptr; }, "without a begin");
+  refuse([](verbena_heap& heap) { heap.deltas = nullptr; }, "deltas is NULL");
+  refuse([](verbena_heap& heap) { heap.extension = nullptr; },
+         "extension is NULL, but extension_bytes is 16");
+  refuse([](verbena_heap& heap) { heap.begin = nullptr; }, "begin is NULL");
 }
 
 TEST(OverHeap, TheHeapGoesBackIfThereIsNobodyToAsk) {

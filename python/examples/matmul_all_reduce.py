@@ -17,7 +17,7 @@ import verbena
 from verbena.triton import requires_symm, symm_lsa_barrier, symm_lsa_ptr, symm_team_rank, symm_team_size
 
 # Every program waits for its like: all have to run at once, and each has a barrier of its own, of which there are 128.
-MOST_PROGRAMS = 128
+MAX_PROGRAMS = 128
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
 
 
@@ -120,7 +120,7 @@ def multiply_and_compare(context, partial, sums, K, backend):
                       for shape in ((M, K), (K, N))])
     expected = sum(a.float() @ b.float() for a, b in parts)
     tiles = triton.cdiv(M, TILE["BLOCK_M"]) * triton.cdiv(N, TILE["BLOCK_N"])
-    programs = min(MOST_PROGRAMS, tiles, torch.cuda.get_device_properties("cuda").multi_processor_count)
+    programs = min(MAX_PROGRAMS, tiles, torch.cuda.get_device_properties("cuda").multi_processor_count)
     statuses = torch.full((programs,), 1, device="cuda", dtype=torch.int32)
     a, b = parts[context.rank]
     for _ in range(3):

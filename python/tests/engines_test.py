@@ -239,7 +239,7 @@ def test_aiter_has_the_settings_that_we_read():
     from verbena.integrations import quick_reduce
     folder = find_engine("amd-aiter")
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("aiter/dist/device_communicators/*.py"))
-    for names in (quick_reduce._REGIME, quick_reduce._MOST_MB, quick_reduce._CAST):
+    for names in (quick_reduce._REGIME, quick_reduce._MAX_MB, quick_reduce._CAST):
         assert names[1] in text, names[1]
 
 

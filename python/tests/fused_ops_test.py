@@ -242,7 +242,7 @@ def test_quick_reduce_settings(tmp_path):
 
 
 def test_quick_reduce_environment():
-    from verbena.integrations.quick_reduce import MI300_LEAST_MB, QuickReduce
+    from verbena.integrations.quick_reduce import MI300_MIN_MB, QuickReduce
     read = QuickReduce.from_environment
     assert read({}) == QuickReduce("NONE", 2 << 30, "measured") and read({}).find_codec("bfloat16", 1 << 30, 8) is None
     ours = {"VERBENA_QUICK_REDUCE_QUANTIZATION": "int6", "AITER_QUICK_REDUCE_QUANTIZATION": "FP8",
@@ -253,7 +253,7 @@ def test_quick_reduce_environment():
     table = read({**ours, "VERBENA_QUICK_REDUCE_MIN_SIZES": "mi300"})
     assert table.find_codec("float16", 4 << 20, 4) == ("int6", True) and table.find_codec("float16", (4 << 20) - 2, 4) is None
     assert table.find_codec("float16", 8 << 20, 3) is None, "no row"
-    assert len(MI300_LEAST_MB) == 6 and MI300_LEAST_MB["bfloat16", 8] == (16, 2048, 2048, 2048)
+    assert len(MI300_MIN_MB) == 6 and MI300_MIN_MB["bfloat16", 8] == (16, 2048, 2048, 2048)
     for wrong in ({"VERBENA_QUICK_REDUCE_QUANTIZATION": "INT3"}, {"VERBENA_QUICK_REDUCE_MIN_SIZES": "best"},
                   {"VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB": "-1"}, {"AITER_QUICK_REDUCE_CAST_BF16_TO_FP16": "1"}):
         with pytest.warns(UserWarning, match="verbena: VERBENA_QUICK_REDUCE"):

@@ -6,7 +6,7 @@ from triton.language.extra.cuda import globaltimer
 
 from verbena.triton import *
 
-MOST_POLL_NS = tl.constexpr(5_000_000_000)
+MAX_POLL_NS = tl.constexpr(5_000_000_000)
 TILE = tl.constexpr(1024)
 
 
@@ -138,7 +138,7 @@ def pass_a_message(ctx_ptr, data_ptr, flag_ptr, source, out, seen, peer, scope, 
     tl.store(their_flag, tl.full((), 1, tl.int64))
     start = globaltimer()
     flag = tl.load(flag_ptr, volatile=True)
-    while (flag == 0) & (globaltimer() - start < MOST_POLL_NS):
+    while (flag == 0) & (globaltimer() - start < MAX_POLL_NS):
         flag = tl.load(flag_ptr, volatile=True)
     status = tl.minimum(status, symm_fence(ctx_ptr, scope, BACKEND))
     tl.debug_barrier()

@@ -10,7 +10,7 @@ from verbena.context import SymmetricContext
 from verbena.window import SymmetricWindow
 
 SIGNAL_BYTES = 8
-MOST_SIGNALS = 256
+MAX_SIGNALS = 256
 HEAP_BYTES = 256 << 20
 
 
@@ -36,7 +36,7 @@ class SymmContextBuilder(abc.ABC):
         """Allocates a window for buffers, such as torch.as_tensor(window, device="cuda").view(dtype). Collective."""
         return self.context.allocate(length_bytes)
 
-    def build(self, buffer: Any, signal_pad_size: int = MOST_SIGNALS * SIGNAL_BYTES) -> int:
+    def build(self, buffer: Any, signal_pad_size: int = MAX_SIGNALS * SIGNAL_BYTES) -> int:
         """Returns the device context for kernels that use `buffer`: a tensor in a window of the context, or other memory if
         the backend accepts it. Collective the first time, and always for other memory."""
         check_signal_pad(signal_pad_size)
@@ -124,8 +124,8 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
 
 def check_signal_pad(length_bytes: int) -> None:
     """Checks a number of signals against what a team has: teams have their own signals, so a pad needs no memory."""
-    if length_bytes > MOST_SIGNALS * SIGNAL_BYTES:
-        raise ValueError(f"a signal pad of {length_bytes} bytes: a team has {MOST_SIGNALS} signals of {SIGNAL_BYTES} bytes")
+    if length_bytes > MAX_SIGNALS * SIGNAL_BYTES:
+        raise ValueError(f"a signal pad of {length_bytes} bytes: a team has {MAX_SIGNALS} signals of {SIGNAL_BYTES} bytes")
 
 
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:

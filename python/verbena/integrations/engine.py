@@ -19,9 +19,9 @@ from verbena.ops.torch_ops import set_group
 
 # Plug-ins of an engine load wherever they are installed: they do nothing unless this variable is 1.
 SWITCH = "USE_VERBENA_COLLECTIVES"
-MOST_RANKS = 16
-MOST_RANKS_OVER_PCIE = 2  # as the engines have it: NCCL is faster from three ranks on
-MOST_BYTES = 256 << 20  # larger tensors are left to the engine, unless it wants one way for all sizes
+MAX_RANKS = 16
+MAX_RANKS_OVER_PCIE = 2  # as the engines have it: NCCL is faster from three ranks on
+MAX_BYTES = 256 << 20  # larger tensors are left to the engine, unless it wants one way for all sizes
 # A rank of an engine may compile kernels, load a checkpoint or wait in a debugger while the others wait for it: ten minutes, as
 # PyTorch gives NCCL. The library reads the variable when a process first uses it.
 _LIMIT = "VERBENA_SYMM_TIMEOUT_MS"
@@ -57,7 +57,7 @@ class EngineCollectives:
     collectives. A call raises VerbenaError if an earlier one ended without its result. Operators in compiled graphs find it
     by `group_name`, which is the same in each start of the engine: compilers cache it."""
 
-    def __init__(self, group: Any, device: Any, max_size: int = MOST_BYTES, is_batch_invariant: bool = False) -> None:
+    def __init__(self, group: Any, device: Any, max_size: int = MAX_BYTES, is_batch_invariant: bool = False) -> None:
         """Creates the collectives. Collective."""
         os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
         self.group = group
@@ -74,13 +74,13 @@ class EngineCollectives:
         self.rank, self.world_size = ranks.rank, ranks.size
         self._context: SymmetricContext | None = None
         self._communicator: Communicator | None = None
-        if not 2 <= self.world_size <= MOST_RANKS:
+        if not 2 <= self.world_size <= MAX_RANKS:
             return
         try:
             self._use_device()
             self._context = SymmetricContext.from_all_gather(ranks.all_gather, self.rank, self.world_size)
             self.fully_connected = are_all_linked(ranks)
-            if not self.fully_connected and self.world_size > MOST_RANKS_OVER_PCIE and not is_batch_invariant:
+            if not self.fully_connected and self.world_size > MAX_RANKS_OVER_PCIE and not is_batch_invariant:
                 raise RuntimeError(f"{self.world_size} GPUs without NVLink between all of them: NCCL is faster there")
             self._communicator = Communicator(self._context)
         except Exception as error:  # as engines do: they have another way

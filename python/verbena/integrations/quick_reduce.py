@@ -11,15 +11,15 @@ from verbena.ops.fused import CODECS
 
 # Ours, and in the second place the name that AITER's users have set already.
 _REGIME = ("VERBENA_QUICK_REDUCE_QUANTIZATION", "AITER_QUICK_REDUCE_QUANTIZATION")
-_MOST_MB = ("VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB", "AITER_QUICK_REDUCE_MAX_SIZE_BYTES_MB")
+_MAX_MB = ("VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB", "AITER_QUICK_REDUCE_MAX_SIZE_BYTES_MB")
 _CAST = ("VERBENA_QUICK_REDUCE_CAST_BF16_TO_FP16", "AITER_QUICK_REDUCE_CAST_BF16_TO_FP16")
-_LEAST = ("VERBENA_QUICK_REDUCE_MIN_SIZES",)
+_MIN_SIZES = ("VERBENA_QUICK_REDUCE_MIN_SIZES",)
 _MI = 1 << 20
-_DEFAULT_MOST_BYTES = 2 << 30
+_DEFAULT_MAX_BYTES = 2 << 30
 _EXACT = "FP"
 
 # AITER's own, by type and number of ranks: the least MiB for FP, FP8, INT6 and INT4, as measured on MI300.
-MI300_LEAST_MB = {
+MI300_MIN_MB = {
     ("float16", 2): (1, 2, 2, 1),
     ("float16", 4): (1, 16, 4, 2),
     ("float16", 8): (16, 4, 4, 8),
@@ -38,7 +38,7 @@ class QuickReduce:
     `min_sizes`: the size from which tensors are quantised: "measured", by the tuning file or else the library's rules;
     "mi300", by AITER's table."""
     regime: str = "NONE"
-    max_bytes: int = _DEFAULT_MOST_BYTES
+    max_bytes: int = _DEFAULT_MAX_BYTES
     min_sizes: str = "measured"
 
     @classmethod
@@ -50,18 +50,18 @@ class QuickReduce:
             warnings.warn(f"verbena: {_REGIME[0]}={regime}: no such regime; NONE, FP, "
                           f"{', '.join(name.upper() for name in CODECS)} are; all-reduces stay exact", stacklevel=2)
             regime = "NONE"
-        least = _read(environment, _LEAST, "measured").lower()
+        least = _read(environment, _MIN_SIZES, "measured").lower()
         if least not in ("measured", "mi300"):
-            warnings.warn(f"verbena: {_LEAST[0]}={least}: it is measured or mi300; measured is taken", stacklevel=2)
+            warnings.warn(f"verbena: {_MIN_SIZES[0]}={least}: it is measured or mi300; measured is taken", stacklevel=2)
             least = "measured"
         if _read(environment, _CAST, "0") == "1":
             warnings.warn(f"verbena: {_CAST[0]}: bfloat16 is coded as it is, as fast as float16 and without its overflows",
                           stacklevel=2)
-        most = _read(environment, _MOST_MB, "0")
+        most = _read(environment, _MAX_MB, "0")
         if not most.isdigit():
-            warnings.warn(f"verbena: {_MOST_MB[0]}={most}: a number of MiB is needed, or 0 for 2048", stacklevel=2)
+            warnings.warn(f"verbena: {_MAX_MB[0]}={most}: a number of MiB is needed, or 0 for 2048", stacklevel=2)
             most = "0"
-        return cls(regime, int(most) * _MI or _DEFAULT_MOST_BYTES, least)
+        return cls(regime, int(most) * _MI or _DEFAULT_MAX_BYTES, least)
 
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
         """Returns the codec for a tensor, and whether to use it regardless of measurements; None: the exact all-reduce.
@@ -70,7 +70,7 @@ class QuickReduce:
             return None
         if self.min_sizes == "measured":
             return self.regime.lower(), False
-        row = MI300_LEAST_MB.get((dtype, ranks))
+        row = MI300_MIN_MB.get((dtype, ranks))
         if row is None or self.regime not in _MI300_REGIMES:
             return None
         return (self.regime.lower(), True) if bytes_ >= row[_MI300_REGIMES.index(self.regime)] * _MI else None

@@ -9,7 +9,7 @@ import os
 import warnings
 from typing import Any
 
-from verbena.integrations.engine import MOST_BYTES, EngineCollectives, switch_on_if_asked
+from verbena.integrations.engine import MAX_BYTES, EngineCollectives, switch_on_if_asked
 
 _DISPATCH = "sglang.srt.distributed.device_communicators.custom_all_reduce.dispatch_custom_allreduce"
 _FUSION = "sglang.srt.layers.flashinfer_comm_fusion"
@@ -20,7 +20,7 @@ _resolve_group: list[Any] = []  # SGLang's function, from when a communicator is
 class VerbenaAllreduce(EngineCollectives):
     """What SGLang 0.5.23's dispatch_custom_allreduce() returns, by its constructor and calls."""
 
-    def __init__(self, group: Any, device: Any, max_size: int = MOST_BYTES) -> None:
+    def __init__(self, group: Any, device: Any, max_size: int = MAX_BYTES) -> None:
         is_deterministic = os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "0").lower() in ("1", "true")
         super().__init__(group, device, max_size, is_deterministic)
         self.original_disabled = self.disabled

@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import Any
 
-from verbena.integrations.engine import MOST_BYTES, EngineCollectives, switch_on_if_asked
+from verbena.integrations.engine import MAX_BYTES, EngineCollectives, switch_on_if_asked
 
 _MODULE = "vllm.distributed.device_communicators.custom_all_reduce"
 _PASSES = "vllm.compilation.passes.pass_manager"
@@ -41,7 +41,7 @@ class VerbenaAllreduce(EngineCollectives):
         self.max_reduce_scatter_size = max_reduce_scatter_size
         self.max_mnnvl_reduce_scatter_size = max_mnnvl_reduce_scatter_size
         self.max_mnnvl_multimem_reduce_scatter_size = max_mnnvl_multimem_reduce_scatter_size
-        super().__init__(group, _as_device(device), MOST_BYTES, self.batch_invariant)
+        super().__init__(group, _as_device(device), MAX_BYTES, self.batch_invariant)
         if others:
             warnings.warn(f"verbena: vLLM makes its custom all-reduce with arguments that are not known here and do not count: "
                           f"{', '.join(sorted(others))}", stacklevel=2)

@@ -13,14 +13,14 @@
  * same calls in the same order, with the same row_bytes, scale_bytes, order and blocks; the number of tokens,
  * ids, addresses and streams are each rank's own. A rank with 0 tokens makes the calls too.
  *
- * An id that is negative or not below `experts` names no expert: that slot of the token goes nowhere and adds
- * nothing. A token without any expert goes nowhere, and its combined row is zeros. An expert that stands
- * twice in the ids of a token counts twice.
+ * An id that is negative or not below `experts` names no expert: that slot of the token is not sent and adds
+ * nothing. A token without any expert is not sent, and its combined row is zeros. An expert that is twice in
+ * the ids of a token counts twice.
  *
  * Threads: one thread at a time uses a verbena_moe. Streams: calls of one verbena_moe run one after the
- * other; a caller that goes on in another stream orders the two by an event. Batches that overlap have a
+ * other; to continue in another stream, order the two streams by an event. Batches that overlap need a
  * verbena_moe each. Several handles may be alive: a combine names the handle of its dispatch. Graph capture:
- * dispatch and combine put one kernel into the stream, never allocate and never synchronise; ids, weights and
+ * dispatch and combine enqueue one kernel, never allocate and never synchronise; ids, weights and
  * rows are read when the kernel runs, so they may change from replay to replay.
  *
  * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. Then the outputs of the call are bytes of 0xff
@@ -39,18 +39,18 @@ extern "C" {
 
 typedef struct verbena_moe verbena_moe;
 
-/* The same on all ranks. */
+/* Options of verbena_moe_create(). The same on all ranks. */
 typedef struct {
   uint32_t experts;         /* of all ranks, 1 to 4096, a multiple of the team's size */
   uint32_t max_tokens;      /* of a rank in a call, 1 to 4096 */
   uint32_t top_k;           /* experts of a token, 1 to 32 */
-  uint32_t hidden;          /* elements of a combined row of 16-bit numbers, a multiple of 8 */
+  uint32_t hidden;          /* elements of a combined row, of 16 bits each; a multiple of 8 */
   uint32_t max_row_bytes;   /* of a dispatched row, a multiple of 16; 0: 2 * hidden */
   uint32_t max_scale_bytes; /* of a dispatched row's scales; 0: there are none */
   /* 1: VERBENA_MOE_EXACT is possible. Memory for combined rows is then top_k rows a token, not
    * min(ranks, top_k). */
   uint32_t exact;
-  uint32_t blocks;              /* most blocks of a kernel, 1 to 256; 0: as many as the GPUs have room for */
+  uint32_t blocks;              /* maximum blocks of a kernel, 1 to 256; 0: as many as fit on the GPUs */
   uint32_t programmatic_launch; /* as verbena_ops_options::programmatic_launch */
 } verbena_moe_options;
 
@@ -59,16 +59,16 @@ typedef struct {
 typedef struct {
   size_t bytes;   /* of a handle */
   size_t counts;  /* int32 [ranks]: rows that came from each rank */
-  size_t sources; /* int32 [ranks][max_tokens]: a row's token at its source rank; -1 behind the count */
+  size_t sources; /* int32 [ranks][max_tokens]: a row's token at its source rank; -1 after the count */
   size_t ids;     /* int32 [ranks][max_tokens][top_k]: experts of this rank, 0 to experts / ranks - 1; -1: the
-                     slot belongs to another rank, or lies behind the count */
+                     slot belongs to another rank, or is after the count */
   size_t weights; /* float [ranks][max_tokens][top_k]: weights of the ids; 0 where the id is -1 */
 } verbena_moe_layout;
 
-/* How a combine adds up. All sums are float, each rank rounds once to nearest. */
+/* How a combine adds a token's rows. All sums are float; each rank rounds once, to nearest. */
 typedef enum {
-  /* `rows` has one row for each row that came: [ranks][max_tokens][hidden]. The rank has added its experts'
-   * rows itself, with their weights; weights of the handle have no part in the result. The source rank adds
+  /* `rows` has one row for each row that came: [ranks][max_tokens][hidden]. The caller has added the rows of
+   * the rank's experts, with their weights; the handle's weights are ignored. The source rank adds
    * in the order of ranks. */
   VERBENA_MOE_ROWS = 0,
   /* `rows` has one row for each expert of each row that came: [ranks][max_tokens][top_k][hidden]; slots whose
@@ -80,11 +80,10 @@ typedef enum {
   VERBENA_MOE_EXACT = 2
 } verbena_moe_order;
 
-/* A call is one kernel, or two: SEND puts this rank's rows on their way, RECEIVE waits for the other ranks'
- * rows. What runs between the two kernels has all multiprocessors. Both kernels have the same arguments but
- * for the phase, the caller changes none of the memory they name in between, and the output is complete
- * behind the second. An exchange has one dispatch and one combine under way at a time. The same on all ranks.
- */
+/* A call is one kernel, or two: SEND sends this rank's rows, RECEIVE waits for the other ranks' rows. Kernels
+ * that run between the two have all multiprocessors. Both have the same arguments except for the phase; the
+ * memory that these name must not change in between, and the output is complete after the second kernel. An
+ * exchange has at most one dispatch and one combine in flight. The same on all ranks. */
 typedef enum { VERBENA_MOE_BOTH = 0, VERBENA_MOE_SEND = 1, VERBENA_MOE_RECEIVE = 2 } verbena_moe_phase;
 
 /* All pointers are addresses of the GPU. The caller owns all memory, and keeps it until the kernel has ended.
@@ -94,26 +93,26 @@ typedef struct {
   uint32_t row_bytes;   /* a multiple of 16 bytes, at most max_row_bytes; elements of any type */
   const void* rows;     /* [tokens], each at a multiple of 16 bytes */
   size_t row_stride;    /* bytes from row to row, a multiple of 16; 0: row_bytes */
-  uint32_t scale_bytes; /* of a row's scales, which are moved unseen; 0: there are none */
+  uint32_t scale_bytes; /* of a row's scales, which are moved unchanged; 0: there are none */
   uint32_t id_bits;     /* 32 or 64 */
   const void* scales;   /* [tokens] */
   size_t scale_stride;  /* bytes; 0: scale_bytes */
   const void* ids;      /* int32 or int64 [tokens][top_k] */
   size_t id_stride;     /* elements from token to token; 0: top_k */
   const float* weights; /* [tokens][top_k]; NULL: all are 1 */
-  void* output;         /* [ranks][max_tokens][row_bytes], begins at a multiple of 16 bytes: of source rank r
-                           the first counts[r] rows, in the order of its tokens; no other byte is written */
+  void* output;         /* [ranks][max_tokens][row_bytes], aligned to 16 bytes: from source rank r the first
+                           counts[r] rows, in the order of its tokens; no other byte is written */
   void* output_scales;  /* [ranks][max_tokens][scale_bytes]; NULL where scale_bytes is 0 */
   void* handle;         /* verbena_moe_layout::bytes, begins at a multiple of 16 bytes; written */
   uint32_t blocks;      /* of the kernel, at most those of the options; 0: those of the options */
   verbena_moe_phase phase;
-  /* VERBENA_OPS_NOT_QUANTISED, or a cast on the way: VERBENA_OPS_FP8_BLOCK or _FP8_BLOCK_POWER of rows of
-   * `type`. Then row_bytes is of the input, 2 for each of n elements, a multiple of 32; scale_bytes is 0 and
+  /* VERBENA_OPS_NOT_QUANTISED; or VERBENA_OPS_FP8_BLOCK or _FP8_BLOCK_POWER, to quantise rows of `type`
+   * while they are sent. Then row_bytes is of the input, 2 for each of n elements, a multiple of 32; scale_bytes is 0 and
    * scales NULL; output rows have n bytes (e4m3), output_scales is float [ranks][max_tokens][(n + 127) /
    * 128]. element = byte * scale, scale = largest magnitude of 128 elements / 448, at least 1e-4 / 448.
-   * max_row_bytes and max_scale_bytes bound what comes of the cast. */
+   * max_row_bytes and max_scale_bytes limit the quantised rows and scales. */
   verbena_ops_quantisation quantisation;
-  verbena_ops_type type; /* of rows that are cast: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
+  verbena_ops_type type; /* of rows that are quantised: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
 } verbena_moe_dispatch_arguments;
 
 typedef struct {
@@ -141,24 +140,29 @@ VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* option
  *         VERBENA_INVALID_USAGE if the ranks' options differ or the team spans hosts. */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
-/* Destroys the exchange. Collective over the context, before its end. No kernel of any rank uses the exchange
- * any more. */
+/* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on
+ * any rank may still be using the exchange. */
 VERBENA_API verbena_result verbena_moe_destroy(verbena_moe* moe);
-/* Makes the exchange usable after an error. Collective over the context: waits until this rank's GPU has
- * nothing left to do, then clears the workspace on all ranks. Not for capture. */
+/* Makes the exchange usable again after an error. Collective over the context: waits until this rank's GPU is
+ * idle, then clears the workspaces of all ranks. Not for capture. */
 VERBENA_API verbena_result verbena_moe_reset(verbena_moe* moe);
-/* Returns VERBENA_SUCCESS, or why a result is missing. `text` receives the reason, truncated to `length`
- * bytes with its zero; it may be NULL. */
+/* Returns whether the results of earlier calls are valid, as verbena_ops_get_error() does.
+ * @param text    receives the reason, truncated to `length` bytes including its terminating zero; may be NULL
+ * @param length  bytes */
 VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length);
+/* Returns the offsets of the tensors in a handle.
+ * @param layout  receives the offsets and the bytes of a handle */
 VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout);
 
-/* Sends this rank's tokens and receives those of all ranks for its experts. Returns at once; the stream has
- * the kernel. Errors: VERBENA_INVALID_ARGUMENT names an argument that is out of range, VERBENA_TIMEOUT a rank
- * that was late for an earlier call. */
+/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel and
+ * returns.
+ * @return VERBENA_INVALID_ARGUMENT names an argument that is out of range; VERBENA_TIMEOUT names the rank that
+ *         was late in an earlier call */
 VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 const verbena_moe_dispatch_arguments* arguments,
                                                 verbena_stream stream);
-/* Sends the experts' rows back and adds up this rank's tokens. As verbena_moe_dispatch(). */
+/* Sends the experts' rows back, and adds up the rows of this rank's tokens. Returns as
+ * verbena_moe_dispatch(). */
 VERBENA_API verbena_result verbena_moe_combine(verbena_moe* moe,
                                                const verbena_moe_combine_arguments* arguments,
                                                verbena_stream stream);

@@ -200,7 +200,7 @@ def _be_another_pe(rank, folder):
     comm.exchange = lambda mine: [mine]
     with pytest.raises(verbena.VerbenaError) as caught:
         verbena.make_context("nvshmem", comm)
-    assert "the all-gather of 1 bytes among 2 ranks" in str(caught.value.__cause__)
+    assert "all_gather() was called with 1 bytes on each of 2 ranks" in str(caught.value.__cause__)
     return nvshmem.modules._has_context
 
 
@@ -262,7 +262,7 @@ def test_a_library_that_cannot_be_loaded_is_told(tmp_path):
 
 
 def test_a_backend_that_there_is_not():
-    with pytest.raises(ValueError, match="'gloo' is not a backend of contexts: it is one of verbena, nccl, ncclx, nvshmem"):
+    with pytest.raises(ValueError, match="'gloo' is not a backend of contexts; the backends are verbena, nccl, ncclx, nvshmem"):
         verbena.make_builder("gloo", stand_ins.TorchComm())
     with pytest.raises(ValueError, match="not a backend of contexts"):
         verbena.make_builder(verbena.Backend.DEFAULT, stand_ins.TorchComm())

@@ -194,13 +194,13 @@ def test_public_attributes_of_their_class_exist(engine, integration, file, class
 def test_attributes_that_nobody_knows():
     from verbena.integrations import vllm
     ours = make_alone(vllm)
-    with pytest.warns(UserWarning, match="mnnvl_new_ptr.*not known here"):
+    with pytest.warns(UserWarning, match="mnnvl_new_ptr.*unknown here"):
         assert ours.mnnvl_new_ptr == 0
     assert ours.mnnvl_new_ptr == 0, "without another warning"
     with pytest.raises(AttributeError, match="vLLM reads the attribute 'quick_ptr'.*USE_VERBENA_COLLECTIVES"):
         ours.quick_ptr  # noqa: B018
     assert getattr(ours, "obj", None) is None and not hasattr(ours, "has_multicast")
-    with pytest.warns(UserWarning, match="not known here and do not count: color, size"):
+    with pytest.warns(UserWarning, match="with unknown arguments, which are ignored: color, size"):
         vllm.VerbenaAllreduce(ours.group, "cpu", color=1, size=2)
 
 

@@ -105,9 +105,9 @@ def test_what_cannot_be():
         lay_out_engine(7, tp=2)
     with pytest.raises(ValueError, match="names an axis twice"):
         GroupLayout(4, "tp-tp", {})
-    with pytest.raises(ValueError, match="does not say where pp stands"):
+    with pytest.raises(ValueError, match="does not name pp"):
         GroupLayout(4, "tp-dp", {"pp": 2, "tp": 2})
-    with pytest.raises(ValueError, match="sizes are 1 or more"):
+    with pytest.raises(ValueError, match="sizes must be at least 1"):
         GroupLayout(4, "tp-dp", {"tp": 0, "dp": 4})
     with pytest.raises(ValueError, match="no axis cp"):
         GroupLayout(4, "tp-dp", {"tp": 4}).list_groups("cp")
@@ -117,7 +117,7 @@ def test_custom():
     assert check_custom(4, [3, 1, 0, 2]) == [[3, 1, 0, 2]]
     assert check_custom(4, [[3, 1], (0, 2)]) == [[3, 1], [0, 2]]
     for ranks, told in (([0, 1, 1, 3], r"twice \[1\]; missing \[2\]"), ([[0, 1], [2, 4]], r"missing \[3\]; unknown \[4\]"),
-                        ([[0], [1, 2, 3]], "equally long"), ([[0, 1], 2, 3], "not both")):
+                        ([[0], [1, 2, 3]], "same length"), ([[0, 1], 2, 3], "not both")):
         with pytest.raises(ValueError, match=told):
             check_custom(4, ranks)
 

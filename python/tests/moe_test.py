@@ -189,7 +189,7 @@ def _compile(rank, size):
         exchange.check_error()
         assert list(want.shape) == [len(rows), HIDDEN]
         verbena.moe.set_exchange("experts", None)
-        with pytest.raises(KeyError, match="no exchange is called 'experts'"):
+        with pytest.raises(KeyError, match="no exchange has the name 'experts'"):
             verbena.moe.get_exchange("experts")
 
 

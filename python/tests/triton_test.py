@@ -148,7 +148,7 @@ def test_the_decorator_with_and_without_argument():
                   lambda: symm.requires_symm(4, backend=4)):
         with pytest.raises(TypeError):
             wrong()
-    with pytest.raises(ValueError, match="5 is no backend: it is one of BACKEND_DEFAULT, BACKEND_NCCL"):
+    with pytest.raises(ValueError, match="5 is not a backend; the backends are BACKEND_DEFAULT, BACKEND_NCCL"):
         symm.requires_symm(backend=5)
 
 

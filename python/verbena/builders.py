@@ -48,7 +48,8 @@ class SymmContextBuilder(abc.ABC):
         return self.context.world.device_context
 
     def find_window(self, buffer: Any) -> SymmetricWindow:
-        """Returns the window that contains the buffer. For the application's own memory kernels use the window's address."""
+        """Returns the window that contains the buffer. If the buffer is the application's own memory, kernels must use the
+        window's address."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
             raise KeyError("the buffer is outside every window of this builder")
@@ -136,7 +137,7 @@ def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
             builder: SymmContextBuilder = getattr(importlib.import_module(row.module), row.builder)(comm, heap_bytes)
             return builder
     names = ", ".join(one.name.lower() for one in BACKENDS)
-    raise ValueError(f"{backend!r} is not a backend of contexts: it is one of {names}")
+    raise ValueError(f"{backend!r} is not a backend of contexts; the backends are {names}")
 
 
 def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmetricContext:

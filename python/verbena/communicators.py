@@ -66,7 +66,7 @@ class TorchCommsCommunicator:
         implementation = self._find_implementation()
         if not hasattr(implementation, "get_nccl_comm_ptr"):
             raise AttributeError("TorchComms communicator exposes neither get_native_handle() nor "
-                                 "get_backend_impl().get_nccl_comm_ptr(): its ncclComm_t cannot be had from this release")
+                                 "get_backend_impl().get_nccl_comm_ptr(): this release gives no access to its ncclComm_t")
         return int(implementation.get_nccl_comm_ptr())
 
     def _find_implementation(self) -> Any:
@@ -112,5 +112,5 @@ class ProcessGroupCommunicator:
             raise AttributeError("this PyTorch's process group does not expose its ncclComm_t: 2.8 and newer do")
         handle = int(backend._comm_ptr())
         if handle == 0:
-            raise RuntimeError("the process group has no ncclComm_t yet: it makes it in its first collective call")
+            raise RuntimeError("the process group has no ncclComm_t yet: it creates one in its first collective call")
         return handle

@@ -236,7 +236,8 @@ class Carrier:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]
             if lengths != [bytes_each] * self._count_ranks:
-                raise ValueError(f"the all-gather of {bytes_each} bytes among {self._count_ranks} ranks gave {lengths}")
+                raise ValueError(f"all_gather() was called with {bytes_each} bytes on each of {self._count_ranks} ranks, and returned "
+                                 f"lengths {lengths}")
             ctypes.memmove(everyones, b"".join(parts), bytes_each * self._count_ranks)
         except BaseException as failure:
             self._failure = failure

@@ -1,4 +1,4 @@
-"""Where libverbena.so and the bitcode of the device library are."""
+"""Finds libverbena.so and the bitcode of the device library."""
 import os
 import pathlib
 import re
@@ -24,7 +24,7 @@ _LIBRARY_FOLDERS = ("lib", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
 
 
 class LibraryNotFound(RuntimeError):
-    """The text names every place that was searched."""
+    """A library was not found; the text lists every place that was searched."""
 
 
 class LibraryFinder:
@@ -114,7 +114,7 @@ def _list_folders() -> list[pathlib.Path]:
 
 
 def _list_vendor_folders(name: str) -> list[pathlib.Path]:
-    """Where the vendor's wheel or package puts its libraries."""
+    """Returns the folders in which the vendor's wheel or package installs its libraries."""
     wheels = [pathlib.Path(entry) / "nvidia" / name / "lib" for entry in sys.path if entry]
     return [*wheels, pathlib.Path(sys.prefix) / "lib", pathlib.Path("/usr/local/lib"), pathlib.Path("/usr/lib")]
 

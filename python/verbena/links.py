@@ -1,5 +1,5 @@
-"""Whether NVLink connects GPUs, asked of NVIDIA's management library, which sees all GPUs of the host whatever
-CUDA_VISIBLE_DEVICES says."""
+"""Detects whether NVLink connects GPUs, by NVIDIA's management library, which sees all GPUs of the host whatever
+CUDA_VISIBLE_DEVICES is."""
 import ctypes
 from collections.abc import Sequence
 from typing import Any

@@ -116,7 +116,7 @@ class Result(enum.IntEnum):
 
 
 class BackendUnavailable(RuntimeError):
-    """The text says what is missing."""
+    """A backend cannot be used; the text says what is missing."""
 
 
 class VerbenaError(RuntimeError):

@@ -62,7 +62,7 @@ class ModuleKeeper:
             self._waiting.append(_Module(handle, device, is_needed))
 
     def note_context(self) -> None:
-        """To be called once there is a context over NVSHMEM."""
+        """Records that there is a context over NVSHMEM."""
         self._has_context = True
 
     def has_work(self, device: int) -> bool:
@@ -85,7 +85,8 @@ modules = ModuleKeeper()
 
 
 class NVSHMEMSymmContextBuilder(SymmContextBuilder):
-    """Over NVSHMEM's symmetric heap. Initializes NVSHMEM among the communicator's ranks, unless the application has done so."""
+    """Builds contexts over NVSHMEM's symmetric heap. Initialises NVSHMEM among the communicator's ranks, unless the
+    application has done so."""
 
     name = "nvshmem"
 

@@ -22,7 +22,7 @@ class ContextPart:
     @property
     def handle(self) -> int:
         if self._handle is None or self._context.is_closed:
-            raise ValueError(f"the {self._name} is freed, or its context is closed")
+            raise ValueError(f"this {self._name} was freed, or its context was closed")
         return self._handle
 
 

@@ -57,7 +57,7 @@ class SymmetricTeam(ContextPart):
         most 1,021 ranks."""
         bases = [window.peer_address(self.world_rank(peer)) or 0 for peer in range(self.size)]
         if len(bases) > _TABLE_WORDS - 3:
-            raise ValueError(f"a table of TileScale's has no room for {len(bases)} ranks")
+            raise ValueError(f"TileScale's table cannot hold {len(bases)} ranks")
         words = [self.rank, self.size, *bases]
         words += [0] * (_TABLE_WORDS - 1 - len(words)) + [self.device_context]
         return struct.pack(f"{_TABLE_WORDS}Q", *words)
@@ -122,5 +122,5 @@ def _measure(buffer: Any) -> tuple[int, int]:
     if isinstance(buffer, tuple):
         return int(buffer[0]), int(buffer[1])
     if not buffer.is_contiguous():
-        raise ValueError("what is copied on a stream is contiguous")
+        raise ValueError("a tensor that is copied on a stream must be contiguous")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

@@ -57,4 +57,4 @@ class SymmetricWorkspace(CollectivePart):
 
     def _require_member(self) -> None:
         if not self.is_member:
-            raise ValueError("the workspace is of a team that this rank is not in")
+            raise ValueError("this rank is not a member of the workspace's team")

@@ -93,8 +93,8 @@ class GroupCoordinator:
     # -- Tensors --
 
     def all_reduce(self, input_: Any, ca_fp8_quant: bool = False) -> Any:
-        """A new tensor, the sum; with one rank, the input. ca_fp8_quant, as AITER calls it: a device communicator that has
-        all_reduce_quantised() may send e4m3 numbers, which changes the sum."""
+        """Returns the sum as a new tensor; the input if the group has one rank. ca_fp8_quant (the name is AITER's): if the
+        device communicator has all_reduce_quantised(), it may send e4m3 elements, which changes the sum."""
         if not isinstance(ca_fp8_quant, bool):
             raise TypeError(f"ca_fp8_quant is True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() only sums")
         if self.world_size == 1:
@@ -359,9 +359,10 @@ def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
 
 
 def _check_dim(dim: Any) -> None:
-    """AITER's second argument is use_custom, SGLang's an output: taken for a dimension, either would give wrong results."""
+    """Refuses a `dim` that is not an integer: AITER's second argument is use_custom, SGLang's an output, and either would
+    give wrong results as a dimension."""
     if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"dim is the number of a dimension, not {type(dim).__name__}: of the engine's other arguments none is taken")
+        raise TypeError(f"dim must be an integer, not {type(dim).__name__}: other arguments of the engine's method are not supported here")
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:

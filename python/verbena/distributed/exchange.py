@@ -130,7 +130,7 @@ class Pairs:
             return ctypes.string_at(message.data, message.length)
 
     def receive_into(self, rank: int, tag: int, address: int, length: int) -> None:
-        """Receives the next message, which must have this length, into memory of the caller."""
+        """Receives the next message, which must have this length, into memory that the caller owns."""
         with self._receive(rank, tag) as message:
             if message.length != length:
                 raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")

@@ -19,10 +19,10 @@ class GroupLayout:
     def __init__(self, world_size: int, order: str, sizes: Mapping[str, int | None]) -> None:
         axes = order.split("-")
         if len(set(axes)) != len(axes) or not all(axes):
-            raise ValueError(f"order {order!r} names an axis twice, or none")
+            raise ValueError(f"order {order!r} names an axis twice, or no axis")
         unknown = [axis for axis, size in sizes.items() if axis not in axes and size != 1]
         if unknown:
-            raise ValueError(f"the order {order!r} does not say where {', '.join(unknown)} stands")
+            raise ValueError(f"the order {order!r} does not name {', '.join(unknown)}")
         self.world_size = world_size
         self.order = order
         self.sizes = {axis: sizes.get(axis, 1) for axis in axes}
@@ -30,7 +30,7 @@ class GroupLayout:
         free = [axis for axis, size in self.sizes.items() if size is None]
         known = math.prod(size for size in self.sizes.values() if size is not None)
         if wrong or len(free) > 1:
-            raise ValueError(f"sizes are 1 or more, and one of them at most is left open: {', '.join(wrong + free)}")
+            raise ValueError(f"sizes must be at least 1, and at most one may be None: {', '.join(wrong + free)}")
         if world_size % known != 0 or (not free and world_size != known):
             told = " x ".join(f"{axis} {size}" for axis, size in self.sizes.items() if size is not None)
             raise ValueError(f"{world_size} ranks cannot be laid out as {told} = {known}: the product must "
@@ -91,7 +91,7 @@ def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep:
     expert_tp = tp if expert_tp is None else expert_tp
     if "ep" not in order.split("-"):
         if ep != 1:
-            raise ValueError(f"the order {order!r} does not say where ep stands")
+            raise ValueError(f"the order {order!r} does not name ep")
         order += "-ep"
     dense = GroupLayout(world_size, order, {"tp": tp, "cp": cp, "pp": pp, "dp": None})
     experts = GroupLayout(world_size, order, {"tp": expert_tp, "ep": ep, "pp": pp, "dp": None})
@@ -117,8 +117,8 @@ def check_custom(world_size: int, ranks: Sequence[int] | Sequence[Sequence[int]]
         twice = sorted({rank for rank, other in zip(named, named[1:], strict=False) if rank == other})
         missing = sorted(set(range(world_size)) - set(named))
         foreign = sorted(set(named) - set(range(world_size)))
-        raise ValueError("each rank belongs to one group: " + "; ".join(
+        raise ValueError("each rank must be in exactly one group: " + "; ".join(
             f"{what} {some[:8]}" for what, some in (("twice", twice), ("missing", missing), ("unknown", foreign)) if some))
     if len({len(group) for group in groups}) != 1:
-        raise ValueError(f"groups are equally long, not {sorted({len(group) for group in groups})}")
+        raise ValueError(f"all groups must have the same length, not {sorted({len(group) for group in groups})}")
     return groups

@@ -80,12 +80,12 @@ class MessageView:
 
     def release(self) -> None:
         if not self._is_held:
-            raise ValueError("this message was released before")
+            raise ValueError("this message was already released")
         self.buffer.release()
         memory = self._memory()
         if memory is not None:
             self.buffer = memoryview(memory).cast("B").toreadonly()
-            raise BufferError("parts of this message's buffer are in use: release or delete them before")
+            raise BufferError("parts of this message's buffer are still in use: release or delete them first")
         self._is_held = False
         self._queue._give_back_views()
 
@@ -167,7 +167,7 @@ class MessageQueue:
         Returns before it is connected."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
         if not has_place:
-            raise ValueError(f"rank {rank} is no reader of this queue: its readers are {list(handle.reader_ranks)}")
+            raise ValueError(f"rank {rank} is not a reader of this queue; its readers are {list(handle.reader_ranks)}")
         native = QueueHandle.from_buffer_copy(handle.native)
         queue = MessageQueue.__new__(MessageQueue)
         is_named = rank != ANY_READER and rank in handle.reader_ranks
@@ -243,7 +243,7 @@ class MessageQueue:
 
     @property
     def is_local(self) -> bool:
-        """Whether this reader shares memory with the writer, or all readers of this writer do."""
+        """Whether this reader shares memory with the writer; on the writer, whether all readers do."""
         return bool(self._library.queue_is_local(self._queue))
 
     def pin(self) -> None:
@@ -319,8 +319,8 @@ class MessageQueue:
     # -- A reader --
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
-        """Returns the next message's object. `cancel`: an event that, once set, ends the wait with RuntimeError.
-        `indefinite` has no effect: without a timeout the wait lasts, and takes no processor time."""
+        """Returns the next message's object. `cancel`: an event that ends the wait with RuntimeError once it is set.
+        `indefinite` has no effect: a wait without a timeout lasts until a message comes, and uses no CPU time."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)
@@ -337,7 +337,7 @@ class MessageQueue:
         head = ctypes.string_at(message.data, _HEAD.size) if message.length >= _HEAD.size else b""
         if not head or _HEAD.unpack(head)[0] != _RAW:
             self._release(message.ticket)
-            raise TypeError("the message is an object: dequeue() returns it, and it is lost now")
+            raise TypeError("the message is an object, not bytes: receive it with dequeue(); this message is lost")
         return MessageView(self, message, _HEAD.size)
 
     @contextlib.contextmanager
@@ -392,7 +392,7 @@ class MessageQueue:
                 return self._check(result) if result else None
             raise_interrupt()
             if end is not None and time.monotonic() >= end:
-                raise TimeoutError(self._last_error() if self.is_writer else f"no message came in {timeout} s")
+                raise TimeoutError(self._last_error() if self.is_writer else f"no message arrived within {timeout} s")
 
     def _last_error(self) -> str:
         return str(self._library.last_error().decode())

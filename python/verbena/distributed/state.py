@@ -1,4 +1,4 @@
-"""The process's groups: made all at once, in one meeting of all ranks whatever their number."""
+"""Creates all groups of the process together: the ranks exchange data a fixed number of times, however many groups there are."""
 import contextlib
 import dataclasses
 import json
@@ -105,8 +105,8 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
     if _world is not None:
         own, count = _world.ranks.rank, _world.ranks.size
         if members is None and ((rank not in (-1, own)) or (world_size not in (-1, count))):
-            raise RuntimeError(f"the world stands already, with rank {own} of {count}, not {rank} of {world_size}: "
-                               "destroy_distributed_environment() comes before")
+            raise RuntimeError(f"the world already exists, with rank {own} of {count}, not {rank} of {world_size}: "
+                               "call destroy_distributed_environment() first")
         return
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
@@ -138,7 +138,7 @@ def initialize_model_parallel(tensor_model_parallel_size: int = 1, pipeline_mode
     if backend not in (None, *BACKENDS):
         raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
     if _state is not None:
-        raise RuntimeError("the groups stand already: destroy_model_parallel() comes before")
+        raise RuntimeError("the groups already exist: call destroy_model_parallel() first")
     world = _get_world()
     sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
                         decode_context_model_parallel_size, data_parallel_size, custom_groups)
@@ -163,7 +163,7 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
     sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
                         decode_context_model_parallel_size, data_parallel_size, custom_groups)
     if _state.sizes != sizes:
-        raise RuntimeError(f"the groups stand already, with {_state.sizes}, not {sizes}: destroy_dist_env() comes before")
+        raise RuntimeError(f"the groups already exist, with {_state.sizes}, not {sizes}: call destroy_dist_env() first")
 
 
 def enable_symmetric_memory() -> SymmetricContext:
@@ -234,7 +234,7 @@ def get_group(name: str) -> GroupCoordinator:
         return _get_world().group
     groups = _get_state().groups
     if name not in groups:
-        raise ValueError(f"no group {name!r}: there are world, {', '.join(groups)}")
+        raise ValueError(f"there is no group {name!r}; the groups are world, {', '.join(groups)}")
     return groups[name]
 
 
@@ -308,13 +308,13 @@ def tensor_model_parallel_fused_allreduce_rmsnorm(input_: Any, residual: Any, we
 
 def _get_world() -> _World:
     if _world is None:
-        raise RuntimeError("the ranks have not met: init_dist_env() or init_distributed_environment() comes before")
+        raise RuntimeError("the ranks are not connected: call init_dist_env() or init_distributed_environment() first")
     return _world
 
 
 def _get_state() -> _State:
     if _state is None:
-        raise RuntimeError("there are no groups: init_dist_env() or initialize_model_parallel() comes before")
+        raise RuntimeError("there are no groups: call init_dist_env() or initialize_model_parallel() first")
     return _state
 
 
@@ -327,12 +327,12 @@ def _name_sizes(tp: int, pp: int, pcp: int, dcp: int | None, dp: int,
 
 def _find_place(world_size: int, rank: int, members: Sequence[int] | None) -> tuple[int | None, int | None]:
     if (world_size < 0) != (rank < 0):
-        raise ValueError(f"rank {rank} of {world_size}: both are given, or neither (-1)")
+        raise ValueError(f"rank {rank} of {world_size}: give both, or neither (-1)")
     if members is None:
         return (None, None) if world_size < 0 else (rank, world_size)
     own = int(os.environ["RANK"]) if rank < 0 else rank
     if own not in members:
-        raise ValueError(f"rank {own} is none of the members {list(members)}")
+        raise ValueError(f"rank {own} is not among the members {list(members)}")
     return list(members).index(own), len(members)
 
 
@@ -375,7 +375,7 @@ def _lay_out(world: _World, sizes: dict[str, Any]) -> dict[str, Groups]:
     lists["eplb"] = lists["ep"]
     taken = {"world", *lists} & set(sizes["custom"])
     if taken:
-        raise ValueError(f"custom groups cannot be called {', '.join(sorted(taken))}: these are there already")
+        raise ValueError(f"custom groups cannot be called {', '.join(sorted(taken))}: these names exist already")
     return lists | {name: check_custom(world.ranks.size, custom) for name, custom in sizes["custom"].items()}
 
 
@@ -402,7 +402,7 @@ def _make_groups(world: _World, sizes: dict[str, Any], wants_queue: bool, undo: 
     told = _do_together(ranks, make)
     for rank, (other, _) in enumerate(told):
         if other != asked:
-            raise RuntimeError(f"ranks do not ask for the same groups: rank {rank} {other}, rank {ranks.rank} {asked}")
+            raise RuntimeError(f"the ranks request different groups: rank {rank} {other}, rank {ranks.rank} {asked}")
     tp = state.groups["tp"]
 
     def attach() -> None:

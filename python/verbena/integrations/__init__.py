@@ -1,2 +1,2 @@
-"""Verbena's collectives in inference engines, in the shapes that those take: verbena.integrations.vllm, .sglang. Each can be
-imported without its engine."""
+"""Verbena's collectives for inference engines, with the classes and hooks that each engine expects:
+verbena.integrations.vllm, .sglang. Each can be imported without its engine."""

@@ -1,4 +1,4 @@
-"""The part that the engines' classes of custom all-reduces have in common."""
+"""Common base of the engines' custom all-reduce classes."""
 import contextlib
 import importlib.metadata
 import itertools
@@ -30,8 +30,8 @@ _numbers = itertools.count()
 
 
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
-    """For entry points, whose exceptions would end the server: an engine without the expected hook points keeps its own
-    collectives."""
+    """Enables the collectives, for entry points, whose exceptions would end the server: an engine without the expected hooks
+    keeps its own collectives."""
     if os.environ.get(SWITCH) != "1":
         return
     try:
@@ -81,7 +81,7 @@ class EngineCollectives:
             self._context = SymmetricContext.from_all_gather(ranks.all_gather, self.rank, self.world_size)
             self.fully_connected = are_all_linked(ranks)
             if not self.fully_connected and self.world_size > MAX_RANKS_OVER_PCIE and not is_batch_invariant:
-                raise RuntimeError(f"{self.world_size} GPUs without NVLink between all of them: NCCL is faster there")
+                raise RuntimeError(f"{self.world_size} GPUs of which not all pairs have NVLink: NCCL is faster")
             self._communicator = Communicator(self._context)
         except Exception as error:  # as engines do: they have another way
             warnings.warn(f"verbena: custom collectives are off: {error}", stacklevel=2)
@@ -126,7 +126,7 @@ class EngineCollectives:
         return self.communicator.all_reduce_quantised(input, codec, out=out, choice=Choice(find_codec(codec)) if is_forced else None)
 
     def fused_allreduce_rmsnorm(self, x: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """Returns the norm of the sum and the residual, and their sum. For any row length."""
+        """Returns the norm of (sum + residual), and that sum. Any row length."""
         return self.communicator.fused_allreduce_rmsnorm(x, residual, weight, eps)
 
     def should_fuse_norm(self, x: Any, residual: Any, weight: Any) -> bool:
@@ -136,14 +136,14 @@ class EngineCollectives:
 
     def custom_fused_ar_rms(self, input: Any, residual_inp: Any, weight: Any, eps: float,
                             use_1stage: bool = False) -> tuple[Any, Any] | None:
-        """fused_allreduce_rmsnorm(), or None if the engine must use its own kernels. The library chooses how many kernels
-        it takes."""
+        """Returns the result of fused_allreduce_rmsnorm(), or None if the engine must use its own kernels. The library
+        chooses the number of kernels."""
         is_taken = self.should_fuse_norm(input, residual_inp, weight)
         return self.fused_allreduce_rmsnorm(input, residual_inp, weight, eps) if is_taken else None
 
     @property
     def fusion_codec(self) -> str | None:
-        """The format of quantised sums in fused operators, which use it from the size on where it is faster."""
+        """The codec of quantised sums in fused operators, which use it for sizes at which it is faster."""
         regime = self.quick_reduce.regime.lower()
         return regime if regime in CODECS and self.quick_reduce.min_sizes == "measured" else None
 

@@ -1,7 +1,6 @@
-"""Which all-reduces of an engine are quantised: the settings of Quick Reduce, AITER's and vLLM's, under our names.
-
-Quantising trades accuracy for time (docs/inference.md). The order of decision is theirs: quantised where that is allowed and pays,
-then the exact collectives, then the engine's own way, such as NCCL."""
+"""Decides which all-reduces of an engine are quantised, by the settings of Quick Reduce (AITER's and vLLM's) under Verbena's
+names. Quantising trades accuracy for time (docs/inference.md). The order of decision is theirs: quantised if that is
+allowed and faster, then the exact collectives, then the engine's own collective, such as NCCL."""
 import dataclasses
 import os
 import warnings
@@ -47,16 +46,16 @@ class QuickReduce:
         here."""
         regime = _read(environment, _REGIME, "NONE").upper()
         if regime not in ("NONE", _EXACT) and regime.lower() not in CODECS:
-            warnings.warn(f"verbena: {_REGIME[0]}={regime}: no such regime; NONE, FP, "
-                          f"{', '.join(name.upper() for name in CODECS)} are; all-reduces stay exact", stacklevel=2)
+            warnings.warn(f"verbena: {_REGIME[0]}={regime}: unknown regime; the regimes are NONE, FP, "
+                          f"{', '.join(name.upper() for name in CODECS)}; all-reduces stay exact", stacklevel=2)
             regime = "NONE"
         least = _read(environment, _MIN_SIZES, "measured").lower()
         if least not in ("measured", "mi300"):
-            warnings.warn(f"verbena: {_MIN_SIZES[0]}={least}: it is measured or mi300; measured is taken", stacklevel=2)
+            warnings.warn(f"verbena: {_MIN_SIZES[0]}={least}: must be measured or mi300; using measured", stacklevel=2)
             least = "measured"
         if _read(environment, _CAST, "0") == "1":
-            warnings.warn(f"verbena: {_CAST[0]}: bfloat16 is coded as it is, as fast as float16 and without its overflows",
-                          stacklevel=2)
+            warnings.warn(f"verbena: {_CAST[0]}: no effect: bfloat16 is quantised directly, which is as fast as float16 and does not "
+                          "overflow", stacklevel=2)
         most = _read(environment, _MAX_MB, "0")
         if not most.isdigit():
             warnings.warn(f"verbena: {_MAX_MB[0]}={most}: a number of MiB is needed, or 0 for 2048", stacklevel=2)

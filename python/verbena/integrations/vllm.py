@@ -43,7 +43,7 @@ class VerbenaAllreduce(EngineCollectives):
         self.max_mnnvl_multimem_reduce_scatter_size = max_mnnvl_multimem_reduce_scatter_size
         super().__init__(group, _as_device(device), MAX_BYTES, self.batch_invariant)
         if others:
-            warnings.warn(f"verbena: vLLM makes its custom all-reduce with arguments that are not known here and do not count: "
+            warnings.warn(f"verbena: vLLM creates its custom all-reduce with unknown arguments, which are ignored: "
                           f"{', '.join(sorted(others))}", stacklevel=2)
         if not self.disabled:
             join_compilation(self)
@@ -51,11 +51,11 @@ class VerbenaAllreduce(EngineCollectives):
     def __getattr__(self, name: str) -> Any:
         """Attributes of a vLLM that is newer than the tests: only a zero that says "there are no such buffers" is safe to make up."""
         if name.startswith("mnnvl_"):
-            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which is not known here: 0 says that "
-                          "there is no buffer of multi-node NVLink", stacklevel=2)
+            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which is unknown here; returning 0, "
+                          "for no buffer of multi-node NVLink", stacklevel=2)
             setattr(self, name, 0)
             return 0
-        raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's has not: "
+        raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's class does not have: "
                              "start vLLM without USE_VERBENA_COLLECTIVES=1, or see docs/inference.md for the versions that work")
 
     def all_reduce(self, inp: Any, *, out: Any = None, registered: bool = False) -> Any:

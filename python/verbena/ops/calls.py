@@ -138,7 +138,7 @@ def find_reduction(reduction: Any) -> Reduction:
 def need_type(tensor: Any) -> DataType:
     found = find_data_type(tensor)
     if found is None:
-        raise TypeError(f"there is no kernel that reduces {tensor.dtype}: {', '.join(sorted(_TYPES))} have one; convert the tensor, "
+        raise TypeError(f"{tensor.dtype} cannot be reduced: {', '.join(sorted(_TYPES))} can; convert the tensor, "
                         "or use torch.distributed")
     return found
 

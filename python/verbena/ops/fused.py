@@ -108,9 +108,9 @@ class FusedCalls(OpsPart):
 
     def reduce_scatter_rms_norm_all_gather(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                                            choice: Choice | None = None) -> Normed:
-        """The same, but each rank normalises only its share of the rows, and all get output, quantised rows and scales. The
-        residual, and the result's, has the rows of this rank's share alone: [rank * s, (rank + 1) * s), s = rows / ranks
-        rounded up."""
+        """The same, but each rank normalises only its share of the rows: rows [rank * s, (rank + 1) * s), s = rows / ranks
+        rounded up. All ranks get output, quantised rows and scales of all rows; the residual, and the result's, has only
+        the rows of this rank's share."""
         rows = tensor.contiguous().view(-1, tensor.shape[-1])
         share = -(-rows.shape[0] // self.size)
         first = min(self.rank * share, rows.shape[0])
@@ -137,7 +137,7 @@ def find_fp8() -> Any:
 
 def find_codec(name: str) -> Algorithm:
     if name not in CODECS:
-        raise ValueError(f"no codec is called {name!r}: {', '.join(CODECS)}")
+        raise ValueError(f"unknown codec {name!r}; the codecs are {', '.join(CODECS)}")
     return CODECS[name]
 
 
@@ -186,7 +186,7 @@ def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any
 
 
 def _make_quantised(x: Any, kind: Quantisation, norm: Norm, rows: int, hidden: int, shape: list[int]) -> tuple[Any, Any, int, int]:
-    """Quantised rows, scales, and the steps from one row's and one block's to the next one's."""
+    """Returns empty quantised rows and scales, and the strides of scales from row to row and from block to block."""
     if kind == Quantisation.NONE:
         return None, None, 0, 0
     import torch
@@ -209,7 +209,7 @@ def _make_quantised(x: Any, kind: Quantisation, norm: Norm, rows: int, hidden: i
     if layout == "rows":
         return numbers, x.new_empty((rows, blocks), dtype=dtype), blocks, 1
     if layout not in ("columns", "tma"):
-        raise ValueError(f"no layout of scales is called {layout!r}: rows, columns, tma")
+        raise ValueError(f"unknown layout of scales {layout!r}; the layouts are rows, columns, tma")
     step = rows if layout == "columns" else -(-rows // 4) * 4
     # No rows of padding behind the last column.
     memory = x.new_empty(max((blocks - 1) * step + rows, 0), dtype=dtype)

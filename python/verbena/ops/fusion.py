@@ -1,4 +1,4 @@
-"""A pass of torch.compile that makes one operator of an all-reduce and the RMSNorm behind it.
+"""A pass of torch.compile that fuses an all-reduce and the RMSNorm after it into one operator.
 
     torch._inductor.config.post_grad_custom_post_pass = verbena.ops.fusion.FusionPass("tp")
 
@@ -116,7 +116,7 @@ def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _M
 
 
 def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
-    """All arguments by name, defaults included; None if one is given that the fused operator does not have."""
+    """Returns all arguments by name, defaults included; None if there is one that the fused operator does not have."""
     schema = norm.target._schema.arguments
     given = {one.name: value for one, value in zip(schema, norm.args)} | norm.kwargs
     known = {rule.x, rule.residual, "weight", "epsilon", *rule.options, *rule.ignored}
@@ -126,14 +126,15 @@ def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
 
 
 def _have_types(total: Any, residual: Any, weight: Any) -> bool:
-    """Whether all tensors are of the one type that the kernel has for them; what the graph does not tell is not taken."""
+    """Returns whether all tensors have the one type that the kernel has for them; False if the graph does not have their
+    types."""
     values = [getattr(node, "meta", {}).get("val") for node in (total, residual, weight) if node is not None]
     types = {None if value is None else value.dtype for value in values}
     return len(types) == 1 and types <= _TYPES
 
 
 def _copy_types(norm: Any, match: _Match, fused: Any, output: Any, second: Any) -> None:
-    """Passes behind this one ask what a node's result is."""
+    """Copies the type of a node's result, which later passes read."""
     total = match.total.meta["val"]
     normed = norm.meta.get("val", total)
     output.meta["val"] = normed[0] if isinstance(normed, (tuple, list)) else normed

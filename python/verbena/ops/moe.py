@@ -17,7 +17,7 @@ CAST_BLOCK = 128  # elements of a row that share a scale
 
 
 class Order(enum.IntEnum):
-    """How combine() adds a token's rows, always in float, rounded once by each rank that adds."""
+    """How combine() adds a token's rows. Sums are float; each rank that adds rounds once."""
     ROWS = 0     # rows [ranks, max_tokens, hidden]: the rank of the experts has added and weighted them
     REDUCED = 1  # rows [ranks, max_tokens, top_k, hidden]: weighted and added there in top-k order, then in the order of ranks
     EXACT = 2    # the same rows, which all go to the token's rank: weighted and added in top-k order
@@ -31,7 +31,7 @@ class Phase(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
-    """What a dispatch receives. Tensors of the GPU, complete once the kernel has run."""
+    """The tokens that a dispatch has received: tensors on the GPU, complete once the kernel has run."""
     rows: Any     # [ranks, max_tokens, elements of a row]; rows behind the count are not written
     scales: Any   # [ranks, max_tokens, ...], or None
     handle: Any   # uint8; combine() reads it; the other tensors are views of it
@@ -104,7 +104,7 @@ class ExpertExchange(CollectivePart):
                  blocks: int = 0, phase: Phase = Phase.BOTH) -> Dispatched:
         """Sends each row of `x` [tokens, elements] to the ranks of its experts `ids` (int32 or int64 [tokens, top_k]; ids that name no
         expert go nowhere) and receives those of all ranks. `weights`: float32 [tokens, top_k]; None: 1. `scales` [tokens, ...] go with
-        the rows unseen. `cast`: "fp8_block" or "fp8_block_power" casts BF16 or FP16 rows to e4m3 on the way, with a float scale
+        the rows unchanged. `cast`: "fp8_block" or "fp8_block_power" casts BF16 or FP16 rows to e4m3 on the way, with a float scale
         for each 128 elements, the latter's a power of two. `out`: the result of an earlier dispatch of the same shapes, to be reused.
         Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two kernels."""
         tokens = x.shape[0]

@@ -24,7 +24,7 @@ def get_group(name: str) -> Communicator:
     try:
         return _groups[name]
     except KeyError:
-        raise KeyError(f"no communicator is called {name!r}: verbena.ops.set_group({name!r}, communicator)") from None
+        raise KeyError(f"no communicator has the name {name!r}: call verbena.ops.set_group({name!r}, communicator)") from None
 
 
 def set_exchange(name: str, exchange: ExpertExchange | None) -> None:
@@ -37,7 +37,7 @@ def get_exchange(name: str) -> ExpertExchange:
     try:
         return _exchanges[name]
     except KeyError:
-        raise KeyError(f"no exchange is called {name!r}: verbena.moe.set_exchange({name!r}, exchange)") from None
+        raise KeyError(f"no exchange has the name {name!r}: call verbena.moe.set_exchange({name!r}, exchange)") from None
 
 
 def _name(table: dict[str, Any], name: str, named: Any) -> None:

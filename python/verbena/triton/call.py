@@ -42,9 +42,9 @@ def _as_scalar(semantic: Any, name: str, value: Any, dtype: tl.dtype) -> Any:
             raise ValueError(f"{name}: {value} does not fit {dtype}")
         return semantic.scalar_constant(int(value), dtype)
     if not isinstance(value, tl.tensor):
-        raise TypeError(f"{name}: {value!r} is neither a number nor a pointer")
+        raise TypeError(f"{name}: {value!r} is neither an integer nor a pointer")
     if value.type.is_block():
-        raise ValueError(f"{name}: takes scalars: a tensor would be a call for each of its elements")
+        raise ValueError(f"{name}: takes scalars only, because a tensor would mean a call for each element")
     if not (value.dtype.is_int() or value.dtype.is_ptr()) or (value.dtype.is_ptr() and dtype != tl.int64):
         raise TypeError(f"{name}: {value.dtype} where {dtype} is wanted")
     return semantic.cast(value, dtype)

@@ -1,4 +1,4 @@
-"""The numbers of verbena.constants as constants that kernels may name."""
+"""The constants of verbena.constants in a form that Triton kernels can use."""
 import triton.language as tl
 
 from verbena.constants import Backend, DataType, FenceScope, ReduceOperation, SignalCompare, SignalOperation, Status

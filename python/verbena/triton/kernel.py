@@ -91,7 +91,7 @@ requires_torch_symm = requires_symm  # the name of PyTorch's proposal
 
 def _decorate(function: Any, backend: Backend) -> SymmKernel:
     if not isinstance(function, KernelInterface) or isinstance(function, SymmKernel):
-        raise TypeError(f"@requires_symm stands over @triton.jit, once: {function!r} is no kernel of Triton's")
+        raise TypeError(f"@requires_symm must be placed above @triton.jit, once; {function!r} is not a Triton kernel")
     return SymmKernel(function, backend)
 
 
@@ -99,7 +99,7 @@ def _find_jit_function(launched: Any) -> JITFunction:
     """Below @triton.autotune and @triton.heuristics."""
     while not isinstance(launched, JITFunction):
         if isinstance(launched, SymmKernel) or not hasattr(launched, "fn"):
-            raise TypeError(f"@requires_symm stands over @triton.jit, once: {launched!r} is no kernel of Triton's")
+            raise TypeError(f"@requires_symm must be placed above @triton.jit, once; {launched!r} is not a Triton kernel")
         launched = launched.fn
     return launched
 
@@ -110,7 +110,7 @@ def _as_backend(backend: Any) -> Backend:
         return Backend.DEFAULT if value is None else Backend(value)
     except ValueError:
         names = ", ".join(f"BACKEND_{one.name}" for one in Backend)
-        raise ValueError(f"{value!r} is no backend: it is one of {names}") from None
+        raise ValueError(f"{value!r} is not a backend; the backends are {names}") from None
 
 
 def find_extern_libs(backend: Backend) -> dict[str, str]:

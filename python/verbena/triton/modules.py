@@ -55,8 +55,8 @@ def _list_linked(metadata_group: dict[str, str]) -> set[str]:
 
 def _prepare(device: int, name: str) -> None:
     if _is_capturing(driver.active.get_current_stream(device)):
-        raise RuntimeError(f"{name}: its first launch cannot be captured into a CUDA graph, since NVSHMEM has to be set up in "
-                           "its module: launch it once before")
+        raise RuntimeError(f"{name}: its first launch cannot be captured into a CUDA graph, because NVSHMEM must first be "
+                           "initialised in its module: launch it once before the capture")
     modules.prepare(device)
 
 

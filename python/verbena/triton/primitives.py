@@ -312,12 +312,12 @@ def symm_all_reduce(ctx_ptr: Any, local_ptr: Any, byte_offset: Any, num_elements
 
 
 @core.extern
-def symm_widen(bits: Any, number_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Returns the bits of a float with the value of a smaller number: `number_type` 1 half, 2 bfloat16, 3 e4m3, 4 e5m2."""
-    return call(_semantic, backend, "symm_widen", _i32, (bits, _i32), (number_type, _i32))
+def symm_widen(bits: Any, element_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """Returns the bits of a float with the value of a smaller number: `element_type` 1 half, 2 bfloat16, 3 e4m3, 4 e5m2."""
+    return call(_semantic, backend, "symm_widen", _i32, (bits, _i32), (element_type, _i32))
 
 
 @core.extern
-def symm_narrow(float_bits: Any, number_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+def symm_narrow(float_bits: Any, element_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
     """Converts the bits of a float to the smaller type, rounded to nearest, ties to even."""
-    return call(_semantic, backend, "symm_narrow", _i32, (float_bits, _i32), (number_type, _i32))
+    return call(_semantic, backend, "symm_narrow", _i32, (float_bits, _i32), (element_type, _i32))

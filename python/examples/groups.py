@@ -2,7 +2,7 @@ import importlib.util
 
 from verbena.distributed import destroy_dist_env, get_tp_group, get_world_group, init_dist_env
 
-init_dist_env(tensor_model_parallel_size=2, timeout=60)  # all groups, in one meeting
+init_dist_env(tensor_model_parallel_size=2, timeout=60)  # all groups, with one rendezvous
 world, tp = get_world_group(), get_tp_group()
 print(f"rank {world.rank} of {world.world_size}, tensor parallel with {tp.ranks}", flush=True)
 

@@ -177,10 +177,10 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   rank_ = verbena_team_rank(team);
   size_ = verbena_team_size(team);
   if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
-    throw Failure(VERBENA_INVALID_USAGE, "ops: not all hosts have equally many ranks of the team of " +
+    throw Failure(VERBENA_INVALID_USAGE, "ops: hosts have different numbers of ranks of the team of " +
                                              std::to_string(size_) + ", this one has " +
                                              std::to_string(hosts_->of_this_one) +
-                                             "; make the team of equally many ranks of each host");
+                                             "; create the team with the same number of ranks on each host");
   }
   local_.emplace();
   for (uint32_t member = 0; member < size_; ++member)

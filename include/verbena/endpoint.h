@@ -97,7 +97,7 @@ class Endpoint {
   // Opens an endpoint. Parameters must have been loaded. Returns null, with the reason in *error and in the
   // log, if there is no usable port or an option is out of range.
   static std::unique_ptr<Endpoint> open(const EndpointOptions& options, std::string* error);
-  // Does not wait: operations under way may or may not happen. Afterwards the memory of all regions may be
+  // Does not wait: operations in flight may or may not happen. Afterwards the memory of all regions may be
   // freed.
   virtual ~Endpoint() = default;
 
@@ -127,7 +127,7 @@ class Endpoint {
   virtual std::vector<std::byte> region_address(uint32_t id) const = 0;
   virtual bool add_remote_region(uint32_t peer, uint32_t id, std::span<const std::byte> address,
                                  std::string* error) = 0;
-  // Remove regions. No operation on them may be under way, from either side.
+  // Remove regions. No operation on them may be in flight, from either side.
   virtual void remove_region(uint32_t id) = 0;
   virtual void remove_remote_regions(uint32_t id) = 0;
 

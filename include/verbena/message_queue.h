@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
   uint32_t count_readers; /* 1 to 256 */
-  uint32_t count_chunks;  /* of the ring: max messages, or parts of one, under way, 2 to 65536 */
+  uint32_t count_chunks;  /* of the ring: max messages, or parts of one, in flight, 2 to 65536 */
   size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
   int64_t spin_us;        /* how long a wait spins before it sleeps, microseconds; -1: it never sleeps */
   const char* address; /* numeric, of this host, at which readers connect; NULL: of VERBENA_SOCKET_IFNAME */
@@ -66,7 +66,7 @@ VERBENA_API int verbena_queue_is_local(const verbena_queue* queue);
  * @return VERBENA_INVALID_USAGE: no GPU is current, or there is no ring */
 VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
 /* Ends the queue on this side; any thread may call it, at any time, repeatedly. Readers reach the end after the
- * messages that were written before; a writer continues without a reader that has shut down. Calls under way in
+ * messages that were written before; a writer continues without a reader that has shut down. Calls in progress in
  * other threads end with VERBENA_INVALID_USAGE before this call returns, and all later calls return it, except
  * verbena_queue_release(): a reader leaves when it has released its last message. The handle stays valid until
  * verbena_queue_destroy(). */
@@ -74,7 +74,7 @@ VERBENA_API verbena_result verbena_queue_shutdown(verbena_queue* queue);
 /* Shuts the queue down and frees it. No other thread may be using the handle.
  * @return VERBENA_INVALID_USAGE: messages are not released yet; nothing was done */
 VERBENA_API verbena_result verbena_queue_destroy(verbena_queue* queue);
-/* Ends the call under way, or the next one, with VERBENA_INVALID_USAGE. Any thread may call it. */
+/* Ends the call in progress, or the next one, with VERBENA_INVALID_USAGE. Any thread may call it. */
 VERBENA_API void verbena_queue_cancel(verbena_queue* queue);
 
 /* ---- The writer ---- */

@@ -142,7 +142,7 @@ typedef struct {
  * @return VERBENA_INVALID_ARGUMENT if an option is out of range, VERBENA_INVALID_USAGE if the ranks' options
  *         or settings differ, VERBENA_CUDA_ERROR if the kernels or memory are not available
  *
- * The team's ranks reach each other by loads and stores, or the team has equally many ranks of each of
+ * The team's ranks reach each other by loads and stores, or the team has the same number of ranks on each of
  * several hosts, in a context of verbena_context_create(). Across hosts there are only
  * VERBENA_OPS_BULK_TWO_SHOT and its quantised forms: VERBENA_OPS_ALGORITHM and measurements have no effect;
  * other algorithms in a `choice`, copy engines and verbena_ops_reduce_scatter_norm_all_gather() are refused

@@ -23,8 +23,8 @@ enum class PutOperation : uint8_t {
   kWriteWord,  // 64 bits
   kAddWord,    // to 64 bits
   kSetSignal,  // the sum of two words of the peer becomes the value: see SymmContext::signals
-  // What is behind it for its peer in its queue begins when what another queue's positions before `operand`
-  // ask of that peer is complete.
+  // Later positions of this queue for the peer begin when another queue's positions before `operand` for that
+  // peer are complete.
   kAwaitQueue,
   kFetchAdd,     // kAddWord, with a reply: the word's value before
   kCompareSwap,  // 64 bits become `operand` where they are `extent`; with a reply, as kFetchAdd
@@ -57,10 +57,10 @@ static_assert(sizeof(PutDescriptor) == 32, "verbena: a descriptor is written by 
 struct alignas(128) PutCursors {
   uint64_t reserved;        // the next position to be reserved
   uint64_t consumed_seen;   // PutProgress::consumed as some producer last read it
-  uint64_t completed_seen;  // PutProgress::completed, likewise
+  uint64_t completed_seen;  // PutProgress::completed, as some producer last read it
 };
 
-// The proxy's, in pinned host memory; each on a line of its own.
+// The proxy's, in pinned host memory; each on a separate cache line.
 struct alignas(128) PutProgress {
   alignas(64) uint64_t consumed;  // positions before this one may be reserved a ring's length later
   alignas(

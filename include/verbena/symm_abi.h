@@ -27,9 +27,9 @@ inline constexpr int32_t kSymmFirstOther = 64;  // from here on: backends of app
 inline constexpr uint32_t kSymmSignals = 256;  // of a team, for users
 // Of a team, of each kind: three for each multiprocessor of the largest GPU. Their words are no signals.
 inline constexpr uint32_t kSymmBarriers = 512;
-// Rows of words for barriers: those of the ranks in reach, behind them those of whole teams.
+// Rows of words for barriers: those of the ranks in reach, followed by those of whole teams.
 inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
-// Blocks of a workspace, each with a barrier of its own: more than any GPU has multiprocessors.
+// Blocks of a workspace, each with a barrier: more than any GPU has multiprocessors.
 inline constexpr uint32_t kSymmMaxBlocks = kSymmBarriers;
 inline constexpr uint32_t kSymmTurns = 4;       // slots between two members, used in turn
 inline constexpr uint32_t kSymmSlotUnit = 128;  // bytes: a slot's address and length are multiples of it

@@ -1,4 +1,4 @@
-// What the GPU reads to place a received message: the memory behind NCCL's UNPACK device handle (version 7).
+// What the GPU reads to place a received message: the memory of NCCL's UNPACK device handle (version 7).
 // Shared by the plugin, by NCCL's kernels, by verbena/device/unpack.cuh and by the CPU reference. Layouts are
 // NCCL's; C++11 and later, host and device.
 //

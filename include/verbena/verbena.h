@@ -233,7 +233,7 @@ VERBENA_API verbena_result verbena_team_create(verbena_context* context, const u
  * @param team  NULL on ranks that are not members
  * @return VERBENA_INVALID_USAGE if the context has failed, or if members are reached by NCCL's network: NCCL
  *         keeps signals in its own memory, which the host cannot clear, and has no call that waits for signals
- *         under way. Create a new context then */
+ *         in flight. Create a new context then */
 VERBENA_API verbena_result verbena_team_reset(verbena_context* context, verbena_team* team);
 /* Frees a team. Not collective. No kernel on any member may still be using the team. */
 VERBENA_API verbena_result verbena_team_free(verbena_team* team);

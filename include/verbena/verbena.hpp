@@ -80,7 +80,7 @@ class SymmetricTeam {
   std::vector<uint64_t> make_tilescale_table(const SymmetricWindow& window) const {
     constexpr size_t kWords = 1024, kFirstBase = 2;
     if (size() > kWords - kFirstBase - 1)
-      throw Failure(VERBENA_INVALID_ARGUMENT, "a table of TileScale's has room for 1021 ranks");
+      throw Failure(VERBENA_INVALID_ARGUMENT, "TileScale's table holds at most 1021 ranks");
     std::vector<uint64_t> table(kWords);
     table[0] = rank();
     table[1] = size();

@@ -76,7 +76,7 @@ class SymmContextBuilder(abc.ABC):
         return window
 
     def _admit(self, address: int, length_bytes: int) -> None:
-        raise ValueError(f"the backend {self.name} has symmetric memory of its own, and the buffer ({length_bytes} bytes at "
+        raise ValueError(f"the backend {self.name} has its own symmetric memory, and the buffer ({length_bytes} bytes at "
                          f"{address:#x}) is not in a window of it: make the buffer by torch.as_tensor(builder.allocate(bytes), "
                          'device="cuda")')
 

@@ -231,7 +231,7 @@ class Carrier:
         return failure
 
     def _gather(self, _: Any, mine: int, everyones: int, bytes_each: int) -> int:
-        # No exception passes through C: it is told as the cause of the library's.
+        # No exception passes through C: it becomes the cause of the library's error.
         try:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]

@@ -55,7 +55,7 @@ int find_table_version(int version) {
       return known.table_version;
   }
   throw ToolError("NCCL " + format_release(version) +
-                  ": the table of its own IB transport is known for 2.19 to 2.30 only");
+                  ": the table of its IB transport is known for 2.19 to 2.30 only");
 }
 
 // Stays loaded, because the threads that NCCL starts for asynchronous events never end.

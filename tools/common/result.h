@@ -15,7 +15,7 @@ struct ResultColumn {
     kLower,    // a figure, and lower is better
     kHigher,   // a figure, and higher is better
     kNote,     // other information
-    kSamples,  // the list of numbers behind a figure: in JSON only
+    kSamples,  // the samples of a figure: in JSON only
   };
   std::string name;   // in JSON and CSV, ends in its unit: latency_us
   std::string label;  // for people: latency

@@ -1,4 +1,4 @@
-// The tables of NCCL's device API in a plugin's library, as NCCL's proxy calls them, behind one interface.
+// The tables of NCCL's device API in a plugin's library, as NCCL's proxy calls them, with one interface.
 // Results are returned as they come: what a call answers is what tests are about.
 #pragma once
 

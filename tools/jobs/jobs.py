@@ -152,7 +152,7 @@ def objects(_):
 
 @job(needs_gpu=False)
 def data_loader(_):
-    """Workers, pinned and pageable batches, and a copy to the GPU behind a collective."""
+    """Workers, pinned and pageable batches, and a copy to the GPU after a collective."""
     from torch.utils.data import DataLoader, TensorDataset
     torch.manual_seed(5)
     data, weights, sums = TensorDataset(torch.randn(256, 4096)), torch.ones(1 << 20, device=DEVICE), []
@@ -191,7 +191,7 @@ def compiled(_):
 
 @job(needs_gpu=True)
 def first_launches(_):
-    """Kernels launched for the first time, which the driver loads then, while an all-reduce is under way."""
+    """Kernels launched for the first time, which the driver loads then, while an all-reduce runs."""
     x, y, sums = torch.ones(1 << 22, device=DEVICE), torch.rand(1000, device=DEVICE), []
     for name in ("sin cos tan exp erf lgamma digamma asinh acosh atanh round trunc sigmoid tanh log1p expm1 sinc erfinv i0 frac").split():
         work = dist.all_reduce(x, async_op=True)

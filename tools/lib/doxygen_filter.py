@@ -10,7 +10,7 @@ import re
 import sys
 
 OWN_LINE = re.compile(r"^(\s*)(//|/\*)(?![/*!<])(.*)$")
-BEHIND_CODE = re.compile(r"^(\s*[^\s/*].*?\s)(//|/\*)(?![/*!<])( .*)$")
+TRAILING = re.compile(r"^(\s*[^\s/*].*?\s)(//|/\*)(?![/*!<])( .*)$")
 # Headings between parts, and comments for tools.
 NO_TEXT = re.compile(r"^\s*(----|NOLINT|clang-format|Copyright)")
 
@@ -34,11 +34,11 @@ def convert(lines: list[str]) -> list[str]:
     for number, line in enumerate(lines):
         is_first, end = number == 0, ends[number]
         stands_alone = end + 1 < len(lines) and not lines[end + 1].strip() and ends[0] != end
-        own, behind = OWN_LINE.match(line), BEHIND_CODE.match(line)
-        if behind and line.count('"', 0, behind.start(2)) % 2 == 0 and not NO_TEXT.match(behind[3]):
-            column = behind.start(2)
-            mark = "///<" if behind[2] == "//" else "/**<"
-            converted.append(behind[1] + mark + behind[3])
+        own, trailing = OWN_LINE.match(line), TRAILING.match(line)
+        if trailing and line.count('"', 0, trailing.start(2)) % 2 == 0 and not NO_TEXT.match(trailing[3]):
+            column = trailing.start(2)
+            mark = "///<" if trailing[2] == "//" else "/**<"
+            converted.append(trailing[1] + mark + trailing[3])
         elif own and not NO_TEXT.match(own[3]) and not (stands_alone and own.start(2) != column):
             if is_first:
                 converted.append("/// @file" if own[2] == "//" else "/** @file")

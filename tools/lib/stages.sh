@@ -15,7 +15,7 @@ within_s=0 # all stages together, since the script's start; 0: no limit
 # left_s: prints the remaining seconds.
 left_s() { if [ "$within_s" = 0 ]; then echo 1000000; else echo $((within_s - SECONDS)); fi; }
 
-# A stage runs in a process group of its own, so a signal to the script has to be handed on.
+# A stage runs in a separate process group, so a signal to the script has to be handed on.
 stop_stage() {
   [ -z "$stage_pid" ] || kill -TERM "$stage_pid" 2>/dev/null
   exit "$1"

@@ -69,7 +69,7 @@ void meet() {
   }
 }
 
-// Until the stream has done everything; NCCL's waits have no limit of their own. With pauses: who asks CUDA
+// Until the stream has done everything; NCCL's waits have no limit. With pauses: who asks CUDA
 // without one holds up the calls of all other threads.
 void finish(cudaStream_t stream, ncclComm_t communicator) {
   for (const double end = now_s() + kLimitS;;) {
@@ -511,15 +511,15 @@ class Rank {
     finish(stream_, communicator_);
     return found_[2];
   }
-  // And nothing lies behind them.
+  // And nothing was written after them.
   void check_targets(size_t bytes) {
     uint64_t wrong = 0;
     for (int from = 0; from < ranks; ++from) {
       wrong += count(kPart + from * kSmallStride, bytes / 4, from, rank, round_);
       if (bytes == kSmallStride) continue;
-      uint8_t behind = 0;
-      check(cudaMemcpy(&behind, memory_ + kPart + from * kSmallStride + bytes, 1, cudaMemcpyDeviceToHost));
-      if (behind != 0xee) ++wrong;
+      uint8_t after = 0;
+      check(cudaMemcpy(&after, memory_ + kPart + from * kSmallStride + bytes, 1, cudaMemcpyDeviceToHost));
+      if (after != 0xee) ++wrong;
     }
     report(wrong);
   }
@@ -593,7 +593,7 @@ class Rank {
 };
 
 void run_rank(const std::vector<std::string>& parts) {
-  // Ranks of other hosts are reached over the network; mostly each is a host of its own.
+  // Ranks of other hosts are reached over the network; mostly each is a separate host.
   setenv("NCCL_HOSTID", ("host" + std::to_string(rank * hosts / ranks)).c_str(), 0);
   const auto wants = [&](const char* part) {
     return std::find(parts.begin(), parts.end(), part) != parts.end();

@@ -130,14 +130,14 @@ std::vector<CalibrationStep> list_channel_steps(const Options& options, const st
 }
 
 double compute_gain(const std::vector<Row>& base, const std::vector<Row>& other,
-                    const std::vector<Operation>& operations, uint64_t least_bytes, uint64_t most_bytes) {
+                    const std::vector<Operation>& operations, uint64_t min_bytes, uint64_t max_bytes) {
   double sum = 0;
   int count = 0;
   for (const Row& row : base) {
     const auto operation = parse_operation(row.operation);
     if (!operation || std::find(operations.begin(), operations.end(), *operation) == operations.end())
       continue;
-    if (row.requested_bytes < least_bytes || row.requested_bytes > most_bytes) continue;
+    if (row.requested_bytes < min_bytes || row.requested_bytes > max_bytes) continue;
     const auto same = std::find_if(other.begin(), other.end(), [&](const Row& candidate) {
       return candidate.operation == row.operation && candidate.requested_bytes == row.requested_bytes;
     });

@@ -30,10 +30,10 @@ std::vector<CalibrationStep> list_unpack_steps(const Options& options);
 std::vector<CalibrationStep> list_channel_steps(const Options& options, const std::string& unpack,
                                                 int own_channels);
 
-// How many times faster `other` is than `base`, on average over the sizes from `least_bytes` to `most_bytes`
+// How many times faster `other` is than `base`, on average over the sizes from `min_bytes` to `max_bytes`
 // that both have; 0 if there is none.
 double compute_gain(const std::vector<Row>& base, const std::vector<Row>& other,
-                    const std::vector<Operation>& operations, uint64_t least_bytes, uint64_t most_bytes);
+                    const std::vector<Operation>& operations, uint64_t min_bytes, uint64_t max_bytes);
 inline constexpr double kWorthwhileUnpackGain = 1.03;
 // More channels take more of the GPU's multiprocessors, so long messages must gain clearly. Short ones must
 // not lose, except for collectives (`may_lower`), where the tuner can use fewer channels for them.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kReportTimeoutS = 10;
 
-// A communicator with a stream and buffers of its own.
+// A communicator with its stream and buffers.
 struct Lane {
   Gpu gpu;
   NcclComm comm;

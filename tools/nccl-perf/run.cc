@@ -174,7 +174,7 @@ int Run::fail(const std::string& why, bool hung) {
                  state.phase.c_str(),
                  !state.error.empty()      ? state.error.c_str()
                  : group_.has_exited(rank) ? group_.describe_exit(rank).c_str()
-                                           : "no error of its own");
+                                           : "no error line");
     if (!hung || group_.has_exited(rank)) continue;
     for (const std::string& thread : describe_threads(group_.pid(rank))) {
       std::fprintf(stderr, "nccl-perf:   thread %s\n", thread.c_str());

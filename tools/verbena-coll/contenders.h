@@ -65,7 +65,7 @@ struct NormPlaces {
   uint64_t hidden = 0;
 };
 // An all-reduce and the norm of its rows, by one call of ours; or by another contender's all-reduce and our
-// norm behind it; or the all-reduce alone.
+// norm after it; or the all-reduce alone.
 class NormContender : public Contender {
  public:
   enum class Kind { kFused, kApart, kBare };

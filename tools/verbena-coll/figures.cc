@@ -114,9 +114,9 @@ std::vector<Figures::Row> Figures::list_rows() const {
       return one.operation == parts[0] && one.type == parts[1] && one.bytes == bytes;
     });
     if (row == rows.end()) row = rows.insert(rows.end(), Row{parts[0], parts[1], bytes, {}});
-    const double least_us = compute_median(samples);
-    row->ways.push_back({key, (compute_median(longer) - least_us) / chain_,
-                         (compute_percentile(longer, 90) - least_us) / chain_});
+    const double median_us = compute_median(samples);
+    row->ways.push_back({key, (compute_median(longer) - median_us) / chain_,
+                         (compute_percentile(longer, 90) - median_us) / chain_});
   }
   for (Row& row : rows)
     std::sort(row.ways.begin(), row.ways.end(), [](const Way& a, const Way& b) { return a.us < b.us; });
@@ -255,8 +255,8 @@ std::vector<ResultTable> Figures::list_tables() const {
                      {"time_us", "time", "us", ResultColumn::Role::kLower, "median", true},
                      {"p90_us", "time", "us", ResultColumn::Role::kLower, "p90"},
                      {"eager_us", "eager", "us", ResultColumn::Role::kNote},
-                     {"late_5_us", "behind a rank 5 us late", "us", ResultColumn::Role::kNote},
-                     {"late_50_us", "behind a rank 50 us late", "us", ResultColumn::Role::kNote}}};
+                     {"late_5_us", "with a rank 5 us late", "us", ResultColumn::Role::kNote},
+                     {"late_50_us", "with a rank 50 us late", "us", ResultColumn::Role::kNote}}};
   for (const Row& row : list_rows()) {
     for (const Way& way : row.ways) {
       nlohmann::json cells = {{"operation", row.operation}, {"type", row.type},

@@ -196,7 +196,7 @@ int run_parent(Options options, int argc, const char* const* argv) {
   const auto ranks = static_cast<unsigned>(options.ranks);
   if (ranks % options.rank_plan.hosts != 0)
     throw UsageError("--hosts " + std::to_string(options.rank_plan.hosts) + ": " + std::to_string(ranks) +
-                     " ranks are not equally many for each");
+                     " ranks cannot be divided evenly among them");
   Result result = begin_result("verbena-coll", argc, argv);
   Figures figures(ranks, options.rank_plan.chain);
   {

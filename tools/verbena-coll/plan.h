@@ -10,7 +10,7 @@ struct RankPlan {
   std::string id;  // the unique id in hexadecimal digits
   std::string nccl_id;
   unsigned rank = 0, count_ranks = 2;
-  unsigned hosts = 1;  // of equally many ranks, which count as apart
+  unsigned hosts = 1;  // with the same number of ranks each
   int gpu = 0;
   std::vector<uint64_t> sizes;  // bytes of a rank's tensor
   std::vector<std::string> types = {"bf16"};
@@ -30,7 +30,7 @@ struct RankPlan {
   std::string nccl_library;
   uint32_t blocks = 128;      // most of a kernel's
   uint64_t packet_bytes = 0;  // of the workspace for packets; 0: the library's default
-  uint64_t hidden = 8192;     // numbers of a row, of all_reduce_norm
+  uint64_t hidden = 8192;     // elements of a row, of all_reduce_norm
   // Tokens of a rank, for dispatch and combine of mixture of experts; then nothing else is done.
   std::vector<uint32_t> moe_tokens;
   uint32_t moe_experts = 256, moe_top_k = 8;

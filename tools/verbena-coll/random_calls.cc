@@ -101,7 +101,7 @@ class RandomCalls {
     const bool has_counts = plan_.hosts == 1 && is_drawn(common, 0.2);
     call.form = has_counts ? static_cast<Form>(draw(common, 5, 6))
                            : static_cast<Form>(is_drawn(common, 0.5) ? 0 : draw(common, 1, 4));
-    // Sums of whole vectors of floats have kernels of their own: half of the calls are such.
+    // Sums of whole vectors of floats have separate kernels: half of the calls use them.
     const bool is_common = is_drawn(common, 0.5);
     call.type = static_cast<verbena_ops_type>(draw(common, 0, is_common ? 2 : 4));
     const bool reduces = call.form == Form::kAllReduce || call.form == Form::kReduceScatter;

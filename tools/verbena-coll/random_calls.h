@@ -1,6 +1,6 @@
 // Random calls, each checked element by element. What ranks have to agree on (operation, type, size,
 // algorithm, groups) comes from a seed that all have; what is each rank's own (where tensors lie, in place or
-// not, how late it comes, eager or as a graph, on which stream) from a seed of its own, so that no two ranks
+// not, how late it comes, eager or as a graph, on which stream) from a separate seed, so that no two ranks
 // are alike.
 #pragma once
 #include <cstdint>

@@ -27,7 +27,7 @@ namespace verbena::tools::coll {
 namespace {
 
 constexpr uint64_t kPause_ns = 60'000;  // the host puts a sample's work into the stream meanwhile
-constexpr uint64_t kMarginBytes = 256;  // behind an output: nobody writes there
+constexpr uint64_t kMarginBytes = 256;  // after an output: nothing may write there
 constexpr uint64_t kBarrierElements = 8;
 constexpr unsigned kEagerCalls = 100;
 constexpr double kMaxCodedError = 0.25;  // of quantised sums
@@ -121,7 +121,7 @@ class Rank {
   NormPlaces norm_;
   CUdeviceptr first_ = 0, second_ = 0, numbers_ = 0, barrier_;
   uint64_t room_bytes_ = 0;
-  std::optional<Bytes> normed_;  // of the check under way
+  std::optional<Bytes> normed_;  // of the current check
 };
 
 const CudaDriver& need_driver() {
@@ -278,7 +278,7 @@ void Rank::expect_no_error() {
   if (result != VERBENA_SUCCESS) throw ToolError(text);
 }
 
-// Elements that are not as expected; the first ones of them are told, with who made them.
+// Elements that are not as expected; the first of them are reported, with the rank that produced them.
 uint64_t Rank::count_wrong(const Bytes& output, const Bytes& expected, uint64_t element,
                            const std::string& maker) const {
   constexpr uint64_t kTold = 4;
@@ -441,7 +441,7 @@ std::unique_ptr<Graph> Rank::make_graph(unsigned chain, const std::function<void
   });
 }
 
-// All ranks begin together: behind a collective that none leaves before the last one has come, and with
+// All ranks begin together: after a collective that no rank leaves before the last rank has come, and with
 // everything in the stream by then.
 double Rank::time_us(const std::function<void()>& launch) {
   const verbena_ops_choice choice{plan_.hosts > 1 ? VERBENA_OPS_AUTO : VERBENA_OPS_ONE_SHOT, 1, 32, 0};

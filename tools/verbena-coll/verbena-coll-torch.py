@@ -282,7 +282,7 @@ CONTENDERS = {
 
 
 class Clock:
-    """All ranks begin together: behind a barrier, with everything in the stream by then."""
+    """All ranks begin together: after a barrier, with all work in the stream already."""
 
     def __init__(self, handle, stream):
         self.handle, self.stream = handle, stream
@@ -309,7 +309,7 @@ def make_graph(chain, enqueue, stream):
 
 def measure(contender, places, enqueue, stream, clock, repeats, chain):
     """Times of the shorter and of the longer graph on the slowest rank, in us; and what is wrong, if something is. The graphs end here:
-    NCCL ends a communicator only behind the last graph that holds one of its operations, and would wait for one of ours for good."""
+    NCCL destroys a communicator only after the last graph with one of its operations, and would wait forever for one of ours."""
     with torch.cuda.stream(stream):
         places.fill_for_clock()
         enqueue(0)

@@ -40,9 +40,9 @@ void Comparison::add_run(Transport transport, const Report& report) {
     append(figures.bandwidth_gbps, row, "bandwidth_passes_gbps");
     if (row.contains("latency_p99_us")) figures.latency_p99_us.push_back(row.at("latency_p99_us"));
     if (row.contains("latency_min_us")) {
-      const double least_us = row.at("latency_min_us");
+      const double min_us = row.at("latency_min_us");
       figures.latency_min_us =
-          figures.latency_min_us == 0 ? least_us : std::min(figures.latency_min_us, least_us);
+          figures.latency_min_us == 0 ? min_us : std::min(figures.latency_min_us, min_us);
     }
     figures.wrong_bytes += row.at("wrong_bytes").get<uint64_t>();
     figures.messages = row.at("count");

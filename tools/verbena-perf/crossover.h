@@ -14,7 +14,7 @@ int64_t find_unpack_threshold(const std::vector<tuner::Point>& staged,
                               const std::vector<tuner::Point>& direct);
 
 // The shortest stripe: half of the size from which cut messages are never slower than whole ones. If there is
-// no such size: the largest size, so that no measured size is cut. At least the minimum of the plugin's
+// no such size: the largest size, so that no measured size is split. At least the minimum of the plugin's
 // setting.
 int64_t find_min_stripe(const std::vector<tuner::Point>& cut, const std::vector<tuner::Point>& whole);
 

@@ -48,7 +48,7 @@ Environment make_environment(const Options& options) {
   return environment;
 }
 
-// A worker is a process of this host, or one behind the connection to the other host's driver, which forwards
+// A worker is a process of this host, or of the other host, over the connection to its driver, which forwards
 // all its lines. So both drivers see the same run, report it, and exit with the same status.
 class Driver {
  public:

@@ -16,7 +16,7 @@ namespace verbena::tools::perf {
 class Fifo {
  public:
   // Registers with `comm`, which must stay open until release(). `lender`: of another connection that carries
-  // nothing at the same time, whose memory this one registers too; null: memory of its own.
+  // nothing at the same time, whose memory this one registers too; null: separate memory.
   Fifo(NetPlugin& plugin, void* comm, const Options& options, uint64_t offset_bytes, const Fifo* lender);
 
   void release(NetPlugin& plugin, void* comm);

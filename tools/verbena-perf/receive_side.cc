@@ -105,7 +105,7 @@ void ReceiveSide::check_bytes(uint64_t message) {
     std::fprintf(
         stderr,
         "verbena-perf: message %lu of %lu bytes (slot %u): %lu bytes wrong, the first at offset %lu; "
-        "%lu bytes behind the message overwritten\n",
+        "%lu bytes after the message overwritten\n",
         static_cast<unsigned long>(message), static_cast<unsigned long>(bytes.size()), posted(message).slot,
         static_cast<unsigned long>(check.wrong_bytes), static_cast<unsigned long>(check.first_wrong_offset),
         static_cast<unsigned long>(wrong_guards));

@@ -199,13 +199,13 @@ __global__ void fill(float* data, uint64_t count, int rank) {
   for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
     data[i] = element(rank, i);
 }
-// Checks the first bytes of the data of fill(), and the byte `behind` after them.
-__global__ void check_bytes(const char* data, uint64_t length_bytes, int rank, char behind, uint32_t* wrong) {
+// Checks the first bytes of the data of fill(), and the byte `after` after them.
+__global__ void check_bytes(const char* data, uint64_t length_bytes, int rank, char after, uint32_t* wrong) {
   for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < length_bytes; i += gridDim.x * blockDim.x) {
     const float value = element(rank, i / sizeof(float));
     count_wrong(wrong, data[i] == reinterpret_cast<const char*>(&value)[i % sizeof(float)]);
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) count_wrong(wrong, data[length_bytes] == behind);
+  if (blockIdx.x == 0 && threadIdx.x == 0) count_wrong(wrong, data[length_bytes] == after);
 }
 __global__ void check_sum(const float* data, uint64_t count, int ranks, uint32_t* wrong) {
   for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {

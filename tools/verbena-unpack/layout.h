@@ -9,9 +9,9 @@
 
 namespace verbena::tools::unpack {
 
-// Plans where the messages of a case lie, as the plugin would place them: each page at the start of its own
-// bounce page, bounce pages in no order. Does not set addresses. Throws ToolError if the unpack queue cannot
-// hold a message.
+// Plans where the messages of a case lie, as the plugin would place them: each page at the start of a
+// separate bounce page, bounce pages in no order. Does not set addresses. Throws ToolError if the unpack
+// queue cannot hold a message.
 UnpackRun plan_run(const TestCase& test_case, uint64_t footprint_bytes);
 
 // Writes the descriptors and counts of one connection's slots; the other slots stay empty.

@@ -7,8 +7,8 @@ namespace verbena::tools::unpack {
 
 enum class BouncePlace : uint8_t { kGpu, kHost };
 
-// How a message is cut: pages of one length, of random lengths of 2, 4, 16 and 64 KiB, or of any length from
-// 0 to 8191 bytes, without alignment.
+// How a message is split: pages of one length, of random lengths of 2, 4, 16 and 64 KiB, or of any length
+// from 0 to 8191 bytes, without alignment.
 struct PageLengths {
   enum class Kind : uint8_t { kFixed, kMixed, kRagged };
   Kind kind = Kind::kFixed;

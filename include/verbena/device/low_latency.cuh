@@ -389,8 +389,8 @@ class LowLatency {
     Peers<kRanks> peers;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < peers.kCount; ++i) {
-      const int32_t behind = context_.team_rank + 1 + static_cast<int32_t>(i);
-      peers.member[i] = keep(behind < kRanks ? behind : behind - kRanks);
+      const int32_t next = context_.team_rank + 1 + static_cast<int32_t>(i);
+      peers.member[i] = keep(next < kRanks ? next : next - kRanks);
       peers.delta_bytes[i] = keep(find_delta<kRanks>(peers.member[i]));
       peers.here[i] = keep(slots_ + static_cast<uint32_t>(peers.member[i]) * slot_bytes_);
     }

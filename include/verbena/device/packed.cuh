@@ -152,7 +152,7 @@ using E5m2Word = WordArithmetic<E5m2Arithmetic, 8>;
 }  // namespace detail
 
 // How elements lie in a unit of memory, and the type in which they are summed. The first element is in the
-// unit's lowest bits. A type other than the four below has conversions of its own.
+// unit's lowest bits. A type other than the four below must have conversions.
 template <typename T>
 struct Element {
   using Unit = decltype(detail::make_bits<(sizeof(T) < 4 ? size_t{4} : sizeof(T))>());

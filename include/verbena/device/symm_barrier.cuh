@@ -103,7 +103,7 @@ VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t r
                : wait_until<Relation::kGreaterEqual, Scope::kSystem>(arrivals + i, round, limits);
   }
   const SymmStatus status = conclude(context, group, mine, awaited);
-  // Behind conclude(): all threads have read the old round. The next arrive's group.sync() shows them the new
+  // After conclude(): all threads have read the old round. The next arrive's group.sync() shows them the new
   // one.
   if (group.elect()) store_relaxed<Scope::kGpu>(context.rounds + row, round);
   return status;

@@ -61,7 +61,7 @@ VERBENA_DEVICE SymmQueue as_queue(int32_t queue) {
 }
 // Returns a request as an integer: 0 is complete.
 VERBENA_DEVICE int64_t as_number(const SymmRequest& asked) {
-  return static_cast<int64_t>(asked.behind * kPutMaxQueues + asked.queue);
+  return static_cast<int64_t>(asked.after * kPutMaxQueues + asked.queue);
 }
 VERBENA_DEVICE SymmRequest as_request(int64_t number) {
   const auto bits = static_cast<uint64_t>(number);

@@ -5,7 +5,7 @@
 // not overlap. Each thread may read any part of the source: sync the group first if its threads have written
 // it.
 //
-// A put is under way when the call returns; the peer may read the data after a signal or a barrier that
+// A put is in flight when the call returns; the peer may read the data after a signal or a barrier that
 // follows the put. All threads of the group may reuse the source at once if loads and stores reach the peer;
 // otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope: a peer
 // may poll such a word, and sees all of it or none. A peer that does not wait for a signal may see any part
@@ -261,7 +261,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
       });
   if (status != SymmStatus::kDone) return status;
   const bool is_elected = group.elect();
-  asked->behind = group.share(mine.behind, is_elected);
+  asked->after = group.share(mine.after, is_elected);
   asked->queue = static_cast<uint32_t>(group.share(mine.queue, is_elected));
   return status;
 }
@@ -273,7 +273,7 @@ template <typename Context, typename Group = ThreadGroup>
   const uint64_t begun_ns = detail::begin_wait(context);
   WaitResult mine = WaitResult::kReached;
   if constexpr (SymmNetwork<Context>::kGets) {
-    if (asked.behind != 0 && group.elect()) mine = SymmNetwork<Context>::await(context, asked);
+    if (asked.after != 0 && group.elect()) mine = SymmNetwork<Context>::await(context, asked);
   }
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
@@ -282,9 +282,9 @@ template <typename Context, typename Group = ThreadGroup>
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {
-    return asked.behind == 0 || SymmNetwork<Context>::has_answered(context, asked);
+    return asked.after == 0 || SymmNetwork<Context>::has_answered(context, asked);
   } else {
-    return asked.behind == 0;
+    return asked.after == 0;
   }
 }
 
@@ -362,7 +362,7 @@ template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);
   group.sync();
-  fence<Order::kAcquireRelease, Scope::kSystem>();  // by each thread: each may tell of it now
+  fence<Order::kAcquireRelease, Scope::kSystem>();  // by each thread: each may report it now
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = SymmNetwork<Context>::complete(context);
   return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, kSymmNobody, begun_ns});

@@ -152,18 +152,18 @@ VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer
 
 VERBENA_DEVICE PutReply* find_reply(const SymmContext& context, const SymmRequest& asked) {
   const uint64_t depth = uint64_t{1} << context.queues.depth_shift;
-  return context.queues.replies + asked.queue * depth + ((asked.behind - 1) & (depth - 1));
+  return context.queues.replies + asked.queue * depth + ((asked.after - 1) & (depth - 1));
 }
 
 // Returns whether a request that is reported on its own is complete; acquires. A later position's reply may
 // have overwritten its own: then the completed prefix shows it.
 VERBENA_DEVICE bool is_complete(const SymmContext& context, const SymmRequest& asked) {
-  return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.behind ||
-         load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.behind;
+  return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.after ||
+         load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.after;
 }
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRequest& asked) {
-  if (asked.behind == 0) return WaitResult::kReached;
+  if (asked.after == 0) return WaitResult::kReached;
   return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
 }
 
@@ -177,9 +177,9 @@ VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by
   if (enqueued != WaitResult::kReached) return enqueued;
   PutReply* const reply = find_reply(context, asked);
   const WaitResult result =
-      wait_until<Relation::kEqual, Scope::kSystem>(&reply->told, asked.behind, limit_wait(context));
+      wait_until<Relation::kEqual, Scope::kSystem>(&reply->told, asked.after, limit_wait(context));
   if (result == WaitResult::kReached) *before = load<Order::kWeak, Scope::kThreads>(&reply->value);
-  store_release<Scope::kSystem>(&reply->told, asked.behind | kPutReplyLeft);
+  store_release<Scope::kSystem>(&reply->told, asked.after | kPutReplyLeft);
   return result;
 }
 

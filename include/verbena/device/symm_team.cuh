@@ -18,7 +18,7 @@ struct SymmQueue {
 
 // An operation that was started and not waited for: see symm_get_async.
 struct SymmRequest {
-  uint64_t behind = 0;  // the position behind it in its queue; 0: it is complete
+  uint64_t after = 0;  // the position after it in its queue; 0: it is complete
   uint32_t queue = 0;
 };
 

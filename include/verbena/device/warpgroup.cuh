@@ -31,7 +31,7 @@ VERBENA_DEVICE void commit_warpgroup() {
 // Waits until at most kPending of the latest groups are in flight.
 template <int kPending>
 VERBENA_DEVICE void wait_warpgroup() {
-  static_assert(kPending >= 0 && kPending <= 7, "verbena: 0 to 7 groups are left under way");
+  static_assert(kPending >= 0 && kPending <= 7, "verbena: kPending is 0 to 7");
 #if VERBENA_EMULATED
   sync_warp();
 #elif VERBENA_PTX

@@ -21,7 +21,7 @@ SPIN_FOREVER = -1
 
 _ALIGNMENT = 64
 _RAW, _PICKLE = 0, 1
-_HEAD = struct.Struct("<BxxxIQ48x")  # kind, count of buffers, bytes of the pickle; buffers' lengths stand behind it
+_HEAD = struct.Struct("<BxxxIQ48x")  # kind, count of buffers, bytes of the pickle; buffers' lengths follow
 _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
 # Up to this length a message is copied before it is taken apart: cheaper than views of it.
 _SHORT_BYTES = 16384
@@ -31,7 +31,7 @@ _ADDRESS_BYTES = 80
 _CANCEL_LOOK_S = 0.1
 
 
-# Of a rank: any reader that has no rank of its own.
+# A rank: any reader without a rank.
 ANY_READER = -1
 _NATIVE_ANY = 0xFFFF_FFFF
 _NATIVE_HANDLE_BYTES = 128
@@ -221,7 +221,7 @@ class MessageQueue:
         self._check(result)
 
     def shutdown(self) -> None:
-        """Ends the queue on this side; any thread may call it. Calls under way in other threads raise before this one
+        """Ends the queue on this side; any thread may call it. Calls in progress in other threads raise before this one
         returns, and so do all later calls. Readers reach the end after the messages that were written before. A reader
         that still has views of messages leaves when the last of them is released."""
         self._give_back_views()
@@ -251,7 +251,7 @@ class MessageQueue:
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
-        """Ends the wait under way, or the next one, with an exception. Any thread may call it."""
+        """Ends the wait in progress, or the next one, with an exception. Any thread may call it."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --

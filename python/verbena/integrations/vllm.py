@@ -93,7 +93,7 @@ def switch_on() -> None:
     if not hasattr(module, "CustomAllreduce"):
         raise AttributeError(f"{_MODULE} has no CustomAllreduce")
     module.CustomAllreduce = VerbenaAllreduce
-    # FlashInfer's kernels stand before the custom ones, unless they are told not to.
+    # vLLM prefers FlashInfer's kernels to the custom ones unless this is set.
     os.environ.setdefault("VLLM_ALLREDUCE_USE_FLASHINFER", "0")
 
 
@@ -118,7 +118,7 @@ def join_compilation(communicator: VerbenaAllreduce) -> None:
                 setattr(manager, _FUSES, theirs)
             added = self.passes[count:]
             if not any(isinstance(one, make_pass) for one in added):
-                # Before the passes that take the norms for theirs, behind the one that removes what does nothing.
+                # Before the passes that would fuse the norms themselves, after the pass that removes no-ops.
                 place = next((i + 1 for i, one in enumerate(added) if type(one).__name__ == "NoOpEliminationPass"), 0)
                 self.passes.insert(count + place, make_pass(communicator))
 

@@ -211,7 +211,7 @@ def _make_quantised(x: Any, kind: Quantisation, norm: Norm, rows: int, hidden: i
     if layout not in ("columns", "tma"):
         raise ValueError(f"unknown layout of scales {layout!r}; the layouts are rows, columns, tma")
     step = rows if layout == "columns" else -(-rows // 4) * 4
-    # No rows of padding behind the last column.
+    # No padding after the last column.
     memory = x.new_empty(max((blocks - 1) * step + rows, 0), dtype=dtype)
     return numbers, torch.as_strided(memory, (rows, blocks), (1, step)), 1, step
 

@@ -16,7 +16,7 @@ try:
 except ImportError:  # before PyTorch 2.6, whose compiler does not cache graphs of custom passes
     CustomGraphPass = object
 
-# Of functional collectives the wait behind the all-reduce is skipped.
+# Skips the wait after an all-reduce of functional collectives.
 _ALL_REDUCES = ("verbena.all_reduce", "vllm.all_reduce", "_c10d_functional.all_reduce")
 _WAIT = "_c10d_functional.wait_tensor"
 _VERSION = 2  # of what the pass does, for the compiler's cache

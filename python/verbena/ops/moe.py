@@ -32,12 +32,12 @@ class Phase(enum.IntEnum):
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
     """The tokens that a dispatch has received: tensors on the GPU, complete once the kernel has run."""
-    rows: Any     # [ranks, max_tokens, elements of a row]; rows behind the count are not written
+    rows: Any     # [ranks, max_tokens, elements of a row]; rows after the count are not written
     scales: Any   # [ranks, max_tokens, ...], or None
     handle: Any   # uint8; combine() reads it; the other tensors are views of it
     counts: Any   # int32 [ranks]: rows that came from each rank
-    sources: Any  # int32 [ranks, max_tokens]: a row's token at its rank; -1 behind the count
-    ids: Any      # int32 [ranks, max_tokens, top_k]: experts of this rank from 0 on; -1: another rank's, or behind the count
+    sources: Any  # int32 [ranks, max_tokens]: a row's token at its rank; -1 after the count
+    ids: Any      # int32 [ranks, max_tokens, top_k]: experts of this rank from 0 on; -1: another rank's, or after the count
     weights: Any  # float32 [ranks, max_tokens, top_k]; 0 where the id is -1
     tokens: int   # of this rank
 

@@ -64,7 +64,7 @@ def find_element_size(name: str, given: Any, pointer: Any) -> Any:
         return given
     pointer = unwrap(pointer)
     if not (isinstance(pointer, tl.tensor) and pointer.dtype.is_ptr()):
-        raise ValueError(f"{name}: an address has no element size of its own: give element_size")
+        raise ValueError(f"{name}: an address has no element size: pass element_size")
     return max(pointer.dtype.element_ty.primitive_bitwidth // 8, 1)
 
 
@@ -72,5 +72,5 @@ def find_program(semantic: Any) -> Any:
     """Returns the number of this program among all of the grid's, as the functions count blocks."""
     x, y, z = (semantic.program_id(axis) for axis in range(3))
     width, height = (semantic.num_programs(axis) for axis in range(2))
-    behind = semantic.mul(height, z, True)
-    return semantic.add(x, semantic.mul(width, semantic.add(y, behind, True), True), True)
+    depth = semantic.mul(height, z, True)
+    return semantic.add(x, semantic.mul(width, semantic.add(y, depth, True), True), True)

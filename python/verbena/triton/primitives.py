@@ -1,7 +1,7 @@
 """The primitives for kernels in Triton: functions of verbena/device/symm_c.cuh, which describes each.
 
 `ctx_ptr` is a team's device_context. Addresses are numbers or pointers. All threads of a program call, and the operation
-happens once for the program. Primitives without a value of their own return a status: SYMM_DONE, or less than 0. `backend`
+happens once for the program. Primitives that return no value return a status: SYMM_DONE, or less than 0. `backend`
 names at compile time the backend whose function is called; BACKEND_DEFAULT reads it from the context."""
 from typing import Any
 

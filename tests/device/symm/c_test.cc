@@ -158,7 +158,7 @@ TEST(SymmC, FarOperations) {
 TEST(SymmC, RequestsAreNumbers) {
   const device::SymmRequest asked{uint64_t{1} << 58, 15};
   const device::SymmRequest back = device::detail::as_request(device::detail::as_number(asked));
-  EXPECT_EQ(back.behind, asked.behind);
+  EXPECT_EQ(back.after, asked.after);
   EXPECT_EQ(back.queue, asked.queue);
 }
 

@@ -349,7 +349,7 @@ TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
       require(device::symm_get_async(context, here, proxy.data(8192), 4 * kThreads, 1, &asked, block) ==
                   SymmStatus::kDone,
               "ask");
-      require(asked.behind == 2 && asked.queue == 0, "the same for all");
+      require(asked.after == 2 && asked.queue == 0, "the same for all");
       require(!device::symm_request_test(context, asked), "not yet");
       block.sync();
       if (block.elect()) device::store_release<Scope::kSystem>(&is_asked, 1);

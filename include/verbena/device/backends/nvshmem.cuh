@@ -90,7 +90,7 @@ struct SymmNetwork<NvshmemSymmContext> {
                                              const void* source, uint64_t length_bytes, SymmQueue,
                                              SymmRequest* asked) {
     nvshmem_getmem_nbi(destination, source, length_bytes, find_pe(context, peer));
-    asked->behind = 1;
+    asked->after = 1;
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult await(const Context& context, const SymmRequest&) {

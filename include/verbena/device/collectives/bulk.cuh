@@ -307,8 +307,8 @@ struct PassOn {
 
  private:
   VERBENA_DEVICE int32_t find_share(const BulkChunk& chunk) const {
-    const int32_t behind = chunk.context.team_rank - root - 1;
-    return behind < 0 ? behind + chunk.context.team_size : behind;
+    const int32_t distance = chunk.context.team_rank - root - 1;
+    return distance < 0 ? distance + chunk.context.team_size : distance;
   }
   VERBENA_DEVICE static void store(const BulkChunk& chunk, int32_t share, uint32_t offset, Vector16 vector) {
     detail::store_vector(chunk.output + chunk.begin(share), offset, chunk.length(share), vector);

@@ -250,7 +250,7 @@ class CodedTiles {
   static constexpr uint32_t kGroupBytes = sizeof(uint32_t) * Codec::kScaleWords;
   static constexpr uint32_t kScaleBytes = kWarpLanes / kLanes * kGroupBytes;
   static constexpr uint32_t kBytes = kPayloadBytes + kScaleBytes;  // of a tile
-  static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 numbers");
+  static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 elements");
   static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
 
   // @param memory  aligned to 16, with space for `tiles` tiles

@@ -213,8 +213,8 @@ class IntegerCodec {
     return (detail::to_bits(low) & 0xffff0000u) | detail::to_bits(high) >> 16;
   }
 
-  // Codes are packed from the lowest bit on; of 4 and 8 bits without a gap. Of 6 bits a word has 5 codes, and
-  // the last two codes are in the highest two bits of the words.
+  // Codes are packed from the lowest bit on; of 4 and 8 bits without a gap. With 6 bits a word has 5 codes,
+  // and the last two codes are in the highest two bits of the words.
   VERBENA_HOST_DEVICE static constexpr bool has_gap(uint32_t i) { return kBits == 6 && i >= 30; }
   VERBENA_HOST_DEVICE static constexpr uint32_t find_word(uint32_t i) {
     return kBits == 6 ? i / 5 : i * kBits / 32;

@@ -316,7 +316,7 @@ class MoeDispatchKernel {
   }
   VERBENA_DEVICE bool receive_tail(uint32_t source, uint32_t number, const MoePlace& place) {
     const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
-    const auto behind = [&](uint32_t packets) {
+    const auto after = [&](uint32_t packets) {
       return MoePlace{place.data + uint64_t{packets} * Packet::kBytes,
                       place.notes + uint64_t{packets} * Packet::kNoteBytes};
     };
@@ -324,12 +324,12 @@ class MoeDispatchKernel {
     if (scale_packets_ != 0) {
       const MessageBytes<char*> to = find_scales(call_.output_scales, row, call_.scale_bytes);
       for (uint32_t i = lane(); i < scale_packets_; i += kWarpLanes) {
-        if (!area_.receive_one(behind(row_packets_ + i), source, data)) return false;
+        if (!area_.receive_one(after(row_packets_ + i), source, data)) return false;
         to.store(i, data);
       }
     }
     if (lane() >= shape_.pair_packets()) return true;
-    if (!area_.receive_one(behind(row_packets_ + scale_packets_ + lane()), source, data)) return false;
+    if (!area_.receive_one(after(row_packets_ + scale_packets_ + lane()), source, data)) return false;
     store_pair(row, 2 * lane(), {static_cast<int32_t>(data.x), __builtin_bit_cast(float, data.y)});
     store_pair(row, 2 * lane() + 1, {static_cast<int32_t>(data.z), __builtin_bit_cast(float, data.w)});
     return true;

@@ -1,4 +1,4 @@
-// NCCL's names for the memory behind its UNPACK device handle (verbena/unpack_abi.h), and for what a kernel
+// NCCL's names for the memory of its UNPACK device handle (verbena/unpack_abi.h), and for what a kernel
 // keeps of it in shared memory.
 #ifndef VERBENA_NCCL_UNPACK_DEFS_H
 #define VERBENA_NCCL_UNPACK_DEFS_H

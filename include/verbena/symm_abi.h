@@ -157,7 +157,7 @@ struct SymmContext {
   // as those of workspaces, share queues less often; a block's order is that of one context's calls.
   uint32_t first_queue;
   const SymmAliases* aliases;  // of registered memory; null: none
-  // Null unless the launching code puts one into its copy of the context.
+  // Counters, traces and faults of calls. NULL unless the caller of a kernel sets it in its copy.
   SymmProbes* probes;
 };
 

@@ -65,7 +65,7 @@ class SymmContextBuilder(abc.ABC):
     def _make_context(self) -> SymmetricContext: ...
 
     def _make_context_with(self, address: int, length_bytes: int) -> SymmetricContext:
-        """When the first call is `build`: a backend may take that buffer into the heap that it makes."""
+        """Creates the context when the first call is `build`: a backend may make that buffer part of its heap."""
         return self._make_context()
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
@@ -146,7 +146,7 @@ def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
 
 
 def _measure(buffer: Any) -> tuple[int, int]:
-    """A tensor's address and length in bytes."""
+    """Returns a tensor's address and length in bytes."""
     if not buffer.is_contiguous():
         raise ValueError("a symmetric buffer must be contiguous")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

@@ -159,7 +159,8 @@ class SymmetricContext:
         return SymmetricPool(self, self._make("pool_create", length_bytes))
 
     def find_window(self, address: int) -> SymmetricWindow | None:
-        """Returns the window that contains the address; do not free it by the returned object."""
+        """Returns the window that contains the address. The returned object does not own the window: do not free the window
+        by it."""
         handle = self._library.window_find(self.handle, address)
         return None if handle is None else SymmetricWindow(self, handle, is_owned=False)
 

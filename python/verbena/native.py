@@ -327,7 +327,7 @@ def load_library() -> NativeLibrary:
 
 @functools.cache
 def load_ops_library() -> NativeLibrary:
-    """Loads libverbena_ops.so, after libverbena.so, so that the process has one copy of that."""
+    """Loads libverbena_ops.so. Loads libverbena.so first, so that the process has one copy of it."""
     load_library()
     try:
         return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
@@ -339,8 +339,8 @@ def load_ops_library() -> NativeLibrary:
 
 @functools.cache
 def load_backend_library(backend: Backend) -> NativeLibrary:
-    """Loads the library that makes contexts over the backend's memory, after libverbena.so, so that the process has one
-    copy of that."""
+    """Loads the library that creates contexts over the backend's memory. Loads libverbena.so first, so that the process has
+    one copy of it."""
     row = BACKENDS[backend]
     load_library()
     prototypes = importlib.import_module(row.module).PROTOTYPES

@@ -1,5 +1,5 @@
-"""The backends nccl and ncclx: contexts over NCCL's windows, and what the NCCL of this process offers. The symbols decide
-that, because the version's text does not distinguish NCCL from NCCLX reliably."""
+"""The backends nccl and ncclx: contexts over NCCL's windows, and the features of the NCCL library that the process has
+loaded. Its symbols tell NCCL from NCCLX, because the text of its version does not do so reliably."""
 import ctypes
 import enum
 import os

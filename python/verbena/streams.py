@@ -1,4 +1,4 @@
-"""PyTorch's current stream, as the number that the libraries take."""
+"""Returns PyTorch's current stream as the integer that the libraries take."""
 import sys
 from typing import Any
 

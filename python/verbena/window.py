@@ -9,7 +9,8 @@ _CU_MEMORYTYPE_DEVICE = 2
 
 
 class SymmetricWindow(CollectivePart):
-    """Memory of every rank. Freed collectively, by `free`, at the end of `with`, or with its context."""
+    """A window: memory that every rank has at the same offset of its heap. Freed collectively, by `free`, at the end of
+    `with`, or with its context."""
 
     _name = "window"
 

@@ -431,7 +431,7 @@ class RowNorm {
     }
   }
   // @param x  x[k] is vector find_vector(k)
-  // @param is_there  of a row of a cluster: whether x has arrived in this block
+  // @param is_there  whether x has arrived in this block, for the row of a cluster
   template <uint32_t kCount, typename LoadSum>
   VERBENA_DEVICE void add_kept(const Elements (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL

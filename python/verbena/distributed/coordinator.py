@@ -181,7 +181,8 @@ class GroupCoordinator:
         return (wide * scale * weight.float()).to(added.dtype), added
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Copies the tensor of rank `src` to all ranks, in place; of a GPU by the device communicator, if it has a broadcast()."""
+        """Copies the tensor of rank `src` to all ranks, in place. Tensors on GPUs go through the device communicator if it
+        has a broadcast()."""
         if self.world_size == 1:
             return input_
         if input_.is_cuda and hasattr(self.device_communicator, "broadcast"):

@@ -343,7 +343,7 @@ class MessageQueue:
     @contextlib.contextmanager
     def acquire_read(self, timeout: float | None = None, indefinite: bool = False, *,
                      cancel: Any = None) -> Iterator[memoryview]:
-        """Yields what acquire_write() filled, in place, until the block ends."""
+        """Yields the next chunk that acquire_write() has filled. The chunk may be read in place until the block ends."""
         with MessageView(self, self._receive(timeout, cancel), 0) as view:
             yield view.buffer
 
@@ -355,7 +355,7 @@ class MessageQueue:
         return obj
 
     def _receive(self, timeout: float | None, cancel: Any) -> QueueMessage:
-        """Valid until the next call."""
+        """Receives a message, which is valid until the next call."""
         if self._views:
             self._give_back_views()
         self._wait(self._library.queue_dequeue, (), (self._message_place,), timeout, cancel)
@@ -368,7 +368,7 @@ class MessageQueue:
         self._views[ticket] = memory
 
     def _give_back_views(self) -> None:
-        """Those of whose memory nothing is left."""
+        """Releases the messages of views whose memory is no longer referenced."""
         for ticket in [ticket for ticket, memory in self._views.copy().items() if memory() is None]:
             if self._views.pop(ticket, None) is not None:  # another thread may have been here before
                 self._release(ticket)

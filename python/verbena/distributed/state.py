@@ -154,7 +154,7 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
                                       data_parallel_size: int = 1,
                                       custom_groups: Mapping[str, Sequence[Any]] | None = None,
                                       use_message_queue_broadcaster: bool = True) -> None:
-    """Calls initialize_model_parallel(), or, if that was done, checks that the sizes were these."""
+    """Calls initialize_model_parallel() if there are no groups yet; otherwise checks that the groups have these sizes."""
     if _state is None:
         return initialize_model_parallel(
             tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,

@@ -13,10 +13,6 @@ struct verbena_ops {
 
 namespace {
 
-// Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and of more than two
-// ranks the bytes that each sends. Two ranks send no more in one shot than in two: of them all long rows are.
-constexpr uint64_t kMaxFusedRows = 4, kMaxFusedBytes = 1 << 20, kLongRowBytes = 16 << 10;
-
 uint64_t find_element_bytes(verbena_ops_type type) {
   switch (type) {
     case VERBENA_OPS_FLOAT32:
@@ -76,8 +72,8 @@ void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call,
   Communicator& communicator = ops->communicator;
   // FAULT(direct_without_a_promise)
   const bool is_in_windows = call.kind == Kind::kAllReduce && communicator.are_in_windows_of_all(call);
-  const Choice chosen = communicator.choose(operation, bytes, is_in_windows);
-  const Choice choice = communicator.complete(chosen, asked);
+  const Chooser& chooser = communicator.chooser();
+  const Choice choice = chooser.complete(chooser.choose(operation, bytes, is_in_windows), asked);
   check_way(ops, call, choice);
   communicator.submit(call, choice, static_cast<CUstream>(stream));
 }
@@ -130,28 +126,12 @@ void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const
 Choice choose_quantised(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
   expect_codec(codec);
   if (call.type != VERBENA_OPS_FLOAT16 && call.type != VERBENA_OPS_BFLOAT16)
-    return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
-  return ops->communicator.choose_quantised(static_cast<Algorithm>(codec), call.length_bytes);
-}
-// An all-reduce and its norm by one kernel, if `choice` can be for one and that is asked for or faster.
-std::optional<Choice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
-                                   uint64_t bytes, const Choice& choice, bool is_asked) {
-  if (is_coded(choice.algorithm)) return std::nullopt;
-  Algorithm algorithm = choice.algorithm;
-  if (!is_asked) {
-    const bool has_few = norm.rows <= kMaxFusedRows * communicator.max_blocks(Family::kPackets);
-    const bool is_faster = communicator.size() == 2
-                               ? has_few || bytes / norm.rows >= kLongRowBytes
-                               : has_few && bytes * (communicator.size() - 1) <= kMaxFusedBytes;
-    if (!is_faster) return std::nullopt;
-    algorithm = Algorithm::kOneShot;
-  }
-  if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
-  return Choice{algorithm, {}, 0};
+    return ops->communicator.chooser().choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
+  return ops->communicator.chooser().choose_quantised(static_cast<Algorithm>(codec), call.length_bytes);
 }
 void submit_quantised(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
                       const verbena_ops_choice* asked, verbena_stream stream) {
-  const Choice choice = ops->communicator.complete(choose_quantised(ops, call, codec), asked);
+  const Choice choice = ops->communicator.chooser().complete(choose_quantised(ops, call, codec), asked);
   check_way(ops, call, choice);
   ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
 }
@@ -209,7 +189,7 @@ verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation 
   return guard([&] {
     expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
            "ops: the operation is unknown; verbena/ops.h lists them");
-    write_choice(ops->communicator.choose(operation, bytes), choice);
+    write_choice(ops->communicator.chooser().choose(operation, bytes), choice);
   });
 }
 
@@ -228,7 +208,7 @@ verbena_result verbena_ops_choose_quantised(const verbena_ops* ops, verbena_ops_
                                             verbena_ops_choice* choice) {
   return guard([&] {
     expect_codec(codec);
-    write_choice(ops->communicator.choose_quantised(static_cast<Algorithm>(codec), bytes), choice);
+    write_choice(ops->communicator.chooser().choose_quantised(static_cast<Algorithm>(codec), bytes), choice);
   });
 }
 
@@ -264,15 +244,14 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
     check_norm(type, norm);
     call.length_bytes = norm->rows * norm->hidden * find_element_bytes(type);
     if (norm->rows == 0) return;
-    const Communicator& communicator = ops->communicator;
-    communicator.expect_no_group();
+    ops->communicator.expect_no_group();
+    const Chooser& chooser = ops->communicator.chooser();
     const Choice chosen = codec == VERBENA_OPS_AUTO
-                              ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
+                              ? chooser.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
                               : choose_quantised(ops, call, codec);
-    const Choice choice = communicator.complete(chosen, asked);
-    const bool is_asked =
-        communicator.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);
-    if (const auto fused = choose_fused(communicator, *norm, call.length_bytes, choice, is_asked)) {
+    const Choice choice = chooser.complete(chosen, asked);
+    const bool is_asked = chooser.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);
+    if (const auto fused = chooser.choose_fused(choice, norm->rows, call.length_bytes, is_asked)) {
       call.kind = Kind::kAllReduceNorm;
       return submit_norm(ops, call, *fused, *norm, norm->hidden, stream);
     }
@@ -300,11 +279,11 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
            "ops: scales must be contiguous in rows or in columns; set scale_row_stride or scale_block_stride "
            "to 1");
     if (norm->rows == 0) return;
-    const Communicator& communicator = ops->communicator;
-    const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
-    const Choice choice = communicator.complete(
-        communicator.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)),
-        asked);
+    const Chooser& chooser = ops->communicator.chooser();
+    const uint32_t size = ops->communicator.size();
+    const uint64_t share = (norm->rows + size - 1) / size;
+    const Choice choice = chooser.complete(
+        chooser.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)), asked);
     submit_norm(ops, call, choice, *norm, norm->hidden, stream);
   });
 }

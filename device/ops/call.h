@@ -51,6 +51,27 @@ constexpr bool is_coded(Algorithm algorithm) {
   return find_codec(algorithm) < kCountCodecs;
 }
 
+// Kernels that have a workspace of their own.
+enum class Family : uint32_t { kPackets, kChunks };
+inline constexpr uint32_t kFamilies = 2;
+constexpr Family family_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kAuto:
+    case Algorithm::kBulkOneShot:
+    case Algorithm::kBulkTwoShot:
+    case Algorithm::kCopyEngines:
+    case Algorithm::kDirect:
+      return Family::kChunks;
+    default:
+      return Family::kPackets;
+  }
+}
+
+struct Grid {
+  uint32_t blocks, threads;
+  uint32_t cluster = 1;  // blocks of one
+};
+
 // The last three have NormLaunch::norm: of rows that are there, of the sums of all ranks', of each rank's
 // share of them.
 enum class Kind : uint32_t {

@@ -2,64 +2,26 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <new>
 #include <utility>
 
 #include "tuner/calibration_file.h"
-#include "tuner/ops_model.h"
 #include "verbena/backends.h"
 
 namespace verbena::ops {
 namespace {
 
-constexpr uint32_t kBlocks = 128;
-// Workspaces of kBlocks blocks. Fewer blocks take their share of them, so that slots stay as long; from a
-// fourth on, with which the kernels for whole vectors have room for what goes in one shot.
+// Workspaces of kDefaultBlocks blocks. Fewer blocks take their share of them, so that slots stay as long;
+// from a fourth of them on, with which a slot has room for what the kernels for whole vectors send in one
+// shot.
 constexpr size_t kPacketBytes = size_t{128} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
-constexpr uint32_t kLeastShares = kBlocks / 4;
-constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
+constexpr uint32_t kLeastShares = kDefaultBlocks / 4;
 constexpr uint64_t kNormNumberBytes = 2;
-constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
-// Across hosts: of a tensor or message, for each block, and blocks that are chosen. Between H200s over
-// softverbs more and smaller chunks were slower.
-constexpr uint64_t kHostBlockBytes = 128 << 10;
-constexpr uint32_t kChosenHostBlocks = 8;
-
-constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                           "all_to_all"};
-constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
-    "auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot", "copy-engines", "direct"};
-// Operations of the tuning file.
-constexpr const char* kCodedNames[kCountCodecs] = {
-    "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
-    "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
-// From where on fewer bits are faster where nothing was measured: as between two and four H200s. Eight bits
-// as integers, and two formats in two shots, are worth it from twice that on.
-constexpr uint64_t kMinCodedBytes = 2 << 20;
-// Across hosts, where a NIC carries the bits.
-constexpr uint64_t kMinCodedHostBytes = 16 << 10;
-
-// kAuto: there is none of this name.
-Algorithm find_algorithm(const std::string& name) {
-  for (uint32_t i = 1; i < kCountAlgorithms; ++i)
-    if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
-  return Algorithm::kAuto;
-}
 
 // Communicators of this process that are alive: kernels of several may run at the same time.
 std::atomic<uint32_t> live_communicators{0};
-
-// Blocks of kernels that wait for each other must not fill a GPU: then those of another communicator, which
-// fill a peer's GPU, would wait for the first ones and they for those. A few multiprocessors stay free for
-// the second communicator, and communicators behind the first one take half of them.
-uint32_t choose_blocks(uint32_t multiprocessors) {
-  const uint32_t most = multiprocessors - multiprocessors / 32;
-  // FAULT(every_communicator_fills_the_gpu)
-  return std::clamp<uint32_t>(live_communicators == 0 ? most : most / 2, 1, kBlocks);
-}
 
 void check_options(const verbena_ops_options& options) {
   if (options.blocks > kSymmMaxBlocks) {
@@ -150,11 +112,9 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
   }
   const Agreement agreement = agree(context_, mine, failure);
   options_.blocks = agreement.blocks;
-  has_clusters_ = agreement.has_clusters;
-  // FAULT(own_gpus_measurements_count)
-  if (agreement.have_same_gpu) index_measurements(mine.gpu);
   if (agreement.any_inside) make_workspaces(is_across ? nullptr : team);
   if (agreement.any_across) make_workspaces_across(is_across ? team : nullptr, host.handle());
+  if (local_) make_chooser(agreement);
   ++live_communicators;
 }
 
@@ -171,7 +131,7 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   mine.has_windows = options_.has_windows != 0 ? 1 : 0;
   mine.programmatic_launch = options_.programmatic_launch;
   mine.are_own_blocks = options_.blocks != 0 ? 1 : 0;
-  mine.blocks = options_.blocks != 0 ? options_.blocks : kBlocks;
+  mine.blocks = options_.blocks != 0 ? options_.blocks : kDefaultBlocks;
   if (team == nullptr) return;
   check_team(team);
   rank_ = verbena_team_rank(team);
@@ -188,22 +148,36 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   mine.team = local_->world_ranks.front() + 1;
   mine.has_clusters = local_->gpu.has_clusters ? 1 : 0;
   local_->gpu.name.copy(mine.gpu, sizeof(mine.gpu) - 1);
-  if (options_.blocks == 0) mine.blocks = choose_blocks(local_->gpu.multiprocessors);
+  if (options_.blocks == 0) mine.blocks = choose_max_blocks(local_->gpu.multiprocessors, live_communicators);
+}
+
+void Communicator::make_chooser(const Agreement& agreement) {
+  Platform platform;
+  platform.ranks = size_;
+  platform.blocks = options_.blocks;
+  if (!hosts_) platform.packet_slot_bytes = workspace_of(Family::kPackets).workspace().blocks.slot_bytes;
+  platform.has_clusters = agreement.has_clusters;
+  platform.is_across_hosts = hosts_.has_value();
+  platform.forced = forced_;
+  std::string gpu;
+  // FAULT(own_gpus_measurements_count)
+  if (agreement.have_same_gpu) gpu = local_->gpu.name;
+  chooser_.emplace(platform, measurements_, gpu);
 }
 
 void Communicator::make_workspaces(const verbena_team* team) {
   // FAULT(workspaces_have_one_size)
-  const size_t shares = std::clamp(options_.blocks, kLeastShares, kBlocks);
+  const size_t shares = std::clamp(options_.blocks, kLeastShares, kDefaultBlocks);
   const auto size = [shares](size_t asked, size_t all) {
-    return asked != 0 ? asked : all / kBlocks * shares;
+    return asked != 0 ? asked : all / kDefaultBlocks * shares;
   };
   workspace_of(Family::kPackets) =
       make_workspace(context_, team, size(options_.packet_bytes, kPacketBytes), options_.blocks);
-  workspace_of(Family::kChunks) =
-      make_workspace(context_, team, size(options_.chunk_bytes, kChunkBytes), count_chunk_blocks());
+  workspace_of(Family::kChunks) = make_workspace(context_, team, size(options_.chunk_bytes, kChunkBytes),
+                                                 count_chunk_blocks(options_.blocks));
 }
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
-  const uint32_t blocks = std::min(options_.blocks, kMaxHostBlocks);
+  const uint32_t blocks = count_host_blocks(options_.blocks);
   const size_t bytes = options_.chunk_bytes != 0 ? options_.chunk_bytes : kChunkBytes;
   across_ = make_workspace(context_, team, bytes, blocks);
   host_ = make_workspace(context_, host, bytes, blocks);
@@ -225,11 +199,7 @@ SymmetricTeam Communicator::find_hosts(const verbena_team* team) {
 }
 
 void Communicator::expect_one_host(const char* what) const {
-  if (!hosts_) return;
-  throw Failure(VERBENA_INVALID_USAGE,
-                std::string("ops: ") + what +
-                    " is for ranks that loads and stores reach, and this team lies in several hosts; "
-                    "docs/collectives.md says what there is across hosts");
+  if (hosts_) refuse_hosts(what);
 }
 
 void Communicator::load_settings(Proposal& mine) {
@@ -254,26 +224,6 @@ void Communicator::load_settings(Proposal& mine) {
   chosen_by.ops = parsed.calibration->ops;
   mine.measurements = tuner::compute_fingerprint(chosen_by);
   measurements_ = std::move(chosen_by.ops);
-}
-
-// What a call looks up: nothing is compared by name any more.
-void Communicator::index_measurements(const std::string& gpu) {
-  const auto make = [&](const char* operation, bool is_in_windows) {
-    const auto accept = [&](const tuner::OpsMeasurement& one) -> std::optional<uint32_t> {
-      const Algorithm algorithm = find_algorithm(one.algorithm);
-      const bool is_right =
-          algorithm != Algorithm::kAuto && one.threads % 32 == 0 && one.threads <= kMaxThreads &&
-          (!tuner::needs_windows(one.algorithm) || (is_in_windows && algorithm == Algorithm::kDirect));
-      return is_right ? std::optional(static_cast<uint32_t>(algorithm)) : std::nullopt;
-    };
-    return tuner::OpsTable(measurements_, operation, size_, gpu, accept);
-  };
-  for (uint32_t operation = 0; operation < tables_.exact.size(); ++operation)
-    tables_.exact[operation] = make(kOperationNames[operation], false);
-  tables_.in_windows = make(kOperationNames[VERBENA_OPS_ALL_REDUCE], true);
-  for (uint32_t codec = 0; codec < kCountCodecs; ++codec)
-    tables_.coded[codec] = tuner::OpsTable(measurements_, kCodedNames[codec], size_, gpu,
-                                           [](const tuner::OpsMeasurement&) { return 0; });
 }
 
 // Those that there are. The one that says who did not come, whatever host he is in, is the first.
@@ -339,152 +289,9 @@ void Communicator::expect_member() const {
   if (!local_) throw Failure(VERBENA_INVALID_USAGE, "ops: this rank is not a member of the team");
 }
 
-Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
+const Chooser& Communicator::chooser() const {
   expect_member();
-  if (hosts_) return spread_across_hosts(bytes);
-  if (forced_ != Algorithm::kAuto) return spread(forced_, operation, bytes);
-  const tuner::OpsTable& table =
-      is_in_windows && operation == VERBENA_OPS_ALL_REDUCE ? tables_.in_windows : tables_.exact[operation];
-  if (const auto way = table.find_fastest(bytes)) {
-    const auto algorithm = static_cast<Algorithm>(way->number);
-    const uint32_t most = max_blocks(family_of(algorithm));
-    return {algorithm, {std::min(way->blocks, most), way->threads}, way->chunk_bytes};
-  }
-  return choose_by_rules(operation, bytes, is_in_windows);
-}
-
-Choice Communicator::choose_quantised(Algorithm codec, uint64_t bytes) const {
-  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
-  if (hosts_) return bytes < kMinCodedHostBytes ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
-  if (forced_ != Algorithm::kAuto) return exact;
-  const auto coded = tables_.coded[find_codec(codec)].find_fastest(bytes);
-  // The exact way that would be taken instead.
-  const auto other = tables_.exact[VERBENA_OPS_ALL_REDUCE].find_fastest(bytes);
-  if (!coded || !other) {
-    const bool is_slow = codec == Algorithm::kInt8 || find_codec(codec) >= kCountSingleCodecs;
-    return bytes < (is_slow ? 2 : 1) * kMinCodedBytes ? exact : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
-  }
-  if (other->microseconds <= coded->microseconds) return exact;
-  return {codec, {std::min(coded->blocks, options_.blocks), coded->threads}, 0};
-}
-
-// Where nothing was measured: as two and four H200s were fastest. Of more ranks it is an estimate from the
-// bytes that each way sends; verbena-coll --calibrate measures.
-Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes,
-                                     bool is_in_windows) const {
-  constexpr uint64_t kMi = 1 << 20;
-  if (operation == VERBENA_OPS_ALL_REDUCE) {
-    // Two ranks send as much in one shot as in two.
-    if (bytes <= (size_ == 2 ? 2 * kMi : kMi / size_)) return spread(Algorithm::kOneShot, operation, bytes);
-    if (bytes <= 64 * kMi) return spread(Algorithm::kTwoShot, operation, bytes);
-    if (is_in_windows) return spread(Algorithm::kDirect, operation, bytes);
-    return spread(size_ == 2 ? Algorithm::kBulkOneShot : Algorithm::kBulkTwoShot, operation, bytes);
-  }
-  if (operation == VERBENA_OPS_BROADCAST && size_ > 2 && bytes > 2 * kMi)
-    return spread(Algorithm::kBulkTwoShot, operation, bytes);
-  const bool is_by_packets = bytes * (size_ - 1) <= 48 * kMi;
-  return spread(is_by_packets ? Algorithm::kOneShot : Algorithm::kBulkOneShot, operation, bytes);
-}
-
-// As many threads as have a packet each, of an exchange one of each peer, in many small blocks rather than in
-// few large ones, of two shots from some length on in fewer; of long tensors that are summed half of that,
-// and of chunks all threads.
-Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
-  const Family family = family_of(algorithm);
-  // Of two blocks of an SM one sends while the other one waits.
-  if (family == Family::kChunks) {
-    const bool is_long = bytes > 2 << 20 && algorithm != Algorithm::kDirect;
-    return {algorithm,
-            {std::min<uint32_t>(max_blocks(family), is_long ? 256 : 128),
-             is_long ? kMaxThreads / 2 : kMaxThreads},
-            0};
-  }
-  const auto divide = [](uint64_t number, uint64_t by) { return (number + by - 1) / by; };
-  // A warp has a tile at a time; of two ranks, who send all of theirs to each other in one shot, several.
-  if (is_coded(algorithm)) {
-    const uint64_t tiles = std::max<uint64_t>(1, divide(bytes, kCodedTileBytes));
-    const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, tiles));
-    const uint64_t of_block = divide(tiles, blocks);
-    const bool is_one_shot = size_ == 2 && find_codec(algorithm) < kCountSingleCodecs;
-    const uint64_t some =
-        is_one_shot ? std::max(of_block / 4, std::min<uint64_t>(of_block / 2, 8)) : of_block;
-    const uint64_t warps = std::clamp<uint64_t>(some, 1, kMaxThreads / 32);
-    return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
-  }
-  const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;
-  const bool is_two_shot = algorithm == Algorithm::kTwoShot && !is_exchange;
-  const uint64_t peers = is_exchange ? std::max<uint32_t>(size_, 2) - 1 : 1;
-  const uint64_t length = is_two_shot ? bytes / size_ : bytes;
-  const uint64_t most = uint64_t{options_.blocks} * kMaxThreads;
-  uint64_t threads = std::max<uint64_t>(1, divide(length, kVectorBytes)) * peers;
-  if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
-  const uint64_t few = is_two_shot ? most / 16 : most / 4;
-  const uint64_t some = is_two_shot ? most / 4 : most / 2;
-  const uint64_t block = threads <= few ? 128 : threads <= some ? 256 : kMaxThreads;
-  const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
-  uint64_t of_block = std::min(block, threads);
-  if (is_exchange) {
-    // A block has the same part of each peer's message; nobody may have said how many bytes.
-    const uint64_t packets = std::max<uint64_t>(1, divide(divide(length, kVectorBytes), blocks));
-    of_block = packets * peers;
-  }
-  return {algorithm,
-          {static_cast<uint32_t>(blocks),
-           static_cast<uint32_t>(std::min<uint64_t>(kMaxThreads, divide(of_block, 32) * 32))},
-          0};
-}
-
-Choice Communicator::spread_across_hosts(uint64_t bytes) const {
-  const uint64_t parts = std::max<uint64_t>(1, (bytes + kHostBlockBytes - 1) / kHostBlockBytes);
-  const auto blocks =
-      static_cast<uint32_t>(std::min<uint64_t>({parts, kChosenHostBlocks, max_blocks(Family::kChunks)}));
-  const uint64_t vectors = std::clamp<uint64_t>(bytes / 16 / blocks, 1, kMaxThreads);
-  return {Algorithm::kBulkTwoShot, {blocks, static_cast<uint32_t>((vectors + 31) / 32 * 32)}, 0};
-}
-
-uint32_t Communicator::max_blocks(Family family) const {
-  if (hosts_) return std::min(options_.blocks, kMaxHostBlocks);
-  return family == Family::kChunks ? count_chunk_blocks() : options_.blocks;
-}
-// The same on all ranks, also on those of hosts that are not alone.
-uint32_t Communicator::count_chunk_blocks() const {
-  return std::min(2 * options_.blocks, kSymmMaxBlocks);
-}
-
-Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
-  Choice choice = chosen;
-  if (asked == nullptr) return choice;
-  if (asked->algorithm != VERBENA_OPS_AUTO) choice.algorithm = static_cast<Algorithm>(asked->algorithm);
-  if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
-  if (asked->threads != 0) choice.grid.threads = asked->threads;
-  const bool is_other = choice.algorithm != chosen.algorithm;
-  const uint32_t most = max_blocks(family_of(choice.algorithm));
-  if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
-  if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
-  if (choice.algorithm != Algorithm::kBulkTwoShot && !is_coded(choice.algorithm))
-    expect_one_host("an algorithm other than bulk-two-shot and the quantised ones");
-  if (choice.algorithm == Algorithm::kCopyEngines)
-    throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: copy engines support all-gathers only; choose another algorithm");
-  const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
-  if (is_of_all_blocks && is_other) {
-    if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(most, 128);
-    if (asked->threads == 0) choice.grid.threads = kMaxThreads;
-  }
-  const bool is_right =
-      (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
-      choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMaxThreads &&
-      choice.chunk_bytes % kVectorBytes == 0;
-  if (!is_right) {
-    throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
-                      std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
-                      " threads, chunks of " + std::to_string(asked->chunk_bytes) +
-                      " bytes: there are at most " + std::to_string(most) + " blocks of " +
-                      std::to_string(kMaxThreads) + " threads, a multiple of 32; chunks are a multiple of " +
-                      std::to_string(kVectorBytes) + " bytes");
-  }
-  return choice;
+  return *chooser_;
 }
 
 void Communicator::submit(const Call& call, const Choice& choice, CUstream stream) {
@@ -495,34 +302,6 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
     const Pending one{call, choice};
     launch({&one, 1}, stream);
   }
-}
-
-// Few rows are clusters': each instruction of a warp is another's delay, and a block has four places for
-// them. Of more than four blocks, the last one is what all wait for.
-std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
-  expect_member();
-  if (hosts_ || algorithm != Algorithm::kOneShot) return std::nullopt;
-  constexpr uint64_t kWarpBytes = 32 * kVectorBytes;
-  const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(Family::kPackets)];
-  const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
-  if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
-  // A block of less than two warps is not worth it. A row that has no room in one block takes two.
-  uint64_t cluster = 1;
-  if (has_clusters_) {
-    while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
-           ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= options_.blocks) ||
-            32 * warps > cluster * kMaxKept * kMaxThreads))
-      cluster *= 2;
-  }
-  uint64_t threads = 32 * warps / cluster;
-  const uint64_t kept = (threads + kMaxThreads - 1) / kMaxThreads;
-  threads /= kept;
-  if (kept > kMaxKept ||
-      kept * threads * kVectorBytes > find_data_bytes(packets.workspace().blocks.slot_bytes))
-    return std::nullopt;
-  const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
-  return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),
-              static_cast<uint32_t>(cluster)};
 }
 
 void Communicator::expect_no_group() const {
@@ -540,11 +319,10 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   launch.call = call;
   launch.call.algorithm = choice.algorithm;
   launch.norm = norm;
-  // Blocks have whole rows; where they meet those of other ranks there are as many as the workspace has.
-  const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
-  Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMaxThreads};
-  if (call.kind == Kind::kAllReduceNorm)
-    grid = spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value();
+  const Grid grid =
+      call.kind == Kind::kAllReduceNorm
+          ? chooser_->spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value()
+          : chooser_->spread_norm(norm.rows, call.kind != Kind::kNorm);
   if (checks_calls_ && call.kind != Kind::kNorm)
     compare_calls(make_record(launch.call, norm, grid), nullptr, stream);
   local_->kernels->launch_norm(grid, launch, stream);

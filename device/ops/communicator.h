@@ -1,4 +1,5 @@
-// What a verbena_ops is: a team's workspaces, the kernels, and the choice of how a call is done.
+// What a verbena_ops is: a team's workspaces, the kernels, their launches. How a call is done is
+// Chooser's to say (choice.h).
 #pragma once
 
 #include <algorithm>
@@ -12,20 +13,13 @@
 #include "device/ops/agreement.h"
 #include "device/ops/call.h"
 #include "device/ops/call_record.h"
+#include "device/ops/choice.h"
 #include "device/ops/kernel_set.h"
 #include "tuner/calibration.h"
-#include "tuner/ops_model.h"
 #include "verbena/ops.h"
 #include "verbena/verbena.hpp"
 
 namespace verbena::ops {
-
-// Of a call: which algorithm, by which grid.
-struct Choice {
-  Algorithm algorithm = Algorithm::kAuto;
-  Grid grid{0, 0};
-  uint32_t chunk_bytes = 0;
-};
 
 // What kernels write in the host's memory and the host reads at any time.
 class HostNotes {
@@ -67,21 +61,11 @@ class Communicator {
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
-  uint32_t max_blocks(Family family) const;
   // Throws Failure if the team lies in several hosts, where there is no `what`.
   void expect_one_host(const char* what) const;
-  // Whether a setting chooses the algorithm.
-  bool is_forced() const { return forced_ != Algorithm::kAuto; }
 
   // The rest is for members; throws Failure for others.
-  // By the setting, what was measured, or rules of our own; of an all-reduce the tensor's bytes, of all
-  // others a message's.
-  // `is_in_windows`: of an all-reduce whose tensors are.
-  Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
-  // The same for an all-reduce that may be in few bits.
-  Choice choose_quantised(Algorithm codec, uint64_t bytes) const;
-  // The caller's where it is not 0; throws Failure if it cannot be.
-  Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
+  const Chooser& chooser() const;
   // At once, or with the group's others.
   void submit(const Call& call, const Choice& choice, CUstream stream);
   // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
@@ -98,9 +82,6 @@ class Communicator {
   bool are_in_windows_of_all(const Call& call) const {
     return options_.has_windows != 0 && are_in_windows(call);
   }
-  // The grid of an all-reduce with a norm whose rows stay in registers; none: the algorithm is none for that,
-  // or they have no room there.
-  std::optional<Grid> spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const;
   // A norm cannot be part of a group: fails where one is open.
   void expect_no_group() const;
   // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input.
@@ -110,8 +91,6 @@ class Communicator {
   void pause(uint64_t length_ns, CUstream stream);
 
  private:
-  // Blocks of a communicator across hosts: each asks a NIC for a part of its own, and parts are to be long.
-  static constexpr uint32_t kMaxHostBlocks = 32;
   // How a team lies in several hosts (HostPlaces of across_hosts.cuh).
   struct Hosts {
     uint32_t count, of_this_one;  // hosts with a rank of this one's number, ranks of this one
@@ -123,12 +102,6 @@ class Communicator {
     HostNotes notes;
     GpuFacts gpu;
     std::vector<uint32_t> world_ranks;  // of the members
-  };
-  // What was measured on this GPU, by operation, of tensors in windows, by codec.
-  struct Tables {
-    std::array<tuner::OpsTable, kCountOperations> exact;
-    tuner::OpsTable in_windows;
-    std::array<tuner::OpsTable, kCountCodecs> coded;
   };
   // In the stream: ends when all members have come here, and what they put into their streams before is done.
   // If one does not come, the output is spoilt, where there is one.
@@ -143,15 +116,11 @@ class Communicator {
   void prepare(const verbena_team* team, Proposal& mine);
   // Collective: sets hosts_. The team of this rank's host; null: the team has one host, or this rank none.
   SymmetricTeam find_hosts(const verbena_team* team);
+  void make_chooser(const Agreement& agreement);
   // Collective: all ranks make the same ones in the same order, those of no member by null.
   void make_workspaces(const verbena_team* team);
   void make_workspaces_across(const verbena_team* team, const verbena_team* host);
   void load_settings(Proposal& mine);
-  void index_measurements(const std::string& gpu);
-  Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const;
-  Choice spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const;
-  Choice spread_across_hosts(uint64_t bytes) const;
-  uint32_t count_chunk_blocks() const;
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   std::vector<const SymmetricWorkspace*> list_workspaces() const;
   void place_in_hosts(Launch& launch) const;
@@ -170,10 +139,9 @@ class Communicator {
   std::optional<Hosts> hosts_;    // of members of a team in several hosts
   Algorithm forced_ = Algorithm::kAuto;
   bool checks_calls_ = false;
-  bool has_clusters_ = false;                        // so do the GPUs of all members
   std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
-  Tables tables_;
-  mutable std::optional<Failure> failure_;  // of a call, until reset()
+  std::optional<Chooser> chooser_;                   // of members
+  mutable std::optional<Failure> failure_;           // of a call, until reset()
   std::array<SymmetricWorkspace, kFamilies> workspaces_{SymmetricWorkspace(nullptr),
                                                         SymmetricWorkspace(nullptr)};
   // Of a team in several hosts: the whole team's, and the host's.

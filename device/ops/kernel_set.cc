@@ -176,19 +176,6 @@ CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
   return function;
 }
 
-Family family_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kAuto:
-    case Algorithm::kBulkOneShot:
-    case Algorithm::kBulkTwoShot:
-    case Algorithm::kCopyEngines:
-    case Algorithm::kDirect:
-      return Family::kChunks;
-    default:
-      return Family::kPackets;
-  }
-}
-
 namespace {
 
 // What kernels for teams of known sizes reduce.

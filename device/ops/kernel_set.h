@@ -9,7 +9,7 @@
 #include <string>
 
 #include "abi/cuda.h"
-#include "device/ops/call.h"
+#include "device/ops/choice.h"
 #include "device/ops/moe_call.h"
 
 namespace verbena::ops {
@@ -37,23 +37,6 @@ struct Driver {
   void check(CUresult status, const char* what) const;
   // Throws Failure if no GPU is current.
   GpuFacts find_gpu() const;
-};
-
-// Kernels that have a workspace of their own.
-enum class Family : uint32_t { kPackets, kChunks };
-inline constexpr uint32_t kFamilies = 2;
-Family family_of(Algorithm algorithm);
-
-inline constexpr uint64_t kVectorBytes = 16;  // of a thread's load or store
-// What a slot of packets has room for, as LowLatency::data_bytes(): beside each there is a note.
-constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
-  constexpr uint64_t kNoteBytes = 8;
-  return slot_bytes / (kVectorBytes + kNoteBytes) * kVectorBytes;
-}
-
-struct Grid {
-  uint32_t blocks, threads;
-  uint32_t cluster = 1;  // blocks of one
 };
 
 class KernelSet {

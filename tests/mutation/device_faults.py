@@ -27,8 +27,8 @@ FAULTS = {
     "hosts_wait_no_longer": drop(),
     "own_gpus_measurements_count": condition("true"),
     "own_gpu_has_clusters": value("mine.has_clusters != 0"),
-    "every_communicator_fills_the_gpu": returned("std::clamp<uint32_t>(most, 1, kBlocks)"),
-    "workspaces_have_one_size": value("kBlocks"),
+    "every_communicator_fills_the_gpu": returned("std::clamp<uint32_t>(most, 1, kDefaultBlocks)"),
+    "workspaces_have_one_size": value("kDefaultBlocks"),
     "reset_waits_for_no_kernel": drop(),
 }
 # For a build with ThreadSanitizer: bytes beside a tensor are read while another block writes them.

@@ -1,0 +1,296 @@
+#include "device/ops/choice.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "verbena/verbena.hpp"
+
+namespace verbena::ops {
+namespace {
+
+constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
+
+// Up to these sizes an algorithm is the fastest one between H200s (docs/measurements). For more than four
+// GPUs they are estimates from the bytes that each rank sends; verbena-coll --calibrate measures.
+//                                                          measured in
+// All-reduces, bytes of the tensor. Two ranks send as much in one shot as in two.
+constexpr uint64_t kMaxOneShotOfTwo = 2 * kMi;  // h200x4-collectives-of-2
+constexpr uint64_t kMaxOneShotOfAll = 1 * kMi;  // h200x4-collectives; divided by the ranks
+constexpr uint64_t kMaxTwoShot = 64 * kMi;      // h200x4-collectives
+// Other operations, bytes that a rank sends to all others; of a broadcast the message's.
+constexpr uint64_t kMaxExchangeByPackets = 48 * kMi;  // h200x4-collectives
+constexpr uint64_t kMaxBroadcastInOneShot = 2 * kMi;  // h200x4-collectives
+// From these sizes on a quantised all-reduce is faster than an exact one. Eight bits as integers, and codecs
+// of two formats, take two shots between two ranks as well and pay from twice that on.
+constexpr uint64_t kMinCoded = 2 * kMi;              // h200x4-few-bits
+constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
+// An all-reduce and its norm are one kernel: rows of a block; between more than two ranks the bytes that each
+// sends; between two ranks from this length of a row on, whatever their number.
+constexpr uint64_t kMaxFusedRowsOfBlock = 4;           // h200x4-norm, h200x2-norm
+constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
+constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
+// Tensors of chunks longer than this take twice the blocks of half the threads.
+constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
+// Bytes for a block, and blocks, between hosts. More and smaller chunks were slower.
+constexpr uint64_t kHostBlockBytes = 128 * kKi;  // h200x4-across-hosts
+constexpr uint32_t kChosenHostBlocks = 8;        // h200x4-across-hosts
+// Blocks of a norm that waits for no other rank, for each block of one that does.
+constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
+
+constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, which a warp codes at once
+
+constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                           "all_to_all"};
+constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
+    "auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot", "copy-engines", "direct"};
+// Operations of the tuning file.
+constexpr const char* kCodedNames[kCountCodecs] = {
+    "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
+    "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
+
+constexpr uint64_t divide_up(uint64_t number, uint64_t by) {
+  return (number + by - 1) / by;
+}
+// Whole warps, at most kMaxThreads.
+constexpr uint32_t round_threads(uint64_t threads) {
+  return static_cast<uint32_t>(std::min<uint64_t>(kMaxThreads, divide_up(threads, 32) * 32));
+}
+
+// kAuto: no algorithm has this name.
+Algorithm find_algorithm(const std::string& name) {
+  for (uint32_t i = 1; i < kCountAlgorithms; ++i)
+    if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
+  return Algorithm::kAuto;
+}
+
+bool is_exact(Algorithm algorithm) {
+  return static_cast<uint32_t>(algorithm) < kCountAlgorithms;
+}
+// Whether two ranks send each other all tiles at once.
+bool is_coded_one_shot(Algorithm codec, uint32_t ranks) {
+  return ranks == 2 && find_codec(codec) < kCountSingleCodecs;
+}
+
+}  // namespace
+
+// Blocks of kernels that wait for each other must not fill a GPU: then those of another communicator, which
+// fill a peer's GPU, would wait for the first ones and they for those. A few multiprocessors stay free for
+// the second communicator, and communicators behind the first one take half of them.
+uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators) {
+  const uint32_t most = multiprocessors - multiprocessors / 32;
+  // FAULT(every_communicator_fills_the_gpu)
+  return std::clamp<uint32_t>(communicators == 0 ? most : most / 2, 1, kDefaultBlocks);
+}
+
+void refuse_hosts(const char* what) {
+  throw Failure(VERBENA_INVALID_USAGE,
+                std::string("ops: ") + what +
+                    " is for ranks that loads and stores reach, and this team lies in several hosts; "
+                    "docs/collectives.md says what there is across hosts");
+}
+
+// A call compares nothing by name any more.
+Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
+                 const std::string& gpu)
+    : platform_(platform) {
+  if (gpu.empty()) return;
+  const auto index = [&](const char* operation, bool is_in_windows) {
+    const auto accept = [&](const tuner::OpsMeasurement& one) -> std::optional<uint32_t> {
+      const Algorithm algorithm = find_algorithm(one.algorithm);
+      const bool is_right =
+          algorithm != Algorithm::kAuto && one.threads % 32 == 0 && one.threads <= kMaxThreads &&
+          (!tuner::needs_windows(one.algorithm) || (is_in_windows && algorithm == Algorithm::kDirect));
+      return is_right ? std::optional(static_cast<uint32_t>(algorithm)) : std::nullopt;
+    };
+    return tuner::OpsTable(measurements, operation, platform.ranks, gpu, accept);
+  };
+  for (uint32_t operation = 0; operation < exact_.size(); ++operation)
+    exact_[operation] = index(kOperationNames[operation], false);
+  in_windows_ = index(kOperationNames[VERBENA_OPS_ALL_REDUCE], true);
+  for (uint32_t codec = 0; codec < kCountCodecs; ++codec)
+    coded_[codec] = tuner::OpsTable(measurements, kCodedNames[codec], platform.ranks, gpu,
+                                    [](const tuner::OpsMeasurement&) { return 0; });
+}
+
+uint32_t Chooser::max_blocks(Family family) const {
+  if (platform_.is_across_hosts) return count_host_blocks(platform_.blocks);
+  return family == Family::kChunks ? count_chunk_blocks(platform_.blocks) : platform_.blocks;
+}
+
+Choice Chooser::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
+  if (platform_.is_across_hosts) return spread_across_hosts(bytes);
+  if (is_forced()) return spread(platform_.forced, operation, bytes);
+  const tuner::OpsTable& table =
+      is_in_windows && operation == VERBENA_OPS_ALL_REDUCE ? in_windows_ : exact_[operation];
+  if (const auto way = table.find_fastest(bytes)) {
+    const auto algorithm = static_cast<Algorithm>(way->number);
+    return {
+        algorithm, {std::min(way->blocks, max_blocks(family_of(algorithm))), way->threads}, way->chunk_bytes};
+  }
+  return choose_by_rules(operation, bytes, is_in_windows);
+}
+
+Choice Chooser::choose_quantised(Algorithm codec, uint64_t bytes) const {
+  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
+  if (platform_.is_across_hosts)
+    return bytes < kMinCodedAcrossHosts ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
+  if (is_forced()) return exact;
+  const auto coded = coded_[find_codec(codec)].find_fastest(bytes);
+  const auto instead = exact_[VERBENA_OPS_ALL_REDUCE].find_fastest(bytes);
+  if (!coded || !instead) {
+    const bool pays_late = codec == Algorithm::kInt8 || find_codec(codec) >= kCountSingleCodecs;
+    return bytes < (pays_late ? 2 : 1) * kMinCoded ? exact : spread_codec(codec, bytes);
+  }
+  if (instead->microseconds <= coded->microseconds) return exact;
+  return {codec, {std::min(coded->blocks, platform_.blocks), coded->threads}, 0};
+}
+
+std::optional<Choice> Chooser::choose_fused(const Choice& choice, uint64_t rows, uint64_t bytes,
+                                            bool is_asked) const {
+  if (is_coded(choice.algorithm)) return std::nullopt;
+  Algorithm algorithm = choice.algorithm;
+  if (!is_asked) {
+    const bool has_few = rows <= kMaxFusedRowsOfBlock * max_blocks(Family::kPackets);
+    const bool is_faster = platform_.ranks == 2 ? has_few || bytes / rows >= kMinFusedRowBytesOfTwo
+                                                : has_few && bytes * (platform_.ranks - 1) <= kMaxFusedBytes;
+    if (!is_faster) return std::nullopt;
+    algorithm = Algorithm::kOneShot;
+  }
+  if (!spread_rows(algorithm, rows, bytes / rows)) return std::nullopt;
+  return Choice{algorithm, {}, 0};
+}
+
+Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
+  Choice choice = chosen;
+  if (asked == nullptr) return choice;
+  if (asked->algorithm != VERBENA_OPS_AUTO) choice.algorithm = static_cast<Algorithm>(asked->algorithm);
+  if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
+  if (asked->threads != 0) choice.grid.threads = asked->threads;
+  const bool is_other = choice.algorithm != chosen.algorithm;
+  const uint32_t most = max_blocks(family_of(choice.algorithm));
+  if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
+  if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
+  if (platform_.is_across_hosts && choice.algorithm != Algorithm::kBulkTwoShot && !is_coded(choice.algorithm))
+    refuse_hosts("an algorithm other than bulk-two-shot and the quantised ones");
+  if (choice.algorithm == Algorithm::kCopyEngines)
+    throw Failure(VERBENA_INVALID_ARGUMENT,
+                  "ops: copy engines support all-gathers only; choose another algorithm");
+  const bool takes_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
+  if (takes_all_blocks && is_other) {
+    if (asked->blocks == 0) choice.grid.blocks = std::min(most, kDefaultBlocks);
+    if (asked->threads == 0) choice.grid.threads = kMaxThreads;
+  }
+  const bool is_right = (is_exact(choice.algorithm) || is_coded(choice.algorithm)) &&
+                        choice.grid.blocks <= most && choice.grid.threads % 32 == 0 &&
+                        choice.grid.threads <= kMaxThreads && choice.chunk_bytes % kVectorBytes == 0;
+  if (!is_right) {
+    throw Failure(VERBENA_INVALID_ARGUMENT,
+                  "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
+                      std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
+                      " threads, chunks of " + std::to_string(asked->chunk_bytes) +
+                      " bytes: there are at most " + std::to_string(most) + " blocks of " +
+                      std::to_string(kMaxThreads) + " threads, a multiple of 32; chunks are a multiple of " +
+                      std::to_string(kVectorBytes) + " bytes");
+  }
+  return choice;
+}
+
+Choice Chooser::choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
+  const uint32_t ranks = platform_.ranks;
+  if (operation == VERBENA_OPS_ALL_REDUCE) {
+    if (bytes <= (ranks == 2 ? kMaxOneShotOfTwo : kMaxOneShotOfAll / ranks))
+      return spread(Algorithm::kOneShot, operation, bytes);
+    if (bytes <= kMaxTwoShot) return spread(Algorithm::kTwoShot, operation, bytes);
+    if (is_in_windows) return spread(Algorithm::kDirect, operation, bytes);
+    return spread(ranks == 2 ? Algorithm::kBulkOneShot : Algorithm::kBulkTwoShot, operation, bytes);
+  }
+  if (operation == VERBENA_OPS_BROADCAST && ranks > 2 && bytes > kMaxBroadcastInOneShot)
+    return spread(Algorithm::kBulkTwoShot, operation, bytes);
+  const bool is_by_packets = bytes * (ranks - 1) <= kMaxExchangeByPackets;
+  return spread(is_by_packets ? Algorithm::kOneShot : Algorithm::kBulkOneShot, operation, bytes);
+}
+
+Choice Chooser::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
+  if (family_of(algorithm) == Family::kChunks) return spread_chunks(algorithm, bytes);
+  if (is_coded(algorithm)) return spread_codec(algorithm, bytes);
+  return spread_packets(algorithm, operation != VERBENA_OPS_ALL_REDUCE, bytes);
+}
+
+Choice Chooser::spread_chunks(Algorithm algorithm, uint64_t bytes) const {
+  const bool is_long = bytes > kMaxOneChunkBlock && algorithm != Algorithm::kDirect;
+  const uint32_t blocks = std::min(max_blocks(Family::kChunks), (is_long ? 2 : 1) * kDefaultBlocks);
+  return {algorithm, {blocks, is_long ? kMaxThreads / 2 : kMaxThreads}, 0};
+}
+
+// A warp has a tile at a time; in one shot between two ranks, several.
+Choice Chooser::spread_codec(Algorithm algorithm, uint64_t bytes) const {
+  const uint64_t tiles = std::max<uint64_t>(1, divide_up(bytes, kCodedTileBytes));
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(platform_.blocks, tiles));
+  const uint64_t of_block = divide_up(tiles, blocks);
+  const uint64_t warps = is_coded_one_shot(algorithm, platform_.ranks)
+                             ? std::max(of_block / 4, std::min<uint64_t>(of_block / 2, 8))
+                             : of_block;
+  return {algorithm, {blocks, round_threads(std::max<uint64_t>(warps, 1) * 32)}, 0};
+}
+
+// A thread has a packet, in an exchange one of each peer. Many small blocks are faster than few large ones,
+// up to some length, which is shorter in two shots; threads of long tensors have several packets.
+Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t bytes) const {
+  const bool is_two_shot = algorithm == Algorithm::kTwoShot && !is_exchange;
+  const uint64_t peers = is_exchange ? std::max<uint32_t>(platform_.ranks, 2) - 1 : 1;
+  const uint64_t length = is_two_shot ? bytes / platform_.ranks : bytes;
+  const uint64_t most = uint64_t{platform_.blocks} * kMaxThreads;
+  uint64_t threads = std::max<uint64_t>(1, divide_up(length, kVectorBytes)) * peers;
+  if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
+  const uint64_t few = is_two_shot ? most / 16 : most / 4;
+  const uint64_t some = is_two_shot ? most / 4 : most / 2;
+  const uint64_t block = threads <= few ? 128 : threads <= some ? 256 : kMaxThreads;
+  const uint64_t blocks = std::min<uint64_t>(platform_.blocks, divide_up(threads, block));
+  uint64_t of_block = std::min(block, threads);
+  if (is_exchange) {
+    // A block has the same part of each peer's message; nobody may have said how many bytes.
+    of_block = std::max<uint64_t>(1, divide_up(divide_up(length, kVectorBytes), blocks)) * peers;
+  }
+  return {algorithm, {static_cast<uint32_t>(blocks), round_threads(of_block)}, 0};
+}
+
+Choice Chooser::spread_across_hosts(uint64_t bytes) const {
+  const uint64_t parts = std::max<uint64_t>(1, divide_up(bytes, kHostBlockBytes));
+  const auto blocks =
+      static_cast<uint32_t>(std::min<uint64_t>({parts, kChosenHostBlocks, max_blocks(Family::kChunks)}));
+  return {Algorithm::kBulkTwoShot,
+          {blocks, round_threads(std::max<uint64_t>(1, bytes / kVectorBytes / blocks))},
+          0};
+}
+
+// Few rows are clusters': each instruction of a warp is another's delay, and a block has four places for
+// them. Of more than four blocks, the last one is what all wait for.
+std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
+  if (platform_.is_across_hosts || algorithm != Algorithm::kOneShot) return std::nullopt;
+  const uint64_t warps = std::bit_ceil(divide_up(row_bytes, 32 * kVectorBytes));
+  if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
+  // A block of less than two warps is not worth it. A row that has no room in one block takes two.
+  uint64_t cluster = 1;
+  if (platform_.has_clusters) {
+    while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
+           ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= platform_.blocks) ||
+            32 * warps > cluster * kMaxKept * kMaxThreads))
+      cluster *= 2;
+  }
+  uint64_t threads = 32 * warps / cluster;
+  const uint64_t kept = divide_up(threads, kMaxThreads);
+  threads /= kept;
+  if (kept > kMaxKept || kept * threads * kVectorBytes > find_data_bytes(platform_.packet_slot_bytes))
+    return std::nullopt;
+  const uint64_t clusters = std::min<uint64_t>(rows, platform_.blocks / cluster);
+  return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),
+              static_cast<uint32_t>(cluster)};
+}
+
+// Blocks have whole rows.
+Grid Chooser::spread_norm(uint64_t rows, bool meets_ranks) const {
+  const uint64_t most = (meets_ranks ? 1 : kNormBlocks) * platform_.blocks;
+  return {static_cast<uint32_t>(std::min(rows, most)), kMaxThreads};
+}
+
+}  // namespace verbena::ops

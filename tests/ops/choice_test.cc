@@ -1,0 +1,274 @@
+// How calls are done: tables of platforms, operations and sizes, with the algorithm and the grid that the
+// chooser has to name.
+#include "device/ops/choice.h"
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "verbena/verbena.hpp"
+
+namespace verbena::ops {
+
+bool operator==(const Grid& a, const Grid& b) {
+  return a.blocks == b.blocks && a.threads == b.threads && a.cluster == b.cluster;
+}
+void PrintTo(const Grid& grid, std::ostream* out) {
+  *out << grid.blocks << " blocks of " << grid.threads << " threads, clusters of " << grid.cluster;
+}
+
+namespace {
+
+constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
+
+// GPUs of one host, as H200s are: 132 multiprocessors, and the workspace that a communicator makes there.
+Platform platform_of(uint32_t ranks) {
+  Platform platform;
+  platform.ranks = ranks;
+  platform.blocks = kDefaultBlocks;
+  platform.packet_slot_bytes = (uint64_t{128} << 20) / kDefaultBlocks / (2 * ranks);
+  platform.has_clusters = true;
+  return platform;
+}
+Chooser chooser_of(uint32_t ranks) {
+  return Chooser(platform_of(ranks), {}, "");
+}
+
+TEST(ChoiceTest, RulesChooseByOperationRanksAndSize) {
+  constexpr auto kReduce = VERBENA_OPS_ALL_REDUCE;
+  constexpr auto kGather = VERBENA_OPS_ALL_GATHER;
+  constexpr auto kBroadcast = VERBENA_OPS_BROADCAST;
+  const struct {
+    uint32_t ranks;
+    verbena_ops_operation operation;
+    uint64_t bytes;
+    Algorithm algorithm;
+    Grid grid;
+  } kRows[] = {
+      {2, kReduce, 0, Algorithm::kOneShot, {1, 32}},
+      {2, kReduce, 1 * kKi, Algorithm::kOneShot, {1, 64}},
+      {2, kReduce, 64 * kKi, Algorithm::kOneShot, {32, 128}},
+      {2, kReduce, 512 * kKi, Algorithm::kOneShot, {128, 256}},
+      {2, kReduce, 2 * kMi, Algorithm::kOneShot, {128, 512}},
+      {2, kReduce, 2 * kMi + 16, Algorithm::kTwoShot, {64, 512}},
+      {2, kReduce, 64 * kMi, Algorithm::kTwoShot, {128, 512}},
+      {2, kReduce, 64 * kMi + 16, Algorithm::kBulkOneShot, {256, 256}},
+      {4, kReduce, 256 * kKi, Algorithm::kOneShot, {128, 128}},
+      {4, kReduce, 256 * kKi + 16, Algorithm::kTwoShot, {17, 256}},
+      {4, kReduce, 1 * kMi, Algorithm::kTwoShot, {64, 256}},
+      {4, kReduce, 64 * kMi, Algorithm::kTwoShot, {128, 512}},
+      {4, kReduce, 64 * kMi + 16, Algorithm::kBulkTwoShot, {256, 256}},
+      {8, kReduce, 128 * kKi, Algorithm::kOneShot, {64, 128}},
+      {8, kReduce, 256 * kKi, Algorithm::kTwoShot, {16, 128}},
+      {2, kGather, 1 * kKi, Algorithm::kOneShot, {1, 64}},
+      {2, kGather, 48 * kMi, Algorithm::kOneShot, {128, 512}},
+      {2, kGather, 48 * kMi + 16, Algorithm::kBulkOneShot, {256, 256}},
+      {4, kGather, 1 * kKi, Algorithm::kOneShot, {2, 96}},
+      {4, kGather, 16 * kMi, Algorithm::kOneShot, {128, 512}},
+      {4, kGather, 16 * kMi + 16, Algorithm::kBulkOneShot, {256, 256}},
+      {4, kBroadcast, 2 * kMi, Algorithm::kOneShot, {128, 512}},
+      {4, kBroadcast, 2 * kMi + 16, Algorithm::kBulkTwoShot, {256, 256}},
+      {2, kBroadcast, 2 * kMi + 16, Algorithm::kOneShot, {128, 512}},
+  };
+  for (const auto& row : kRows) {
+    const Choice choice = chooser_of(row.ranks).choose(row.operation, row.bytes);
+    EXPECT_EQ(choice.algorithm, row.algorithm)
+        << row.ranks << " ranks, operation " << row.operation << ", " << row.bytes << " bytes";
+    EXPECT_EQ(choice.grid, row.grid) << row.ranks << " ranks, operation " << row.operation << ", "
+                                     << row.bytes << " bytes";
+  }
+}
+
+TEST(ChoiceTest, LongTensorsInWindowsAreSummedWhereTheyLie) {
+  const Chooser chooser = chooser_of(4);
+  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi, true).algorithm, Algorithm::kTwoShot);
+  const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi + 16, true);
+  EXPECT_EQ(choice.algorithm, Algorithm::kDirect);
+  EXPECT_EQ(choice.grid, (Grid{128, 512}));
+}
+
+TEST(ChoiceTest, ASettingChoosesTheAlgorithmOfEveryCall) {
+  Platform platform = platform_of(4);
+  platform.forced = Algorithm::kTwoShot;
+  const Chooser chooser(platform, {}, "");
+  EXPECT_TRUE(chooser.is_forced());
+  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, 64).algorithm, Algorithm::kTwoShot);
+  EXPECT_EQ(chooser.choose_quantised(Algorithm::kFloat8, 64 * kMi).algorithm, Algorithm::kTwoShot);
+}
+
+TEST(ChoiceTest, QuantisedFromTheSizeOnAtWhichItPays) {
+  const struct {
+    Algorithm codec;
+    uint64_t first_bytes;
+    Grid of_2, of_4;
+  } kRows[] = {
+      {Algorithm::kFloat8, 2 * kMi, {128, 128}, {128, 256}},
+      {Algorithm::kInt8, 4 * kMi, {128, 256}, {128, 512}},
+      {Algorithm::kInt4, 2 * kMi, {128, 128}, {128, 256}},
+      {Algorithm::kFloat8Int8, 4 * kMi, {128, 512}, {128, 512}},
+      {Algorithm::kInt4Int8, 4 * kMi, {128, 512}, {128, 512}},
+  };
+  for (const auto& row : kRows) {
+    for (const uint32_t ranks : {2U, 4U}) {
+      const Chooser chooser = chooser_of(ranks);
+      EXPECT_FALSE(is_coded(chooser.choose_quantised(row.codec, row.first_bytes - 1).algorithm));
+      const Choice choice = chooser.choose_quantised(row.codec, row.first_bytes);
+      EXPECT_EQ(choice.algorithm, row.codec);
+      EXPECT_EQ(choice.grid, ranks == 2 ? row.of_2 : row.of_4) << find_codec(row.codec);
+    }
+  }
+}
+
+tuner::OpsMeasurement measured(const char* operation, const char* algorithm, double microseconds,
+                               uint32_t threads = 64) {
+  return {operation, algorithm, "GPU", 4, threads, 0, {{64, 2, microseconds}, {kMi, 200, microseconds}}};
+}
+
+TEST(ChoiceTest, TheFastestThatWasMeasuredOnThisGpu) {
+  const std::vector<tuner::OpsMeasurement> measurements = {
+      measured("all_reduce", "two-shot", 3), measured("all_reduce", "bulk-two-shot", 2),
+      measured("all_reduce", "direct", 1), measured("all_reduce", "one-shot", 0.5, 63)};
+  const Chooser chooser(platform_of(4), measurements, "GPU");
+  const auto choose = [](const Chooser& from, bool is_in_windows) {
+    return from.choose(VERBENA_OPS_ALL_REDUCE, 1 * kKi, is_in_windows).algorithm;
+  };
+  EXPECT_EQ(choose(chooser, false), Algorithm::kBulkTwoShot) << "direct is for windows";
+  EXPECT_EQ(choose(chooser, true), Algorithm::kDirect);
+  EXPECT_EQ(choose(Chooser(platform_of(4), measurements, "another GPU"), false), Algorithm::kOneShot);
+  EXPECT_EQ(choose(Chooser(platform_of(4), measurements, ""), false), Algorithm::kOneShot);
+  EXPECT_EQ(choose(Chooser(platform_of(2), measurements, "GPU"), false), Algorithm::kOneShot);
+  // More blocks were measured than this communicator has.
+  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, kMi).grid, (Grid{200, 64}));
+  Platform few = platform_of(4);
+  few.blocks = 16;
+  EXPECT_EQ(Chooser(few, measurements, "GPU").choose(VERBENA_OPS_ALL_REDUCE, kMi).grid, (Grid{32, 64}));
+}
+
+TEST(ChoiceTest, QuantisedWhereThatWasMeasuredToBeFaster) {
+  for (const double microseconds : {2.0, 4.0}) {
+    const std::vector<tuner::OpsMeasurement> measurements = {measured("all_reduce", "two-shot", 3),
+                                                             measured("all_reduce_fp8", "fp8", microseconds)};
+    const Chooser chooser(platform_of(4), measurements, "GPU");
+    EXPECT_EQ(chooser.choose_quantised(Algorithm::kFloat8, 1 * kKi).algorithm,
+              microseconds < 3 ? Algorithm::kFloat8 : Algorithm::kTwoShot);
+  }
+}
+
+TEST(ChoiceTest, ANormIsFusedWhereThatIsFaster) {
+  const struct {
+    uint32_t ranks;
+    uint64_t rows, row_bytes;
+    bool is_fused;
+  } kRows[] = {
+      {2, 1, 16 * kKi, true}, {2, 512, 8 * kKi, true},  {2, 513, 8 * kKi, false}, {2, 8192, 16 * kKi, true},
+      {4, 1, 16 * kKi, true}, {4, 21, 16 * kKi, true},  {4, 22, 16 * kKi, false}, {4, 600, 128, false},
+      {8, 9, 16 * kKi, true}, {8, 10, 16 * kKi, false}, {4, 0, 0, false},         {4, 1, 32 * kKi + 2, false},
+  };
+  for (const auto& row : kRows) {
+    if (row.rows == 0) continue;
+    const Chooser chooser = chooser_of(row.ranks);
+    const uint64_t bytes = row.rows * row.row_bytes;
+    const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, bytes);
+    const auto fused = chooser.choose_fused(choice, row.rows, bytes, false);
+    EXPECT_EQ(fused.has_value(), row.is_fused)
+        << row.ranks << " ranks, " << row.rows << " rows of " << row.row_bytes << " bytes";
+  }
+  // Who asks for one shot has it fused at any size; of another algorithm there is no fused kernel.
+  const Chooser chooser = chooser_of(4);
+  EXPECT_TRUE(chooser.choose_fused({Algorithm::kOneShot, {1, 32}, 0}, 8192, 8192 * 16 * kKi, true));
+  EXPECT_FALSE(chooser.choose_fused({Algorithm::kTwoShot, {1, 32}, 0}, 1, 16 * kKi, true));
+  EXPECT_FALSE(chooser.choose_fused({Algorithm::kFloat8, {1, 32}, 0}, 1, 16 * kKi, false));
+}
+
+TEST(ChoiceTest, RowsOfANormAreClustersWhileTheyAreFew) {
+  const Chooser chooser = chooser_of(2);
+  const struct {
+    uint64_t rows, row_bytes;
+    std::optional<Grid> grid;
+  } kRows[] = {
+      {1, 512, Grid{1, 32, 1}},
+      {1, 2 * kKi, Grid{2, 64, 2}},
+      {1, 16 * kKi, Grid{4, 256, 4}},
+      {32, 16 * kKi, Grid{128, 256, 4}},
+      {33, 16 * kKi, Grid{66, 512, 2}},
+      {65, 16 * kKi, Grid{65, 512, 1}},
+      {1000, 16 * kKi, Grid{128, 512, 1}},
+      {1, 32 * kKi, Grid{4, 512, 4}},
+      {1, 32 * kKi + 16, std::nullopt},
+      {0, 16 * kKi, std::nullopt},
+  };
+  for (const auto& row : kRows) {
+    EXPECT_EQ(chooser.spread_rows(Algorithm::kOneShot, row.rows, row.row_bytes), row.grid)
+        << row.rows << " rows of " << row.row_bytes << " bytes";
+  }
+  Platform ampere = platform_of(2);
+  ampere.has_clusters = false;
+  EXPECT_EQ(Chooser(ampere, {}, "").spread_rows(Algorithm::kOneShot, 1, 16 * kKi), (Grid{1, 512, 1}));
+  Platform small = platform_of(2);
+  small.packet_slot_bytes = 6 * kKi;
+  EXPECT_FALSE(Chooser(small, {}, "").spread_rows(Algorithm::kOneShot, 1000, 16 * kKi));
+  EXPECT_FALSE(chooser.spread_rows(Algorithm::kTwoShot, 1, 16 * kKi));
+}
+
+TEST(ChoiceTest, ANormThatWaitsForNobodyHasMoreBlocks) {
+  const Chooser chooser = chooser_of(4);
+  EXPECT_EQ(chooser.spread_norm(5000, true), (Grid{128, 512}));
+  EXPECT_EQ(chooser.spread_norm(5000, false), (Grid{1024, 512}));
+  EXPECT_EQ(chooser.spread_norm(7, false), (Grid{7, 512}));
+}
+
+TEST(ChoiceTest, WhatTheCallerAsksForIsTakenOrRefused) {
+  const Chooser chooser = chooser_of(4);
+  const Choice chosen{Algorithm::kBulkTwoShot, {256, 256}, 4096};
+  const auto ask = [&](const verbena_ops_choice& asked) { return chooser.complete(chosen, &asked); };
+  EXPECT_EQ(chooser.complete(chosen, nullptr).grid, chosen.grid);
+  EXPECT_EQ(ask({}).chunk_bytes, 4096U);
+  // Another algorithm has its own number of blocks, and chunks of its own.
+  const Choice other = ask({VERBENA_OPS_ONE_SHOT, 0, 0, 0});
+  EXPECT_EQ(other.grid, (Grid{128, 256}));
+  EXPECT_EQ(other.chunk_bytes, 0U);
+  EXPECT_EQ(ask({VERBENA_OPS_DIRECT, 0, 0, 0}).grid, (Grid{128, 512}));
+  EXPECT_EQ(ask({VERBENA_OPS_FP8, 3, 64, 0}).grid, (Grid{3, 64}));
+  for (const verbena_ops_choice& asked :
+       {verbena_ops_choice{VERBENA_OPS_ONE_SHOT, 129, 0, 0}, verbena_ops_choice{VERBENA_OPS_AUTO, 257, 0, 0},
+        verbena_ops_choice{VERBENA_OPS_AUTO, 0, 33, 0}, verbena_ops_choice{VERBENA_OPS_AUTO, 0, 544, 0},
+        verbena_ops_choice{VERBENA_OPS_AUTO, 0, 0, 4100},
+        verbena_ops_choice{VERBENA_OPS_COPY_ENGINES, 0, 0, 0},
+        verbena_ops_choice{static_cast<verbena_ops_algorithm>(7), 0, 0, 0},
+        verbena_ops_choice{static_cast<verbena_ops_algorithm>(23), 0, 0, 0}})
+    EXPECT_THROW(ask(asked), Failure) << asked.algorithm << ", " << asked.blocks << " blocks";
+}
+
+TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
+  Platform platform = platform_of(4);
+  platform.is_across_hosts = true;
+  const Chooser chooser(platform, {}, "");
+  const struct {
+    uint64_t bytes;
+    Grid grid;
+  } kRows[] = {
+      {0, {1, 32}}, {1 * kKi, {1, 64}}, {128 * kKi, {1, 512}}, {256 * kKi, {2, 512}}, {64 * kMi, {8, 512}}};
+  for (const auto& row : kRows) {
+    const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, row.bytes);
+    EXPECT_EQ(choice.algorithm, Algorithm::kBulkTwoShot);
+    EXPECT_EQ(choice.grid, row.grid) << row.bytes;
+  }
+  EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi - 1).algorithm, Algorithm::kBulkTwoShot);
+  EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi).algorithm, Algorithm::kInt4);
+  EXPECT_EQ(chooser.max_blocks(Family::kPackets), 32U);
+  const verbena_ops_choice one_shot{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
+  EXPECT_THROW(chooser.complete(chooser.choose(VERBENA_OPS_ALL_REDUCE, kKi), &one_shot), Failure);
+  EXPECT_FALSE(chooser.spread_rows(Algorithm::kOneShot, 1, 16 * kKi));
+}
+
+// So that kernels of several communicators, which wait for ranks, run beside each other.
+TEST(ChoiceTest, NoCommunicatorFillsAGpu) {
+  EXPECT_EQ(choose_max_blocks(132, 0), 128U);
+  EXPECT_EQ(choose_max_blocks(132, 1), 64U);
+  EXPECT_EQ(choose_max_blocks(108, 0), 105U);
+  EXPECT_EQ(choose_max_blocks(1, 0), 1U);
+  EXPECT_EQ(choose_max_blocks(1, 3), 1U);
+}
+
+}  // namespace
+}  // namespace verbena::ops

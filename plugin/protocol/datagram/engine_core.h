@@ -667,7 +667,9 @@ class EngineCore {
     }
     post_record(peer_id, peer, record_id, path);
   }
-  void resend(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
+  [[gnu::noinline]] void resend(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
+    const SendRecord& record = records_[record_id];
+    if (record.where == SendRecord::Where::kFlight) peer.paths.note_unknown(record.path, now());
     leave_list(peer, record_id);
     ++statistics_.resent_packets;
     post_record(peer_id, peer, record_id, path);
@@ -1258,7 +1260,11 @@ class EngineCore {
     // time.
     const bool may_be_refused =
         record.took_credit && record.message != kNoObject && record.index >= sends_[record.message].granted;
-    if (!may_be_refused && peer.paths.note_lost(record.path, now())) ++statistics_.rested_paths;
+    if (may_be_refused) {
+      peer.paths.note_unknown(record.path, now());
+    } else if (peer.paths.note_lost(record.path, now())) {
+      ++statistics_.rested_paths;
+    }
     const bool is_held_back = may_be_refused && record.tries >= kEagerTries;
     enter_list(peer, record_id, is_held_back ? SendRecord::Where::kHeldBack : SendRecord::Where::kLost);
     if (is_held_back && peer.wish_ns == kNeverNs) peer.wish_ns = port().now_ns();

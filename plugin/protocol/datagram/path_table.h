@@ -80,12 +80,21 @@ class PathTable {
     ++state.streak;
     if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;
     rest(path, now);
+    double_rest(path);
     return true;
+  }
+  // Nobody will know what became of a packet: without an answer it leaves again over another path. If
+  // the path was on trial with this packet, it rests as long as before, and gets another trial.
+  [[gnu::noinline]] void note_unknown(uint32_t path, Stamp now) {
+    if ((tried_ >> path & 1) != 0) rest(path, now);
   }
   // A port is down, or up again: all its paths at once.
   void rest_all(uint32_t paths, Stamp now) {
-    for (paths &= all_ & ~resting_; paths != 0; paths &= paths - 1)
-      rest(static_cast<uint32_t>(std::countr_zero(paths)), now);
+    for (paths &= all_ & ~resting_; paths != 0; paths &= paths - 1) {
+      const auto path = static_cast<uint32_t>(std::countr_zero(paths));
+      rest(path, now);
+      double_rest(path);
+    }
   }
   void wake_all(uint32_t paths) {
     resting_ &= ~paths;
@@ -95,6 +104,7 @@ class PathTable {
       paths_[static_cast<uint32_t>(std::countr_zero(paths))] = {};
   }
   uint32_t resting() const { return resting_ | tried_; }
+  uint32_t tried() const { return tried_; }
 
  private:
   struct Path {
@@ -112,9 +122,12 @@ class PathTable {
     waking_ &= ~(1U << path);
     state.streak = 0;
     state.wakes_at = now + (kFirstRest << state.backoff);
-    state.backoff = std::min<uint8_t>(static_cast<uint8_t>(state.backoff + 1), kMostDoublings);
     next_wake_ =
         resting_ == 1U << path || is_before(state.wakes_at, next_wake_) ? state.wakes_at : next_wake_;
+  }
+  void double_rest(uint32_t path) {
+    uint8_t& backoff = paths_[path].backoff;
+    backoff = std::min<uint8_t>(static_cast<uint8_t>(backoff + 1), kMostDoublings);
   }
   void wake(Stamp now) {
     if (resting_ == 0 || is_before(now, next_wake_)) [[likely]]

@@ -568,6 +568,67 @@ TEST_F(EngineCoreTest, AProbeWaitsForRoom) {
   EXPECT_GE(left.count(Datagram::Kind::kData), 2U);
 }
 
+// A path that has rested carries one packet. Whatever becomes of this packet, the path is tried again.
+class TrialTest : public EngineCoreTest {
+ protected:
+  // The next packet tries a path, the only one that has woken.
+  void rest_a_path() {
+    PathTable& paths = left.peer(there).paths;
+    paths.note_lost(kTried, make_stamp(left.now));
+    ASSERT_TRUE(paths.note_lost(kTried, make_stamp(left.now)));
+    left.now = right.now = left.now + 2'000'000;
+  }
+  // Short messages until the trial is under way, which is lost. False: none took the path.
+  bool lose_the_trial() {
+    for (int i = 0; i < 2 * static_cast<int>(kPaths); ++i) {
+      bool is_tried = false;
+      post(10);
+      left.send(channel, 10);
+      run(1'000'000, [&](const Datagram& datagram) {
+        const bool is_trial = datagram.kind == Datagram::Kind::kData && datagram.data.path == kTried;
+        is_tried |= is_trial;
+        return is_trial;
+      });
+      finish();
+      if (is_tried) return true;
+    }
+    return false;
+  }
+  void finish() {
+    for (const uint32_t id : std::exchange(left.sent, {})) left.forget(id);
+    for (const uint32_t id : std::exchange(right.received, {})) right.release(id);
+  }
+  static constexpr uint32_t kTried = 5;
+};
+
+TEST_F(TrialTest, AProbeInTheTrialsPlaceLeavesItNotInUse) {
+  rest_a_path();
+  ASSERT_TRUE(lose_the_trial());
+  EXPECT_GE(left.statistics().probes, 1U);
+  EXPECT_EQ(left.peer(there).paths.tried(), 0U);
+  run(1'000'000'000);
+  ASSERT_TRUE(lose_the_trial()) << "the path has no second trial";
+}
+
+// It may have found no page: that says nothing of the path.
+TEST_F(TrialTest, AnEagerPacketThatIsLostOnTrialLeavesItNotInUse) {
+  rest_a_path();
+  for (uint32_t i = 0; i < kPaths + 8; ++i) {  // soon enough after each other that no probe is sent
+    post(10);
+    left.send(channel, 10);
+    run(0, [&](const Datagram& datagram) {
+      return datagram.kind == Datagram::Kind::kData && datagram.data.path == kTried;
+    });
+    finish();
+    pass_time(25'000);
+  }
+  EXPECT_EQ(left.statistics().probes, 0U) << "others have overtaken it";
+  EXPECT_GE(left.statistics().resent_packets, 1U);
+  EXPECT_EQ(left.peer(there).paths.tried(), 0U);
+  run(1'000'000'000);
+  ASSERT_TRUE(lose_the_trial()) << "the path has no second trial";
+}
+
 TEST_F(EngineCoreTest, ALateOriginalWidensTheWindows) {
   post(40 * kFullBytes);
   left.send(channel, 40 * kFullBytes);

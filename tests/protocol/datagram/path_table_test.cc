@@ -73,6 +73,26 @@ TEST(PathTableTest, TwoLossesInARowRestAPathAndATrialWakesIt) {
   EXPECT_EQ(count_picks(table, 80, now)[2], 10U) << "it is as good as the others";
 }
 
+// The trial's packet leaves again over another path before anything is heard of it.
+TEST(PathTableTest, ATrialWithoutAnOutcomeIsRepeated) {
+  PathTable table(0xFF, 0);
+  Stamp now = 1'000'000;
+  table.note_unknown(2, now);
+  EXPECT_EQ(table.resting(), 0U) << "it is not on trial";
+  table.note_lost(2, now);
+  ASSERT_TRUE(table.note_lost(2, now));
+  now += kMillisecond + 1;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(count_picks(table, 70, now)[2], 1U) << "trial " << i;
+    table.note_unknown(2, now);
+    EXPECT_EQ(count_picks(table, 70, now)[2], 0U) << "it rests, for as long as the loss was worth";
+    now += 2 * kMillisecond + 1;
+  }
+  EXPECT_EQ(count_picks(table, 70, now)[2], 1U);
+  table.note_delivered(2);
+  EXPECT_EQ(count_picks(table, 80, now)[2], 10U);
+}
+
 TEST(PathTableTest, RestsGrowToAQuarterOfASecond) {
   PathTable table(0x3, 0);
   Stamp now = 0;

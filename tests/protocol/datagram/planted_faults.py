@@ -82,6 +82,13 @@ FAULTS = {
         " if (lost != kNoObject) return resend(id, peer, lost, records_[lost].path), true;"),
     "no path ever rests": (
         "path_table.h", "if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;", "return false;"),
+    "a trial ends with nobody told, its packet sent again as a probe": (
+        "engine_core.h", "    if (record.where == SendRecord::Where::kFlight) peer.paths.note_unknown(record.path, now());\n", ""),
+    "a trial ends with nobody told, its packet an eager one": (
+        "engine_core.h", "    if (may_be_refused) {\n      peer.paths.note_unknown(record.path, now());\n    } else if (peer",
+        "    if (may_be_refused) {\n    } else if (peer"),
+    "a trial without an outcome doubles the next rest": (
+        "path_table.h", "    if ((tried_ >> path & 1) != 0) rest(path, now);", "    if ((tried_ >> path & 1) != 0) rest(path, now), double_rest(path);"),
     "a trial is many packets": ("path_table.h", "tried_ |= 1U << path;  // no second packet before this one's fate is known", ""),
     "every peer has turns at once": (
         "grants.h", "turns.next == kNoObject || turns.served >= settings_.served_peers", "turns.next == kNoObject"),

@@ -1,6 +1,7 @@
 #include "protocol/datagram/simulation/world.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace verbena::protocol::datagram::sim {
@@ -544,6 +545,7 @@ std::string World::find_leftovers(uint32_t stopped) {
       tell(n, "eager packets not acknowledged", state.eager_next - state.eager_unacked);
       tell(n, "not acknowledged", state.sent_span());
       tell(n, "parked packets", state.parked);
+      tell(n, "paths on trial without a packet", static_cast<uint64_t>(std::popcount(state.paths.tried())));
       const Peer& far = hosts_[other]->peer(find_peer(*hosts_[other], n));
       if (state.eager_reserved != far.eager_settled)
         tell(n, "eager credits used and not settled", state.eager_reserved - far.eager_settled);

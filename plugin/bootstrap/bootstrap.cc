@@ -126,12 +126,27 @@ base::Outcome Bootstrap::all_gather(std::span<const std::byte> mine, std::span<s
 }
 
 base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
-  if (mine.size() == theirs.size() && mine.size() % count_ranks() == 0) {
-    return carrier_->exchange(mine, theirs);
+  if (mine.size() != theirs.size() || mine.size() % count_ranks() != 0)
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: exchange: %zu and %zu bytes are not one part for each of %u ranks",
+                      mine.size(), theirs.size(), count_ranks());
+  // One rank at least holds all parts of all ranks, which grow with the square of their number.
+  constexpr uint64_t kMostHeldBytes = uint64_t{256} << 20;
+  const size_t part_bytes = mine.size() / count_ranks(),
+               slice_bytes = std::max<size_t>(kMostHeldBytes / (uint64_t{count_ranks()} * count_ranks()), 1);
+  if (part_bytes <= slice_bytes) return carrier_->exchange(mine, theirs);
+  std::vector<std::byte> some, others;
+  for (size_t done = 0; done < part_bytes; done += slice_bytes) {
+    const size_t bytes = std::min(slice_bytes, part_bytes - done);
+    some.resize(bytes * count_ranks());
+    others.resize(some.size());
+    for (size_t i = 0; i < count_ranks(); ++i)
+      std::copy_n(mine.data() + i * part_bytes + done, bytes, some.data() + i * bytes);
+    if (auto exchanged = carrier_->exchange(some, others); !exchanged) return exchanged;
+    for (size_t i = 0; i < count_ranks(); ++i)
+      std::copy_n(others.data() + i * bytes, bytes, theirs.data() + i * part_bytes + done);
   }
-  return base::fail(base::Status::kInvalidArgument,
-                    "bootstrap: exchange: %zu and %zu bytes are not one part for each of %u ranks",
-                    mine.size(), theirs.size(), count_ranks());
+  return {};
 }
 
 base::Outcome Bootstrap::all_agree(base::Outcome mine, std::string_view text) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -214,6 +215,44 @@ TEST(BootstrapOfTheCaller, DoesTheSame) {
         rank == 2 ? base::Outcome(base::Error{base::Status::kSystem, 12}) : base::Outcome();
     EXPECT_EQ(bootstrap.all_agree(mine_failed, "so").status(), base::Status::kSystem);
   });
+}
+
+// As many as a job may have. All parts of all ranks, 1.3 GB, are never in one place: they take turns.
+TEST(BootstrapOfTheCaller, AnExchangeOfManyRanksIsBounded) {
+  constexpr uint32_t kRanks = 2'200, kRank = 7, kPartBytes = 271;
+  constexpr size_t kMostBytes = size_t{256} << 20;
+  struct Others {
+    size_t done = 0, most_bytes = 0, calls = 0;
+    bool is_right = true;
+    static int gather(void* context, const void* mine, void* all, size_t bytes) {
+      auto& others = *static_cast<Others*>(context);
+      const size_t slice = bytes / kRanks;
+      others.most_bytes = std::max(others.most_bytes, bytes * kRanks);
+      ++others.calls;
+      for (uint32_t rank = 0; rank < kRanks; ++rank) {
+        const auto ours = say(kRank, rank, kPartBytes), theirs = say(rank, kRank, kPartBytes);
+        others.is_right &= std::memcmp(static_cast<const std::byte*>(mine) + rank * slice,
+                                       ours.data() + others.done, slice) == 0;
+        std::memcpy(static_cast<std::byte*>(all) + (size_t{rank} * kRanks + kRank) * slice,
+                    theirs.data() + others.done, slice);
+      }
+      others.done += slice;
+      return 0;
+    }
+  } others;
+  auto bootstrap = take(Bootstrap::from_all_gather(&Others::gather, &others, kRank, kRanks), "bootstrap");
+  std::vector<std::byte> mine, theirs(size_t{kRanks} * kPartBytes);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    const auto part = say(kRank, rank, kPartBytes);
+    mine.insert(mine.end(), part.begin(), part.end());
+  }
+  ASSERT_TRUE(bootstrap.exchange(mine, theirs));
+  EXPECT_LE(others.most_bytes, kMostBytes);
+  EXPECT_GT(others.calls, 4U);
+  EXPECT_TRUE(others.is_right);
+  for (uint32_t rank = 0; rank < kRanks; ++rank)
+    ASSERT_TRUE(std::ranges::equal(std::span(theirs).subspan(rank * size_t{kPartBytes}, kPartBytes),
+                                   say(rank, kRank, kPartBytes)));
 }
 
 TEST(BootstrapOfTheCaller, ItsFailureIsTheLast) {

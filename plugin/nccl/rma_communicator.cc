@@ -108,17 +108,26 @@ Outcome RmaCommunicator::join_peers(uint32_t stride) {
   }
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (auto exchanged = bootstrap_.exchange(mine, theirs); !exchanged) return exchanged;
+  std::vector<uint32_t> prepared;
   for (uint32_t peer = 0; peer < count_ranks_ && state.is_ok(); ++peer) {
     if (!is_due(peer)) continue;
-    const bool is_joined =
-        endpoint_->connect(peer, std::span(theirs).subspan(peer * part_bytes, part_bytes), &cause);
-    if (is_joined) {
-      is_joined_[peer] = true;
+    if (endpoint_->prepare(peer, std::span(theirs).subspan(peer * part_bytes, part_bytes), &cause)) {
+      prepared.push_back(peer);
     } else {
       state = base::Error{base::Status::kRemote, 0};
     }
   }
-  return bootstrap_.all_agree(state, base::last_failure());
+  // All of them or none: no later try connects a peer that is connected at one end alone.
+  const Outcome agreed = bootstrap_.all_agree(state, base::last_failure());
+  for (const uint32_t peer : prepared) {
+    if (agreed) {
+      endpoint_->publish(peer);
+      is_joined_[peer] = true;
+    } else {
+      endpoint_->drop(peer);
+    }
+  }
+  return agreed;
 }
 
 base::Result<RmaContext*> RmaCommunicator::create_context(const RmaContextOptions& options) {

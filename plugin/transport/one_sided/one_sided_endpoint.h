@@ -44,6 +44,11 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
 
   std::vector<std::byte> local_address(uint32_t peer, std::string* error) override;
   bool connect(uint32_t peer, std::span<const std::byte> address, std::string* error) override;
+  // The two halves of connect(), for groups that connect all or none: nobody uses the peer between them.
+  // After drop() instead of publish() the peer needs a new local_address(), at both ends.
+  bool prepare(uint32_t peer, std::span<const std::byte> address, std::string* error);
+  void publish(uint32_t peer);
+  void drop(uint32_t peer);
   bool add_region(uint32_t id, const EndpointMemory& memory, std::string* error) override;
   std::vector<std::byte> region_address(uint32_t id) const override;
   bool add_remote_region(uint32_t peer, uint32_t id, std::span<const std::byte> address,
@@ -118,6 +123,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   bool make_pairs(uint32_t peer, std::string* error);
   PeerAddress describe_to(uint32_t peer) const;
   bool join(uint32_t peer, const PeerAddress& address, std::string* error);
+  void forget(uint32_t peer);
   std::vector<RailPair> pair_rails(uint32_t peer, const PeerAddress& address) const;
 
   // Operations.

@@ -334,23 +334,41 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
 }
 
 bool OneSidedEndpoint::connect(uint32_t peer, std::span<const std::byte> bytes, std::string* error) {
+  if (!prepare(peer, bytes, error)) return false;
+  publish(peer);
+  return true;
+}
+
+bool OneSidedEndpoint::prepare(uint32_t peer, std::span<const std::byte> bytes, std::string* error) {
   const std::lock_guard lock(setup_mutex_);
-  const bool is_due =
-      peer < options_.count_ranks && peers_[peer].state.load(std::memory_order_relaxed) == State::kAddressed;
+  const bool is_due = peer < options_.count_ranks &&
+                      peers_[peer].state.load(std::memory_order_relaxed) == State::kAddressed &&
+                      peers_[peer].lanes.empty();
   if (!is_due) return fail(error, name_rank(peer) + " is not waiting to be connected");
   PeerAddress address;
   std::string problem;
   if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, options_.rails, &address, &problem))
     return fail(error, "the address of " + name_rank(peer) + " " + problem);
-  if (!join(peer, address, error)) {
-    // Some of its queue pairs may be used up: whoever tries again begins with new ones.
-    peers_[peer].pairs.clear();
-    peers_[peer].state.store(State::kNew, std::memory_order_relaxed);
-    return false;
-  }
+  if (join(peer, address, error)) return true;
+  forget(peer);
+  return false;
+}
+
+void OneSidedEndpoint::publish(uint32_t peer) {
   peers_[peer].state.store(State::kConnected, std::memory_order_release);
   needs_attention_.store(true, std::memory_order_release);
-  return true;
+}
+
+void OneSidedEndpoint::drop(uint32_t peer) {
+  const std::lock_guard lock(setup_mutex_);
+  forget(peer);
+}
+
+// Some of its queue pairs may be used up: whoever tries again begins with new ones.
+void OneSidedEndpoint::forget(uint32_t peer) {
+  peers_[peer].lanes.clear();
+  peers_[peer].pairs.clear();
+  peers_[peer].state.store(State::kNew, std::memory_order_relaxed);
 }
 
 bool OneSidedEndpoint::add_region(uint32_t id, const EndpointMemory& memory, std::string* error) {

@@ -63,6 +63,9 @@ base::Result<std::unique_ptr<RmaCommunicator>> RmaCommunicator::open(
 Outcome RmaCommunicator::open_endpoint(const transport::Nic& nic, uint64_t nonce) {
   const auto rails = bootstrap_.gather(static_cast<uint32_t>(nic.rails.size()));
   if (!rails) return rails.error();
+  uint64_t max_cq_entries = UINT64_MAX;
+  for (const verbs::Device* device : nic.rails)
+    max_cq_entries = std::min<uint64_t>(max_cq_entries, device->max_cq_entries());
   std::string cause;
   endpoint_ =
       transport::OneSidedEndpoint::open_on({.rank = rank_,
@@ -70,7 +73,8 @@ Outcome RmaCommunicator::open_endpoint(const transport::Nic& nic, uint64_t nonce
                                             .nonce = nonce,
                                             .rails = std::ranges::max(*rails),
                                             .lanes = kLanes,
-                                            .send_depth = kSendDepth,
+                                            .send_depth = transport::OneSidedEndpoint::fit_send_depth(
+                                                max_cq_entries, count_ranks_, kLanes, kSendDepth),
                                             .is_observed = true},
                                            {.devices = nic.rails, .owned = {}, .keeps_alive = nics_}, &cause);
   return endpoint_ == nullptr ? Outcome(base::Error{base::Status::kSystem, 0}) : Outcome();

@@ -86,6 +86,13 @@ uint32_t find_first_up(const EndpointRails& rails) {
 
 }  // namespace
 
+uint32_t OneSidedEndpoint::fit_send_depth(uint64_t max_cq_entries, uint32_t count_ranks, uint32_t lanes,
+                                          uint32_t wished) {
+  const uint64_t left = max_cq_entries - std::min<uint64_t>(GetPush::kSendDepth, max_cq_entries);
+  const uint64_t each = left / (uint64_t{count_ranks} * lanes);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(each, kMinDepth, wished));
+}
+
 std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOptions& options,
                                                             EndpointRails rails, std::string* error) {
   if (!check(options, error)) return nullptr;

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "transport/one_sided/address_blob.h"
+#include "transport/one_sided/one_sided_endpoint.h"
 #include "transport/one_sided/support/group.h"
 
 namespace verbena::transport {
@@ -129,6 +130,21 @@ TEST_F(RefusalTest, OptionsOutOfRangeAreNamed) {
   expect_refused_options({.max_regions = 0}, "max_regions");
   expect_refused_options({.count_ranks = 4096, .lanes = 16, .send_depth = 32768}, "all completions");
   expect_refused_options({.device_filter = "nosuch"}, "no usable port");
+}
+
+// The completion queue's size grows with the ranks; devices of NVIDIA take 4,194,303 entries.
+TEST(SendDepthTest, ManyRanksHaveShallowerLanes) {
+  constexpr uint64_t kEntries = 4'194'303;
+  const auto fit = [](uint32_t ranks) { return OneSidedEndpoint::fit_send_depth(kEntries, ranks, 4, 256); };
+  EXPECT_EQ(fit(1), 256U);
+  EXPECT_EQ(fit(4'000), 256U);
+  EXPECT_EQ(fit(4'096), 255U);
+  EXPECT_EQ(fit(20'000), 52U);
+  EXPECT_EQ(fit(65'535), 16U);
+  EXPECT_EQ(fit(1'000'000), 16U) << "too many: to be refused";
+  for (uint32_t ranks = 1; ranks < 65'000; ranks += 17)
+    ASSERT_LT(uint64_t{ranks} * 4 * fit(ranks), kEntries) << ranks;
+  EXPECT_EQ(OneSidedEndpoint::fit_send_depth(0, 2, 4, 256), 16U);
 }
 
 }  // namespace

@@ -55,9 +55,9 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails, const
       if (!made) return made.error();
       handle = static_cast<int>(ways->handles.size());
       ways->handles.push_back(std::move(*made));
+      ways->paths |= 1U << path;
     }
     ways->of_path[path] = static_cast<uint8_t>(handle);
-    ways->paths |= 1U << path;
   }
   if (ways->paths != 0) return true;
   return base::fail(base::Status::kRemote, "datagrams: no rail reaches %s: %s",

@@ -20,13 +20,14 @@ namespace verbena::transport::datagram {
 struct Ways {
   std::vector<verbs::AddressHandle> handles;
   std::array<uint8_t, protocol::datagram::kPaths> of_path{};
-  uint32_t paths = 0;  // a bit for each that leads there
+  // A bit for each that leads there by a handle of its own: the others take one of these handles.
+  uint32_t paths = 0;
 
   ibv_ah* find(uint32_t path) const { return handles[of_path[path]].get(); }
 };
 
 // Path p takes the rail p modulo this end's rails, and there the peer's rail p modulo the peer's.
-// `has_many`: one handle for each pair of rails has to do, instead of one for each path. False: a port's
+// `has_many`: one handle, and one path, for each pair of rails has to do. False: a port's
 // address does not answer yet. An error if no path leads there.
 base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
                              const protocol::datagram::EngineName& name,

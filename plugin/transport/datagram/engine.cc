@@ -273,8 +273,18 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   return failure_;
 }
 
+// Whoever has the token may have lost its processor to threads that ask for it again and again.
+void Engine::give_way() {
+  constexpr uint32_t kSpins = 16;
+  thread_local uint32_t refusals = 0;
+  if (++refusals % kSpins == 0) std::this_thread::yield();
+}
+
 void Engine::enter_soon() {
-  while (!enter()) std::this_thread::yield();
+  constexpr uint32_t kYields = 64;
+  constexpr timespec kNap{0, 20'000};
+  for (uint32_t tries = 0; !enter(); ++tries)
+    tries < kYields ? std::this_thread::yield() : static_cast<void>(nanosleep(&kNap, nullptr));
 }
 
 // --- A pass.

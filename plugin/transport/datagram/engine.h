@@ -53,6 +53,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   using ProgressToken::enter;
   // Waits for the token, which nobody keeps for long.
   void enter_soon();
+  // By whoever was refused the token and will ask again soon.
+  static void give_way();
 
   // --- All that follows: with the token.
 
@@ -264,7 +266,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 // Has the token while it lives.
 class EngineGuard {
  public:
-  explicit EngineGuard(Engine& engine) : engine_(engine), is_taken_(engine.enter()) {}
+  explicit EngineGuard(Engine& engine) : engine_(engine), is_taken_(engine.enter()) {
+    if (!is_taken_) [[unlikely]]
+      Engine::give_way();
+  }
   struct Waits {};
   EngineGuard(Engine& engine, Waits) : engine_(engine), is_taken_(true) { engine.enter_soon(); }
   ~EngineGuard() {

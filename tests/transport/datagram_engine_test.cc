@@ -1,0 +1,99 @@
+// What an engine costs those who share it: callers that find it taken, peers beyond the first few hundred.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <thread>
+#include <vector>
+
+#include "transport/datagram/engine.h"
+#include "transport/datagram/peer.h"
+#include "transport/support/host.h"
+
+namespace {
+
+thread_local std::atomic<uint64_t>* yields = nullptr;
+thread_local std::atomic<uint64_t>* naps = nullptr;
+
+void count(std::atomic<uint64_t>* counter) {
+  if (counter != nullptr) counter->fetch_add(1);
+}
+
+}  // namespace
+
+// Of the whole program, instead of libc's.
+extern "C" int sched_yield() noexcept {
+  count(yields);
+  return static_cast<int>(syscall(SYS_sched_yield));
+}
+extern "C" int nanosleep(const timespec* time, timespec* left) {
+  count(naps);
+  return static_cast<int>(syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, time, left));
+}
+
+namespace verbena::transport {
+namespace {
+
+using datagram::Engine;
+using datagram::EngineGuard;
+
+class DatagramEngineTest : public testing::Test {
+ protected:
+  ~DatagramEngineTest() override { yields = naps = nullptr; }
+
+  Host host_{Settings{{"VERBENA_BOUNCE_BYTES", "8m"}, {"SOFTVERBS_DEVICES", "2"}}};
+  const std::shared_ptr<Engine> engine_ = take(Engine::find(host_.nic(), {}, false), "an engine");
+};
+
+// Else whoever has the engine may never have a processor: NCCL's proxy yields, other callers need not.
+TEST_F(DatagramEngineTest, CallersThatAreRefusedGiveWay) {
+  constexpr uint64_t kCalls = 1'000;
+  std::atomic<uint64_t> count{0};
+  const EngineGuard holder(*engine_, EngineGuard::Waits{});
+  yields = &count;
+  for (uint64_t i = 0; i < kCalls; ++i) {
+    const EngineGuard refused(*engine_);
+    ASSERT_FALSE(refused);
+  }
+  EXPECT_GE(count, kCalls / 100);
+  EXPECT_LE(count, kCalls / 10) << "a call that is refused once loses nothing";
+}
+
+TEST_F(DatagramEngineTest, WhoeverHasToHaveItDoesNotSpin) {
+  constexpr uint64_t kManyYields = 100'000;
+  std::atomic<uint64_t> count_yields{0}, count_naps{0};
+  std::thread waiting;
+  {
+    const EngineGuard holder(*engine_, EngineGuard::Waits{});
+    waiting = std::thread([&] {
+      yields = &count_yields;
+      naps = &count_naps;
+      const EngineGuard guard(*engine_, EngineGuard::Waits{});
+      EXPECT_TRUE(guard);
+      yields = naps = nullptr;
+    });
+    while (count_naps < 3 && count_yields < kManyYields) std::this_thread::yield();
+  }
+  waiting.join();
+  EXPECT_GE(count_naps, 3U);
+  EXPECT_LT(count_yields, kManyYields);
+}
+
+// A peer behind one flow label for each pair of rails has as many paths: that one is lost says something of
+// all packets that take it.
+TEST_F(DatagramEngineTest, APathIsAWayOfItsOwn) {
+  const std::vector<protocol::datagram::EngineRail> peer{engine_->rails()[0]->describe()};
+  for (const bool has_many : {false, true}) {
+    datagram::Ways ways;
+    ASSERT_TRUE(*datagram::make_ways(engine_->rails(), engine_->name(), peer, has_many, &ways));
+    EXPECT_EQ(static_cast<size_t>(std::popcount(ways.paths)), ways.handles.size()) << has_many;
+    EXPECT_EQ(ways.handles.size() < protocol::datagram::kPaths, has_many);
+    for (uint32_t path = 0; path < protocol::datagram::kPaths; ++path) EXPECT_NE(ways.find(path), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::transport

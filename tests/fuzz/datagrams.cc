@@ -33,11 +33,11 @@ class Peer {
     pair_ = take(verbs::DatagramPair::create(device, sends_, receives_, queue_, {.send_depth = 16}));
     way_ = take(verbs::AddressHandle::create(device, device.local_address(), device.address(), -1, 1));
     port_ = std::bit_cast<protocol::RailRecord>(device.address());
-    name_.id = id;
     name_.secret.fill(static_cast<uint8_t>(id));
     name_.queue_key = 7;
     name_.rails = 1;
     name_.data_lines = 31;
+    name_.id = take(datagram::make_engine_id(name_));
     keys_ = take(datagram::make_tag_keys(name_, engine.name()));
   }
 

@@ -49,11 +49,11 @@ class Crowd {
       greeting.version = kDatagramVersion;
       greeting.nonce = nonces[i];
       greeting.other_id = engine_.name.id;
-      greeting.engine.id = i + 1;
       std::memcpy(greeting.engine.secret.data(), &i, sizeof(i));
       greeting.engine.queue_key = 1;
       greeting.engine.data_lines = engine_.name.data_lines;
       greeting.engine.rails = 1;
+      greeting.engine.id = take(datagram::make_engine_id(greeting.engine), "an id");
       greeting.rail[0] = {std::bit_cast<protocol::RailRecord>(nic_.rails[0]->address()),
                           sender_.number(),
                           sender_.number(),

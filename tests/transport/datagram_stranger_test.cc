@@ -27,11 +27,11 @@ Greeting make_hello(const Nic& nic, const datagram::Engine& engine, uint64_t non
   hello.channel = channel;
   hello.nonce = nonce;
   hello.other_id = engine.name().id;
-  hello.engine.id = 1;
   hello.engine.secret.fill(secret);
   hello.engine.queue_key = 1;
   hello.engine.data_lines = engine.name().data_lines;
   hello.engine.rails = 1;
+  hello.engine.id = take(datagram::make_engine_id(hello.engine), "an id");
   hello.rail[0].port = std::bit_cast<protocol::RailRecord>(nic.rails[0]->address());
   return hello;
 }
@@ -102,6 +102,17 @@ TEST(DatagramChannels, OnceAllAreOpenNoOtherIs) {
   EXPECT_EQ(engine->choose_wire(peer), 7);
 }
 
+TEST(DatagramStranger, AHandleThatPosesAsAnotherEngineIsRefused) {
+  Host host{Settings{{"VERBENA_BOUNCE_BYTES", "8m"}}};
+  const auto engine = take(datagram::Engine::find(host.nic(), {}, false), "an engine");
+  protocol::datagram::DatagramHandle handle{};
+  const auto listener = take(datagram::Listener::open(engine, &handle), "a listener");
+  EXPECT_TRUE(datagram::Connector::start(engine, handle));
+  handle.engine.secret[0] ^= 1;
+  seal_handle(handle);
+  EXPECT_EQ(datagram::Connector::start(engine, handle).error().status, base::Status::kRemote);
+}
+
 // It would have the number of the other one's next channel, whose accept then fails.
 TEST(DatagramStranger, AnEngineThatPosesAsAnotherIsNotHeard) {
   constexpr uint8_t kSecret = 7;
@@ -113,12 +124,12 @@ TEST(DatagramStranger, AnEngineThatPosesAsAnotherIsNotHeard) {
   for (uint16_t channel = 0; channel < 2; ++channel) {
     DatagramHandle handle{};
     const auto listener = take(datagram::Listener::open(engine, &handle), "a listener");
-    const bool has_met = channel != 0;
-    if (has_met) {
-      say(stranger, *engine, make_hello(nic, *engine, handle.nonce, channel, kSecret + 1));
-      for (int i = 0; i < 3; ++i) ASSERT_EQ(take(listener->poll(false, 0), "a caller"), nullptr);
-    }
-    say(stranger, *engine, make_hello(nic, *engine, handle.nonce, channel, kSecret));
+    const Greeting hello = make_hello(nic, *engine, handle.nonce, channel, kSecret);
+    Greeting posing = make_hello(nic, *engine, handle.nonce, channel, kSecret + 1);
+    posing.engine.id = hello.engine.id;
+    say(stranger, *engine, posing);  // before and after the other one has been met
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(take(listener->poll(false, 0), "a caller"), nullptr);
+    say(stranger, *engine, hello);
     ASSERT_TRUE(poll_until([&] {
       auto end = take(listener->poll(false, 0), "a caller");
       if (end == nullptr) return false;

@@ -19,7 +19,7 @@
 namespace verbena::protocol::datagram {
 
 inline constexpr uint64_t kDatagramMagic = 0x44414E4542524556;  // "VERBENAD" in memory order
-inline constexpr uint16_t kDatagramVersion = 6;
+inline constexpr uint16_t kDatagramVersion = 7;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
 
@@ -39,7 +39,7 @@ struct EngineRail {
 static_assert(sizeof(EngineRail) == 64, "wire format");
 
 struct EngineName {
-  uint64_t id;  // random, not 0
+  uint64_t id;  // of all that follows, not 0: see make_engine_id()
   EngineSecret secret;
   uint32_t queue_key;
   uint16_t data_lines;  // of a message in a packet, at most

@@ -236,7 +236,6 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
       (page_bytes != PagePool::kLeastPageBytes ? page_bytes : mtu_bytes - uint32_t{sizeof(PacketHeader)}) /
       kDataLineBytes);
   struct {
-    uint64_t id;
     EngineSecret secret;
     uint32_t queue_key;
   } drawn{};
@@ -244,7 +243,6 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
       !outcome)
     return outcome;
   process_ = name_own_process();
-  name_.id = drawn.id | 1;
   name_.secret = drawn.secret;
   name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
   std::shared_ptr<PageSpace> space;
@@ -254,6 +252,9 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
     space = std::move(*acquired);
   }
   name_.has_short_pages = options().pages.short_pages != 0 ? 1 : 0;
+  auto id = make_engine_id(name_);
+  if (!id) return id.error();
+  name_.id = *id;
   auto pool = PagePool::create(*nic_.rails[0], options().pages.pages, page_bytes, std::move(space),
                                options().pages.short_pages);
   if (!pool) return pool.error();
@@ -565,9 +566,11 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
     ++statistics_.strays;
     return;
   }
+  const auto id_of_name = make_engine_id(greeting->engine);
   const auto known = peers_by_id_.find(greeting->engine.id);
   const bool is_known = known != peers_by_id_.end();
-  if (is_known && peers_of_[known->second]->name != greeting->engine) {
+  if (!id_of_name || *id_of_name != greeting->engine.id ||
+      (is_known && peers_of_[known->second]->name != greeting->engine)) {
     ++statistics_.strays;  // one engine poses as another: it would have the number of its next channel
     return;
   }

@@ -21,6 +21,18 @@ base::Result<base::HmacKey> make_key(base::Bytes secrets) {
 
 }  // namespace
 
+base::Result<uint64_t> make_engine_id(const protocol::datagram::EngineName& name) {
+  auto key = base::HmacKey::create(as_whole(name.secret));
+  if (!key) return key.error();
+  protocol::datagram::EngineName rest = name;
+  rest.id = 0;
+  auto mac = key->compute({base::as_label("engine"), as_whole(rest)});
+  if (!mac) return mac.error();
+  uint64_t id = 0;
+  std::memcpy(&id, mac->data(), sizeof(id));
+  return id | 1;
+}
+
 base::Result<GreetingMac> make_greeting_mac(const protocol::datagram::EngineSecret& secret,
                                             protocol::datagram::PacketKind kind,
                                             std::span<const uint8_t> packet) {

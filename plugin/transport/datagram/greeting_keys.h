@@ -13,6 +13,8 @@ namespace verbena::transport::datagram {
 
 using GreetingMac = std::array<uint8_t, protocol::datagram::kGreetingMacBytes>;
 
+// What an engine of this name has as its id, so that none can take another's.
+base::Result<uint64_t> make_engine_id(const protocol::datagram::EngineName& name);
 // Of a greeting to the engine with this secret; `packet`: the header and what the MAC covers. With a job key
 // both ends need it.
 base::Result<GreetingMac> make_greeting_mac(const protocol::datagram::EngineSecret& secret,

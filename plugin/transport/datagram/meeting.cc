@@ -7,6 +7,7 @@
 #include "base/parameters.h"
 #include "base/random.h"
 #include "transport/datagram/engine.h"
+#include "transport/datagram/greeting_keys.h"
 
 namespace verbena::transport::datagram {
 
@@ -165,6 +166,11 @@ std::string Connector::describe() const {
 Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engine,
                                                     const DatagramHandle& handle) {
   std::unique_ptr<Connector> connector(new Connector(std::move(engine), handle));
+  const auto id = make_engine_id(handle.engine);
+  if (!id) return id.error();
+  if (*id != handle.engine.id)
+    return base::fail(Status::kRemote, "%s: the handle names an engine by another one's id",
+                      connector->describe().c_str());
   const bool are_we_keyed = connector->engine_->name().is_keyed != 0;
   if (are_we_keyed != (handle.engine.is_keyed != 0)) {
     return base::fail(Status::kInvalidUsage, "%s: %s", connector->describe().c_str(),

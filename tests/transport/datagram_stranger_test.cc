@@ -139,5 +139,85 @@ TEST(DatagramStranger, AnEngineThatPosesAsAnotherIsNotHeard) {
   }
 }
 
+// An engine that is met, and that can say what it likes.
+class HostileTest : public testing::Test {
+ protected:
+  struct Hostile {
+    uint32_t id;
+    TagKeys keys;
+    ProcessName process;
+    std::unique_ptr<datagram::ReceiveEnd> end;
+  };
+
+  Hostile meet(uint8_t secret, const ProcessName& process) {
+    DatagramHandle handle{};
+    const auto listener = take(datagram::Listener::open(engine_, &handle), "a listener");
+    Greeting hello = make_hello(host_.nic(), *engine_, handle.nonce, 0, secret);
+    hello.process = process;
+    hello.slot = 1;
+    say(stranger_, *engine_, hello);
+    Hostile met{met_++, take(datagram::make_tag_keys(hello.engine, engine_->name()), "keys"), process,
+                nullptr};
+    EXPECT_TRUE(poll_until([&] {
+      met.end = take(listener->poll(false, 0), "a caller");
+      return met.end != nullptr;
+    }));
+    return met;
+  }
+  void send(const Hostile& from, PacketKind kind, std::span<const uint8_t> body) {
+    uint8_t* const packet = stranger_.memory().data();
+    PacketHeader header{};
+    header.channel = kNoChannel;
+    const Immediate immediate{.slot = static_cast<uint16_t>(from.id), .kind = kind};
+    header.tag = make_tag(from.keys, header, immediate, body);
+    std::memcpy(packet, &header, sizeof(header));
+    std::ranges::copy(body, packet + sizeof(header));
+    const verbs::Datagram datagram =
+        stranger_.make(engine_->rails()[0]->describe().control, engine_->name().queue_key, immediate.encode(),
+                       0, static_cast<uint32_t>(sizeof(header) + body.size()));
+    ASSERT_TRUE(stranger_.send({&datagram, 1}));
+  }
+  void say_that_it_has_ended(const Hostile& witness, const Hostile& of) {
+    const LifeRecord record{of.process, 0, 0};
+    send(witness, PacketKind::kReset, {reinterpret_cast<const uint8_t*>(&record), sizeof(record)});
+  }
+  // After the engine has taken what there is.
+  bool is_given_up(const Hostile& peer) {
+    const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
+    for (int i = 0; i < 3; ++i) engine_->pass();
+    return engine_->failure_of(peer.id).has_failed();
+  }
+  bool is_doubted(const Hostile& peer) {
+    const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
+    engine_->pass();
+    return engine_->peer_of(peer.id).doubted_ns != 0;
+  }
+
+  Host host_{Settings{{"VERBENA_BOUNCE_BYTES", "8m"}}};
+  const std::shared_ptr<datagram::Engine> engine_ =
+      take(datagram::Engine::find(host_.nic(), {}, false), "an engine");
+  DatagramStranger stranger_{host_.nic(), 1, kMaxGreetingBytes};
+  uint32_t met_ = 0;
+};
+
+TEST_F(HostileTest, APeerEndsNoOtherByItsWord) {
+  const Hostile peer = meet(2, {.space = 77, .start_ticks = 1, .pid = 5, .reserved = 0}),
+                neighbour = meet(3, {.space = 77, .start_ticks = 1, .pid = 6, .reserved = 0}),
+                other = meet(4, {.space = 78, .start_ticks = 1, .pid = 7, .reserved = 0});
+  say_that_it_has_ended(other, peer);
+  EXPECT_FALSE(is_given_up(peer));
+  EXPECT_FALSE(is_doubted(peer)) << "of another host";
+  say_that_it_has_ended(neighbour, peer);
+  EXPECT_FALSE(is_given_up(peer)) << "it may answer";
+  EXPECT_TRUE(is_doubted(peer));
+  ASSERT_TRUE(poll_until([&] {
+    send(peer, PacketKind::kRequest, {});
+    return !is_doubted(peer);
+  })) << "it has answered";
+  say_that_it_has_ended(neighbour, peer);
+  ASSERT_TRUE(poll_until([&] { return is_given_up(peer); })) << "it does not answer";
+  EXPECT_FALSE(is_given_up(neighbour));
+}
+
 }  // namespace
 }  // namespace verbena::transport

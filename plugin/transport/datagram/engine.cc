@@ -946,6 +946,7 @@ Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
   met.receive_keys = *receive_keys;
   met.ways = std::move(ways);
   met.is_met = true;
+  met.doubted_ns = 0;
   peer(id).paths = PathTable(met.ways.paths, options().random + id * 7);
   return {};
 }
@@ -1098,6 +1099,10 @@ void Engine::look_around() {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs, is_called = peers_of_[id]->connectors != 0;
     if (peers_of_[id]->failure.has_failed()) continue;
+    if (peers_of_[id]->doubted_ns != 0) {
+      look_at_doubt(id);
+      if (peers_of_[id]->failure.has_failed()) continue;
+    }
     if (!peers_of_[id]->is_met) {
       if (is_called && is_quiet) look_for_life(id);
       continue;

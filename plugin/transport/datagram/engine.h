@@ -195,7 +195,9 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void answer_given_up(uint32_t peer);
   void look_for_life(uint32_t peer);
   void post_life(uint32_t peer, const protocol::datagram::LifeRecord& record);
-  void note_end(const protocol::datagram::ProcessName& process, const char* witness);
+  void note_end(const protocol::datagram::ProcessName& process);
+  void doubt(const protocol::datagram::ProcessName& process, uint32_t witness);
+  void look_at_doubt(uint32_t peer);
   void look_for_ended();
   void note_pages_of(uint32_t peer);
   void take_back_pages(uint32_t peer);

@@ -50,7 +50,7 @@ struct Peer {
   uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
   bool is_met = false;                                // its rails, ways and keys are known
   bool has_ended = false;                             // its process, by what this host's kernel says
-  bool is_dead = false;                               // ... or by what anybody says
+  bool is_dead = false;                               // the same, whether it was met or not
   protocol::datagram::TagKeys send_keys, receive_keys;
   Ways ways;
   std::string text;       // for people
@@ -60,6 +60,9 @@ struct Peer {
   // The same engine before it was given up, if it had been met: its ends stay failed.
   uint32_t former = protocol::datagram::kNoObject;
   int64_t reset_ns = 0;  // when it was last told so
+  // Since when it owes an answer because another one said that its process has ended; 0: it does not.
+  int64_t doubted_ns = 0;
+  uint32_t witness = 0, looks = 0;  // since then
   uint32_t open_receives = 0, connectors = 0;
   uint16_t next_channel = 0;
 };

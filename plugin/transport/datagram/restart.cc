@@ -52,7 +52,7 @@ void Engine::look_for_life(uint32_t id) {
   const Peer& quiet = *peers_of_[id];
   if (quiet.process.space == 0) return;
   if (quiet.process.space == process_.space) {
-    if (has_ended(quiet.process)) note_end(quiet.process, nullptr);
+    if (has_ended(quiet.process)) note_end(quiet.process);
     return;
   }
   // Others each time: those that were asked may be gone too.
@@ -92,16 +92,41 @@ void Engine::look_for_ended() {
   std::erase_if(ended_, [](const Ended& ended) { return ended.looks >= kLooks; });
 }
 
-void Engine::note_end(const ProcessName& process, const char* witness) {
+void Engine::note_end(const ProcessName& process) {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     Peer& ended = *peers_of_[id];
     if (ended.process != process) continue;
     ended.is_dead = true;
-    if (witness == nullptr && ended.is_met) note_pages_of(id);
+    if (ended.is_met) note_pages_of(id);
     if (ended.failure.has_failed()) continue;
-    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended%s%s; look at its log",
-                           ended.text.c_str(), witness == nullptr ? "" : ", says ",
-                           witness == nullptr ? "" : witness));
+    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended; look at its log",
+                           ended.text.c_str()));
+  }
+}
+
+// A peer may say of any other that its process has ended. Who is there answers a question.
+void Engine::doubt(const ProcessName& process, uint32_t witness) {
+  if (peers_of_[witness]->process.space != process.space) return;  // it cannot know
+  for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+    Peer& doubted = *peers_of_[id];
+    if (doubted.process != process || doubted.failure.has_failed() || doubted.doubted_ns != 0) continue;
+    doubted.doubted_ns = now_ns_;
+    doubted.witness = witness;
+    doubted.looks = 0;
+    if (doubted.is_met) ask(id);
+  }
+}
+
+void Engine::look_at_doubt(uint32_t id) {
+  constexpr uint32_t kMostLooks = 4;
+  Peer& doubted = *peers_of_[id];
+  if (peer(id).heard_ns > doubted.doubted_ns) {
+    doubted.doubted_ns = 0;
+  } else if (++doubted.looks > kMostLooks) {
+    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended, says %s; look at its log",
+                           doubted.text.c_str(), peers_of_[doubted.witness]->text.c_str()));
+  } else if (doubted.is_met) {
+    ask(id);
   }
 }
 
@@ -111,7 +136,7 @@ void Engine::take_reset(uint32_t id, std::span<const uint8_t> body) {
   if (body.size() != sizeof(record) || peers_of_[id]->failure.has_failed()) return;
   std::memcpy(&record, body.data(), sizeof(record));
   if (record.process.space == 0) return;
-  if (record.is_question == 0) return note_end(record.process, peers_of_[id]->text.c_str());
+  if (record.is_question == 0) return doubt(record.process, id);
   if (record.process.space == process_.space && has_ended(record.process))
     post_life(id, {record.process, 0, 0});
 }

@@ -57,7 +57,16 @@ CUmemAllocationProp describe_piece(const CudaApi& cuda, int gpu) {
 }
 
 int open_memory_file() {
-  return memfd_create("verbena", MFD_CLOEXEC);
+  return memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+// No process that has the descriptor can cut the memory short: access behind its end raises SIGBUS.
+bool seal(int file) {
+  return fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+}
+bool is_sealed(int file) {
+  const int seals = fcntl(file, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
 }
 
 }  // namespace
@@ -120,7 +129,7 @@ Result<MemoryPiece> MemoryPiece::allocate(MemoryOwner owner, uint64_t length_byt
   piece.length_bytes_ = length_bytes;
   if (owner.gpu == kNoGpu) {
     piece.file_.reset(open_memory_file());
-    if (!piece.file_ || set_file_length(piece.file_.get(), length_bytes) != 0)
+    if (!piece.file_ || set_file_length(piece.file_.get(), length_bytes) != 0 || !seal(piece.file_.get()))
       return fail_host("cannot allocate host memory", length_bytes);
     return piece;
   }
@@ -138,9 +147,11 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
   piece.length_bytes_ = length_bytes;
   if (owner.gpu == kNoGpu) {
     piece.file_.reset(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-    // Access beyond the end of a shorter file would raise SIGBUS.
     const off_t length = piece.file_ ? lseek(piece.file_.get(), 0, SEEK_END) : -1;
     if (length < 0) return fail_host("cannot take over a peer's memory", length_bytes);
+    if (!is_sealed(piece.file_.get()))
+      return fail(Status::kRemote,
+                  "memory: a peer shared a piece that it can cut short; do all ranks run the same build?");
     if (static_cast<uint64_t>(length) >= length_bytes) return piece;
     return fail(Status::kRemote,
                 "memory: a peer shared a piece of %lld bytes and announced %llu bytes; do all ranks run the "

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -31,16 +32,13 @@ class Meeting {
   static constexpr size_t kMaxBytes = 4096;  // of one rank
 
   explicit Meeting(const RankPlan& plan)
-      : context_(parse_id(plan.id), plan.rank, plan.count_ranks),
-        name_("/verbena-symm-" + plan.id.substr(0, 64)) {
-    const int file = shm_open(name_.c_str(), O_RDWR | O_CREAT, 0600);
-    if (file < 0 || ftruncate(file, static_cast<off_t>(length_bytes())) != 0)
-      throw std::runtime_error(name_ + ": no shared memory");
-    memory_ = static_cast<char*>(mmap(nullptr, length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-    close(file);
-    if (memory_ == MAP_FAILED) throw std::runtime_error(name_ + ": cannot be mapped");
+      : context_(parse_id(plan.id), plan.rank, plan.count_ranks), name_(name_file(plan.id)) {
+    // Only rank 0 makes the file, which nobody has made before, and the others take none of another user.
+    if (rank() == 0) map(shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600), true);
     context_.barrier();
-    shm_unlink(name_.c_str());
+    if (rank() != 0) map(shm_open(name_.c_str(), O_RDWR, 0600), false);
+    context_.barrier();
+    if (rank() == 0) shm_unlink(name_.c_str());
   }
   ~Meeting() { munmap(memory_, length_bytes()); }
   Meeting(const Meeting&) = delete;
@@ -59,6 +57,23 @@ class Meeting {
 
  private:
   size_t length_bytes() const { return kMaxBytes * size(); }
+  // By digits that say where the job meets and by some of its nonce, and by none of its secret.
+  static std::string name_file(const std::string& id) {
+    constexpr size_t kNamedBytes = 64;
+    return "/verbena-symm-" + id.substr(0, 2 * kNamedBytes);
+  }
+  void map(int file, bool is_new) {
+    struct stat status {};
+    const auto length = static_cast<off_t>(length_bytes());
+    const bool is_usable = file >= 0 && (!is_new || ftruncate(file, length) == 0) &&
+                           fstat(file, &status) == 0 && status.st_uid == geteuid() &&
+                           status.st_size == length;
+    void* const mapped =
+        is_usable ? mmap(nullptr, length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (file >= 0) close(file);
+    if (mapped == MAP_FAILED) throw std::runtime_error(name_ + ": no shared memory, or another user's");
+    memory_ = static_cast<char*>(mapped);
+  }
 
   SymmetricContext context_;
   std::string name_;

@@ -30,6 +30,13 @@ bool is_current(SharedQp& qp, const Completion& completion) {
   return true;
 }
 
+// Of a failed request wr_id, status, vendor_err and qp_num are defined, and nothing else: a device leaves
+// there what it likes.
+void spoil_undefined(Completion& completion) {
+  completion.opcode = 0xFF;
+  completion.byte_length = completion.immediate = completion.source_qp = UINT32_MAX;
+}
+
 void fill_work_completion(const Completion& completion, ibv_wc& wc) {
   wc.wr_id = completion.wr_id;
   wc.status = static_cast<ibv_wc_status>(completion.status);
@@ -74,7 +81,10 @@ bool take_from_ring(uint32_t index, SteppedOver& stepped_over, Completion& compl
     }
     if (result == Polled::kHeldApart && step_over(stepped_over, shared)) continue;
     if (result != Polled::kTaken) return false;
-    if (is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) return true;
+    if (is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) {
+      if (completion.status != IBV_WC_SUCCESS) spoil_undefined(completion);
+      return true;
+    }
   }
 }
 

@@ -205,11 +205,19 @@ Outcome name_remote(Operation& op) {
 
 namespace {
 
+// Where the ends' path MTUs differ, a message of several packets has some of a wrong length: the responder
+// refuses them.
+bool has_right_packets(const Operation& op) {
+  const uint32_t ours = op.qp->attributes.path_mtu, theirs = op.target->path_mtu.get();
+  return ours == theirs || op.request->length <= uint64_t{128} << std::min(ours, theirs);
+}
+
 // The steps at the target's queue pair.
 Outcome prepare_target(Operation& op) {
   const ibv_wr_opcode opcode = op.request->opcode;
   if (const Outcome marked = check_target(op); marked.step != Step::kDone) return marked;
   op.remote.clear();
+  if (!has_right_packets(op)) return fail(IBV_WC_REM_INV_REQ_ERR);
   if (!is_send(opcode)) {
     if (const Outcome named = name_remote(op); named.step != Step::kDone) return named;
   }

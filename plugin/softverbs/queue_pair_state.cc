@@ -36,6 +36,7 @@ void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
   if (has(IBV_QP_DEST_QPN)) to.dest_qp_num = from.dest_qp_num;
   qp.shared->access.set(to.qp_access_flags);
   qp.shared->max_reads.set(to.max_dest_rd_atomic);
+  qp.shared->path_mtu.set(to.path_mtu);
   qp.shared->min_rnr_timer.set(to.min_rnr_timer);
   qp.shared->qkey.set(to.qkey);
 }

@@ -9,7 +9,7 @@
 // a lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 12;
+inline constexpr uint32_t kLayoutVersion = 13;
 
 // Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>
@@ -125,6 +125,7 @@ struct alignas(64) SharedQp {
   Shared<uint32_t> pd;
   Shared<uint32_t> access;
   Shared<uint32_t> max_reads;  // max_dest_rd_atomic
+  Shared<uint32_t> path_mtu;   // enum ibv_mtu
   Shared<uint32_t> min_rnr_timer;
   Shared<uint32_t> receive_cq;
   Shared<uint32_t> receive_queue;  // index into the receive queues

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -68,6 +69,52 @@ TEST_F(FaultTest, AQueryTellsHowManyPacketsWereCarriedOut) {
   EXPECT_EQ(query(*left), first) << "nothing was asked of it";
   expect_failure(write(64), IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ((query(*right) - first) & 0xffffff, 10U) << "what failed is not counted";
+}
+
+// As the manual page of ibv_poll_cq has it: who goes by the rest on softverbs would fail on a NIC.
+TEST_F(FaultTest, AFailedCompletionTellsNoMoreThanItMust) {
+  connect();
+  ASSERT_EQ(right->post_receive(5, target, 0, 100), 0);
+  Send send = Send(IBV_WR_SEND_WITH_IMM, 7).from(source, 0, 101).with_immediate(1);
+  ASSERT_EQ(send.post(*left), 0);
+  const ibv_wc sent = left_node.wait_completion(), received = right_node.wait_completion();
+  EXPECT_EQ(sent.wr_id, 7U);
+  EXPECT_EQ(sent.qp_num, left->qp->qp_num);
+  EXPECT_EQ(received.wr_id, 5U);
+  EXPECT_EQ(received.qp_num, right->qp->qp_num);
+  for (const ibv_wc& wc : {sent, received}) {
+    EXPECT_NE(wc.status, IBV_WC_SUCCESS);
+    EXPECT_NE(wc.opcode, IBV_WC_SEND);
+    EXPECT_NE(wc.opcode, IBV_WC_RECV);
+    EXPECT_GT(wc.byte_len, 1U << 31);
+  }
+}
+
+// Packets of one length end up at a queue pair that knows another one.
+TEST_F(FaultTest, PathMtusThatDiffer) {
+  if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr) GTEST_SKIP() << "frames between hosts have no packets";
+  for (const bool is_shorter_here : {false, true}) {
+    for (const bool reads : {false, true}) {
+      left = std::make_unique<QueuePair>(left_node);
+      right = std::make_unique<QueuePair>(right_node);
+      const ibv_mtu ours = is_shorter_here ? IBV_MTU_1024 : IBV_MTU_4096,
+                    theirs = is_shorter_here ? IBV_MTU_4096 : IBV_MTU_1024;
+      ASSERT_EQ(left->to_init() | right->to_init(), 0);
+      ASSERT_EQ(left->to_ready_to_receive(right->address(), ours), 0);
+      ASSERT_EQ(right->to_ready_to_receive(left->address(), theirs), 0);
+      ASSERT_EQ(left->to_ready_to_send() | right->to_ready_to_send(), 0);
+      const auto request = [&](size_t bytes) {
+        Send send(reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 1);
+        send.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
+        return send;
+      };
+      Send single = request(1024);
+      ASSERT_EQ(single.post(*left), 0);
+      EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS) << "one packet";
+      expect_failure(request(1025), IBV_WC_REM_INV_REQ_ERR);
+      expect_async(right_node.context, IBV_EVENT_QP_REQ_ERR, right->qp);
+    }
+  }
 }
 
 TEST_F(FaultTest, UnknownRemoteKey) {

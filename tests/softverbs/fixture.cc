@@ -129,10 +129,10 @@ int QueuePair::to_init() {
   return ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
-int QueuePair::to_ready_to_receive(const Address& peer) {
+int QueuePair::to_ready_to_receive(const Address& peer, ibv_mtu path_mtu) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = IBV_MTU_4096;
+  attributes.path_mtu = path_mtu;
   attributes.dest_qp_num = peer.qp_number;
   attributes.max_dest_rd_atomic = 16;
   attributes.min_rnr_timer = options_.min_rnr_timer;

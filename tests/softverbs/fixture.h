@@ -86,7 +86,7 @@ class QueuePair {
   Address address() const;
   void connect(const Address& peer);  // to RTS
   int to_init();
-  int to_ready_to_receive(const Address& peer);
+  int to_ready_to_receive(const Address& peer, ibv_mtu path_mtu = IBV_MTU_4096);
   int to_ready_to_send();
   int to_state(ibv_qp_state state);
   ibv_qp_state query_state();

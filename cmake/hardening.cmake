@@ -3,10 +3,21 @@
 # RELRO). tests/packages/binaries_test.py checks the binaries. Tests are built without these options: most are not optimised,
 # which _FORTIFY_SOURCE needs. Sanitizers check more and do not work together with it.
 include(CheckPIESupported)
+include(CheckCXXSourceCompiles)
 check_pie_supported()
 
+# Level 3 checks copies to memory whose size only the run tells. Compilers and libraries that do not know it warn.
+set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
+check_cxx_source_compiles("#include <cstring>
+int main() { return 0; }" VERBENA_HAS_FORTIFY_3)
+unset(CMAKE_REQUIRED_FLAGS)
+set(fortify_level 2)
+if(VERBENA_HAS_FORTIFY_3)
+  set(fortify_level 3)
+endif()
+
 set(hardened_compilation -fstack-protector-strong -fstack-clash-protection
-  $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
+  $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=${fortify_level}>)
 
 function(harden target)
   get_target_property(type ${target} TYPE)

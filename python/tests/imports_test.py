@@ -1,4 +1,4 @@
-"""Everything but the kernels can be imported where there is neither PyTorch nor Triton, and before any library is built."""
+"""Everything but the kernels and PyTorch's backend can be imported where there is neither PyTorch nor Triton, and before any library is built."""
 import os
 import pathlib
 import shutil
@@ -11,7 +11,8 @@ IMPORT_ALL = """
 import pkgutil, sys
 sys.modules.update(torch=None, triton=None, torchcomms=None)
 import verbena
-names = [module.name for module in pkgutil.iter_modules(verbena.__path__, "verbena.") if module.name != "verbena.triton"]
+need_others = ("verbena.triton", "verbena.c10d")
+names = [module.name for module in pkgutil.iter_modules(verbena.__path__, "verbena.") if module.name not in need_others]
 for name in names:
     __import__(name)
 for name in verbena.__all__:

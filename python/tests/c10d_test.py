@@ -1,0 +1,200 @@
+"""Verbena as a backend of torch.distributed, on emulated GPUs with tensors of the host: each result is compared with Gloo's."""
+import datetime
+import os
+
+import pytest
+
+import driver
+from ranks import reserve_port, run_ranks
+
+torch = pytest.importorskip("torch")
+if not hasattr(torch, "__version__") or int(torch.__version__.split(".")[0]) < 2:
+    pytest.skip("PyTorch 2 is needed: older ones have no backends in Python", allow_module_level=True)
+
+BLOCKS = 2  # a thread of an emulated GPU takes a stack
+
+
+def _run(count, body, *arguments):
+    with reserve_port() as holder:
+        return run_ranks(count, _join_and_run, holder.getsockname()[1], body, *arguments)
+
+
+def _join_and_run(rank, port, body, *arguments):
+    import torch.distributed as dist
+    driver.use_gpu(rank)
+    import verbena.c10d
+    verbena.c10d.register(["cpu"], blocks=BLOCKS)
+    torch.set_num_threads(1)
+    os.environ["MASTER_PORT"] = str(port)
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=60))
+    try:
+        answer = body(rank, dist, dist.new_group(backend="gloo"))
+        dist.destroy_process_group()
+    except BaseException:
+        dist.distributed_c10d._abort_process_group()
+        raise
+    return answer
+
+
+def _served(dist):
+    """Calls of the world's group: operation and server."""
+    return dist.group.WORLD._get_backend(torch.device("cpu"))._served
+
+
+def _draw(rank, shape, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1000 + rank)
+    return torch.randint(-40, 40, shape, generator=generator).to(dtype)
+
+
+def _lay_out(values, kind):
+    """The values in other memory: one element behind a multiple of 16 bytes, or with other strides."""
+    if kind == "shifted":
+        memory = torch.empty(values.numel() + 1, dtype=values.dtype)[1:].view(values.shape)
+    elif kind == "strided":
+        memory = torch.empty(values.T.shape, dtype=values.dtype).T
+    else:
+        memory = torch.empty_like(values)
+    return memory.copy_(values)
+
+
+LAYOUTS = ("plain", "shifted", "strided")
+
+
+def _check_reductions(rank, dist, gloo):
+    size = dist.get_world_size()
+    ops = dist.ReduceOp
+    types = {torch.float32: 1, torch.bfloat16: 1, torch.float16: 1, torch.int32: 1, torch.int64: 0, torch.float64: 0, torch.uint8: 0}
+    for turn, (dtype, kernel) in enumerate(types.items()):
+        # Ranks differ, where a kernel serves the call; Gloo demands what its own users know.
+        layout, other_layout = (LAYOUTS[(rank + turn + more) % 3] if kernel else "plain" for more in (0, 1))
+        parts = [_draw(other, (4, 3 * size), dtype) for other in range(size)]
+        names = ["SUM", "MIN", "MAX", "PRODUCT"] if kernel or dtype == torch.int64 else ["SUM"]
+        for name in names:
+            op = getattr(ops, name)
+            mine, theirs = _lay_out(parts[rank], layout if name != "PRODUCT" else "plain"), parts[rank].clone()
+            dist.all_reduce(mine, op)
+            dist.all_reduce(theirs, op, group=gloo)
+            assert torch.equal(mine, theirs), (dtype, name)
+            mine, theirs = _lay_out(parts[rank], layout if name != "PRODUCT" else "plain"), parts[rank].clone()
+            dist.reduce(mine, size - 1, op)
+            dist.reduce(theirs, size - 1, op, group=gloo)
+            assert rank != size - 1 or torch.equal(mine, theirs), (dtype, name)
+        expected = sum(part.to(torch.float64) for part in parts).to(dtype)
+        pieces = list(expected.T.contiguous().chunk(size))
+        flat = parts[rank].T.contiguous()
+        output = _lay_out(torch.zeros(3, 4, dtype=dtype), layout)
+        dist.reduce_scatter_tensor(output, _lay_out(flat, other_layout))
+        assert torch.equal(output, pieces[rank]), dtype
+        listed = torch.zeros(3, 4, dtype=dtype)
+        dist.reduce_scatter(listed, [one.contiguous() for one in flat.chunk(size)])
+        assert torch.equal(listed, pieces[rank]), dtype
+    x = torch.full((5,), float(rank))
+    dist.all_reduce(x, ops.AVG)
+    assert torch.equal(x, torch.full((5,), (size - 1) / 2))
+    x = torch.full((5,), float(rank))
+    dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
+    assert torch.equal(x, torch.full((5,), 0.5 * sum(range(size))))
+    uneven = [torch.full((other + 1,), float(rank)) for other in range(size)]
+    output = torch.zeros(rank + 1)
+    dist.reduce_scatter(output, uneven)
+    assert torch.equal(output, torch.full((rank + 1,), float(sum(range(size)))))
+    served = _served(dist)
+    for operation in ("all_reduce", "reduce", "reduce_scatter"):
+        assert served[f"{operation} by Verbena"] > 0 and served[f"{operation} by the fallback group"] > 0, served
+
+
+def _check_exchanges(rank, dist, gloo):
+    size = dist.get_world_size()
+    types = (torch.float32, torch.bfloat16, torch.int64, torch.float64, torch.bool, torch.uint8, torch.complex64)
+    for turn, dtype in enumerate(types):
+        layout = LAYOUTS[(rank + turn) % 3]
+        parts = [_draw(other, (3, 5), dtype) for other in range(size)]
+        mine = _lay_out(parts[rank], layout)
+        outputs = [_lay_out(torch.zeros(3, 5, dtype=dtype), LAYOUTS[(rank + turn + other) % 3]) for other in range(size)]
+        dist.all_gather(outputs, mine)
+        assert all(map(torch.equal, outputs, parts)), dtype
+        whole = torch.zeros(3 * size, 5, dtype=dtype)
+        dist.all_gather_into_tensor(whole, parts[rank])
+        assert torch.equal(whole, torch.cat(parts)), dtype
+        for root in range(size):
+            x = _lay_out(parts[rank], layout)
+            dist.broadcast(x, root)
+            assert torch.equal(x, parts[root]), dtype
+            outputs = [torch.zeros(3, 5, dtype=dtype) for _ in parts] if rank == root else None
+            dist.gather(mine, outputs, root)
+            assert rank != root or all(map(torch.equal, outputs, parts)), dtype
+            x = _lay_out(torch.zeros(3, 5, dtype=dtype), layout)
+            dist.scatter(x, parts if rank == root else None, root)
+            assert torch.equal(x, parts[rank]), dtype
+        every = [_draw(other, (2 * size, 3), dtype) for other in range(size)]
+        x = torch.zeros(2 * size, 3, dtype=dtype)
+        dist.all_to_all_single(x, every[rank])
+        assert torch.equal(x, torch.cat([one.chunk(size)[rank] for one in every])), dtype
+    # Rank a sends a + b rows to rank b.
+    sizes = [rank + other for other in range(size)]
+    sent = [torch.full((a + b, 2), float(10 * a + b)) for a in range(size) for b in range(size)]
+    x = torch.zeros(sum(sizes), 2)
+    dist.all_to_all_single(x, torch.cat(sent[rank * size:(rank + 1) * size]), sizes, sizes)
+    assert torch.equal(x, torch.cat([sent[other * size + rank] for other in range(size)]))
+    outputs = [torch.zeros(one, 2) for one in sizes]
+    dist.all_to_all(outputs, sent[rank * size:(rank + 1) * size])
+    assert all(torch.equal(one, sent[other * size + rank]) for other, one in enumerate(outputs))
+    outputs = [torch.zeros(other, 2) for other in range(size)]
+    dist.all_gather(outputs, torch.full((rank, 2), float(rank)))
+    assert all(torch.equal(one, torch.full((other, 2), float(other))) for other, one in enumerate(outputs))
+    dist.barrier()
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
+    assert objects == [{"rank": other, "text": "x" * other} for other in range(size)]
+    told = [("root", size)] if rank == 0 else [None]
+    dist.broadcast_object_list(told, 0)
+    assert told == [("root", size)]
+    assert not [name for name in _served(dist) if name.endswith("fallback group")], _served(dist)
+
+
+def _check_messages(rank, dist, gloo):
+    size = dist.get_world_size()
+    x, left, right = torch.zeros(4), (rank - 1) % size, (rank + 1) % size
+    if rank == 0:
+        dist.send(torch.full((4,), 7.0), 1)
+    elif rank == 1:
+        dist.recv(x, 0)
+        assert torch.equal(x, torch.full((4,), 7.0))
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((4,), float(rank)), right), dist.P2POp(dist.irecv, x, left)])
+    for work in works:
+        work.wait()
+    assert torch.equal(x, torch.full((4,), float(left)))
+
+
+def _check_works(rank, dist, gloo):
+    size = dist.get_world_size()
+    total = float(sum(range(size)))
+    tensors = [torch.full((100 + other,), float(rank)) for other in range(4)]
+    works = [dist.all_reduce(one, async_op=True) for one in tensors]
+    for work, one in zip(works, tensors):
+        assert work.wait() and torch.equal(work.get_future().wait()[0], torch.full_like(one, total))
+    with dist._coalescing_manager(async_ops=True) as block:
+        for one in tensors:
+            dist.all_reduce(one.fill_(rank))
+    block.wait()
+    assert all(torch.equal(one, torch.full_like(one, total)) for one in tensors)
+    outputs = [torch.zeros(size * 3) for _ in range(2)]
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        for place, one in enumerate(outputs):
+            dist.all_gather_into_tensor(one, torch.full((3,), float(10 * place + rank)))
+    for place, one in enumerate(outputs):
+        assert torch.equal(one, torch.cat([torch.full((3,), float(10 * place + other)) for other in range(size)]))
+    from torch.distributed import _functional_collectives as funcol
+    x = funcol.all_reduce(torch.full((6,), float(rank)), "sum", dist.group.WORLD)
+    y = funcol.all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD)
+    z = funcol.reduce_scatter_tensor(torch.full((2 * size,), float(rank)), "sum", 0, dist.group.WORLD)
+    many = funcol.all_reduce_coalesced([torch.full((one,), float(rank)) for one in (3, 5)], "sum", dist.group.WORLD)
+    assert torch.equal(x + 0, torch.full((6,), total)) and torch.equal(z + 0, torch.full((2,), total))
+    assert torch.equal(y + 0, torch.arange(size).repeat_interleave(2).float())
+    assert all(torch.equal(one + 0, torch.full_like(one, total)) for one in many)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("check", [_check_reductions, _check_exchanges, _check_messages, _check_works])
+def test_collectives(count, check):
+    _run(count, check)

@@ -1,6 +1,7 @@
 """Verbena as a backend of torch.distributed, on emulated GPUs with tensors of the host: each result is compared with Gloo's."""
 import datetime
 import os
+import time
 
 import pytest
 
@@ -21,19 +22,24 @@ def _run(count, body, *arguments):
 
 def _join_and_run(rank, port, body, *arguments):
     import torch.distributed as dist
-    driver.use_gpu(rank)
-    import verbena.c10d
-    verbena.c10d.register(["cpu"], blocks=BLOCKS)
-    torch.set_num_threads(1)
-    os.environ["MASTER_PORT"] = str(port)
+    _prepare(rank, port)
     dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=60))
     try:
-        answer = body(rank, dist, dist.new_group(backend="gloo"))
+        answer = body(rank, dist, dist.new_group(backend="gloo"), *arguments)
         dist.destroy_process_group()
     except BaseException:
         dist.distributed_c10d._abort_process_group()
         raise
     return answer
+
+
+def _prepare(rank, port):
+    driver.use_gpu(rank)
+    import verbena.c10d
+    verbena.c10d.register(["cpu"], blocks=BLOCKS)
+    torch.set_num_threads(1)
+    torch.distributed.set_debug_level_from_env()  # PyTorch was imported before
+    os.environ["MASTER_PORT"] = str(port)
 
 
 def _served(dist):
@@ -198,3 +204,121 @@ def _check_works(rank, dist, gloo):
 @pytest.mark.parametrize("check", [_check_reductions, _check_exchanges, _check_messages, _check_works])
 def test_collectives(count, check):
     _run(count, check)
+
+
+def _check_groups(rank, dist, gloo):
+    """Groups that overlap, in both orders, split groups and a mesh, each with its own communicator."""
+    size = dist.get_world_size()
+    pairs = [dist.new_group([one, (one + 1) % size]) for one in range(size)]
+    for one in (rank, (rank - 1) % size) if rank % 2 else ((rank - 1) % size, rank):
+        other = (rank + 1) % size if one == rank else one
+        x = torch.full((8,), float(rank))
+        work = dist.isend(x, other, group=None) if one == rank else dist.irecv(torch.empty(8), other)
+        work.wait()
+    for one, group in enumerate(pairs):
+        if rank in (one, (one + 1) % size):
+            x = torch.full((8,), float(rank))
+            dist.all_reduce(x, group=group)
+            assert torch.equal(x, torch.full((8,), float(one + (one + 1) % size)))
+    from torch.distributed.device_mesh import init_device_mesh
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+    for name, members in (("dp", [one for one in range(size) if one % (size // 2) == rank % (size // 2)]),
+                          ("tp", [one for one in range(size) if one // (size // 2) == rank // (size // 2)])):
+        x = torch.full((8,), float(rank))
+        dist.all_reduce(x, group=mesh.get_group(name))
+        assert torch.equal(x, torch.full((8,), float(sum(members)))), name
+    half = dist.split_group(split_ranks=[[0, 1], [2, 3]])
+    x = torch.full((8,), float(rank))
+    dist.all_reduce(x, group=half)
+    assert torch.equal(x, torch.full((8,), 1.0 if rank < 2 else 5.0))
+    assert half._get_backend(torch.device("cpu"))._served["all_reduce by Verbena"] == 1
+    dist.destroy_process_group(half)
+    dist.all_reduce(x.fill_(1))
+    assert torch.equal(x, torch.full((8,), 4.0))
+
+
+def test_groups():
+    _run(4, _check_groups)
+
+
+def _begin_twice(rank, ports):
+    import torch.distributed as dist
+    for port in ports:
+        _prepare(rank, port)
+        dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=60))
+        x = torch.full((8,), float(rank + 1))
+        dist.all_reduce(x)
+        assert torch.equal(x, torch.full((8,), 3.0))
+        dist.destroy_process_group()
+        with pytest.raises(ValueError, match="not been initialized"):
+            dist.all_reduce(x)
+
+
+def test_a_second_init():
+    with reserve_port() as first, reserve_port() as second:
+        run_ranks(2, _begin_twice, [first.getsockname()[1], second.getsockname()[1]])
+
+
+def _check_detail(rank, dist, gloo):
+    assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
+    size = dist.get_world_size()
+    x = torch.full((8,), float(rank))
+    dist.all_reduce(x)
+    outputs = torch.zeros(8 * size)
+    dist.all_gather_into_tensor(outputs, x)
+    dist.barrier()
+    assert torch.equal(outputs, torch.full((8 * size,), float(sum(range(size)))))
+    # The wrapper finds what is different before any kernel starts.
+    with pytest.raises(RuntimeError, match="(?i)collectives differ|mismatch"):
+        dist.all_reduce(torch.zeros(8 + rank))
+
+
+def test_detail(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    _run(2, _check_detail)
+
+
+def _meet_a_late_rank(rank, port):
+    import torch.distributed as dist
+    _prepare(rank, port)
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=3))
+    x = torch.ones(8)
+    dist.all_reduce(x)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["over"], datetime.timedelta(seconds=60))  # late by what the other rank has waited, and more
+    begin = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match="rank 1" if rank == 0 else "verbena") as told:
+        dist.all_reduce(x)
+    assert time.monotonic() - begin < 30
+    with pytest.raises(dist.DistBackendError, match="verbena"):
+        dist.all_reduce(x)
+    store.set("over", "1")
+    dist.destroy_process_group()
+    return str(told.value)
+
+
+def test_a_late_rank():
+    with reserve_port() as holder:
+        told = run_ranks(2, _meet_a_late_rank, holder.getsockname()[1])
+    assert "rank 1" in told[0]
+
+
+def _meet_a_dead_rank(rank, port):
+    import torch.distributed as dist
+    _prepare(rank, port)
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=5))
+    x = torch.ones(8)
+    dist.all_reduce(x)
+    if rank == 2:
+        return "gone"  # the process ends without a word, as one that was killed
+    with pytest.raises(dist.DistBackendError, match="rank 2"):
+        for _ in range(2):  # the first may still find the rank's packets
+            dist.all_reduce(x)
+    dist.destroy_process_group()
+    return "ended"
+
+
+def test_a_dead_rank():
+    with reserve_port() as holder:
+        assert run_ranks(3, _meet_a_dead_rank, holder.getsockname()[1]) == ["ended", "ended", "gone"]

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ Body = Callable[[Any], Copies]
 
 _Backend: Any = getattr(c10d, "Backend", object)
 _communicator_options: dict[str, Any] = {}
-_backends: "weakref.WeakSet[VerbenaBackend]" = weakref.WeakSet()
+_backends: "list[VerbenaBackend]" = []  # until their shutdown: PyTorch keeps the C++ half of a wrapped backend alone alive
 _EXPECTED_BYTES = 1 << 20  # of a message whose length differs among ranks, by which the algorithm is chosen
 _MAX_COUNTS = 256  # tensors of counts that a group keeps
 
@@ -95,7 +94,7 @@ class VerbenaBackend(_Backend):
         self._used: list[Any] = []  # temporaries of the call that is being launched
         self._coalesced: list[tuple[list[Any], Body]] | None = None
         self._coalesced_works: list[Any] = []
-        _backends.add(self)
+        _backends.append(self)
 
     # Connecting, and what is left of it.
 
@@ -156,6 +155,8 @@ class VerbenaBackend(_Backend):
                 context.abort()
                 warnings.warn(f"verbena: group {self._group_name!r}: shutdown: {error}", stacklevel=2)
         self._failure = self._failure or "the group was destroyed"
+        if self in _backends:
+            _backends.remove(self)
         with contextlib.suppress(RuntimeError):
             self._fallback.shutdown()
 

@@ -148,6 +148,10 @@ def _check_exchanges(rank, dist, gloo):
     outputs = [torch.zeros(other, 2) for other in range(size)]
     dist.all_gather(outputs, torch.full((rank, 2), float(rank)))
     assert all(torch.equal(one, torch.full((other, 2), float(other))) for other, one in enumerate(outputs))
+    lists = [[torch.zeros(2), torch.zeros(3)] for _ in range(size)]  # by rank, then by tensor
+    dist.all_gather_coalesced(lists, [torch.full((2,), float(rank)), torch.full((3,), float(10 + rank))])
+    for other, (two, three) in enumerate(lists):
+        assert torch.equal(two, torch.full((2,), float(other))) and torch.equal(three, torch.full((3,), float(10 + other)))
     dist.barrier()
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
@@ -322,6 +326,26 @@ def _meet_a_dead_rank(rank, port):
 def test_a_dead_rank():
     with reserve_port() as holder:
         assert run_ranks(3, _meet_a_dead_rank, holder.getsockname()[1]) == ["ended", "ended", "gone"]
+
+
+def _check_one_line(rank, dist, gloo):
+    from verbena import ops
+    ops.register_torch_ops("CPU")
+    size = dist.get_world_size()
+    for group in (None, gloo):
+        tp = ops.init(group, name="tp", blocks=BLOCKS)
+        x = torch.full((8,), float(rank))
+        total = torch.full((8,), float(sum(range(size))))
+        y, z = tp.all_reduce(x, op=dist.ReduceOp.SUM), torch.ops.verbena.all_reduce(x, "tp")
+        driver.call("cuStreamSynchronize", None)
+        assert torch.equal(y, total) and torch.equal(z, total)
+        ops.set_group("tp", None)
+        tp.free()
+        assert "freed" in repr(tp)
+
+
+def test_one_line():
+    _run(2, _check_one_line)
 
 
 STEPS = 100

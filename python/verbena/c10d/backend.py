@@ -385,10 +385,10 @@ class VerbenaBackend(_Backend):
         outputs = [one for every in output_lists for one in every]
         if not self._has_kernel("all_gather", sources, max(map(_count_bytes, outputs))):
             return self._fall_back("allgather_coalesced", output_lists, sources, options)
-        bodies = [self._gather_list(*pair) for pair in zip(output_lists, sources, strict=True)]
+        bodies = [self._gather_list(*pair) for pair in zip(zip(*output_lists, strict=True), sources, strict=True)]
         return self._launch(options, [*outputs, *sources], bodies, outputs)
 
-    def _gather_list(self, outputs: list[Any], source: Any) -> Body:
+    def _gather_list(self, outputs: Sequence[Any], source: Any) -> Body:
         def body(ops: Any) -> Copies:
             if len({one.numel() for one in outputs}) > 1:
                 return [copy for root, one in enumerate(outputs) for copy in self._broadcast_one(one, root, source)(ops)]

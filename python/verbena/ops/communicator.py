@@ -3,8 +3,10 @@ import contextlib
 import ctypes
 import math
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
+from verbena.communicators import adapt
 from verbena.context import SymmetricContext
 from verbena.native import OpsSizes, OpsOptions, load_ops_library
 from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice, raise_error
@@ -45,6 +47,30 @@ class Communicator(FusedCalls):
         handle = ops.make("ops_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options))
         super().__init__(context, handle)
         self._ops = ops
+        self._owns_context = False
+
+    @classmethod
+    def from_group(cls, group: Any, **options: Any) -> "Communicator":
+        """Creates a communicator of the ranks of a process group of torch.distributed, such as a DeviceMesh's
+        `get_group("tp")`, or of a TorchComms communicator. Creates a context, too, which free() closes. Collective over the
+        group. The options are those of Communicator."""
+        ranks = adapt(group)
+        return cls._own(SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size), options)
+
+    @classmethod
+    def from_environment(cls, **options: Any) -> "Communicator":
+        """The same of all ranks of the job, by the launcher's variables (SymmetricContext.from_environment)."""
+        return cls._own(SymmetricContext.from_environment(), options)
+
+    @classmethod
+    def _own(cls, context: SymmetricContext, options: dict[str, Any]) -> "Communicator":
+        try:
+            communicator = cls(context, **options)
+        except BaseException:
+            context.abort()
+            raise
+        communicator._owns_context = True
+        return communicator
 
     def __repr__(self) -> str:
         if self._handle is None or self._context.is_closed:
@@ -52,11 +78,18 @@ class Communicator(FusedCalls):
         last = "no call so far" if self._last is None else f"last call {describe_call(self, *self._last)}"
         return f"<verbena.ops.Communicator, rank {self.rank} of {self.size}, {last}>"
 
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is not None and self._owns_context:
+            self._context.abort()  # peers that went on would wait for a rank that failed
+
     def free(self) -> None:
-        """Frees the communicator. Collective."""
+        """Frees the communicator, and a context that it has created. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.ops_destroy(handle))
+            if self._owns_context:
+                self._context.close()
 
     def check_error(self) -> None:
         """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""

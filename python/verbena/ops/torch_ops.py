@@ -20,6 +20,22 @@ def set_group(name: str, communicator: Communicator | None) -> None:
     _name(_groups, name, communicator)
 
 
+def init(group: Any = None, *, name: str = "world", **options: Any) -> Communicator:
+    """Creates a communicator and calls set_group(name, ...): all that torch.ops.verbena's operators need. Collective.
+
+    Args:
+        group: a process group; None: torch.distributed's world if it is initialised, else all ranks of the job by the
+            launcher's variables.
+        options: of Communicator.
+    """
+    if group is None:
+        import torch.distributed as dist
+        group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    communicator = Communicator.from_environment(**options) if group is None else Communicator.from_group(group, **options)
+    set_group(name, communicator)
+    return communicator
+
+
 def get_group(name: str) -> Communicator:
     try:
         return _groups[name]

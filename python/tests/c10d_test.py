@@ -1,7 +1,11 @@
 """Verbena as a backend of torch.distributed, on emulated GPUs with tensors of the host: each result is compared with Gloo's."""
+import dataclasses
 import datetime
+import importlib
 import os
+import pathlib
 import time
+import tomllib
 
 import pytest
 
@@ -326,6 +330,60 @@ def _meet_a_dead_rank(rank, port):
 def test_a_dead_rank():
     with reserve_port() as holder:
         assert run_ranks(3, _meet_a_dead_rank, holder.getsockname()[1]) == ["ended", "ended", "gone"]
+
+
+def _check_explained(rank, dist, gloo):
+    """What explain() says of a call is who then serves it."""
+    from verbena.c10d import TABLE, explain
+    text = explain()
+    assert all(operation in text for operation in TABLE) and "not connected yet" in text
+    assert explain("all_reduce", torch.bfloat16, 1024, dist.ReduceOp.SUM).endswith("Verbena")
+    for arguments, why in ((("all_reduce", torch.int64, 8, dist.ReduceOp.SUM), "reduces int64"), (("send",), "no kernel"),
+                           (("all_reduce", torch.float32, 8, dist.ReduceOp.PRODUCT), "PRODUCT"),
+                           (("all_gather", torch.bool, 65 << 20), "larger than 64 MiB")):
+        assert "fallback group, because: " in explain(*arguments) and why in explain(*arguments)
+    row = TABLE["all_reduce"]
+    TABLE["all_reduce"] = dataclasses.replace(row, max_bytes=1 << 20)
+    x = torch.full(((1 << 18) + 1,), float(rank))
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full_like(x, float(sum(range(dist.get_world_size())))))
+    dist.all_reduce(x[1:])
+    assert _served(dist) == {"all_reduce by the fallback group": 1, "all_reduce by Verbena": 1}
+    assert "kernels; 1 all_reduce by Verbena, 1 all_reduce by the fallback group" in explain()
+
+
+def test_explained():
+    _run(2, _check_explained)
+
+
+def _check_without_kernels(rank, dist, gloo):
+    """One rank has no library: all ranks use the fallback group, and know why."""
+    import verbena.c10d
+    if rank == 1:
+        verbena.c10d.register(["cpu"], blocks=100000)
+    with pytest.warns(UserWarning, match="all calls go to gloo: rank [01]: .*blocks"):
+        x = torch.full((8,), float(rank + 1))
+        dist.all_reduce(x)
+    assert torch.equal(x, torch.full((8,), 3.0))
+    outputs = torch.zeros(16)
+    dist.all_gather_into_tensor(outputs, x)
+    dist.reduce_scatter_tensor(x, outputs)
+    dist.barrier()
+    assert torch.equal(x, torch.full((8,), 6.0))
+    assert "fallback group only" in verbena.c10d.explain()
+    assert not [name for name in _served(dist) if name.endswith("Verbena")]
+
+
+def test_without_kernels():
+    _run(2, _check_without_kernels)
+
+
+def test_the_entry_point():
+    """PyTorch finds an installed package's backend by this name; the one of the source tree has to say the same."""
+    for file in (pathlib.Path(__file__).parents[1] / "pyproject.toml", pathlib.Path(__file__).parents[2] / "pyproject.toml"):
+        point = tomllib.loads(file.read_text(encoding="utf-8"))["project"]["entry-points"]["torch.distributed.backends"]["verbena"]
+        module, function = point.split(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 def _check_one_line(rank, dist, gloo):

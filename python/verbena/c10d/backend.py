@@ -22,6 +22,7 @@ Body = Callable[[Any], Copies]
 _Backend: Any = getattr(c10d, "Backend", object)
 _communicator_options: dict[str, Any] = {}
 _backends: "list[VerbenaBackend]" = []  # until their shutdown: PyTorch keeps the C++ half of a wrapped backend alone alive
+_LIMITS = ("VERBENA_SYMM_TIMEOUT_MS", "VERBENA_BOOTSTRAP_TIMEOUT_MS")  # the library reads them once
 _EXPECTED_BYTES = 1 << 20  # of a message whose length differs among ranks, by which the algorithm is chosen
 _MAX_COUNTS = 256  # tensors of counts that a group keeps
 
@@ -103,8 +104,11 @@ class VerbenaBackend(_Backend):
 
     def _connect(self, device: Any) -> None:
         """Collective. Every rank learns whether all have succeeded: if one has not, the group uses no kernels."""
-        for name in ("VERBENA_SYMM_TIMEOUT_MS", "VERBENA_BOOTSTRAP_TIMEOUT_MS"):  # read when the library is loaded
-            os.environ.setdefault(name, str(max(1, int(self._timeout.total_seconds() * 1000))))
+        own_ms = str(min(max(100, int(self._timeout.total_seconds() * 1000)), 86_400_000))  # the parameters' bounds
+        limits = {os.environ.setdefault(name, own_ms) for name in _LIMITS}
+        if limits != {own_ms}:
+            warnings.warn(f"verbena: calls of a group end after {' and '.join(sorted(limits))} ms, not after its timeout of {own_ms} ms: a "
+                          f"process has one limit: {' and '.join(_LIMITS)}, or else the timeout of its first group", stacklevel=2)
         lane: CudaLane | HostLane = CudaLane(device) if device.type == "cuda" else HostLane()
         self._lane = lane
         problem = ""

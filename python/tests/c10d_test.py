@@ -4,7 +4,6 @@ import datetime
 import importlib
 import os
 import pathlib
-import time
 import tomllib
 
 import pytest
@@ -41,6 +40,8 @@ def _prepare(rank, port):
     driver.use_gpu(rank)
     import verbena.c10d
     verbena.c10d.register(["cpu"], blocks=BLOCKS)
+    if "C10D_AS_GROUP" in os.environ:  # as in a PyTorch that knows no backends in Python
+        verbena.c10d.backend.runs_methods = lambda: False
     torch.set_num_threads(1)
     torch.distributed.set_debug_level_from_env()  # PyTorch was imported before
     os.environ["MASTER_PORT"] = str(port)
@@ -49,6 +50,12 @@ def _prepare(rank, port):
 def _served(dist):
     """Calls of the world's group: operation and server."""
     return dist.group.WORLD._get_backend(torch.device("cpu"))._served
+
+
+@pytest.fixture(params=["backend", "group"])
+def kind(request, monkeypatch):
+    if request.param == "group":
+        monkeypatch.setenv("C10D_AS_GROUP", "1")
 
 
 def _draw(rank, shape, dtype=torch.float32):
@@ -210,7 +217,7 @@ def _check_works(rank, dist, gloo):
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("check", [_check_reductions, _check_exchanges, _check_messages, _check_works])
-def test_collectives(count, check):
+def test_collectives(count, check, kind):
     _run(count, check)
 
 
@@ -262,7 +269,7 @@ def _begin_twice(rank, ports):
             dist.all_reduce(x)
 
 
-def test_a_second_init():
+def test_a_second_init(kind):
     with reserve_port() as first, reserve_port() as second:
         run_ranks(2, _begin_twice, [first.getsockname()[1], second.getsockname()[1]])
 
@@ -289,16 +296,14 @@ def test_detail(monkeypatch):
 def _meet_a_late_rank(rank, port):
     import torch.distributed as dist
     _prepare(rank, port)
-    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=3))
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=8))
     x = torch.ones(8)
     dist.all_reduce(x)
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:
         store.wait(["over"], datetime.timedelta(seconds=60))  # late by what the other rank has waited, and more
-    begin = time.monotonic()
     with pytest.raises(dist.DistBackendError, match="rank 1" if rank == 0 else "verbena") as told:
         dist.all_reduce(x)
-    assert time.monotonic() - begin < 30
     with pytest.raises(dist.DistBackendError, match="verbena"):
         dist.all_reduce(x)
     store.set("over", "1")
@@ -312,10 +317,33 @@ def test_a_late_rank():
     assert "rank 1" in told[0]
 
 
+def _meet_in_a_hurried_group(rank, dist, gloo):
+    """Where the host waits, a group's own timeout counts, not the process's of 60 s: to connect, and in a call."""
+    hurried = [dist.new_group(timeout=datetime.timedelta(seconds=4)) for _ in range(2)]
+    x = torch.ones(8)
+    dist.all_reduce(x)
+    with pytest.warns(UserWarning, match="not after its timeout of 4000 ms"):
+        dist.all_reduce(x, group=hurried[1])
+    if rank == 0:
+        with pytest.raises(dist.DistBackendError, match="rank 1 has not come within 4 s"):
+            dist.all_reduce(x, group=hurried[0])
+        with pytest.raises(dist.DistBackendError, match="longer than 4 s"):
+            dist.barrier(group=hurried[1])
+        with pytest.raises(dist.DistBackendError, match="longer than 4 s"):
+            dist.all_reduce(x, group=hurried[1])
+    dist.barrier(group=gloo)
+    dist.all_reduce(x.fill_(1))
+    assert torch.equal(x, torch.full((8,), 2.0))
+
+
+def test_a_timeout_of_a_group():
+    _run(2, _meet_in_a_hurried_group)
+
+
 def _meet_a_dead_rank(rank, port):
     import torch.distributed as dist
     _prepare(rank, port)
-    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=5))
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=8))
     x = torch.ones(8)
     dist.all_reduce(x)
     if rank == 2:
@@ -327,7 +355,7 @@ def _meet_a_dead_rank(rank, port):
     return "ended"
 
 
-def test_a_dead_rank():
+def test_a_dead_rank(kind):
     with reserve_port() as holder:
         assert run_ranks(3, _meet_a_dead_rank, holder.getsockname()[1]) == ["ended", "ended", "gone"]
 
@@ -473,5 +501,5 @@ def _check_tensor_parallel(rank, dist, gloo):
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("check", [_check_ddp, _check_fsdp, _check_tensor_parallel])
-def test_training(count, check):
+def test_training(count, check, kind):
     _run(count, check)

@@ -5,9 +5,9 @@
 
 Calls that no kernel serves go to NCCL in the same group; verbena.c10d.explain() prints which, and why.
 docs/pytorch.md describes streams, errors and limits."""
-from verbena.c10d.backend import VerbenaBackend, explain, register
+from verbena.c10d.backend import VerbenaBackend, VerbenaGroup, explain, register
 from verbena.c10d.table import TABLE, Row, find_refusal
 
-__all__ = ["TABLE", "Row", "VerbenaBackend", "explain", "find_refusal", "register"]
+__all__ = ["TABLE", "Row", "VerbenaBackend", "VerbenaGroup", "explain", "find_refusal", "register"]
 
 register()

@@ -2,6 +2,7 @@
 import contextlib
 import ctypes
 import datetime
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,19 @@ import torch
 from torch._C._distributed_c10d import Work
 
 Copies = list[tuple[Any, Any]]  # destination and source, after the kernels
+
+
+_PAUSE_S = 50e-6
+_GRACE_S = 1  # a kernel that ends by the process's limit names the rank that is late
+
+
+def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callable[[], None]) -> None:
+    deadline = time.monotonic() + timeout.total_seconds() + _GRACE_S
+    while not is_done():
+        if time.monotonic() > deadline:
+            end()
+            return
+        time.sleep(_PAUSE_S)
 
 
 class CudaLane:
@@ -19,8 +33,10 @@ class CudaLane:
 
     is_host = False
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, timeout: datetime.timedelta, end: Callable[[], None]) -> None:
+        """`end` ends all kernels' waits: where the host waits for a call, it does so after `timeout`."""
         self.device = device
+        self._timeout, self._end = timeout, end
         self._own = torch.cuda.Stream(device)
         self._last: Any = None  # the stream of the call before
 
@@ -63,6 +79,7 @@ class CudaLane:
 
     def block(self, mark: Any) -> None:
         """Makes the host wait."""
+        _poll(mark[0].query, self._timeout, self._end)
         mark[0].synchronize()
 
     def synchronize(self) -> None:
@@ -75,7 +92,8 @@ class HostLane:
 
     is_host = True
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: datetime.timedelta, end: Callable[[], None]) -> None:
+        self._timeout, self._end = timeout, end
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._gpu = ctypes.c_void_p()
         self._driver.cuCtxGetCurrent(ctypes.byref(self._gpu))
@@ -86,6 +104,7 @@ class HostLane:
         yield
 
     def finish(self, copies: Copies) -> Any:
+        _poll(lambda: bool(self._driver.cuStreamQuery(None) == 0), self._timeout, self._end)
         self.synchronize()  # a copy would not wait for the kernels
         for destination, source in copies:
             destination.copy_(source)

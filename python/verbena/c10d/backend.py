@@ -118,7 +118,7 @@ class VerbenaGroup(Calls, dist.ProcessGroup):
     supports_coalescing = True
 
     def __init__(self, store: Any, rank: int, size: int, timeout: datetime.timedelta, name: str = "") -> None:
-        dist.ProcessGroup.__init__(self, store, rank, size)
+        dist.ProcessGroup.__init__(self, rank, size)
         self._begin(store, rank, size, timeout, name)
         types = dist.ProcessGroup.BackendType
         self._set_default_backend(types.NCCL if self._has_gpus else types.GLOO)

@@ -156,7 +156,8 @@ class Calls:
         if self._failure:
             raise dist.DistBackendError(f"verbena: {operation}: {self._failure}")
         name = "" if reduction is None else name_reduction(reduction)
-        refusals = [find_refusal(operation, name_type(tensor.dtype), length_bytes, name) for tensor in tensors]
+        refusals = ["no kernel reads sparse tensors" if tensor.is_sparse else
+                    find_refusal(operation, name_type(tensor.dtype), length_bytes, name) for tensor in tensors]
         refusal = self._no_kernels or next(filter(None, refusals), "")
         self._server = self._fallback
         if self._host_group is not None and tensors[0].device.type == "cpu":
@@ -194,7 +195,7 @@ class Calls:
 
     def _fall_back(self, names: str, *arguments: Any) -> Any:
         """Calls the fallback group. `names`: the method's name in PyTorch 2.15, and in older ones."""
-        work = _call(self._server, names, *arguments)
+        work = _call(self._server, names, *[one for one in arguments if one is not None])  # without options where PyTorch gave none
         if self._coalesced is not None:
             self._coalesced_works.append(work)
         return work
@@ -298,10 +299,10 @@ class Calls:
 
     # Exchanges.
 
-    def all_gather_single(self, output: Any, source: Any, options: Any) -> Any:
+    def all_gather_single(self, output: Any, source: Any, options: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [source], options)
 
-    def all_gather_single_coalesced(self, outputs: list[Any], sources: list[Any], options: Any) -> Any:
+    def all_gather_single_coalesced(self, outputs: list[Any], sources: list[Any], options: Any = None) -> Any:
         if not self._has_kernel("all_gather", sources, max(map(_count_bytes, sources))):
             if len(outputs) == 1:
                 return self._fall_back("all_gather_single _allgather_base", outputs[0], sources[0], options)
@@ -319,13 +320,13 @@ class Calls:
             return _copy_back(output, out)
         return body
 
-    def allgather(self, output_lists: list[list[Any]], sources: list[Any], options: Any) -> Any:
+    def allgather(self, output_lists: list[list[Any]], sources: list[Any], options: Any = None) -> Any:
         if not self._has_kernel("all_gather", sources, max(map(_count_bytes, output_lists[0]))):
             return self._fall_back("allgather", output_lists, sources, options)
         (outputs,), (source,) = output_lists, sources
         return self._launch(options, [*outputs, source], [self._gather_list(outputs, source)], outputs)
 
-    def allgather_coalesced(self, output_lists: list[list[Any]], sources: list[Any], options: Any) -> Any:
+    def allgather_coalesced(self, output_lists: list[list[Any]], sources: list[Any], options: Any = None) -> Any:
         outputs = [one for every in output_lists for one in every]
         if not self._has_kernel("all_gather", sources, max(map(_count_bytes, outputs))):
             return self._fall_back("allgather_coalesced", output_lists, sources, options)
@@ -377,12 +378,12 @@ class Calls:
         body = self._exchange(received, sources or [None] * self.size(), output.numel())
         return self._launch(options, [output, *sources], [body], outputs)
 
-    def alltoall(self, outputs: list[Any], sources: list[Any], options: Any) -> Any:
+    def alltoall(self, outputs: list[Any], sources: list[Any], options: Any = None) -> Any:
         if not self._has_kernel("all_to_all", outputs, 0):
             return self._fall_back("alltoall", outputs, sources, options)
         return self._launch(options, [*outputs, *sources], [self._exchange(outputs, sources)], outputs)
 
-    def all_to_all_single(self, output: Any, source: Any, output_sizes: list[int], source_sizes: list[int], options: Any) -> Any:
+    def all_to_all_single(self, output: Any, source: Any, output_sizes: list[int], source_sizes: list[int], options: Any = None) -> Any:
         has_sizes = bool(output_sizes or source_sizes)
         if not self._has_kernel("all_to_all", [output], 0 if has_sizes else _count_bytes(source) // self.size()):
             return self._fall_back("all_to_all_single alltoall_base", output, source, output_sizes, source_sizes, options)
@@ -425,7 +426,7 @@ class Calls:
             self._counts.popitem(last=False)
         return self._counts[counts]
 
-    def barrier(self, opts: Any) -> Any:
+    def barrier(self, opts: Any = None) -> Any:
         token = torch.zeros(1, dtype=torch.int32, device=self._find_device(opts))
         if not self._has_kernel("barrier", [token], 0):
             return self._fall_back("barrier", opts)
@@ -492,7 +493,7 @@ def _pack(tensor: Any) -> Any:
 
 
 def _count_bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
+    return 0 if tensor.is_sparse else int(tensor.numel() * tensor.element_size())
 
 
 def name_type(dtype: Any) -> str:

@@ -50,7 +50,7 @@ NO_SHELL = [
     (r"^(seed|fail|down) ", "a plan of faults"),
     (r"^\{$", "a tuning file"),
     (r"^\w+ [^#]*[;{]( *//.*)?$", "C++"),
-    (r"^(import|from) \w|^@\w|^\w+\[\(|^\w+ = ", "Python"),
+    (r"^(import|from) \w|^@\w|^(torch\.|print\()|^\w+\[\(|^\w+ = ", "Python"),
     (r"^rank 0 of 2, ", "what an example prints; the test of groups runs it"),
     (r"^unique id -> |^writer -> |^nccl +NCCL's tables|^sender +receiver|^rank 0: tokens|^ +application \(", "a drawing"),
     (r"^2 x \[", "a formula"),

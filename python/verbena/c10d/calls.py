@@ -44,6 +44,7 @@ class Calls:
         self._failure = ""     # why no call is possible any more
         self._sequence = 0
         self._counts: collections.OrderedDict[tuple[int, ...], Any] = collections.OrderedDict()
+        self._captured: list[Any] = []
         self._served: collections.Counter[str] = collections.Counter()
         self._pending: collections.deque[tuple[Any, list[Any]]] = collections.deque()  # marks, and the tensors that calls use
         self._used: list[Any] = []  # temporaries of the call that is being launched
@@ -114,7 +115,7 @@ class Calls:
     def abort(self) -> None:
         self._failure = self._failure or "the group was aborted"
         self._drop()
-        self._end_fallbacks("abort shutdown")
+        self._end_fallbacks("abort _abort shutdown")
 
     def _end_fallbacks(self, names: str) -> None:
         groups: list[Any] = [self._fallback, self._host_group]
@@ -136,7 +137,7 @@ class Calls:
         self._failure = self._failure or "the group was destroyed"
         if self in LIVE:
             LIVE.remove(self)
-        self._end_fallbacks("shutdown")
+        self._end_fallbacks("shutdown _shutdown")
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
@@ -178,7 +179,8 @@ class Calls:
     def _run(self, is_async: bool, tensors: list[Any], bodies: list[Body], result: list[Any], is_barrier: bool = False) -> Any:
         ops, lane = self._ops, self._lane
         assert ops is not None
-        if not lane.is_captured():
+        is_captured = lane.is_captured()
+        if not is_captured:
             while self._pending and lane.is_done(self._pending[0][0]):
                 self._pending.popleft()
         with lane.enter(is_async), self._tells_as_torch():
@@ -188,7 +190,7 @@ class Calls:
             mark = lane.finish(copies)
             if lane.is_host:
                 ops.check_error()
-        held = [*tensors, *self._used] if is_async and not lane.is_host else []
+        held = [*tensors, *self._used] if is_async and not is_captured and not lane.is_host else []
         if held:
             self._pending.append((mark, held))
         return VerbenaWork(lane, mark, result, held, self._check if is_barrier else None)
@@ -209,7 +211,7 @@ class Calls:
         calls, works = self._coalesced or [], self._coalesced_works
         self._coalesced, self._coalesced_works = None, []
         if _supports_coalescing(self._fallback):
-            works = [self._fallback._end_coalescing()] if works else works
+            works = [self._fallback._end_coalescing()]
         tensors = [tensor for call in calls for tensor in call[0]]
         if calls:
             works.append(self._run(True, tensors, [body for _, body in calls], tensors))
@@ -420,11 +422,17 @@ class Calls:
     def _find_counts(self, counts: tuple[int, ...], device: Any) -> Any:
         """Counts in GPU memory. They are kept, since a copy from the host takes longer than an exchange."""
         if counts not in self._counts:
-            self._counts[counts] = torch.tensor(counts, dtype=torch.int64, device=device)
+            on_host = torch.tensor(counts, dtype=torch.int64, pin_memory=device.type == "cuda")
+            self._counts[counts] = on_host.to(device, non_blocking=True)
         self._counts.move_to_end(counts)
         if len(self._counts) > _MAX_COUNTS:
             self._counts.popitem(last=False)
-        return self._counts[counts]
+        found = self._counts[counts]
+        if self._lane.is_captured():
+            self._captured.append(found)  # a graph reads them in each replay
+        elif found.is_cuda:
+            found.record_stream(torch.cuda.current_stream())
+        return found
 
     def barrier(self, opts: Any = None) -> Any:
         token = torch.zeros(1, dtype=torch.int32, device=self._find_device(opts))

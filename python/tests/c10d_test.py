@@ -392,12 +392,19 @@ def test_explained():
     _run(2, _check_explained)
 
 
-def _check_without_kernels(rank, dist, gloo):
-    """One rank has no library: all ranks use the fallback group, and know why."""
+def _check_without_kernels(rank, dist, gloo, how):
+    """One rank has no kernels: all ranks use the fallback group, and know why."""
     import verbena.c10d
+    made = verbena.c10d.calls.Communicator
+
+    def fail(*arguments, **options):
+        if how == "late":
+            made(*arguments, **options)
+        raise OSError("no such library")
+
     if rank == 1:
-        verbena.c10d.register(["cpu"], blocks=100000)
-    with pytest.warns(UserWarning, match="all calls go to gloo: rank [01]: .*blocks"):
+        verbena.c10d.calls.Communicator = fail
+    with pytest.warns(UserWarning, match="all calls go to gloo: rank " + ("1: no such library" if how == "late" else "[01]: ")):
         x = torch.full((8,), float(rank + 1))
         dist.all_reduce(x)
     assert torch.equal(x, torch.full((8,), 3.0))
@@ -410,8 +417,9 @@ def _check_without_kernels(rank, dist, gloo):
     assert not [name for name in _served(dist) if name.endswith("Verbena")]
 
 
-def test_without_kernels():
-    _run(2, _check_without_kernels)
+@pytest.mark.parametrize("how", ["early", "late"])
+def test_without_kernels(how):
+    _run(2, _check_without_kernels, how)
 
 
 def test_the_entry_point():

@@ -77,6 +77,7 @@ class Calls:
                 self._ops = Communicator(self._context, **COMMUNICATOR_OPTIONS)
             except (verbena.VerbenaError, verbena.LibraryNotFound, OSError, ValueError) as error:
                 problem = str(error) or repr(error)
+                self._drop()  # a peer may be waiting in it
                 if self.rank() == 0:
                     self._store.set("id", b"")
         problems = self._exchange_text("connected", problem)

@@ -18,7 +18,9 @@ from verbena.ops import Communicator
 # What a call does with the communicator; it returns what is to be copied when the kernels have ended.
 Body = Callable[[Any], Copies]
 
-COMMUNICATOR_OPTIONS: dict[str, Any] = {}
+# Groups run at the same time, in an order that differs among ranks: all their blocks, twice as many for large messages, have to fit
+# on a GPU, beside those of NCCL.
+COMMUNICATOR_OPTIONS: dict[str, Any] = {"blocks": 32}
 LIVE: "list[Calls]" = []  # until their shutdown: PyTorch keeps the C++ half of a wrapped backend alone alive
 _LIMITS = ("VERBENA_SYMM_TIMEOUT_MS", "VERBENA_BOOTSTRAP_TIMEOUT_MS")  # the library reads them once
 _EXPECTED_BYTES = 1 << 20  # of a message whose length differs among ranks, by which the algorithm is chosen

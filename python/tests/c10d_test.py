@@ -4,6 +4,7 @@ import datetime
 import importlib
 import os
 import pathlib
+import time
 import tomllib
 
 import pytest
@@ -448,6 +449,30 @@ def _check_one_line(rank, dist, gloo):
 
 def test_one_line():
     _run(2, _check_one_line)
+
+
+def _begin_by_the_launcher(rank, told_file):
+    import verbena
+    from verbena import ops
+    driver.use_gpu(rank)
+    ops.register_torch_ops("CPU")
+    with pytest.raises((KeyError, verbena.VerbenaError)) as told, ops.init(blocks=BLOCKS) as tp:
+        y = torch.ops.verbena.all_reduce(torch.full((8,), float(rank)), "world")
+        driver.call("cuStreamSynchronize", None)
+        assert torch.equal(y, torch.full((8,), 1.0))
+        if rank == 0:
+            raise KeyError("it leaves the block")
+        tp.reset()  # collective: does not wait for a rank that has left
+    assert told.type is (KeyError if rank == 0 else verbena.VerbenaError)
+    if rank == 1:
+        told_file.write_text(str(told.value), encoding="utf-8")
+    while not told_file.exists():  # what the peer is told does not come from the end of this process
+        time.sleep(0.01)
+
+
+def test_one_line_by_the_launcher(tmp_path):
+    run_ranks(2, _begin_by_the_launcher, tmp_path / "told")
+    assert "waited" not in (tmp_path / "told").read_text(encoding="utf-8")
 
 
 STEPS = 100

@@ -81,7 +81,7 @@ class Communicator(FusedCalls):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         super().__exit__(kind, error, trace)
         if kind is not None and self._owns_context:
-            self._context.abort()  # peers that went on would wait for a rank that failed
+            self._context.__exit__(kind, error, trace)
 
     def free(self) -> None:
         """Frees the communicator, and a context that it has created. Collective."""

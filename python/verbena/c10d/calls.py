@@ -123,8 +123,9 @@ class Calls:
     def _end_fallbacks(self, names: str) -> None:
         groups: list[Any] = [self._fallback, self._host_group]
         for group in groups:
-            with contextlib.suppress(RuntimeError, StopIteration):  # not all of them have it
-                _call(group, names)
+            if group is not None:
+                with contextlib.suppress(RuntimeError):  # not all of them have it
+                    _call(group, names)
 
     def shutdown(self) -> None:
         """Collective, as destroy_process_group() is. A peer that is gone costs at most the group's timeout."""
@@ -474,7 +475,10 @@ for _old, _new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_b
 
 
 def _call(group: Any, names: str, *arguments: Any) -> Any:
-    return next(getattr(group, name) for name in names.split() if hasattr(group, name))(*arguments)
+    for name in names.split():
+        if hasattr(group, name):
+            return getattr(group, name)(*arguments)
+    raise NotImplementedError(f"verbena: {group.name()} of PyTorch {torch.__version__} has no {names.split()[0]}, and no kernel serves it")
 
 
 def _supports_coalescing(group: Any) -> bool:

@@ -305,7 +305,7 @@ def test_detail(monkeypatch):
 def _meet_a_late_rank(rank, port):
     import torch.distributed as dist
     _prepare(rank, port)
-    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=8))
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=20))
     x = torch.ones(8)
     dist.all_reduce(x)
     store = dist.distributed_c10d._get_default_store()
@@ -315,7 +315,9 @@ def _meet_a_late_rank(rank, port):
         dist.all_reduce(x)
     with pytest.raises(dist.DistBackendError, match="verbena"):
         dist.all_reduce(x)
-    store.set("over", "1")
+    store.set("over" if rank == 0 else "ended", "1")
+    if rank == 0:
+        store.wait(["ended"], datetime.timedelta(seconds=60))  # the store lives here
     dist.destroy_process_group()
     return str(told.value)
 
@@ -328,17 +330,17 @@ def test_a_late_rank():
 
 def _meet_in_a_hurried_group(rank, dist, gloo):
     """Where the host waits, a group's own timeout counts, not the process's of 60 s: to connect, and in a call."""
-    hurried = [dist.new_group(timeout=datetime.timedelta(seconds=4)) for _ in range(2)]
+    hurried = [dist.new_group(timeout=datetime.timedelta(seconds=10)) for _ in range(2)]
     x = torch.ones(8)
     dist.all_reduce(x)
-    with pytest.warns(UserWarning, match="not after its timeout of 4000 ms"):
+    with pytest.warns(UserWarning, match="not after its timeout of 10000 ms"):
         dist.all_reduce(x, group=hurried[1])
     if rank == 0:
-        with pytest.raises(dist.DistBackendError, match="rank 1 has not come within 4 s"):
+        with pytest.raises(dist.DistBackendError, match="rank 1 has not come within 10 s"):
             dist.all_reduce(x, group=hurried[0])
-        with pytest.raises(dist.DistBackendError, match="longer than 4 s"):
+        with pytest.raises(dist.DistBackendError, match="longer than 10 s"):
             dist.barrier(group=hurried[1])
-        with pytest.raises(dist.DistBackendError, match="longer than 4 s"):
+        with pytest.raises(dist.DistBackendError, match="longer than 10 s"):
             dist.all_reduce(x, group=hurried[1])
     dist.barrier(group=gloo)
     dist.all_reduce(x.fill_(1))
@@ -352,7 +354,7 @@ def test_a_timeout_of_a_group():
 def _meet_a_dead_rank(rank, port):
     import torch.distributed as dist
     _prepare(rank, port)
-    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=8))
+    dist.init_process_group("cpu:verbena", timeout=datetime.timedelta(seconds=20))
     x = torch.ones(8)
     dist.all_reduce(x)
     if rank == 2:

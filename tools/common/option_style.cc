@@ -15,7 +15,7 @@ constexpr size_t kNameWidth = 30;
 constexpr size_t kDescriptionWidth = 68;
 constexpr const char* kFooter =
     "Sizes: 64, 4K, 1M, 2G (powers of 1024). Times: 500ms, 30s, 2m (seconds without a unit).\nExit status: 0 "
-    "success, 1 wrong data or a failure, 2 usage error, 3 hang, 4 a requirement is missing, such as a GPU.";
+    "success, 1 wrong data or a failure, 2 usage error, 3 hang, 4 no GPU or library.";
 
 // The parts of a type such as "UINT:INT in [1 - 8]".
 struct ValueKind {
@@ -87,7 +87,7 @@ void add_size_options(CLI::App& app, SizeOptions& options) {
   app.add_option("--size", options.sizes)->group("");
   app.add_option("--begin,-b", options.begin)->group("");
   app.add_option("--end,-e", options.end)->group("");
-  app.add_option("--factor,-f", options.factor, "ratio of each size in a range to the size before")
+  app.add_option("--factor,-f", options.factor, "ratio of each size to the size before")
       ->check(CLI::Range(2, 1 << 20))
       ->type_name("N")
       ->capture_default_str();

@@ -28,7 +28,7 @@ def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callabl
 class CudaLane:
     """Runs a group's calls one after the other, as its communicator needs it.
 
-    A call with async_op=True runs in the group's own stream, behind what its caller's stream has so far; any other call, and
+    A call with async_op=True runs in the group's stream, after what the caller's stream holds so far; any other call, and
     every call that is captured into a graph, runs in the caller's stream. Nothing waits for the GPU."""
 
     is_host = False
@@ -100,7 +100,7 @@ class HostLane:
 
     @contextlib.contextmanager
     def enter(self, is_async: bool) -> Iterator[None]:
-        self._driver.cuCtxSetCurrent(self._gpu)  # backward() runs in a thread of its own
+        self._driver.cuCtxSetCurrent(self._gpu)  # backward() runs in another thread
         yield
 
     def finish(self, copies: Copies) -> Any:
@@ -132,7 +132,7 @@ class HostLane:
 
 
 class VerbenaWork(Work):
-    """A call that has been launched. wait() orders the caller's current stream behind it, as NCCL's works do; the tensors stay
+    """A call that has been launched. wait() orders the caller's current stream after it, as NCCL's works do; the tensors stay
     alive until then, or until the call has ended."""
 
     def __init__(self, lane: Any, mark: Any, result: list[Any], held: list[Any], check: Callable[[], None] | None = None) -> None:
@@ -142,7 +142,7 @@ class VerbenaWork(Work):
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         self._lane.order(self._mark)
-        self._held.clear()  # memory that is freed now is reused behind the call
+        self._held.clear()  # memory that is freed now is reused after the call
         if self._check is not None:
             self._lane.block(self._mark)
             self._check()

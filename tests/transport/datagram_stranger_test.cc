@@ -207,13 +207,22 @@ TEST_F(HostileTest, APeerEndsNoOtherByItsWord) {
   say_that_it_has_ended(other, peer);
   EXPECT_FALSE(is_given_up(peer));
   EXPECT_FALSE(is_doubted(peer)) << "of another host";
-  say_that_it_has_ended(neighbour, peer);
-  EXPECT_FALSE(is_given_up(peer)) << "it may answer";
-  EXPECT_TRUE(is_doubted(peer));
-  ASSERT_TRUE(poll_until([&] {
-    send(peer, PacketKind::kRequest, {});
-    return !is_doubted(peer);
-  })) << "it has answered";
+  {
+    // With the engine's token: it does not look again before this thread has answered.
+    const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
+    say_that_it_has_ended(neighbour, peer);
+    const auto is_doubted_now = [&] {
+      engine_->pass();
+      return engine_->peer_of(peer.id).doubted_ns != 0;
+    };
+    ASSERT_TRUE(poll_until(is_doubted_now));
+    EXPECT_FALSE(engine_->failure_of(peer.id).has_failed()) << "it may answer";
+    ASSERT_TRUE(poll_until([&] {
+      send(peer, PacketKind::kRequest, {});
+      return !is_doubted_now();
+    })) << "it has answered";
+    EXPECT_FALSE(engine_->failure_of(peer.id).has_failed());
+  }
   say_that_it_has_ended(neighbour, peer);
   ASSERT_TRUE(poll_until([&] { return is_given_up(peer); })) << "it does not answer";
   EXPECT_FALSE(is_given_up(neighbour));

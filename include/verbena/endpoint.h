@@ -4,22 +4,24 @@
 // Life: open() on every rank; local_address(peer) for each peer, exchanged by the caller; connect(). Memory:
 // add_region() and its region_address(), exchanged; add_remote_region(). Then operations, ring(), poll().
 //
-// Order: words and gets on one (peer, lane) take effect at the peer after everything posted before them
-// there. A rank that sees a word sees the bytes of all earlier puts; an add takes effect after the adds
-// before it. Four things are not ordered by posting alone: other lanes; a put after anything (in order over
-// one rail, but over several it may overtake); operations after an add or a get, with respect to its answer
-// (use fence()); and the bytes of a get on this side, before its completion.
+// Order: on one (peer, lane), gets and operations on words take effect at the peer after everything posted
+// earlier on that lane. A rank that sees a word sees the bytes of all earlier puts; an add takes effect after
+// earlier adds. Posting alone does not order:
+// - operations on different lanes
+// - a put after earlier operations: with several rails it may overtake them
+// - operations after an add or a get, relative to its result: use fence()
+// - the bytes of a get in local memory, before its completion
 //
 // Rails: an endpoint uses the ports nearest to its GPU, up to `rails` of them. Long puts are split over all
 // of them; other operations use one. When a rail fails, its operations continue over the others, or over the
-// same rail once it recovers: a word is written or added to exactly once, or the peer fails; no put is
-// repeated once a word after it was seen. The answer of an add that has happened may be lost, which its
-// completion reports. Failover needs both ends to poll(), and a TCP connection between them.
+// same rail once it recovers: a word is written or added to exactly once, or the peer is marked as failed; a
+// put is not repeated once a word that was posted after it has been seen. An add may take effect and lose its
+// result; its completion then says so. Failover needs both ends to poll(), and a TCP connection between them.
 // VERBENA_FAILOVER=0: the peer fails at the first failure.
 //
-// Atomicity: adds to the memory of one rank are atomic among each other, for all ranks and lanes: one device
-// of that rank executes them one at a time. They are not atomic with other changes of the word: loads
-// and stores by its owner, atomic operations of a CPU or a GPU, write_word().
+// Atomicity: adds to the memory of one rank are atomic with respect to each other, for all ranks and lanes:
+// one device of that rank executes them one at a time. They are not atomic with respect to other accesses to
+// the word: loads and stores by its owner, atomic operations of a CPU or a GPU, write_word().
 //
 // Threads: one thread, the driver, calls ring(), poll(), fence(), give_up() and all operations. The other
 // functions may be called from any thread, also while the driver runs, if the driver does not use the peer or
@@ -139,8 +141,8 @@ class Endpoint {
   virtual Posting write_word(const RemoteWord& word, uint64_t value, uint64_t cookie) = 0;
   virtual Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) = 0;
   virtual Posting read_word(const RemoteWord& word, uint64_t cookie) = 0;
-  // Sets the word to `desired` if it is `expected`; the completion has the value before. Ordered and atomic
-  // as add_word(). Refused if swaps_words() is false.
+  // Sets the word to `desired` if it is `expected`; the completion carries the previous value.
+  // Ordered and atomic as add_word(). Refused if swaps_words() is false.
   virtual Posting compare_swap_word(const RemoteWord&, uint64_t /* expected */, uint64_t /* desired */,
                                     uint64_t /* cookie */) {
     return Posting::kRefused;

@@ -4,10 +4,11 @@
 //   size()                   the number of threads
 //   sync()                   waits for all threads; what each did before is visible to all (block scope)
 //   any(vote)                sync(), and whether any thread voted yes: the same result for all
-//   elect()                  true in one thread; all threads call, the lanes of a warp together
-//   share(value, is_giver)   all threads call; returns to all the 64-bit value of the one thread that gives
-// Groups are values, cheap to construct and to copy. Two groups that are in use at the same time share no
-// thread and no hardware barrier.
+//   elect()                  true in exactly one thread; every thread calls it, each warp converged
+//   share(value, is_giver)   every thread calls it, and gets the 64-bit `value` of the one thread whose
+//                            `is_giver` is true
+// Groups are values, cheap to construct and to copy. Groups that are in use at the same time must not share a
+// thread or a hardware barrier.
 #ifndef VERBENA_DEVICE_GROUP_CUH
 #define VERBENA_DEVICE_GROUP_CUH
 

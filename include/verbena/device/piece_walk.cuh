@@ -14,12 +14,12 @@ struct StagedCounts {
   uint32_t rows, pieces;
 };
 
-// Shared memory of one group.
-// @tparam kBatch  descriptors that are staged at a time, a multiple of 32: 256 suit a block (5.4 KiB), 32 a
-//   warp
+// Shared memory of one group of threads (a block or a warp).
+// @tparam kBatch  number of descriptors staged at a time, a multiple of 32; use 256 for a block (5.4 KiB) and
+//   32 for a warp
 template <int kBatch = 256>
 struct alignas(16) UnpackScratch {
-  static_assert(kBatch >= kWarpLanes && kBatch % kWarpLanes == 0, "verbena: whole warps stage descriptors");
+  static_assert(kBatch >= kWarpLanes && kBatch % kWarpLanes == 0, "verbena: kBatch must be a multiple of 32");
   LoadMeta descriptors[kBatch];
   // The number of the first piece of each descriptor; all bits are set after the last descriptor, which ends
   // a search.

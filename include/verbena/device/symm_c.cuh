@@ -327,8 +327,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t va
     return symm_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, BlockGroup{});
   });
 }
-// Returns the value before, the same to all threads; INT64_MIN: the call has failed, or the word had that
-// value.
+// Returns the word's previous value, the same in every thread. INT64_MIN means that the call failed, or that
+// this was the previous value.
 VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   uint64_t before = 0;

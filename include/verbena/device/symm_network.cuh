@@ -13,32 +13,35 @@
 namespace verbena::device {
 
 // A specialisation has the following static functions and constants; each function is called by one thread.
-// `peer` is a member that loads and stores do not reach ("out of reach"). Addresses are this rank's, and the
-// whole range lies in the heap. A function that returns a WaitResult waits no longer than the context's
-// limits, unless the backend's first comment says otherwise.
+// `peer` is a member that loads and stores do not reach ("out of reach"). Every address, of the peer's memory
+// too, is given as this rank's address in the heap, and the whole range that is accessed lies in the heap. A
+// function that returns a WaitResult waits at most the context's time limits, unless the comment at the top
+// of the backend's header says otherwise.
 //
 //   bool serves(type)        returns whether contexts with this SymmContext::type belong to this backend
 //   bool kGets               there are get(), get_async() and await()
 //   bool kUpdates            there are write_word(), add_word(), fetch_add() and compare_swap()
 //   bool kRows               there are put_rows() and get_rows(); otherwise rows are moved one by one
-//   bool kArrivesAfterPuts   arrive() (below) follows all earlier puts of this rank, to any peer; otherwise
-//                            its earlier puts to that peer
-//   bool is_there(context)   returns false if there is no network: members out of reach are kUnreachable
+//   bool kArrivesAfterPuts   true: arrive() is ordered after all earlier puts of this rank, to any peer;
+//                            false: after those to the same peer only
+//   bool is_there(context)   returns whether there is a network; if not, operations on members out of reach
+//                            return kUnreachable
 //   WaitResult put(context, peer, destination, source, length_bytes, queue)
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
-//                            start an operation. A rank that sees the signal also sees what this thread has
-//                            observed, and what its block, or the queue, has put to that peer before.
-//                            `operation` is kSet or kAdd. The source is in use until release_sources(). A
-//                            backend may ignore the SymmQueue
+//                            start an operation. A rank that sees the signal also sees all writes that this
+//                            thread had observed, and all earlier puts to that rank by this thread's block
+//                            or through the same queue. `operation` is kSet or kAdd. The source is in use
+//                            until release_sources(). A backend may ignore the SymmQueue
 //   WaitResult follow_all(context, peer, queue)
-//                            orders the next operation of this thread to the peer after all puts of this
-//                            rank to that peer that this thread has observed
+//                            orders this thread's next operation to the peer after every put of this rank to
+//                            the peer which this thread has observed
 //   WaitResult get(context, peer, destination, source, length_bytes, queue)
 //                            the data has arrived when it returns
-//   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* asked)
-//   WaitResult await(context, asked)   the data of a get_async() has arrived when it returns
-//   bool has_answered(context, asked)  returns whether it has arrived, without a wait; false if unknown
+//   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* request)
+//   WaitResult await(context, request)   the data of the get_async() has arrived when it returns
+//   bool has_answered(context, request)  returns, without waiting, whether the data has arrived; false if
+//                            unknown
 //   WaitResult put_rows(context, peer, destination, source, rows, queue)
 //   WaitResult get_rows(context, peer, destination, source, rows, queue)
 //                            as put() and get(), for SymmRows
@@ -46,23 +49,25 @@ namespace verbena::device {
 //   WaitResult add_word(context, peer, word, value, queue)
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
 //   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
-//                            ordered as signal(). For the last three `peer` is any member; they are atomic
-//                            among each other for all ranks of the team. With *before they acquire
+//                            ordered as signal(). In add_word(), fetch_add() and compare_swap() `peer` may be
+//                            any member, in reach or not; these three are atomic with respect to each other
+//                            for all ranks of the team. fetch_add() and compare_swap() acquire
 //   bool swaps(context)      returns whether compare_swap() works with this context
 //   WaitResult complete(context)          waits until all earlier operations are complete at every peer
 //   WaitResult complete_at(context, peer)   the same for operations to that peer
 //   WaitResult release_sources(context)   waits until the sources of earlier operations may be reused
 //   uint64_t read_signal(context, signal, delta_bytes)
-//                            returns what this network has added to the signal of the member in reach at
-//                            `delta_bytes`, besides the word in SymmContext::signals; acquires
+//                            returns what this network has added to a signal outside of its word in
+//                            SymmContext::signals; `delta_bytes` selects the member in reach whose signal
+//                            is read; acquires
 //   void reset_signal(context, signal)
-//                            called before this rank sets its own signal: read_signal() may return 0 from
-//                            then on, or stay as it is
+//                            called before this rank sets its own signal; from then on read_signal() may
+//                            return 0, or the same as before
 //   WaitResult arrive(context, peer, barrier, round)
 //                            notifies the peer; the rounds of a barrier are counted from 1
 //   bool has_arrived(context, peer, barrier, round)   returns whether the peer has notified; acquires
 //   void notify(context, peer, word, value)
-//                            writes the word of the heap at the peer, if that needs no wait; best effort
+//                            writes `value` to the word in the peer's heap if that needs no wait; best effort
 template <typename Context>
 struct SymmNetwork;
 
@@ -75,7 +80,8 @@ struct SymmRows {
 
 // Arrivals counted by the peer, for networks that can add to words but not write them: two words a barrier,
 // for odd and for even rounds. No rank is two rounds ahead of another, so a word never holds arrivals of a
-// later round than the one that this rank waits for, and it is complete when it has the count of all members.
+// later round than the one that this rank waits for. The round is complete when the word has counted an
+// arrival from every member out of reach.
 struct SymmArrivalCount {
   static constexpr uint32_t kWords = 2 * kSymmBarriers;
 

@@ -202,7 +202,7 @@ def destroy_model_parallel() -> None:
 
 
 def destroy_distributed_environment() -> None:
-    """Frees the world's group, and the others if there are any."""
+    """Destroys the world group, and all other groups that were created."""
     global _world
     if _world is None:
         return

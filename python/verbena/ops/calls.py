@@ -107,7 +107,7 @@ class OpsPart(CollectivePart):
 
 
 def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
-    """Returns the name of a call, and the algorithm that was asked for or, if the tensor's bytes determine it, chosen."""
+    """Returns a call's name and its algorithm: the one asked for or, where the size decides, the one chosen for it."""
     operation = name.removeprefix("ops_")
     if choice is None and operation in OPERATIONS:
         # Of an all-reduce the tensor's bytes count, of exchanges a message's.

@@ -46,7 +46,7 @@ def _note_module(module: Any, function: Any, name: str, metadata_group: dict[str
 
 
 def _list_linked(metadata_group: dict[str, str]) -> set[str]:
-    """The names of what the kernel was linked with, as Triton's cache keeps them beside it."""
+    """Returns the names of the libraries linked into the kernel, as Triton's cache stores them next to it."""
     for name, path in metadata_group.items():
         if name.endswith(".json"):
             return {entry[0] for entry in json.loads(pathlib.Path(path).read_text()).get("extern_libs") or ()}

@@ -454,8 +454,8 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
 
-  // Ends the waits of this host's ranks for this rank, after a wait for another host has timed out. The
-  // team's failure word names the late rank.
+  // Releases the ranks of this host that wait for this one, after its wait for another host has timed out.
+  // The failure word of the team across hosts names the late rank.
   template <typename Group>
   VERBENA_DEVICE void end_host(const Group& group) const {
     if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});

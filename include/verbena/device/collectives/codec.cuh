@@ -1,20 +1,20 @@
 // The common part of the codecs of quantised all-reduces: how a warp loads elements of a tensor, how lanes
-// share a group's scale, how encoded elements lie in a message, and how they are rounded.
+// share a group's scale, how encoded elements are laid out in a message, and how elements are rounded.
 // docs/quantisation.md has the error bounds.
 //
-// A warp encodes a tile of 1,024 elements at once. In each of the four rows of 256 elements a lane has 8
-// adjacent elements: a unit, one 16-byte vector of a 2-byte type. A group, the elements that share a scale,
-// is contiguous in a row: 32, 64 or 128 elements, the units of 4, 8 or 16 lanes.
+// A warp encodes a tile of 1,024 elements at once: four rows of 256 elements. In each row, a lane holds 8
+// adjacent elements, called a unit (one 16-byte vector of a 2-byte type). The elements that share a scale are
+// a group, which is contiguous in a row: 32, 64 or 128 elements, the units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
-//   kBits, kGroup                   bits of an encoded element; elements of a group
+//   kBits, kGroup                   bits per encoded element; elements per group
 //   Coded                           a lane's part of an encoded tile: payload[kBits] and scales[kScaleWords],
 //                                   in words; all lanes of a group have the same scales
 //   encode(elements, rounding)      returns the Coded of a tile
-//   decode_row(coded, row, unit)    unit: 8 floats
-// All lanes of a warp call these together. Decoding gives the same bits on every GPU and on the host. Rows
-// are encoded together, so that a lane need not wait for each in turn; tiles with elements that are not
-// finite, huge or tiny take a slower path, row by row, in a function that is not inlined.
+//   decode_row(coded, row, unit)    writes this lane's unit of the row to `unit`, an array of 8 floats
+// All lanes of a warp call these together. Decoding gives the same bits on every GPU and on the host. The
+// four rows are encoded together, so that their latencies overlap. Tiles with huge, tiny or non-finite
+// elements take a slower path, row by row, in a function that is not inlined.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import time
 import tomllib
+import weakref
 
 import pytest
 
@@ -255,12 +256,75 @@ def _check_groups(rank, dist, gloo):
     assert torch.equal(x, torch.full((8,), 1.0 if rank < 2 else 5.0))
     assert half._get_backend(torch.device("cpu"))._served["all_reduce by Verbena"] == 1
     dist.destroy_process_group(half)
+    # Ranks of a new group are in the order that is asked for.
+    turned = dist.split_group(split_ranks=[[1, 0], [3, 2]])
+    x, gathered = torch.full((8,), float(rank)), torch.empty(16)
+    dist.all_gather_into_tensor(gathered, x, group=turned)
+    base = rank // 2 * 2
+    assert torch.equal(gathered, torch.tensor([base + 1.0] * 8 + [base + 0.0] * 8))
+    dist.broadcast(x, group=turned, group_src=0)
+    assert torch.equal(x, torch.full((8,), base + 1.0))
+    dist.destroy_process_group(turned)
     dist.all_reduce(x.fill_(1))
     assert torch.equal(x, torch.full((8,), 4.0))
 
 
 def test_groups():
     _run(4, _check_groups)
+
+
+def _begin_with_a_device(rank, port):
+    import torch.distributed as dist
+    _prepare(rank, port)
+    dist.init_process_group("cpu:verbena", device_id=torch.device("cpu", 0), timeout=datetime.timedelta(seconds=60))
+    connected = dist.group.WORLD._get_backend(torch.device("cpu"))._context
+    x = torch.full((8,), float(rank + 1))
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((8,), 3.0))
+    assert connected is not None and dist.group.WORLD._get_backend(torch.device("cpu"))._context is connected
+    dist.destroy_process_group()
+
+
+def test_a_group_that_is_bound_to_a_device_connects_once():
+    with reserve_port() as holder:
+        run_ranks(2, _begin_with_a_device, holder.getsockname()[1])
+
+
+def _check_what_is_kept(rank, dist, gloo):
+    source = torch.full((64,), float(rank))
+    seen = weakref.ref(source)
+    output = torch.empty(128)
+    work = dist.all_gather_into_tensor(output, source[::1], async_op=True)
+    work.wait()
+    del source, work
+    assert seen() is None, "the group holds a tensor of a call that has ended"
+    # An output may be a leaf that takes gradients, in any layout.
+    weights = torch.nn.Parameter(torch.full((6, 4), float(rank)).t())
+    dist.broadcast(weights, 1)
+    assert torch.equal(weights.detach(), torch.ones(4, 6)) and weights.requires_grad
+
+
+def test_nothing_is_kept_and_parameters_are_outputs(kind):
+    _run(2, _check_what_is_kept)
+
+
+def _check_a_lost_block(rank, dist, gloo):
+    group = dist.group.WORLD
+    x = torch.ones(8)
+    dist.all_reduce(x)
+    with pytest.raises(KeyError), dist._coalescing_manager(group, device=torch.device("cpu")):
+        dist.all_reduce(x)
+        raise KeyError("within the block")
+    backend = group if hasattr(group, "_served") else group._get_backend(torch.device("cpu"))
+    if backend._coalesced is None:
+        return  # this PyTorch has not begun the block
+    backend._coalesced = backend._coalesced or [([x], None)]
+    with pytest.raises(dist.DistBackendError, match="its calls are lost"):
+        backend.start_coalescing()
+
+
+def test_a_coalescing_block_that_fails(kind):
+    _run(2, _check_a_lost_block)
 
 
 def _begin_twice(rank, ports):
@@ -468,7 +532,8 @@ def _begin_by_the_launcher(rank, told_file):
     assert told.type is (KeyError if rank == 0 else verbena.VerbenaError)
     if rank == 1:
         told_file.write_text(str(told.value), encoding="utf-8")
-    while not told_file.exists():  # what the peer is told does not come from the end of this process
+    deadline = time.monotonic() + 60
+    while not told_file.exists() and time.monotonic() < deadline:  # what the peer is told does not come from this process's end
         time.sleep(0.01)
 
 

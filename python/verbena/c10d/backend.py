@@ -35,18 +35,6 @@ def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) ->
     dist.Backend.register_backend("verbena", _create, extended_api=True, devices=list(devices))
 
 
-def _runs_methods() -> bool:
-    """Whether this PyTorch calls the methods of a subclass of Backend."""
-    class Probe(_Backend):
-        def getBackendName(self) -> str:
-            return "probe"
-
-    try:
-        return bool(Probe(0, 1).name() == "probe")
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-
-
 def _create(options: Any, _: Any) -> Any:
     group = getattr(options, "process_group", None)
     kind = VerbenaBackend if runs_methods() else VerbenaGroup
@@ -98,7 +86,7 @@ class VerbenaBackend(Calls, _Backend):
             raise RuntimeError(f"split_group of backend verbena: rank {self.rank()} is in none of the new groups; name a group for "
                                "each rank")
         timeout = self._timeout if options is None else options._timeout
-        return VerbenaBackend(store, sorted(ranks).index(self.rank()), len(ranks), timeout, f"{self._group_name}/split")
+        return VerbenaBackend(store, ranks.index(self.rank()), len(ranks), timeout, f"{self._group_name}/split")
 
     def perform_nocolor_split(self, device: Any) -> None:
         """A new group concerns its members alone."""

@@ -57,7 +57,8 @@ class Calls:
     # Connecting, and what is left of it.
 
     def eager_connect_single_device(self, device: Any) -> None:
-        self._connect(device)
+        if self._lane is None:  # PyTorch calls it too, for a group that is bound to a device
+            self._connect(device)
 
     def _connect(self, device: Any) -> None:
         """Collective. Every rank learns whether all have succeeded: if one has not, the group uses no kernels."""
@@ -112,8 +113,9 @@ class Calls:
         context, self._ops, self._context = self._context, None, None
         if context is not None and not context.is_closed:
             context.abort()
-            with contextlib.suppress(verbena.VerbenaError):
-                context.close()
+            if self._lane is None or self._lane.drain():  # else its memory stays: a kernel still runs on it
+                with contextlib.suppress(verbena.VerbenaError):
+                    context.close()
 
     def abort(self) -> None:
         self._failure = self._failure or "the group was aborted"
@@ -187,14 +189,15 @@ class Calls:
         if not is_captured:
             while self._pending and lane.is_done(self._pending[0][0]):
                 self._pending.popleft()
-        with lane.enter(is_async), self._tells_as_torch():
+        with lane.enter(is_async), self._tells_as_torch(), torch.no_grad():
             self._used = []
             with contextlib.nullcontext() if len(bodies) == 1 else ops.group(tensors[0]):
                 copies = [copy for body in bodies for copy in body(ops)]
             mark = lane.finish(copies)
             if lane.is_host:
                 ops.check_error()
-        held = [*tensors, *self._used] if is_async and not is_captured and not lane.is_host else []
+        used, self._used = self._used, []
+        held = [*tensors, *used] if is_async and not is_captured and not lane.is_host else []
         if held:
             self._pending.append((mark, held))
         return VerbenaWork(lane, mark, result, held, self._check if is_barrier else None)
@@ -202,11 +205,15 @@ class Calls:
     def _fall_back(self, names: str, *arguments: Any) -> Any:
         """Calls the fallback group. `names`: the method's name in PyTorch 2.15, and in older ones."""
         work = _call(self._server, names, *[one for one in arguments if one is not None])  # without options where PyTorch gave none
-        if self._coalesced is not None:
+        is_coalesced = self._server is self._fallback and _supports_coalescing(self._fallback)
+        if self._coalesced is not None and not is_coalesced:
             self._coalesced_works.append(work)
         return work
 
     def start_coalescing(self) -> None:
+        if self._coalesced:
+            self._failure = "a coalescing block has ended by an exception, and its calls are lost on this rank: make another group"
+            raise dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
         self._coalesced, self._coalesced_works = [], []
         if _supports_coalescing(self._fallback):
             self._fallback._start_coalescing()
@@ -215,7 +222,7 @@ class Calls:
         calls, works = self._coalesced or [], self._coalesced_works
         self._coalesced, self._coalesced_works = None, []
         if _supports_coalescing(self._fallback):
-            works = [self._fallback._end_coalescing()]
+            works.append(self._fallback._end_coalescing())
         tensors = [tensor for call in calls for tensor in call[0]]
         if calls:
             works.append(self._run(True, tensors, [body for _, body in calls], tensors))
@@ -426,6 +433,8 @@ class Calls:
     def _find_counts(self, counts: tuple[int, ...], device: Any) -> Any:
         """Counts in GPU memory. They are kept, since a copy from the host takes longer than an exchange."""
         if counts not in self._counts:
+            if self._lane.is_captured():
+                raise RuntimeError("verbena: an exchange with counts is captured that has not run before: run it once before the capture")
             on_host = torch.tensor(counts, dtype=torch.int64, pin_memory=device.type == "cuda")
             self._counts[counts] = on_host.to(device, non_blocking=True)
         self._counts.move_to_end(counts)

@@ -13,6 +13,7 @@ Copies = list[tuple[Any, Any]]  # destination and source, after the kernels
 
 
 _PAUSE_S = 50e-6
+_DRAIN = datetime.timedelta(seconds=10)
 _GRACE_S = 1  # a kernel that ends by the process's limit names the rank that is late
 
 
@@ -85,6 +86,16 @@ class CudaLane:
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
+    def drain(self) -> bool:
+        """Whether all calls end within a bounded time, after the context's end has ended their waits."""
+        try:
+            events = [stream.record_event() for stream in (self._own, self._last) if stream is not None]
+            is_late: list[bool] = []
+            _poll(lambda: all(event.query() for event in events), _DRAIN, lambda: is_late.append(True))
+        except RuntimeError:  # a stream that is being captured, or a GPU that has failed
+            return False
+        return not is_late
+
 
 class HostLane:
     """The same for tensors in host memory, which only emulated GPUs take: each call waits for its end, as PyTorch's own
@@ -130,6 +141,11 @@ class HostLane:
     def synchronize(self) -> None:
         self._driver.cuStreamSynchronize(None)
 
+    def drain(self) -> bool:
+        is_late: list[bool] = []
+        _poll(lambda: bool(self._driver.cuStreamQuery(None) == 0), _DRAIN, lambda: is_late.append(True))
+        return not is_late
+
 
 class VerbenaWork(Work):
     """A call that has been launched. wait() orders the caller's current stream after it, as NCCL's works do; the tensors stay
@@ -149,6 +165,9 @@ class VerbenaWork(Work):
         return True
 
     def synchronize(self) -> None:
+        self._lane.order(self._mark)
+
+    def block_current_stream(self) -> None:
         self._lane.order(self._mark)
 
     def is_completed(self) -> bool:
@@ -175,6 +194,12 @@ class JoinedWork(Work):
         for work in self._works:
             work.wait()
         return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)

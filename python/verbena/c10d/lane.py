@@ -143,6 +143,7 @@ class HostLane:
 
     def drain(self) -> bool:
         is_late: list[bool] = []
+        self._driver.cuCtxSetCurrent(self._gpu)
         _poll(lambda: bool(self._driver.cuStreamQuery(None) == 0), _DRAIN, lambda: is_late.append(True))
         return not is_late
 

@@ -50,6 +50,10 @@ constexpr uint32_t find_codec_of_addends(uint32_t codec) {
 constexpr bool is_coded(Algorithm algorithm) {
   return find_codec(algorithm) < kCountCodecs;
 }
+// Whether an all-reduce by this codec is one shot: between two ranks it sends no more than two shots would.
+constexpr bool is_coded_one_shot(Algorithm algorithm, uint32_t ranks) {
+  return ranks == 2 && find_codec(algorithm) < kCountSingleCodecs;
+}
 
 // Kernels that have a workspace of their own.
 enum class Family : uint32_t { kPackets, kChunks };

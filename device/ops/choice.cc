@@ -11,8 +11,9 @@ namespace {
 constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
 
 // Up to these sizes an algorithm is the fastest one between H200s (docs/measurements). For more than four
-// GPUs they are estimates from the bytes that each rank sends; verbena-coll --calibrate measures.
-//                                                          measured in
+// GPUs they are estimates from the bytes that each rank sends; verbena-coll --calibrate measures. The comment
+// behind a threshold names the measurement that set it.
+//
 // All-reduces, bytes of the tensor. Two ranks send as much in one shot as in two.
 constexpr uint64_t kMaxOneShotOfTwo = 2 * kMi;  // h200x4-collectives-of-2
 constexpr uint64_t kMaxOneShotOfAll = 1 * kMi;  // h200x4-collectives; divided by the ranks
@@ -66,10 +67,6 @@ Algorithm find_algorithm(const std::string& name) {
 bool is_exact(Algorithm algorithm) {
   return static_cast<uint32_t>(algorithm) < kCountAlgorithms;
 }
-// Whether two ranks send each other all tiles at once.
-bool is_coded_one_shot(Algorithm codec, uint32_t ranks) {
-  return ranks == 2 && find_codec(codec) < kCountSingleCodecs;
-}
 
 }  // namespace
 
@@ -89,7 +86,7 @@ void refuse_hosts(const char* what) {
                     "docs/collectives.md says what there is across hosts");
 }
 
-// A call compares nothing by name any more.
+// Names are compared here, so that no call compares any.
 Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
                  const std::string& gpu)
     : platform_(platform) {

@@ -87,7 +87,7 @@ class Chooser {
   Choice spread_across_hosts(uint64_t bytes) const;
 
   Platform platform_;
-  // What was measured on this GPU: by operation, of all-reduces in windows, by codec.
+  // Measurements of this GPU: by operation; of all-reduces in windows; by codec.
   std::array<tuner::OpsTable, kCountOperations> exact_;
   tuner::OpsTable in_windows_;
   std::array<tuner::OpsTable, kCountCodecs> coded_;

@@ -1,5 +1,5 @@
-// What a verbena_ops is: a team's workspaces, the kernels, their launches. How a call is done is
-// Chooser's to say (choice.h).
+// A verbena_ops: a team's workspaces, the kernels and their launches. Chooser (choice.h) decides how a call
+// runs.
 #pragma once
 
 #include <algorithm>

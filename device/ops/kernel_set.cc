@@ -240,12 +240,13 @@ void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch,
   enqueue(across_hosts_, grid, launch, stream);
 }
 
-// Two ranks send no more in one shot than in two. Across hosts sums are quantised, once, as addends would be.
+// Across hosts sums are quantised, once, as addends would be.
 void KernelSet::launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream) {
   const uint32_t codec = find_codec(launch.call.algorithm), rounding = launch.call.seed == 0 ? 0 : 1;
   if (launch.hosts > 1)
     return enqueue(coded_across_hosts_[find_codec_of_addends(codec)][rounding], grid, launch, stream);
-  const bool is_one_shot = size_of(launch) == kOf2 && codec < kCountSingleCodecs;
+  const bool is_one_shot =
+      is_coded_one_shot(launch.call.algorithm, static_cast<uint32_t>(launch.workspace.context.team_size));
   enqueue(is_one_shot ? coded_one_shot_[codec][rounding] : coded_two_shot_[codec][rounding], grid, launch,
           stream);
 }

@@ -17,13 +17,15 @@ _DRAIN = datetime.timedelta(seconds=10)
 _GRACE_S = 1  # a kernel that ends by the process's limit names the rank that is late
 
 
-def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callable[[], None]) -> None:
+def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callable[[], None] = lambda: None) -> bool:
+    """Waits until `is_done`, and returns True; calls `end` and returns False once the time is over."""
     deadline = time.monotonic() + timeout.total_seconds() + _GRACE_S
     while not is_done():
         if time.monotonic() > deadline:
             end()
-            return
+            return False
         time.sleep(_PAUSE_S)
+    return True
 
 
 class CudaLane:
@@ -90,11 +92,9 @@ class CudaLane:
         """Whether all calls end within a bounded time, after the context's end has ended their waits."""
         try:
             events = [stream.record_event() for stream in (self._own, self._last) if stream is not None]
-            is_late: list[bool] = []
-            _poll(lambda: all(event.query() for event in events), _DRAIN, lambda: is_late.append(True))
+            return _poll(lambda: all(event.query() for event in events), _DRAIN)
         except RuntimeError:  # a stream that is being captured, or a GPU that has failed
             return False
-        return not is_late
 
 
 class HostLane:
@@ -142,10 +142,8 @@ class HostLane:
         self._driver.cuStreamSynchronize(None)
 
     def drain(self) -> bool:
-        is_late: list[bool] = []
         self._driver.cuCtxSetCurrent(self._gpu)
-        _poll(lambda: bool(self._driver.cuStreamQuery(None) == 0), _DRAIN, lambda: is_late.append(True))
-        return not is_late
+        return _poll(lambda: bool(self._driver.cuStreamQuery(None) == 0), _DRAIN)
 
 
 class VerbenaWork(Work):

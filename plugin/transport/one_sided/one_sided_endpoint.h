@@ -31,11 +31,11 @@ struct EndpointRails {
 
 class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
  public:
-  // Logged, with *error, if a number is out of range or something cannot be made.
   // The most requests of a lane, up to `wished`, whose completions fit one queue of a device. The least that
   // there may be if nothing fits: open_on() says why.
   static uint32_t fit_send_depth(uint64_t max_cq_entries, uint32_t count_ranks, uint32_t lanes,
                                  uint32_t wished);
+  // Logged, with *error, if a number is out of range or something cannot be made.
   static std::unique_ptr<OneSidedEndpoint> open_on(const EndpointOptions& options, EndpointRails rails,
                                                    std::string* error);
   ~OneSidedEndpoint() override;

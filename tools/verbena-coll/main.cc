@@ -38,7 +38,7 @@ std::string list_numbers(const std::vector<uint64_t>& numbers) {
   return join(parts);
 }
 
-void start_ranks(ChildGroup& group, const Options& options) {
+void start_ranks(ChildGroup& group, const Options& options, int gpus) {
   verbena_unique_id id{};
   if (verbena_get_unique_id(&id) != VERBENA_SUCCESS) throw ToolError(verbena_last_error());
   const RankPlan& plan = options.rank_plan;
@@ -81,7 +81,7 @@ void start_ranks(ChildGroup& group, const Options& options) {
     command.executable = find_self_executable().string();
     command.arguments = common;
     command.arguments.insert(command.arguments.end(),
-                             {"--rank", std::to_string(rank), "--gpu", std::to_string(rank)});
+                             {"--rank", std::to_string(rank), "--gpu", std::to_string(rank % gpus)});
     command.environment = Environment::copy_own();
     // Loading a kernel at its first launch waits for running kernels, and they may wait for a peer that waits
     // for us.
@@ -189,10 +189,12 @@ int run_parent(Options options, int argc, const char* const* argv) {
                  why.empty() ? "" : (" (" + why + ")").c_str());
     return kExitNoDevice;
   }
-  if (options.ranks == 0) options.ranks = gpus;
-  if (options.ranks < 2 || options.ranks > gpus)
+  const bool measures = options.rank_plan.measures;
+  if (options.ranks == 0) options.ranks = measures ? gpus : std::max(gpus, 2);
+  if (options.ranks < 2 || (measures && options.ranks > gpus))
     throw UsageError("--ranks " + std::to_string(options.ranks) +
-                     ": each of 2 ranks or more needs a GPU, and there are " + std::to_string(gpus));
+                     ": measurements need 2 or more ranks with a GPU each, and this host's GPUs are " +
+                     std::to_string(gpus) + "; with --check ranks can share a GPU");
   const auto ranks = static_cast<unsigned>(options.ranks);
   if (ranks % options.rank_plan.hosts != 0)
     throw UsageError("--hosts " + std::to_string(options.rank_plan.hosts) + ": " + std::to_string(ranks) +
@@ -201,7 +203,7 @@ int run_parent(Options options, int argc, const char* const* argv) {
   Figures figures(ranks, options.rank_plan.chain);
   {
     ChildGroup group;
-    start_ranks(group, options);
+    start_ranks(group, options, gpus);
     collect(group, options, figures);
   }
   for (const std::string& contender : options.against)

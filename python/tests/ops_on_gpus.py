@@ -29,7 +29,7 @@ EXACT_ALGORITHMS = [one for one in Algorithm if Algorithm.ONE_SHOT <= one <= Alg
 
 class Ranks:
     def __init__(self):
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(self.device)
         dist.init_process_group("gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

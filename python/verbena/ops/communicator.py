@@ -117,8 +117,9 @@ class Communicator(FusedCalls):
             out: receives the result; may be `tensor`. None: a new tensor.
             choice: None: the library chooses.
         """
-        tensor = tensor.contiguous()
-        out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
+        if out is not tensor or not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+            out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
         self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), find_reduction(reduction if op is None else op), choice=choice)
         return out
 

@@ -41,9 +41,9 @@ def _join_and_run(rank, port, body, *arguments):
 def _prepare(rank, port):
     driver.use_gpu(rank)
     import verbena.c10d
-    verbena.c10d.register(["cpu"], blocks=BLOCKS)
     if "C10D_AS_GROUP" in os.environ:  # as in a PyTorch that knows no backends in Python
         verbena.c10d.backend.runs_methods = lambda: False
+    verbena.c10d.register(["cpu"], blocks=BLOCKS)
     torch.set_num_threads(1)
     torch.distributed.set_debug_level_from_env()  # PyTorch was imported before
     os.environ["MASTER_PORT"] = str(port)
@@ -192,7 +192,12 @@ def _check_messages(rank, dist, gloo):
     elif rank == 1:
         dist.recv(x, 0)
         assert torch.equal(x, torch.full((4,), 7.0))
+    world, blocks = dist.group.WORLD._get_backend(torch.device("cpu")), []
+    if not _has_backends():
+        start = world.start_coalescing
+        world.start_coalescing = lambda: (blocks.append(1), start())
     works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((4,), float(rank)), right), dist.P2POp(dist.irecv, x, left)])
+    assert _has_backends() or blocks == [1]
     for work in works:
         work.wait()
     assert torch.equal(x, torch.full((4,), float(left)))

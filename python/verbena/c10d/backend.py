@@ -1,5 +1,6 @@
 """The backend "verbena" of torch.distributed."""
 import datetime
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,29 @@ def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) ->
         communicator_options: of verbena.ops.Communicator, for groups that connect from now on; the same on all ranks.
     """
     COMMUNICATOR_OPTIONS.update(communicator_options)
+    if not runs_methods():
+        _batch_as_block()
     dist.Backend.register_backend("verbena", _create, extended_api=True, devices=list(devices))
+
+
+def _batch_as_block() -> None:
+    """Replaces dist.batch_isend_irecv. PyTorch 2.11 gives a group in Python one message after the other; NCCL has to know all
+    messages of a batch before it starts the first one."""
+    begin = dist.batch_isend_irecv
+    if hasattr(begin, "__wrapped__"):
+        return
+
+    @functools.wraps(begin)
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+        group = (p2p_op_list[0].group or dist.group.WORLD) if p2p_op_list else None
+        if not isinstance(group, VerbenaGroup):
+            return list(begin(p2p_op_list))
+        with group.batch() as works:
+            works += begin(p2p_op_list)
+        return works
+
+    distributed: Any = dist
+    distributed.batch_isend_irecv = distributed.distributed_c10d.batch_isend_irecv = batch_isend_irecv
 
 
 def _create(options: Any, _: Any) -> Any:

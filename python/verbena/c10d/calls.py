@@ -52,6 +52,7 @@ class Calls:
         self._used: list[Any] = []  # temporaries of the call that is being launched
         self._coalesced: list[tuple[list[Any], Body]] | None = None
         self._coalesced_works: list[Any] = []
+        self._is_batch = False
         LIVE.append(self)
 
     # Connecting, and what is left of it.
@@ -463,13 +464,28 @@ class Calls:
 
     # Messages between two ranks.
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[list[Any]]:
+        """Makes the messages of its block a coalescing block, if PyTorch does not. Its works take those of the messages."""
+        self._is_batch, works = True, []
+        try:
+            yield works
+        finally:
+            self._is_batch = False
+            if self._coalesced is not None:
+                works[:] = [self.end_coalescing()]
+
     def send(self, tensors: list[Any], rank: int, tag: int) -> Any:
-        self._has_kernel("send", tensors, 0)
-        return self._fall_back("send", tensors, rank, tag)
+        return self._pass("send", tensors, rank, tag)
 
     def recv(self, tensors: list[Any], rank: int, tag: int) -> Any:
-        self._has_kernel("recv", tensors, 0)
-        return self._fall_back("recv", tensors, rank, tag)
+        return self._pass("recv", tensors, rank, tag)
+
+    def _pass(self, operation: str, tensors: list[Any], rank: int, tag: int) -> Any:
+        if self._is_batch and self._coalesced is None:
+            self.start_coalescing()
+        self._has_kernel(operation, tensors, 0)
+        return self._fall_back(operation, tensors, rank, tag)
 
     def recv_anysource(self, tensors: list[Any], tag: int) -> Any:
         self._has_kernel("recv", tensors, 0)

@@ -41,6 +41,11 @@ def keep_tensors():
         kind._launch = keep
 
 
+def drop_tensors():
+    """Drops what keep_tensors() has kept. For use when all kernels have ended."""
+    _launched.clear()
+
+
 def use_gpu(gpu):
     """The rank's GPU, for calls with tensors of the host."""
     keep_tensors()

@@ -8,7 +8,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
-from verbena.c10d.calls import COMMUNICATOR_OPTIONS, LIVE, Calls, name_reduction, name_type
+from verbena.c10d.calls import COMMUNICATOR_OPTIONS, LIVE, Calls, name_type, read_reduction
 from verbena.c10d.table import find_refusal, format_table
 
 _Backend: Any = getattr(c10d, "Backend", object)
@@ -73,7 +73,7 @@ def explain(operation: str | None = None, dtype: Any = torch.float32, length_byt
     groups: whether they use kernels, and how many calls went where."""
     if operation is not None:
         name = name_type(dtype)
-        refusal = find_refusal(operation, name, length_bytes, "" if reduction is None else name_reduction(reduction))
+        refusal = find_refusal(operation, name, length_bytes, "" if reduction is None else read_reduction(reduction).name)
         server = f"the fallback group, because: {refusal}" if refusal else "Verbena"
         return f"{operation} of {length_bytes} bytes of {name}: {server}"
     lines = format_table()

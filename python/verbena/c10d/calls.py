@@ -2,10 +2,11 @@
 import collections
 import contextlib
 import datetime
+import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,11 @@ _EXPECTED_BYTES = 1 << 20  # of a message whose length differs among ranks, by w
 _MAX_COUNTS = 256  # tensors of counts that a group keeps
 
 
+class Reduction(NamedTuple):
+    name: str  # such as "SUM"; "" where nothing is reduced
+    factor: Any = None  # of PREMUL_SUM: a number or a tensor
+
+
 class Calls:
     """One group's collectives on one rank, by the names that PyTorch gives to methods of backends and of groups. It
     connects at the first call that a kernel serves, or at once if the group is bound to a device (device_id)."""
@@ -39,7 +45,7 @@ class Calls:
         self._store, self._timeout, self._group_name = store, timeout, name
         self._has_gpus = torch.cuda.is_available()
         self._server = self._fallback = _make_fallback(dist.PrefixStore("fallback/", store), rank, size, timeout, self._has_gpus)
-        self._ops: Communicator | None = None
+        self._ops: Any = None  # a Communicator
         self._context: verbena.SymmetricContext | None = None
         self._lane: Any = None
         self._no_kernels = ""  # why the whole group is the fallback group's
@@ -47,7 +53,7 @@ class Calls:
         self._sequence = 0
         self._counts: collections.OrderedDict[tuple[int, ...], Any] = collections.OrderedDict()
         self._captured: list[Any] = []
-        self._served: collections.Counter[str] = collections.Counter()
+        self._served: collections.Counter[tuple[str, str]] = collections.Counter()  # operation and server
         self._pending: collections.deque[tuple[Any, list[Any]]] = collections.deque()  # marks, and the tensors that calls use
         self._used: list[Any] = []  # temporaries of the call that is being launched
         self._coalesced: list[tuple[list[Any], Body]] | None = None
@@ -73,17 +79,21 @@ class Calls:
         self._lane = lane
         self._exchange_text("here", "")  # within the group's timeout; what follows has the process's
         problem = ""
-        with lane.enter(False):
-            try:
-                if self.rank() == 0:
-                    self._store.set("id", verbena.make_unique_id())
-                self._context = verbena.SymmetricContext(self._store.get("id"), self.rank(), self.size())
-                self._ops = Communicator(self._context, **COMMUNICATOR_OPTIONS)
-            except (verbena.VerbenaError, verbena.LibraryNotFound, OSError, ValueError) as error:
-                problem = str(error) or repr(error)
-                self._drop()  # a peer may be waiting in it
-                if self.rank() == 0:
-                    self._store.set("id", b"")
+
+        def make() -> Copies:
+            if self.rank() == 0:
+                self._store.set("id", verbena.make_unique_id())
+            self._context = verbena.SymmetricContext(self._store.get("id"), self.rank(), self.size())
+            self._ops = Communicator(self._context, **COMMUNICATOR_OPTIONS)
+            return []
+
+        try:
+            lane.run(False, make)
+        except (verbena.VerbenaError, verbena.LibraryNotFound, OSError, ValueError) as error:
+            problem = str(error) or repr(error)
+            self._drop()  # a peer may be waiting in it
+            if self.rank() == 0:
+                self._store.set("id", b"")
         problems = self._exchange_text("connected", problem)
         if any(problems):
             rank, self._no_kernels = next((rank, text) for rank, text in enumerate(problems) if text)
@@ -153,19 +163,18 @@ class Calls:
     def describe(self) -> str:
         state = f"fallback group only: {self._no_kernels}" if self._no_kernels else self._failure or \
             ("kernels" if self._ops is not None else "not connected yet")
-        calls = ", ".join(f"{count} {name}" for name, count in sorted(self._served.items())) or "no calls"
+        calls = ", ".join(f"{count} {operation} by {server}" for (operation, server), count in sorted(self._served.items())) or "no calls"
         return f"group {self._group_name!r}, rank {self.rank()} of {self.size()}: {state}; {calls}"
 
     # How a call runs.
 
-    def _has_kernel(self, operation: str, tensors: list[Any], length_bytes: int, reduction: Any = None) -> bool:
+    def _has_kernel(self, operation: str, tensors: list[Any], length_bytes: int, reduction: Reduction = Reduction("")) -> bool:
         """Chooses, alike on all ranks; connects at the first call that a kernel serves."""
         self._sequence += 1
         if self._failure:
             raise dist.DistBackendError(f"verbena: {operation}: {self._failure}")
-        name = "" if reduction is None else name_reduction(reduction)
         refusals = ["no kernel reads sparse tensors" if tensor.is_sparse else
-                    find_refusal(operation, name_type(tensor.dtype), length_bytes, name) for tensor in tensors]
+                    find_refusal(operation, name_type(tensor.dtype), length_bytes, reduction.name) for tensor in tensors]
         refusal = self._no_kernels or next(filter(None, refusals), "")
         self._server = self._fallback
         if self._host_group is not None and tensors[0].device.type == "cpu":
@@ -173,7 +182,7 @@ class Calls:
         if not refusal and self._lane is None:
             self._connect(tensors[0].device)
             refusal = self._no_kernels
-        self._served[f"{operation} by {'the fallback group' if refusal else 'Verbena'}"] += 1
+        self._served[operation, "the fallback group" if refusal else "Verbena"] += 1
         return not refusal
 
     def _launch(self, options: Any, tensors: list[Any], bodies: list[Body], result: list[Any], is_barrier: bool = False) -> Any:
@@ -184,24 +193,27 @@ class Calls:
         return self._run(getattr(options, "asyncOp", True), tensors, bodies, result, is_barrier)
 
     def _run(self, is_async: bool, tensors: list[Any], bodies: list[Body], result: list[Any], is_barrier: bool = False) -> Any:
-        ops, lane = self._ops, self._lane
-        assert ops is not None
-        is_captured = lane.is_captured()
-        if not is_captured:
-            while self._pending and lane.is_done(self._pending[0][0]):
-                self._pending.popleft()
-        with lane.enter(is_async), self._tells_as_torch(), torch.no_grad():
-            self._used = []
-            with contextlib.nullcontext() if len(bodies) == 1 else ops.group(tensors[0]):
-                copies = [copy for body in bodies for copy in body(ops)]
-            mark = lane.finish(copies)
+        lane = self._lane
+        while self._pending and not lane.is_captured() and lane.is_done(self._pending[0][0]):
+            self._pending.popleft()
+        self._used = []
+        try:
+            mark = lane.run(is_async, lambda: self._start(tensors, bodies))
             if lane.is_host:
-                ops.check_error()
+                self._ops.check_error()
+        except verbena.VerbenaError as error:
+            raise self._fail(error) from error
         used, self._used = self._used, []
-        held = [*tensors, *used] if is_async and not is_captured and not lane.is_host else []
+        held = [*tensors, *used] if lane.has_left(mark) else []
         if held:
             self._pending.append((mark, held))
         return VerbenaWork(lane, mark, result, held, self._check if is_barrier else None)
+
+    def _start(self, tensors: list[Any], bodies: list[Body]) -> Copies:
+        if len(bodies) == 1:
+            return bodies[0](self._ops)
+        with self._ops.group(tensors[0]):
+            return [copy for body in bodies for copy in body(self._ops)]
 
     def _fall_back(self, names: str, *arguments: Any) -> Any:
         """Calls the fallback group. `names`: the method's name in PyTorch 2.15, and in older ones."""
@@ -230,44 +242,45 @@ class Calls:
         return JoinedWork([work for work in works if work is not None], tensors)
 
     def _check(self) -> None:
-        with self._tells_as_torch():
+        try:
             if self._ops is not None:
                 self._ops.check_error()
-
-    @contextlib.contextmanager
-    def _tells_as_torch(self) -> Iterator[None]:
-        """Raises what users of PyTorch expect, and from then on with every call."""
-        try:
-            yield
         except verbena.VerbenaError as error:
-            self._failure = self._failure or str(error)
-            raise dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}") from error
+            raise self._fail(error) from error
+
+    def _fail(self, error: verbena.VerbenaError) -> Exception:
+        """Returns what users of PyTorch expect; from then on each call raises it."""
+        self._failure = self._failure or str(error)
+        return dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
 
     # Reductions.
 
     def allreduce(self, tensors: list[Any], options: Any) -> Any:
-        if not self._has_kernel("all_reduce", tensors, max(map(_count_bytes, tensors)), options.reduceOp):
-            return self._fall_back("allreduce", tensors, options)
-        return self._launch(options, tensors, [self._reduce_one(tensor, options.reduceOp) for tensor in tensors], tensors)
+        return self._reduce_all("allreduce", tensors, options)
 
     def allreduce_coalesced(self, tensors: list[Any], options: Any) -> Any:
-        if not self._has_kernel("all_reduce", tensors, max(map(_count_bytes, tensors)), options.reduceOp):
-            return self._fall_back("allreduce_coalesced", tensors, options)
-        return self._launch(options, tensors, [self._reduce_one(tensor, options.reduceOp) for tensor in tensors], tensors)
+        return self._reduce_all("allreduce_coalesced", tensors, options)
+
+    def _reduce_all(self, name: str, tensors: list[Any], options: Any) -> Any:
+        reduction = read_reduction(options.reduceOp)
+        if not self._has_kernel("all_reduce", tensors, max(map(_count_bytes, tensors)), reduction):
+            return self._fall_back(name, tensors, options)
+        return self._launch(options, tensors, [self._reduce_one(tensor, reduction) for tensor in tensors], tensors)
 
     def allreduce_sparse(self, tensors: list[Any], options: Any) -> Any:
         self._has_kernel("all_reduce_sparse", tensors, 0)
         return self._fall_back("allreduce_sparse", tensors, options)
 
     def reduce(self, tensors: list[Any], options: Any) -> Any:
-        if not self._has_kernel("reduce", tensors, _count_bytes(tensors[0]), options.reduceOp):
+        reduction = read_reduction(options.reduceOp)
+        if not self._has_kernel("reduce", tensors, _count_bytes(tensors[0]), reduction):
             return self._fall_back("reduce", tensors, options)
         keeps = options.rootRank == self.rank()
-        return self._launch(options, tensors, [self._reduce_one(tensors[0], options.reduceOp, False, keeps)], tensors)
+        return self._launch(options, tensors, [self._reduce_one(tensors[0], reduction, False, keeps)], tensors)
 
-    def _reduce_one(self, tensor: Any, op: Any, is_in_place: bool = True, keeps: bool = True) -> Body:
+    def _reduce_one(self, tensor: Any, reduction: Reduction, is_in_place: bool = True, keeps: bool = True) -> Body:
         def body(ops: Any) -> Copies:
-            source, name = _scale(_pack(tensor), op)
+            source, name = _scale(tensor if tensor.is_contiguous() else _pack(tensor), reduction)
             if source.numel() == 0:
                 return []
             out = ops.all_reduce(source, name, out=source if is_in_place else None)
@@ -279,31 +292,33 @@ class Calls:
         return self.reduce_scatter_single_coalesced([output], [source], options)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Any], sources: list[Any], options: Any) -> Any:
-        if not self._has_kernel("reduce_scatter", sources, max(map(_count_bytes, outputs)), options.reduceOp):
+        reduction = read_reduction(options.reduceOp)
+        if not self._has_kernel("reduce_scatter", sources, max(map(_count_bytes, outputs)), reduction):
             if len(outputs) == 1:
                 return self._fall_back("reduce_scatter_single _reduce_scatter_base", outputs[0], sources[0], options)
             return self._fall_back("reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced", outputs, sources, options)
-        bodies = [self._scatter_one(*pair, options.reduceOp) for pair in zip(outputs, sources, strict=True)]
+        bodies = [self._scatter_one(*pair, reduction) for pair in zip(outputs, sources, strict=True)]
         return self._launch(options, [*outputs, *sources], bodies, outputs)
 
     def reduce_scatter(self, outputs: list[Any], source_lists: list[list[Any]], options: Any) -> Any:
         (output,), (sources,) = outputs, source_lists
-        if not self._has_kernel("reduce_scatter", sources, max(map(_count_bytes, sources)), options.reduceOp):
+        reduction = read_reduction(options.reduceOp)
+        if not self._has_kernel("reduce_scatter", sources, max(map(_count_bytes, sources)), reduction):
             return self._fall_back("reduce_scatter", outputs, source_lists, options)
 
         def body(ops: Any) -> Copies:
             whole = _join(sources)
             if len({one.numel() for one in sources}) == 1:
-                return self._scatter_one(output, whole, options.reduceOp)(ops)
-            scaled, name = _scale(whole, options.reduceOp)
+                return self._scatter_one(output, whole, reduction)(ops)
+            scaled, name = _scale(whole, reduction)
             out = ops.all_reduce(scaled, name, out=scaled)
             self._used.append(out)
             return [(output, out.split([one.numel() for one in sources])[self.rank()].view(output.shape))]
         return self._launch(options, [output, *sources], [body], outputs)
 
-    def _scatter_one(self, output: Any, source: Any, op: Any) -> Body:
+    def _scatter_one(self, output: Any, source: Any, reduction: Reduction) -> Body:
         def body(ops: Any) -> Copies:
-            scaled, name = _scale(_pack(source), op)
+            scaled, name = _scale(_pack(source), reduction)
             if scaled.numel() == 0:
                 return []
             out = ops.reduce_scatter(scaled, 0, name, out=_pack(output))
@@ -452,7 +467,7 @@ class Calls:
         token = torch.zeros(1, dtype=torch.int32, device=self._find_device(opts))
         if not self._has_kernel("barrier", [token], 0):
             return self._fall_back("barrier", opts)
-        return self._launch(opts, [token], [self._reduce_one(token, "SUM")], [token], is_barrier=True)
+        return self._launch(opts, [token], [self._reduce_one(token, Reduction("SUM"))], [token], is_barrier=True)
 
     def _find_device(self, options: Any) -> Any:
         if not self._has_gpus:
@@ -519,16 +534,17 @@ def _copy_back(tensor: Any, flat: Any) -> Copies:
     return [] if flat.data_ptr() == tensor.data_ptr() else [(tensor, flat.view(tensor.shape))]
 
 
-def _scale(tensor: Any, op: Any) -> tuple[Any, str]:
+def _scale(tensor: Any, reduction: Reduction) -> tuple[Any, str]:
     """The tensor, multiplied where the reduction is a sum of products, and the kernel's reduction."""
-    name = name_reduction(op)
-    if name != "PREMUL_SUM":
-        return tensor, name.lower()
-    return tensor * op.__getstate__()[1], "sum"
+    if reduction.factor is None:
+        return tensor, reduction.name.lower()
+    return tensor.detach() * reduction.factor, "sum"
 
 
 def _pack(tensor: Any) -> Any:
     """The elements in the order of their indices, contiguous: ranks may differ in strides."""
+    if tensor.dim() == 1 and tensor.is_contiguous():
+        return tensor
     return tensor.detach().contiguous().view(-1)
 
 
@@ -536,12 +552,21 @@ def _count_bytes(tensor: Any) -> int:
     return 0 if tensor.is_sparse else int(tensor.numel() * tensor.element_size())
 
 
+@functools.cache
 def name_type(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def name_reduction(op: Any) -> str:
-    return str(getattr(getattr(op, "op", op), "name", op)).removeprefix("RedOpType.")
+def read_reduction(op: Any) -> Reduction:
+    """Reads a ReduceOp of torch.distributed, of whose attributes each takes long."""
+    kind = getattr(op, "op", op)
+    name = _name_kind(kind)
+    return Reduction(name, op.__getstate__()[1] if name == "PREMUL_SUM" and kind is not op else None)
+
+
+@functools.cache
+def _name_kind(kind: Any) -> str:
+    return str(getattr(kind, "name", kind)).removeprefix("RedOpType.")
 
 
 def _make_fallback(store: Any, rank: int, size: int, timeout: datetime.timedelta, has_gpus: bool) -> Any:

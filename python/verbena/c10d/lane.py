@@ -1,9 +1,8 @@
 """The order of a group's calls on a GPU, and the handles that PyTorch gives to its users."""
-import contextlib
 import ctypes
 import datetime
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch._C._distributed_c10d import Work
 Copies = list[tuple[Any, Any]]  # destination and source, after the kernels
 
 
+_MAX_STREAMS = 64  # of callers, as objects that a lane keeps
 _PAUSE_S = 50e-6
 _DRAIN = datetime.timedelta(seconds=10)
 _GRACE_S = 1  # a kernel that ends by the process's limit names the rank that is late
@@ -28,6 +28,26 @@ def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callabl
     return True
 
 
+def _copy(copies: Copies) -> None:
+    for destination, source in copies:
+        destination.detach().copy_(source)  # a leaf that takes gradients may be a destination
+
+
+def find_current(index: int) -> int:
+    """The current stream of a GPU, as a number: a Stream of PyTorch takes ten times as long to make."""
+    find_raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(torch.cuda.current_stream(index).cuda_stream if find_raw is None else find_raw(index))
+
+
+class Mark:
+    """The end of a call: what its stream holds when the event is recorded, which is as late as its first use allows."""
+
+    __slots__ = ("event", "stream")
+
+    def __init__(self, stream: int, event: Any = None) -> None:
+        self.stream, self.event = stream, event
+
+
 class CudaLane:
     """Runs a group's calls one after the other, as its communicator needs it.
 
@@ -38,52 +58,83 @@ class CudaLane:
 
     def __init__(self, device: Any, timeout: datetime.timedelta, end: Callable[[], None]) -> None:
         """`end` ends all kernels' waits: where the host waits for a call, it does so after `timeout`."""
-        self.device = device
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", self._index)
         self._timeout, self._end = timeout, end
-        self._own = torch.cuda.Stream(device)
-        self._last: Any = None  # the stream of the call before
+        self._own = torch.cuda.Stream(self.device)
+        self._own_raw = int(self._own.cuda_stream)
+        # An ExternalStream of 0 would be another one than the default stream.
+        self._streams = {self._own_raw: self._own, 0: torch.cuda.default_stream(self.device)}
+        self._between = torch.cuda.Event()
+        self._last: int | None = None  # the stream of the call before
 
-    @contextlib.contextmanager
-    def enter(self, is_async: bool) -> Iterator[None]:
-        with torch.cuda.device(self.device):
-            caller = torch.cuda.current_stream()
-            is_captured = torch.cuda.is_current_stream_capturing()
-            stream = self._own if is_async and not is_captured else caller
-            for earlier in (caller, self._last):
-                if earlier is not None and earlier != stream and not is_captured:
-                    stream.wait_stream(earlier)
-            self._last = None if is_captured else stream
-            with torch.cuda.stream(stream):
-                yield
+    def run(self, is_async: bool, launch: Callable[[], Copies]) -> Mark:
+        """Calls `launch`, then copies what it returns; returns the end of both."""
+        if torch.cuda.current_device() != self._index:
+            with torch.cuda.device(self.device):
+                return self.run(is_async, launch)
+        caller = find_current(self._index)
+        if self.is_captured():
+            self._last, stream = None, caller
+        else:
+            stream = self._own_raw if is_async else caller
+            if self._last is not None and self._last != stream:
+                self._follow(stream, self._last)
+            self._last = stream
+        if stream == caller:
+            _copy(launch())
+            return Mark(stream)
+        self._follow(stream, caller)
+        torch.cuda.set_stream(self._own)
+        try:
+            _copy(launch())
+            return Mark(stream, self._own.record_event())
+        finally:
+            torch.cuda.set_stream(self._as_stream(caller))
 
-    def finish(self, copies: Copies) -> Any:
-        """Called within enter(): enqueues the copies; returns a mark of their end."""
-        for destination, source in copies:
-            destination.copy_(source)
-        event = torch.cuda.Event()
-        event.record()
-        return event, torch.cuda.current_stream()
+    def _follow(self, later: int, earlier: int) -> None:
+        """Makes a stream wait for what another one holds."""
+        self._between.record(self._as_stream(earlier))
+        self._as_stream(later).wait_event(self._between)
 
-    def make_future(self, mark: Any, result: list[Any]) -> Any:
+    def _as_stream(self, raw: int) -> Any:
+        if raw not in self._streams:
+            if len(self._streams) == _MAX_STREAMS:
+                self._streams.popitem()
+            self._streams[raw] = torch.cuda.ExternalStream(raw, self.device)
+        return self._streams[raw]
+
+    def _find_event(self, mark: Mark) -> Any:
+        if mark.event is None:
+            mark.event = self._as_stream(mark.stream).record_event()
+        return mark.event
+
+    def make_future(self, mark: Mark, result: list[Any]) -> Any:
         future = torch.futures.Future(devices=[self.device])
-        with torch.cuda.stream(mark[1]):  # whose waiters wait for what this stream has
+        with torch.cuda.stream(self._as_stream(mark.stream)):  # whose waiters wait for what this stream has
             future.set_result(result)
         return future
 
     def is_captured(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
-    def is_done(self, mark: Any) -> bool:
-        return bool(mark[0].query())
+    def is_done(self, mark: Mark) -> bool:
+        return bool(self._find_event(mark).query())
 
-    def order(self, mark: Any) -> None:
+    def has_left(self, mark: Mark) -> bool:
+        """Whether the call runs in another stream than the caller's, which does not wait for it."""
+        return mark.event is not None
+
+    def order(self, mark: Mark) -> None:
         """Makes the current stream wait."""
-        torch.cuda.current_stream(self.device).wait_event(mark[0])
+        if find_current(self._index) != mark.stream:
+            torch.cuda.current_stream(self.device).wait_event(self._find_event(mark))
 
-    def block(self, mark: Any) -> None:
+    def block(self, mark: Mark) -> None:
         """Makes the host wait."""
-        _poll(mark[0].query, self._timeout, self._end)
-        mark[0].synchronize()
+        event = self._find_event(mark)
+        _poll(event.query, self._timeout, self._end)
+        event.synchronize()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -91,7 +142,7 @@ class CudaLane:
     def drain(self) -> bool:
         """Whether all calls end within a bounded time, after the context's end has ended their waits."""
         try:
-            events = [stream.record_event() for stream in (self._own, self._last) if stream is not None]
+            events = [self._as_stream(raw).record_event() for raw in (self._own_raw, self._last) if raw is not None]
             return _poll(lambda: all(event.query() for event in events), _DRAIN)
         except RuntimeError:  # a stream that is being captured, or a GPU that has failed
             return False
@@ -109,16 +160,12 @@ class HostLane:
         self._gpu = ctypes.c_void_p()
         self._driver.cuCtxGetCurrent(ctypes.byref(self._gpu))
 
-    @contextlib.contextmanager
-    def enter(self, is_async: bool) -> Iterator[None]:
+    def run(self, is_async: bool, launch: Callable[[], Copies]) -> Any:
         self._driver.cuCtxSetCurrent(self._gpu)  # backward() runs in another thread
-        yield
-
-    def finish(self, copies: Copies) -> Any:
+        copies = launch()
         _poll(lambda: bool(self._driver.cuStreamQuery(None) == 0), self._timeout, self._end)
         self.synchronize()  # a copy would not wait for the kernels
-        for destination, source in copies:
-            destination.copy_(source)
+        _copy(copies)
         return None
 
     def make_future(self, mark: Any, result: list[Any]) -> Any:
@@ -131,6 +178,9 @@ class HostLane:
 
     def is_done(self, mark: Any) -> bool:
         return True
+
+    def has_left(self, mark: Any) -> bool:
+        return False
 
     def order(self, mark: Any) -> None:
         pass

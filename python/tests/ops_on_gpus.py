@@ -325,6 +325,31 @@ def case_experts_of_a_mixture(r):
                 assert found is None or torch.allclose(found.double(), want, rtol=2 ** -6, atol=2 ** -6), turn
 
 
+def case_host_cost(r):
+    """Microseconds of the host for one eager call, launched without waiting for the GPU."""
+    x = torch.zeros(4096, dtype=torch.bfloat16, device=r.device)
+    out = torch.empty_like(x)
+    c_call, handle, stream = r.tp._ops.ops_all_reduce, r.tp.handle, torch.cuda.current_stream().cuda_stream
+    calls = {"verbena_ops_all_reduce by ctypes": lambda: c_call(handle, x.data_ptr(), out.data_ptr(), 4096, 2, 0, None, stream),
+             "tp.all_reduce(x, out=out)": lambda: r.tp.all_reduce(x, out=out),
+             "tp.all_reduce(x)": lambda: r.tp.all_reduce(x),
+             'torch.ops.verbena.all_reduce(x, "tp")': lambda: torch.ops.verbena.all_reduce(x, "tp"),
+             "torch.add(x, x, out=out)": lambda: torch.add(x, x, out=out)}
+    remark = []
+    for name, call in calls.items():
+        fastest_us = 1e9
+        for _ in range(15):
+            call()
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(100):
+                call()
+            fastest_us = min(fastest_us, (time.perf_counter() - begin) * 1e4)
+            torch.cuda.synchronize()
+        remark.append(f"{name} {fastest_us:.2f} us")
+    return "; ".join(remark)
+
+
 def main():
     os.environ.setdefault("VERBENA_SYMM_TIMEOUT_MS", "10000")
     ranks = Ranks()

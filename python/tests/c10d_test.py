@@ -480,9 +480,14 @@ def _check_without_kernels(rank, dist, gloo, how):
             made(*arguments, **options)
         raise OSError("no such library")
 
-    if rank == 1:
+    def find_no_library():
+        raise verbena.native.BackendUnavailable("no such library")
+
+    if rank == 1 and how == "at once":
+        verbena.c10d.calls.load_ops_library = find_no_library
+    elif rank == 1:
         verbena.c10d.calls.Communicator = fail
-    with pytest.warns(UserWarning, match="all calls go to gloo: rank " + ("1: no such library" if how == "late" else "[01]: ")):
+    with pytest.warns(UserWarning, match="all calls go to gloo: rank " + ("[01]: " if how == "early" else "1: no such library")):
         x = torch.full((8,), float(rank + 1))
         dist.all_reduce(x)
     assert torch.equal(x, torch.full((8,), 3.0))
@@ -495,7 +500,7 @@ def _check_without_kernels(rank, dist, gloo, how):
     assert not [name for name in _served(dist) if name.endswith("Verbena")]
 
 
-@pytest.mark.parametrize("how", ["early", "late"])
+@pytest.mark.parametrize("how", ["at once", "early", "late"])
 def test_without_kernels(how):
     _run(2, _check_without_kernels, how)
 

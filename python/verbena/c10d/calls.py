@@ -14,6 +14,7 @@ import torch.distributed as dist
 import verbena
 from verbena.c10d.lane import Copies, CudaLane, HostLane, JoinedWork, VerbenaWork
 from verbena.c10d.table import find_refusal
+from verbena.native import BackendUnavailable, load_ops_library
 from verbena.ops import Communicator
 
 # What a call does with the communicator; it returns what is to be copied when the kernels have ended.
@@ -77,29 +78,33 @@ class Calls:
         waits = self._timeout, self._end_waits
         lane: CudaLane | HostLane = CudaLane(device, *waits) if device.type == "cuda" else HostLane(*waits)
         self._lane = lane
-        self._exchange_text("here", "")  # within the group's timeout; what follows has the process's
-        problem = ""
-
-        def make() -> Copies:
-            if self.rank() == 0:
-                self._store.set("id", verbena.make_unique_id())
-            self._context = verbena.SymmetricContext(self._store.get("id"), self.rank(), self.size())
-            self._ops = Communicator(self._context, **COMMUNICATOR_OPTIONS)
-            return []
-
-        try:
-            lane.run(False, make)
-        except (verbena.VerbenaError, verbena.LibraryNotFound, OSError, ValueError) as error:
-            problem = str(error) or repr(error)
-            self._drop()  # a peer may be waiting in it
-            if self.rank() == 0:
-                self._store.set("id", b"")
-        problems = self._exchange_text("connected", problem)
+        # Within the group's timeout; what follows has the process's, and a peer that has no library would never come to it.
+        problems = self._exchange_text("here", self._try(load_ops_library))
+        if not any(problems):
+            problems = self._exchange_text("connected", self._try(lambda: lane.run(False, self._make_communicator)))
         if any(problems):
             rank, self._no_kernels = next((rank, text) for rank, text in enumerate(problems) if text)
             self._drop()
             warnings.warn(f"verbena: group {self._group_name!r}: all calls go to {self._fallback.name()}: rank {rank}: {self._no_kernels}",
                           stacklevel=2)
+
+    def _make_communicator(self) -> Copies:
+        if self.rank() == 0:
+            self._store.set("id", verbena.make_unique_id())
+        self._context = verbena.SymmetricContext(self._store.get("id"), self.rank(), self.size())
+        self._ops = Communicator(self._context, **COMMUNICATOR_OPTIONS)
+        return []
+
+    def _try(self, step: Callable[[], Any]) -> str:
+        """Why the step has failed; "" if it has not."""
+        try:
+            step()
+        except (verbena.VerbenaError, verbena.LibraryNotFound, BackendUnavailable, OSError, ValueError) as error:
+            self._drop()  # a peer may be waiting in it
+            if self.rank() == 0:
+                self._store.set("id", b"")
+            return str(error) or repr(error)
+        return ""
 
     def _exchange_text(self, step: str, mine: str) -> list[str]:
         """The texts of all ranks, over the store."""

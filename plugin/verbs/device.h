@@ -35,7 +35,7 @@ class Device {
   PortPlace place() const { return place_; }  // as VERBENA_HCA says
   // Of a datagram with its header where no MTU bounds it, as on softverbs; 0: the port's MTU does.
   uint32_t long_datagram_bytes() const { return is_softverbs_ ? (128U << 10) + 24 : 0; }
-  bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe, siw)
+  bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe)
   bool is_softverbs() const { return is_softverbs_; }
   const std::string& sysfs_path() const {
     return sysfs_path_;

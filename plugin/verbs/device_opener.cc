@@ -18,16 +18,15 @@ namespace verbena::verbs {
 namespace {
 
 constexpr uint32_t kSoftverbsVendor = 0x5356;
-constexpr uint32_t kKernelSoftwareVendor = 0xffffff;  // rxe and siw
+constexpr uint32_t kKernelSoftwareVendor = 0xffffff;  // rxe
 
 std::string describe_port(const std::string& name, int port_number, const ibv_port_attr& port) {
   return name + ":" + std::to_string(port_number) + " (" + describe_port_state(port.state) + ", " +
          (port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand") + ")";
 }
 
-bool is_kernel_software(const std::string& name, uint32_t vendor, const std::string& sysfs_path) {
-  return vendor == kKernelSoftwareVendor || name.starts_with("rxe") || name.starts_with("siw") ||
-         sysfs_path.empty();
+bool is_kernel_software(const std::string& name, uint32_t vendor) {
+  return vendor == kKernelSoftwareVendor || name.starts_with("rxe");
 }
 
 void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* cq_entries,
@@ -45,6 +44,10 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
   const std::string name = library_->get_device_name(device);
   if (!filter.may_select(name)) {
     seen->push_back(name);
+    return;
+  }
+  if (device->transport_type == IBV_TRANSPORT_IWARP) {
+    base::log_warn("device %s: left out: %s", name.c_str(), kNoIwarp);
     return;
   }
   std::unique_ptr<Device> candidate = open_context(device);
@@ -100,8 +103,7 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->supports_atomics_ = limits.atomic_cap != IBV_ATOMIC_NONE;
   device->sysfs_path_ = find_pci_path(settings_.address.sysfs_root, device->name_);
   device->is_softverbs_ = limits.vendor_id == kSoftverbsVendor;
-  device->is_software_ =
-      device->is_softverbs_ || is_kernel_software(device->name_, limits.vendor_id, device->sysfs_path_);
+  device->is_software_ = device->is_softverbs_ || is_kernel_software(device->name_, limits.vendor_id);
   if (!read_address(device, port)) return false;
   device->domain_ = library_->alloc_pd(device->context_);
   if (device->domain_ == nullptr) {

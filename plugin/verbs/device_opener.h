@@ -20,6 +20,9 @@ struct DiscoverySettings {
   AddressSettings address;
 };
 
+inline constexpr const char* kNoIwarp =
+    "it speaks iWARP, which has no WRITE with an immediate; RoCE is needed (irdma: its option roce_ena=1)";
+
 class DeviceOpener {
  public:
   DeviceOpener(std::shared_ptr<const Library> library, const DiscoverySettings& settings)

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "verbs/device_list.h"
+#include "verbs/device_opener.h"
 #include "verbs/port_speed.h"
 #include "verbs/port_state.h"
 #include "verbs/sysfs.h"
@@ -67,6 +68,12 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
   SurveyedPort common;
   common.device = library.get_device_name(device);
   common.sysfs_path = find_pci_path(settings.address.sysfs_root, common.device);
+  if (device->transport_type == IBV_TRANSPORT_IWARP) {
+    common.fault = PortFault::kIwarp;
+    common.problem = kNoIwarp;
+    ports->push_back(common);
+    return;
+  }
   ibv_context* const context = library.open_device(device);
   if (context == nullptr) {
     common.fault = PortFault::kNotOpened;
@@ -111,7 +118,8 @@ GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSett
   reason += has_roce_version(entry->type, preference.roce_version) ? wanted + " and " + kind
                                                                    : kind + "; no entry is " + wanted;
   const auto alike = std::count_if(table.begin(), table.end(), [&](const GidEntry& e) {
-    return e.type == entry->type && kind == describe_gid_kind(e.gid) && preference.range.contains(e.gid);
+    return e.type == entry->type && kind == describe_gid_kind(e.gid) &&
+           preference.range.contains(e.gid);
   });
   const GidReason code = is_link_local_gid(entry->gid) ? GidReason::kLinkLocal : GidReason::kBest;
   if (table.size() == 1) return {code, reason + ": the only entry"};

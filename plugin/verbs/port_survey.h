@@ -14,7 +14,7 @@
 namespace verbena::verbs {
 
 // Why the plugin cannot use a port.
-enum class PortFault : uint8_t { kNone, kNotOpened, kNotQueried, kNoAddress, kNotActive };
+enum class PortFault : uint8_t { kNone, kIwarp, kNotOpened, kNotQueried, kNoAddress, kNotActive };
 
 // Why this GID of the port is used, or why none is.
 enum class GidReason : uint8_t {

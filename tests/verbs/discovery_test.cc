@@ -191,6 +191,13 @@ TEST_F(DiscoveryTest, PrefersTheGidOfTheUser) {
   EXPECT_EQ(format_gid(devices.at(0)->address().gid), "fe80::102:304:506:708");
 }
 
+TEST_F(DiscoveryTest, LeavesOutADeviceThatSpeaksIwarp) {
+  script().devices = {make_card("irdma0"), make_card("mlx5_0")};
+  script().devices[0].transport = IBV_TRANSPORT_IWARP;
+  EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_0:1"));
+  EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("irdma0"), HasSubstr("iWARP"))));
+}
+
 TEST_F(DiscoveryTest, LeavesOutAPortWhoseChosenGidIsEmpty) {
   settings_.address.gid_index = 5;
   EXPECT_FALSE(try_discover());

@@ -21,10 +21,13 @@ TEST_F(PortSurveyTest, ShowsPortsThatAreNotUsed) {
   bare.ports[0].gids.clear();
   fake::Device closed = make_card("mlx5_3");
   closed.open_errno = EACCES;
-  script().devices = {make_card("mlx5_0"), down, bare, closed};
+  fake::Device iwarp = make_card("irdma0");
+  iwarp.transport = IBV_TRANSPORT_IWARP;
+  script().devices = {make_card("mlx5_0"), down, bare, closed, iwarp};
   settings_.hca = "^mlx5_0";
   const Survey found = survey();
-  ASSERT_EQ(found.ports.size(), 5U);
+  ASSERT_EQ(found.ports.size(), 6U);
+  EXPECT_EQ(found.ports[5].fault, PortFault::kIwarp);
   EXPECT_FALSE(found.ports[0].is_selected);
   EXPECT_EQ(found.ports[0].problem, "");
   EXPECT_EQ(found.ports[0].speed_mbps, 200000U);

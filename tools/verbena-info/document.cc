@@ -18,7 +18,7 @@ using Words = std::span<const char* const>;
     return kWords;                                         \
   }
 VERBENA_WORDS(InitFault, "", "settings", "no_device")
-VERBENA_WORDS(Disuse, "", "not_selected", "not_opened", "not_queried", "no_address", "not_active",
+VERBENA_WORDS(Disuse, "", "not_selected", "iwarp", "not_opened", "not_queried", "no_address", "not_active",
               "init_failed", "plugin_refused")
 VERBENA_WORDS(LinkLayer, "", "Ethernet", "InfiniBand")
 VERBENA_WORDS(SoftwareDevice, "", "softverbs", "kernel")

@@ -24,6 +24,7 @@ enum class InitFault : uint8_t { kNone, kSettings, kNoDevice };
 enum class Disuse : uint8_t {
   kNone,         // the plugin uses it
   kNotSelected,  // VERBENA_HCA
+  kIwarp,
   kNotOpened,
   kNotQueried,
   kNoAddress,

@@ -79,6 +79,8 @@ Port describe_port(const verbs::SurveyedPort& found) {
 
 Disuse name_fault(verbs::PortFault fault) {
   switch (fault) {
+    case verbs::PortFault::kIwarp:
+      return Disuse::kIwarp;
     case verbs::PortFault::kNotOpened:
       return Disuse::kNotOpened;
     case verbs::PortFault::kNotQueried:

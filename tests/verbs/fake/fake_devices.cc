@@ -112,6 +112,7 @@ ibv_device** ibv_get_device_list(int* count) {
     auto device = std::make_unique<FakeDevice>();
     device->description = described[i];
     std::strncpy(device->device.name, described[i].name.c_str(), sizeof(device->device.name) - 1);
+    device->device.transport_type = described[i].transport;
     list[i] = &device->device;
     listed_devices().push_back(std::move(device));
   }

@@ -34,6 +34,7 @@ struct Device {
   std::string name;
   uint64_t guid = 1;
   uint32_t vendor_id = 0x02c9;
+  ibv_transport_type transport = IBV_TRANSPORT_IB;
   std::vector<Port> ports;
   int open_errno = 0;  // not 0: ibv_open_device fails
 };

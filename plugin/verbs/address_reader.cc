@@ -1,16 +1,45 @@
 #include "verbs/address_reader.h"
 
 #include <endian.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <set>
 
 #include "verbs/sysfs.h"
 
 namespace verbena::verbs {
 namespace {
+
+using InterfaceAddress = std::array<uint8_t, kGidBytes>;
+
+// As GIDs: IPv4 as IPv4-mapped IPv6.
+std::set<InterfaceAddress> list_interface_addresses() {
+  std::set<InterfaceAddress> addresses;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return addresses;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    InterfaceAddress address{};
+    if (one->ifa_addr->sa_family == AF_INET) {
+      address[10] = address[11] = 0xff;
+      std::memcpy(&address[12], &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, 4);
+    } else if (one->ifa_addr->sa_family == AF_INET6) {
+      std::memcpy(address.data(), &reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr,
+                  kGidBytes);
+    } else {
+      continue;
+    }
+    addresses.insert(address);
+  }
+  freeifaddrs(all);
+  return addresses;
+}
 
 uint8_t encode_version(GidType type) {
   return type == GidType::kRoceV2 ? 2 : type == GidType::kInfiniBandOrRoceV1 ? 1 : 0;
@@ -63,6 +92,7 @@ bool AddressReader::choose_gids(const ibv_port_attr& port, LocalAddress* address
     return false;
   }
   address->gid_index = first->index;
+  address->is_own = is_fixed || first->is_own;
   address->port.roce_version = encode_version(first->type);
   std::memcpy(address->port.gid, first->gid, kGidBytes);
   if (is_fixed || preference.family != GidFamily::kAny) return true;
@@ -75,9 +105,14 @@ bool AddressReader::choose_gids(const ibv_port_attr& port, LocalAddress* address
 
 std::vector<GidEntry> AddressReader::read_table(const ibv_port_attr& port) const {
   std::vector<GidEntry> table;
+  const std::set<InterfaceAddress> own = list_interface_addresses();
   for (int index = 0; index < port.gid_tbl_len; ++index) {
-    const GidEntry entry = read_gid(index);
-    if (!is_empty_gid(entry.gid)) table.push_back(entry);
+    GidEntry entry = read_gid(index);
+    if (is_empty_gid(entry.gid)) continue;
+    InterfaceAddress address;
+    std::memcpy(address.data(), entry.gid, kGidBytes);
+    entry.is_own = own.contains(address);
+    table.push_back(entry);
   }
   return table;
 }

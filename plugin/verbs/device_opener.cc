@@ -138,6 +138,14 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
     return false;
   }
   device->address_ = *address;
+  if (!address->is_own && !device->sysfs_path_.empty()) {
+    base::log_warn(
+        "device %s:%d: no interface of this network namespace has an address of the port's GID table; the "
+        "GID "
+        "at index %d, %s, may be another container's: VERBENA_GID_INDEX sets another index",
+        device->name_.c_str(), device->port_number_, address->gid_index,
+        format_gid(address->port.gid).c_str());
+  }
   return true;
 }
 

@@ -40,8 +40,8 @@ bool is_of_family(const uint8_t* gid, GidFamily family) {
 
 int rate_entry(const GidEntry& entry, const GidPreference& preference) {
   const bool is_wanted = is_of_family(entry.gid, preference.family) && !is_link_local_gid(entry.gid);
-  return (has_roce_version(entry.type, preference.roce_version) ? 8 : 0) + (is_wanted ? 4 : 0) +
-         rate_address(entry.gid);
+  return (entry.is_own ? 16 : 0) + (has_roce_version(entry.type, preference.roce_version) ? 8 : 0) +
+         (is_wanted ? 4 : 0) + rate_address(entry.gid);
 }
 
 }  // namespace
@@ -110,7 +110,7 @@ const GidEntry* choose_other_gid(std::span<const GidEntry> table, const GidPrefe
     if (is_empty_gid(entry.gid) || is_link_local_gid(entry.gid) || entry.type != first.type ||
         is_ipv4_gid(entry.gid) == is_ipv4_gid(first.gid) || !preference.range.contains(entry.gid))
       continue;
-    if (best == nullptr || rate_address(entry.gid) > rate_address(best->gid)) best = &entry;
+    if (best == nullptr || rate_entry(entry, preference) > rate_entry(*best, preference)) best = &entry;
   }
   return best;
 }

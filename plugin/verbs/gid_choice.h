@@ -17,6 +17,9 @@ struct GidEntry {
   int index;
   uint8_t gid[kGidBytes];
   GidType type;
+  // Whether an interface of this network namespace has the address: a device that containers share has the
+  // addresses of all of them in its table.
+  bool is_own = false;
 };
 
 enum class GidFamily : uint8_t { kAny, kIpv4, kIpv6 };
@@ -50,8 +53,8 @@ const char* describe_gid_kind(const uint8_t* gid);
 
 bool has_roce_version(GidType type, int roce_version);  // an unknown type counts as either
 
-// The best entry for RoCE: right version first, then the family asked for, then IPv4, global IPv6, unique
-// local IPv6, link-local; the lowest index among equals. Null if there is none.
+// The best entry for RoCE: an own address first, then the right version, then the family asked for, then
+// IPv4, global IPv6, unique local IPv6, link-local; the lowest index among equals. Null if there is none.
 const GidEntry* choose_gid(std::span<const GidEntry> table, const GidPreference& preference);
 // The best entry of the other address family with the same version, for a peer without a GID of the first
 // family. Null if there is none, or only link-local ones.

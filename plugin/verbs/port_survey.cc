@@ -115,10 +115,13 @@ GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSett
     const bool is_wanted = is_ipv4_gid(entry->gid) == (preference.family == GidFamily::kIpv4);
     reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "none is of VERBENA_ADDRESS_FAMILY, ";
   }
+  const bool has_foreign =
+      std::any_of(table.begin(), table.end(), [](const GidEntry& e) { return !e.is_own; });
+  if (entry->is_own && has_foreign) reason += "of an interface in this network namespace, ";
   reason += has_roce_version(entry->type, preference.roce_version) ? wanted + " and " + kind
                                                                    : kind + "; no entry is " + wanted;
   const auto alike = std::count_if(table.begin(), table.end(), [&](const GidEntry& e) {
-    return e.type == entry->type && kind == describe_gid_kind(e.gid) &&
+    return e.type == entry->type && e.is_own == entry->is_own && kind == describe_gid_kind(e.gid) &&
            preference.range.contains(e.gid);
   });
   const GidReason code = is_link_local_gid(entry->gid) ? GidReason::kLinkLocal : GidReason::kBest;

@@ -32,6 +32,7 @@ struct LocalAddress {
   PortAddress port{};
   int gid_index = -1;        // -1 on InfiniBand without GRH
   int other_gid_index = -1;  // -1: there is no other
+  bool is_own = true;        // see GidEntry; true where nobody has asked
   int partition_key_index = 0;
 };
 

@@ -191,6 +191,19 @@ TEST_F(DiscoveryTest, PrefersTheGidOfTheUser) {
   EXPECT_EQ(format_gid(devices.at(0)->address().gid), "fe80::102:304:506:708");
 }
 
+fake::Gid make_loopback_gid() {
+  fake::Gid gid = make_ipv4_gid(1);
+  gid.bytes[12] = 127, gid.bytes[13] = gid.bytes[14] = 0;
+  return gid;
+}
+
+TEST_F(DiscoveryTest, UsesAnAddressThatAnInterfaceHasInADeviceThatContainersShare) {
+  script().devices[0].ports[0].gids = {make_link_local_gid(), make_ipv4_gid(201), make_loopback_gid(),
+                                       make_ipv4_gid(202)};
+  EXPECT_EQ(discover().at(0)->gid_index(), 2);
+  EXPECT_THAT(log_.warnings(), testing::IsEmpty());
+}
+
 TEST_F(DiscoveryTest, LeavesOutADeviceThatSpeaksIwarp) {
   script().devices = {make_card("irdma0"), make_card("mlx5_0")};
   script().devices[0].transport = IBV_TRANSPORT_IWARP;

@@ -53,6 +53,24 @@ TEST(GidChoice, TakesLinkLocalIfThereIsNothingElse) {
   EXPECT_EQ(choose_index(table, kIpv4RoceV2), 7);
 }
 
+TEST(GidChoice, PrefersAnAddressOfThisNamespace) {
+  std::vector<GidEntry> table = {make_entry(0, "fe80::1"), make_entry(1, "::ffff:10.0.0.1"),
+                                 make_entry(2, "::ffff:10.0.0.2"), make_entry(3, "2001:db8::1"),
+                                 make_entry(4, "2001:db8::2")};
+  EXPECT_EQ(choose_index(table, kAuto), 1);
+  table[2].is_own = table[4].is_own = true;
+  EXPECT_EQ(choose_index(table, kAuto), 2);
+  EXPECT_EQ(choose_index(table, kIpv6RoceV2), 4);
+  const GidEntry* other = choose_other_gid(table, kAuto, table[2]);
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(other->index, 4);
+  table[2].is_own = false;
+  table[2].type = GidType::kInfiniBandOrRoceV1;
+  table[2].is_own = true, table[4].is_own = false;
+  EXPECT_EQ(choose_index(table, kAuto), 2)
+      << "another container's address is of no use, whatever its version";
+}
+
 TEST(GidChoice, TakesTheLowestIndexAmongEquals) {
   const std::vector<GidEntry> table = {make_entry(2, "::ffff:10.0.0.1"), make_entry(9, "::ffff:10.0.1.1")};
   EXPECT_EQ(choose_index(table, kIpv4RoceV2), 2);

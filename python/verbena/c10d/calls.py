@@ -256,7 +256,8 @@ class Calls:
     def _fail(self, error: verbena.VerbenaError) -> Exception:
         """Returns what users of PyTorch expect; from then on each call raises it."""
         self._failure = self._failure or str(error)
-        return dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
+        told: Exception = dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
+        return told
 
     # Reductions.
 
@@ -487,7 +488,8 @@ class Calls:
     @contextlib.contextmanager
     def batch(self) -> Iterator[list[Any]]:
         """Makes the messages of its block a coalescing block, if PyTorch does not. Its works take those of the messages."""
-        self._is_batch, works = True, []
+        works: list[Any] = []
+        self._is_batch = True
         try:
             yield works
         finally:

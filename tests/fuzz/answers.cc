@@ -13,7 +13,7 @@
 #include <cstring>
 #include <vector>
 
-#include "softverbs/shared_layout.h"
+#include "softverbs/shared/shared_layout.h"
 #include "support/wire_victim.h"
 
 using namespace verbena::softverbs;

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "softverbs/shared_layout.h"
+#include "softverbs/shared/shared_layout.h"
 #include "support/wire_victim.h"
 
 using namespace verbena::softverbs;

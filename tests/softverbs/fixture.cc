@@ -11,7 +11,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "softverbs/shared_layout.h"
+#include "softverbs/shared/shared_layout.h"
 
 #undef ibv_reg_mr
 

@@ -14,7 +14,7 @@
 
 #include "datagrams.h"
 #include "gpu_fixture.h"
-#include "softverbs/shared_layout.h"
+#include "softverbs/shared/shared_layout.h"
 
 // Every kind of memory on either side, in one process and between two. Skipped where there is no CUDA device.
 namespace verbena::softverbs_test {

@@ -15,7 +15,7 @@
 #include <span>
 
 #include "gpu_fixture.h"
-#include "softverbs/shared_layout.h"
+#include "softverbs/shared/shared_layout.h"
 
 namespace {
 std::atomic<bool> has_memory_for_requests{true};

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "fixture.h"
-#include "softverbs/receive_ring.h"
+#include "softverbs/shared/receive_ring.h"
 
 // Which PR_SET_PTRACER the library asked for.
 static std::vector<unsigned long> ptracers;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "fixture.h"
-#include "softverbs/random.h"
-#include "softverbs/shared_layout.h"
+#include "softverbs/shared/random.h"
+#include "softverbs/shared/shared_layout.h"
 #include "softverbs/wire/frame.h"
 #include "softverbs/wire/secret.h"
 

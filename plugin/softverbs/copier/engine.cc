@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "softverbs/clock.h"
-#include "softverbs/own_thread.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/own_thread.h"
 
 namespace verbena::softverbs::copier {
 namespace {

@@ -21,8 +21,8 @@
 #include <string>
 
 #include "softverbs/copier/server.h"
-#include "softverbs/job_folder.h"
-#include "softverbs/own_thread.h"
+#include "softverbs/shared/job_folder.h"
+#include "softverbs/shared/own_thread.h"
 
 namespace verbena::softverbs::copier {
 namespace {

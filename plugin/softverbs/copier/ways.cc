@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "softverbs/clock.h"
+#include "softverbs/shared/clock.h"
 
 namespace verbena::softverbs::copier {
 namespace {

@@ -1,8 +1,8 @@
 #include "softverbs/faults/faults.h"
 
-#include "softverbs/clock.h"
+#include "softverbs/engine/process.h"
 #include "softverbs/faults/injector.h"
-#include "softverbs/process.h"
+#include "softverbs/shared/clock.h"
 
 namespace verbena::softverbs::faults {
 namespace {

@@ -1,10 +1,10 @@
 #include "softverbs/faults/gate.h"
 
-#include "softverbs/clock.h"
-#include "softverbs/events.h"
+#include "softverbs/engine/events.h"
+#include "softverbs/engine/memory_window.h"
+#include "softverbs/engine/queue_pair.h"
 #include "softverbs/faults/injector.h"
-#include "softverbs/memory_window.h"
-#include "softverbs/queue_pair.h"
+#include "softverbs/shared/clock.h"
 
 namespace verbena::softverbs::faults {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "softverbs/operation.h"
+#include "softverbs/engine/operation.h"
 
 // Applies the plan to the requests of a queue pair. Called only for queue pairs that have faults.
 namespace verbena::softverbs::faults {

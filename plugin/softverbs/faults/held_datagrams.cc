@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "softverbs/clock.h"
-#include "softverbs/datagram.h"
+#include "softverbs/engine/datagram.h"
+#include "softverbs/engine/queue_pair.h"
+#include "softverbs/engine/rail_worker.h"
 #include "softverbs/faults/injector.h"
 #include "softverbs/faults/stream.h"
-#include "softverbs/gpu_copy.h"
-#include "softverbs/queue_pair.h"
-#include "softverbs/rail_worker.h"
+#include "softverbs/gpu/gpu_copy.h"
+#include "softverbs/shared/clock.h"
 #include "softverbs/wire/requester.h"
 
 namespace verbena::softverbs::faults {

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <vector>
 
-#include "softverbs/datagram.h"
-#include "softverbs/objects.h"
-#include "softverbs/operation.h"
-#include "softverbs/send_queue.h"
+#include "softverbs/engine/datagram.h"
+#include "softverbs/engine/objects.h"
+#include "softverbs/engine/operation.h"
+#include "softverbs/engine/send_queue.h"
 
 namespace verbena::softverbs {
 struct Qp;

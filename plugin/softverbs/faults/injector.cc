@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "softverbs/clock.h"
-#include "softverbs/memory_window.h"
-#include "softverbs/queue_pair.h"
-#include "softverbs/queue_pair_state.h"
+#include "softverbs/engine/memory_window.h"
+#include "softverbs/engine/queue_pair.h"
+#include "softverbs/engine/queue_pair_state.h"
+#include "softverbs/shared/clock.h"
 
 namespace verbena::softverbs::faults {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "softverbs/config.h"
 #include "softverbs/faults/words.h"
+#include "softverbs/shared/config.h"
 
 namespace verbena::softverbs::faults {
 namespace {

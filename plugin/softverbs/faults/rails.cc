@@ -1,7 +1,7 @@
 #include "softverbs/faults/rails.h"
 
-#include "softverbs/events.h"
-#include "softverbs/objects.h"
+#include "softverbs/engine/events.h"
+#include "softverbs/engine/objects.h"
 
 namespace verbena::softverbs::faults {
 

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "softverbs/config.h"
-#include "softverbs/segment.h"
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/segment.h"
 
 namespace verbena::softverbs {
 struct Context;

@@ -5,9 +5,9 @@
 #include <chrono>
 #include <cstring>
 
-#include "softverbs/clock.h"
-#include "softverbs/config.h"
-#include "softverbs/own_thread.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/own_thread.h"
 
 namespace verbena::softverbs::faults {
 

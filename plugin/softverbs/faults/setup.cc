@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "softverbs/config.h"
+#include "softverbs/shared/config.h"
 
 namespace verbena::softverbs::faults {
 namespace {

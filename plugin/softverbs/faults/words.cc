@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "softverbs/config.h"
+#include "softverbs/shared/config.h"
 
 namespace verbena::softverbs::faults {
 namespace {

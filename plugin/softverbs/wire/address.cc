@@ -9,7 +9,7 @@
 #include <cstring>
 #include <optional>
 
-#include "softverbs/config.h"
+#include "softverbs/shared/config.h"
 
 namespace verbena::softverbs::wire {
 namespace {

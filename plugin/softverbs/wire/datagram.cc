@@ -1,10 +1,10 @@
-#include "softverbs/datagram.h"
+#include "softverbs/engine/datagram.h"
 
 #include <cstring>
 
-#include "softverbs/copy.h"
 #include "softverbs/faults/rails.h"
-#include "softverbs/gpu_copy.h"
+#include "softverbs/gpu/gpu_copy.h"
+#include "softverbs/shared/copy.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 

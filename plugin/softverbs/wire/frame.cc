@@ -1,6 +1,6 @@
 #include "softverbs/wire/frame.h"
 
-#include "softverbs/objects.h"
+#include "softverbs/engine/objects.h"
 
 namespace verbena::softverbs::wire {
 namespace {

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "softverbs/clock.h"
-#include "softverbs/copy.h"
-#include "softverbs/process.h"
+#include "softverbs/engine/process.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/copy.h"
 #include "softverbs/wire/frame.h"
 #include "softverbs/wire/loop.h"
 

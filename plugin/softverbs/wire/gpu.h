@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "softverbs/gpu_lane.h"
-#include "softverbs/operation.h"
+#include "softverbs/engine/operation.h"
+#include "softverbs/gpu/gpu_lane.h"
 
 namespace verbena::softverbs::wire {
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "softverbs/clock.h"
-#include "softverbs/config.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/config.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/requester.h"
 #include "softverbs/wire/socket.h"

@@ -3,7 +3,7 @@
 #include <array>
 #include <deque>
 
-#include "softverbs/clock.h"
+#include "softverbs/shared/clock.h"
 #include "softverbs/wire/stream.h"
 
 namespace verbena::softverbs::wire {

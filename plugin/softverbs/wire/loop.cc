@@ -10,9 +10,9 @@
 
 #include <cerrno>
 
-#include "softverbs/clock.h"
-#include "softverbs/config.h"
-#include "softverbs/own_thread.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/own_thread.h"
 #include "softverbs/wire/descriptors.h"
 
 namespace verbena::softverbs::wire {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "softverbs/memory_region.h"
-#include "softverbs/queue_pair.h"
+#include "softverbs/engine/memory_region.h"
+#include "softverbs/engine/queue_pair.h"
 #include "softverbs/wire/gpu.h"
 
 namespace verbena::softverbs::wire {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "softverbs/operation.h"
+#include "softverbs/engine/operation.h"
 #include "softverbs/wire/frame.h"
 
 namespace verbena::softverbs::wire {

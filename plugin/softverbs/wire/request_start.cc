@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "softverbs/clock.h"
+#include "softverbs/engine/memory_window.h"
 #include "softverbs/faults/gate.h"
 #include "softverbs/faults/rails.h"
-#include "softverbs/memory_window.h"
+#include "softverbs/shared/clock.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 

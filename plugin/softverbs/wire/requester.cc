@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <ctime>
 
-#include "softverbs/clock.h"
-#include "softverbs/events.h"
+#include "softverbs/engine/events.h"
+#include "softverbs/engine/memory_window.h"
 #include "softverbs/faults/gate.h"
-#include "softverbs/memory_window.h"
+#include "softverbs/shared/clock.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 

@@ -3,7 +3,7 @@
 #include <deque>
 #include <mutex>
 
-#include "softverbs/queue_pair.h"
+#include "softverbs/engine/queue_pair.h"
 #include "softverbs/wire/link.h"
 
 namespace verbena::softverbs::wire {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "softverbs/atomic_operation.h"
-#include "softverbs/clock.h"
+#include "softverbs/engine/atomic_operation.h"
+#include "softverbs/engine/memory_region.h"
+#include "softverbs/engine/memory_window.h"
 #include "softverbs/faults/rails.h"
-#include "softverbs/memory_region.h"
-#include "softverbs/memory_window.h"
+#include "softverbs/shared/clock.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 

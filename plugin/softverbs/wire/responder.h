@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "softverbs/queue_pair.h"
+#include "softverbs/engine/queue_pair.h"
 #include "softverbs/wire/link.h"
 
 namespace verbena::softverbs::wire {

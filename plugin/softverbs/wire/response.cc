@@ -1,4 +1,4 @@
-#include "softverbs/memory_region.h"
+#include "softverbs/engine/memory_region.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 

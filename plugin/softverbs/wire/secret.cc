@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "crypto/libcrypto.h"
-#include "softverbs/config.h"
-#include "softverbs/random.h"
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/random.h"
 
 namespace verbena::softverbs::wire {
 namespace {

@@ -5,9 +5,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "softverbs/clock.h"
-#include "softverbs/config.h"
-#include "softverbs/copy.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/copy.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/gpu.h"
 #include "softverbs/wire/link.h"

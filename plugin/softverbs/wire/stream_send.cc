@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "softverbs/clock.h"
-#include "softverbs/random.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/random.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/gpu.h"
 #include "softverbs/wire/link.h"

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "softverbs/clock.h"
-#include "softverbs/config.h"
-#include "softverbs/objects.h"
-#include "softverbs/queue_pair.h"
+#include "softverbs/engine/objects.h"
+#include "softverbs/engine/queue_pair.h"
+#include "softverbs/shared/clock.h"
+#include "softverbs/shared/config.h"
 #include "softverbs/wire/crowd.h"
 
 namespace verbena::softverbs::wire {

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "softverbs/engine/process.h"
+#include "softverbs/shared/boundary.h"
+#include "softverbs/shared/completion_ring.h"
+#include "softverbs/shared/config.h"
+
+// The verbs objects of the application. Each begins with libibverbs' public struct and has the same address.
+namespace verbena::softverbs {
+
+inline constexpr uint8_t kPort = 1;
+inline constexpr uint32_t kMaxInlineBytes = 1024;
+inline constexpr uint32_t kMaxQueueEntries = kMaxReceiveSlots;
+inline constexpr uint32_t kMaxFormerRings = 20;
+static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
+inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
+inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
+// A datagram is as long as the MTU at most, as on a wire; with this flag of ours in its request up to 128 KiB
+// behind a header, so that one copy to memory of a GPU carries much.
+inline constexpr uint32_t kMtuBytes = 4096, kMaxDatagramBytes = (128 << 10) + 24;
+inline constexpr uint32_t kSendLongDatagram = 1u << 30;
+inline constexpr uint32_t kMaxReads = 16;
+inline constexpr int kGidCount = 2;
+
+struct Device {
+  ibv_device base{};
+  // Provider libraries look for their operations here, right behind ibv_device; any other value means that
+  // the device is not theirs.
+  const void* driver_operations = nullptr;
+  uint32_t index = 0;
+};
+static_assert(sizeof(ibv_device) == 664);
+
+struct Context {
+  verbs_context verbs{};  // ends with the ibv_context that the application sees
+  Device* device = nullptr;
+  uint32_t index = 0;                // of its async pipe
+  std::atomic<bool> is_dead{false};  // after IBV_EVENT_DEVICE_FATAL
+};
+
+struct Pd {
+  ibv_pd base{};
+  uint32_t id = 0;
+  std::atomic<uint32_t> users{0};
+  Pd* origin = nullptr;  // of a parent domain or an imported one, which shares its id
+  std::atomic<uint32_t>* thread_users = nullptr;
+};
+
+struct Mr {
+  ibv_mr base{};
+  uint32_t index = 0;
+  uint32_t gpu = 0;  // as in SharedMr
+  Pd* pd = nullptr;
+  bool is_imported = false;
+  std::atomic<uint32_t>* memory_users = nullptr;  // of the device memory that it is in
+};
+
+struct Ah {
+  ibv_ah base{};
+  ibv_ah_attr attributes{};
+  bool is_local = false;  // leads to this host
+};
+
+struct Channel {
+  ibv_comp_channel base{};
+  SharedPipe pipe;
+};
+
+struct Cq {
+  union {
+    ibv_cq base;
+    ibv_cq_ex extended;
+    uint8_t
+        newer_headers[sizeof(ibv_cq_ex) + 64];  // where newer headers look for functions that we do not have
+  };
+  std::atomic<uint32_t> index{0};
+  // The rings from before the queue grew, oldest first. Each growth at least doubles the queue.
+  uint32_t formers[kMaxFormerRings] = {};
+  std::atomic<uint32_t> former_count{0};
+  std::mutex poll_mutex;
+  SteppedOver stepped_over, formers_stepped_over[kMaxFormerRings];  // under poll_mutex
+  Completion current{};  // of ibv_start_poll and ibv_next_poll, under poll_mutex
+  std::atomic<uint32_t> users{0};
+
+  Cq() : newer_headers{} {}
+};
+
+// The owner's private half of a receive queue.
+struct ReceiveQueue {
+  uint32_t index = 0;
+  uint32_t max_requests = 0;
+  uint32_t max_sge = 0;
+  uint64_t ring = 0;  // a private copy of the shared value, which a peer could overwrite
+  SharedReceiveQueue* shared = nullptr;
+  std::mutex post_mutex;
+};
+
+struct Srq {
+  ibv_srq base{};
+  ReceiveQueue queue;
+  uint32_t srq_index = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+inline Context& get_context(ibv_context* context) {
+  return *reinterpret_cast<Context*>(reinterpret_cast<char*>(context) - offsetof(verbs_context, context));
+}
+inline Pd& get_pd(ibv_pd* pd) {
+  return *reinterpret_cast<Pd*>(pd);
+}
+inline Cq& get_cq(ibv_cq* cq) {
+  return *reinterpret_cast<Cq*>(cq);
+}
+inline Srq& get_srq(ibv_srq* srq) {
+  return *reinterpret_cast<Srq*>(srq);
+}
+
+// In receive_queue.cc. 0 or an errno.
+int open_receive_queue(ReceiveQueue& queue, uint32_t max_requests, uint32_t max_sge, uint32_t pd);
+void close_receive_queue(ReceiveQueue& queue);
+int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad);
+
+// The operations behind the inline functions of verbs.h; installed by open_device.
+int poll_cq(ibv_cq* cq, int count, ibv_wc* completions);
+int request_notification(ibv_cq* cq, int solicited_only);
+int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad);
+int post_receive(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad);
+int post_shared_receive(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad);
+int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attributes, size_t bytes);
+int query_device_sized(ibv_context* context, const ibv_query_device_ex_input* input,
+                       ibv_device_attr_ex* attributes, size_t bytes);
+
+// In devices.cc.
+Device* const* get_devices();  // kMaxDevices of them; the first count_devices() are visible
+uint32_t count_devices();
+ibv_gid get_gid(uint32_t device, int index);
+bool has_gid(uint32_t device, const ibv_gid& gid);
+bool is_local_gid(const ibv_gid& gid);  // of any rail of this host
+
+template <typename T>
+T* fail_with(int error) {
+  errno = error;
+  return nullptr;
+}
+
+}  // namespace verbena::softverbs
+
+// Marks what the version script exports. No exception leaves such a function (boundary.h).
+#define SOFTVERBS_API extern "C" __attribute__((visibility("default")))

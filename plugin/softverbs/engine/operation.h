@@ -1,0 +1,147 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "softverbs/engine/send_queue.h"
+#include "softverbs/shared/copy.h"
+#include "softverbs/shared/receive_ring.h"
+
+namespace verbena::softverbs {
+
+struct Qp;
+struct Peer;
+class GpuLane;
+
+// Why the oldest request of a send queue has to wait.
+enum class Wait { kNone, kPeerNotReady, kReceiverNotReady, kRailDown, kDelayed };
+
+enum class Step { kDone, kWait, kFail };
+enum class Change { kNone, kAsked, kAllowed, kWithdrawn };
+
+struct Outcome {
+  Step step = Step::kDone;
+  ibv_wc_status status = IBV_WC_SUCCESS;  // of a failure
+  Wait wait = Wait::kNone;
+  uint64_t budget_ns = UINT64_MAX;  // the longest wait; after it the request fails with `status`
+};
+
+// A gather list in one process's memory. `gpus` has for each piece 0 (host memory) or 1 + the index of its
+// SharedGpu.
+struct Memory {
+  Pieces pieces;
+  std::vector<uint32_t> gpus, keys;
+  bool has_gpu = false;
+  bool is_relaxed = false;  // writes to it may be seen in any order
+
+  void clear();
+  void add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key);
+  void add_first(uint64_t address, uint64_t bytes);  // of host memory
+};
+
+struct OperationState {
+  Qp* qp = nullptr;
+  SendRequest* request = nullptr;
+  Peer* peer = nullptr;
+  SharedQp* target = nullptr;
+  uint32_t target_index = 0;
+  uint32_t source_qp = 0;  // the requester's number
+  bool is_datagram = false;
+  bool fits = true;         // false: an unreliable message is longer than its receive
+  bool is_wired = false;    // a datagram to another host, whose bytes are still to be read
+  bool is_struck = false;   // a datagram that a plan of faults carries
+  uint64_t bytes = 0;       // to copy
+  uint8_t header[40] = {};  // of a datagram
+  uint32_t marks =
+      0;  // counted in target->started, not yet in finished: its own, and those of attempts behind it
+  bool has_receive = false;  // opened there, not yet closed
+  Outcome outcome;
+
+  // GPU copies: done when the lane has completed these tickets.
+  GpuLane* lane = nullptr;
+  uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
+  bool has_landed = false;                 // they are done, or `is_broken`
+  bool is_broken = false;
+  // An atomic change of a GPU's word, which its owner makes.
+  Change change = Change::kNone;
+  uint32_t change_request = 0;
+  // A write that goes with the change behind it: its words, once they are loaded. Else null.
+  uint64_t* carried = nullptr;
+  bool is_carried_loaded = false;
+  uint32_t carried_looks = 0;
+};
+
+// One request while it is executed: prepare, copy, finish.
+struct Operation : OperationState {
+  Memory local, remote;
+  ReceiveRequest receive;
+  Pieces staged, staged_to;  // of a datagram: what lands in this process first, and where it goes to then
+
+  bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
+  // The owner of the target first clears a key or changes a state, then reads the marks. We first set the
+  // mark, then read the key and the state. So one of the two always sees the other.
+  void mark();
+  void unmark();
+  // As if new, but its lists keep their capacity.
+  void reset();
+};
+
+// Operations that are over, for the next ones of this thread: without them a datagram would allocate a dozen
+// times.
+class OperationPool {
+ public:
+  static OperationPool& of_thread();
+  std::unique_ptr<Operation> take();  // nullptr: no memory is left
+  void give_back(std::unique_ptr<Operation> op);
+
+ private:
+  static constexpr size_t kMost = 128;  // all that two queue pairs have under way
+  std::vector<std::unique_ptr<Operation>> spare_;
+};
+
+// Checks the request, marks the peer's queue pair and takes a receive if one is needed. Never waits: if the
+// request cannot start yet, nothing has changed. After a failure finish() must still be called.
+Outcome prepare(Operation& op, Qp& qp, SendRequest& request);
+
+// On an unreliable connection the sender does not learn that a message could not be placed: the message is
+// lost, and so is the receive that was taken for it.
+Outcome settle(Operation& op, const Outcome& outcome);
+
+// Between host memories.
+Outcome copy_host(Operation& op);
+
+// Whether a long copy should go on.
+Outcome check_progress(const Operation& op);
+
+// Reports the outcome (op.outcome) to the peer and clears the mark. The caller reports the sender's
+// completion.
+void finish(Operation& op);
+
+// A request of `bytes` by this queue pair is carried out at its target: what query_qp's rq_psn counts there.
+void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
+
+// Steps of the functions above, for requests that go over the wire or came from it. Of the requester:
+bool gather_local(Operation& op);  // false on a protection error of the gather list
+Outcome wait_for_peer(const Qp& qp);
+Outcome wait_for_rail(const Qp& qp);
+Outcome wait_for_receive(const Qp& qp, uint32_t timer);
+// Of the target:
+bool take_receive(Operation& op);
+Outcome name_remote(Operation& op);  // the memory that the request names by a remote key
+uint32_t get_needed_access(ibv_wr_opcode opcode);
+void complete_receive(Operation& op, ibv_wc_status status);
+// What the peer's end reports for a failure: nothing, or an error of its own.
+struct PeerFailure {
+  ibv_event_type event;
+  ibv_wc_status receive_status;
+};
+bool find_peer_failure(ibv_wc_status status, PeerFailure& failure);
+
+// The outcome of a failed copy. `error` is an errno.
+Outcome explain_copy_error(int error);
+
+bool is_read(const Operation& op);
+bool is_send(ibv_wr_opcode opcode);
+bool is_atomic(ibv_wr_opcode opcode);
+
+}  // namespace verbena::softverbs

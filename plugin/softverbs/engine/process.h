@@ -1,0 +1,124 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "softverbs/engine/rail_worker.h"
+#include "softverbs/faults/rails.h"
+#include "softverbs/faults/schedule.h"
+#include "softverbs/gpu/copier.h"
+#include "softverbs/gpu/gpu_import.h"
+#include "softverbs/gpu/gpu_lane.h"
+#include "softverbs/gpu/gpu_memory.h"
+#include "softverbs/gpu/gpu_staging.h"
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/directory.h"
+#include "softverbs/shared/segment.h"
+
+namespace verbena::softverbs {
+
+namespace wire {
+class Wire;
+}
+namespace faults {
+class Injector;
+}
+
+inline constexpr uint64_t kNearBlockBytes = 64 << 10;  // the least that a segment's owner allocates
+
+// Another process, or this one, whose segment is mapped here. Lives as long as this process.
+struct Peer {
+  std::unique_ptr<Segment> mapped;  // null for this process itself
+  Segment* segment = nullptr;
+  uint64_t owner = 0;
+  int pid = 0;
+  int pidfd = -1;  // -1: the kernel refuses pidfd_open(), and the monitor looks the process up instead
+  bool is_self = false;
+  std::atomic<bool> dead{false};
+
+  // Of its segment: a bit for each block whose pages are mapped here; see near_memory.h.
+  std::atomic<uint64_t> near_blocks[kSegmentBytes / kNearBlockBytes / 64] = {};
+
+  std::mutex pipes_mutex;
+  std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
+  std::mutex handles_mutex;       // pidfd and the segment's descriptor, which end with the process
+
+  // Once it has ended: its descriptors, and the memory of its segment. The mapping stays, as threads of this
+  // process may be about to look at it; they find zeros, and that it is dead.
+  void mark_dead();
+};
+
+// This process among the processes of the job: its segment, the indices of its tables, its peers.
+class Process {
+ public:
+  ~Process();
+  static Process* get();  // opened at the first call; nullptr and errno on failure
+
+  Segment& segment() { return *segment_; }
+  Arena& arena() { return *arena_; }
+  uint32_t slot() const { return slot_; }
+  uint32_t claimer() const { return claimer_; }
+
+  // The process that owns a queue pair number; nullptr when it cannot be reached. errno is ENOENT if this
+  // process sees no such process; any other errno names a cause on this side.
+  Peer* find_peer(uint32_t qp_number);
+  uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
+  Peer& self() { return self_; }
+  // Counts the queue pairs. While there is one, peers may copy from and to this process.
+  void count_queue_pair(int change);
+  // Whether the process that once was `claimer` has ended.
+  bool is_claimer_dead(uint32_t claimer) const;
+
+  IndexPool mrs{1, kMrCount}, qps{kFirstQpIndex, kQpCount}, cqs{0, kCqCount}, srqs{0, kSrqCount},
+      contexts{0, kContextCount};
+  std::atomic<uint32_t> next_pd{1};
+  Copier copier;
+  GpuMemory gpu_memory;
+  GpuImports imports;
+  std::mutex gpu_service_mutex;
+  bool has_gpu_service = false;
+  GpuLanes service_lanes;
+  // By rail.
+  RailWorker workers[kMaxDevices];
+  GpuLanes lanes[kMaxDevices];
+  StagingBlock staging[kMaxDevices];
+  DatagramStages datagram_stages[kMaxDevices];
+  wire::Wire* wire = nullptr;  // null when this process is not on the network
+  faults::Rails rails;
+  faults::Schedule schedule;
+  std::once_flag faults_once;
+  std::unique_ptr<faults::Injector> injector;   // null without a plan
+  std::atomic<Peer*> connected[kQpCount] = {};  // by index: the peer that may work on this queue pair
+
+ private:
+  Process();
+  static Process* open();
+  Peer* map_peer(uint32_t slot, uint64_t owner);
+  int start_monitor();  // 0 or an errno
+  void watch_peers();   // the monitor's thread
+  void leave();
+
+  Directory* directory_ = nullptr;
+  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<Arena> arena_;
+  uint32_t slot_ = 0;
+  uint32_t claimer_ = 0;
+  uint64_t owner_ = 0;
+  Peer self_;
+  std::mutex queue_pairs_mutex_;
+  int queue_pairs_ = 0;
+  std::mutex peers_mutex_;
+  std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by owner
+  std::atomic<uint32_t> peer_count_{0};
+  std::atomic<uint32_t> unwatched_{0};  // peers without a pidfd
+  int monitor_epoll_ = -1, monitor_wake_ = -1;
+};
+
+inline uint32_t make_claimer(uint32_t slot, uint32_t generation) {
+  return slot << 12 | (generation & 0xfff);
+}
+
+}  // namespace verbena::softverbs

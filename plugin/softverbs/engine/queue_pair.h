@@ -1,0 +1,127 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <condition_variable>
+#include <deque>
+#include <optional>
+
+#include "softverbs/engine/datagram.h"
+#include "softverbs/engine/objects.h"
+#include "softverbs/engine/operation.h"
+#include "softverbs/engine/send_queue.h"
+#include "softverbs/shared/receive_ring.h"
+
+namespace verbena::softverbs {
+
+namespace wire {
+struct End;
+}
+namespace faults {
+struct QueueFaults;
+}
+
+// A request of the ibv_wr_* calls that is being built.
+struct ExtendedPost {
+  ibv_send_wr request{};
+  std::vector<ibv_sge> sges;
+  std::vector<uint8_t> inline_bytes;
+};
+
+// A queue pair has entered the error state, and its peer may still be at work on it.
+struct ErrorTransition {
+  bool was_in_error;
+  uint32_t started;  // of the peer's requests
+  uint64_t deadline_ns;
+};
+
+struct Qp {
+  union {
+    ibv_qp base;
+    ibv_qp_ex extended;
+    uint8_t
+        newer_headers[sizeof(ibv_qp_ex) + 128];  // where newer headers look for functions that we do not have
+  };
+  uint32_t index = 0;
+  uint32_t device = 0;
+  SharedQp* shared = nullptr;
+  bool signal_all = false;
+  bool has_extended_posts = false;  // created for the ibv_wr_* functions
+  ibv_qp_cap capacity{};
+  ibv_qp_attr attributes{};                     // as set, for query_qp
+  std::unique_ptr<wire::End> wire;              // null without a wire
+  std::unique_ptr<faults::QueueFaults> faults;  // null without a plan of faults
+  bool is_wired = false;                        // the peer is on another host
+  Peer* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
+  ReceiveQueue receive_queue;
+
+  std::mutex mutex;  // guards all below
+  SendQueue send_queue;
+  std::vector<ExtendedPost> extended_posts;  // the first extended_count are in use
+  size_t extended_count = 0;
+  bool is_running = false;  // one thread executes requests, without the mutex
+  bool is_with_worker = false;
+  std::condition_variable idle;  // is_running became false
+
+  // Used by the thread that executes. Operations [executed, started) of the send queue are under way, oldest
+  // first. The one at `started` may be prepared already and wait for those before it.
+  std::deque<std::unique_ptr<Operation>> flying;
+  DatagramChain chain;              // of those that are datagrams
+  std::unique_ptr<Operation> next;  // null between runs, unless it is prepared
+  bool is_next_prepared = false;
+  bool has_used_gpu = false;  // the latest request did: a poster leaves the next ones to the worker unseen
+  Wait wait = Wait::kNone;
+  uint64_t wait_start_ns = 0;
+  std::optional<ErrorTransition> transition;  // begun when a request failed, not ended yet
+
+  Qp();
+  ~Qp();
+};
+
+inline Qp& get_qp(ibv_qp* qp) {
+  return *reinterpret_cast<Qp*>(qp);
+}
+inline ibv_qp_state get_state(const SharedQp& qp) {
+  return static_cast<ibv_qp_state>(qp.state.load(std::memory_order_acquire));
+}
+
+// The thread that runs a send queue: the posting thread leaves large copies and waits to its rail's worker.
+enum class Runner { kPoster, kWorker };
+
+void run_send_queue(Qp& qp, Runner runner);
+void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);  // holds qp.mutex
+
+// Reports the completion of a request that asked for one or failed.
+void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
+// True while the wait is within its budget. The first call of a wait starts the clock.
+bool keep_waiting(Qp& qp, const Outcome& outcome);
+
+// The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
+// queue. 0 or an errno.
+int check_can_post(const Qp& qp);
+int append(Qp& qp, const ibv_send_wr& request);
+
+// Moves a queue pair of this process to the error state: flushes pending sends and receives.
+void enter_error(Qp& qp);
+// The same in two steps, for a thread whose work the peer may be waiting for. The second is true once the
+// peer was quiet, or the time is up.
+ErrorTransition begin_error(Qp& qp);
+bool end_error(Qp& qp, const ErrorTransition& transition);
+// Moves a queue pair of the peer to the error state.
+void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
+void flush_receives(Peer& peer, uint32_t qp_index);
+// Waits until no peer accesses our memory through this queue pair, and finishes the work of a peer that was
+// killed.
+void wait_until_quiet(Qp& qp);
+// Moves the queue pair to the error state on request of the application or the device.
+void fail_queue_pair(Qp& qp);
+// In RESET: waits until none of its sends is under way, and removes the queue pair from the worker.
+void forget_sends(Qp& qp);
+
+// How long to wait for a peer that is at work on a queue pair of this type. Of who sends datagrams nobody
+// says that it was killed.
+constexpr uint64_t get_patience_ns(int type) {
+  return type == IBV_QPT_UD ? 1'000'000'000 : 5'000'000'000;
+}
+
+}  // namespace verbena::softverbs

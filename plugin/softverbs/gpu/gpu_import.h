@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include "softverbs/gpu/copier.h"
+
+namespace verbena::softverbs {
+
+struct Peer;
+
+// Memory of other processes that our copier has mapped. Each allocation of a GPU is mapped once for each
+// device of the copier, at its first use by a worker, and unmapped when its owner has ended the registration
+// or died.
+class GpuImports {
+ public:
+  // Finds an address of `peer` among the areas of a device; false when its memory cannot be mapped. `gpu` is
+  // 1 + index of its SharedGpu. Call it after begin_use().
+  bool find(Copier& copier, uint32_t device, Peer& peer, uint32_t gpu, uint64_t address, AreaAddress& found);
+  // The segment of a peer, with [offset, offset + bytes) pinned.
+  bool find_segment(Copier& copier, Peer& peer, uint64_t offset, uint64_t bytes, uint32_t& area);
+
+  // Around everything that uses addresses from find().
+  void begin_use() { users_.fetch_add(1); }
+  void end_use() { users_.fetch_sub(1); }
+
+  // Unmaps what is no longer offered, unless somebody copies. May block: called when nothing else is to do.
+  // False when nothing is mapped.
+  bool drop_stale(Copier& copier);
+
+ private:
+  // A thread's latest mapping: many packets go there one after the other.
+  struct Latest {
+    const GpuImports* imports = nullptr;
+    Peer* peer = nullptr;
+    uint32_t gpu = 0, life = 0, device = 0;
+    AreaAddress base;
+    uint64_t peer_base = 0;
+  };
+  struct Mapping {
+    uint32_t life = 0;
+    uint32_t area = 0;  // 0: could not be mapped
+    uint64_t peer_base = 0;
+  };
+  using Key = std::tuple<Peer*, uint32_t, uint32_t>;  // peer, gpu, device
+
+  std::atomic<uint32_t> users_{0};
+  std::atomic<bool> is_dropping_{false};
+  std::mutex mutex_;
+  std::map<Key, Mapping> mappings_;
+  std::map<Peer*, uint32_t> segments_;
+  std::set<std::pair<Peer*, uint64_t>> pins_;  // in segments, by offset
+};
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "softverbs/gpu/copier.h"
+#include "softverbs/shared/shared_layout.h"
+
+namespace verbena::softverbs {
+
+// An allocation of GPU memory of this process that a registration refers to, or several allocations that are
+// contiguous.
+struct GpuAllocation {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  uint32_t users = 0;
+  uint32_t device = 0;  // of the copier
+  uint32_t area = 0;    // for that device
+};
+
+// The GPU memory of this process that is registered, and how it is offered to the copier and to peers.
+class GpuMemory {
+ public:
+  // Whether CUDA says that the address is in a GPU's memory. Host memory, however CUDA allocated it, is not.
+  static bool owns(uint64_t address);
+
+  // Why GPU memory cannot be registered; null if it can, or no GPU is in use yet. The first call with a GPU's
+  // context current tries, which may take a second; later ones repeat the answer.
+  const char* explain_refusal();
+
+  // Registers [address, address + bytes). 0 and `gpu` = 1 + index of its SharedGpu, or an errno: EOPNOTSUPP
+  // if no other process can map the memory, or there is no copier; a line on stderr says which.
+  int attach(uint64_t address, uint64_t bytes, uint32_t& gpu);
+  // When this was the last registration of the allocation, no copy of ours reads or writes it afterwards.
+  void detach(uint32_t gpu);
+
+  // Whether anything ever was.
+  bool is_any_registered() const { return is_any_registered_.load(std::memory_order_relaxed); }
+
+  // Of a registration that holds; `gpu` as from attach().
+  const GpuAllocation& get(uint32_t gpu) const { return allocations_[gpu - 1]; }
+
+ private:
+  int refuse(const std::string& why);
+
+  std::mutex mutex_;
+  std::array<GpuAllocation, kGpuCount> allocations_;  // users == 0: free
+  uint32_t high_water_ = 0;
+  std::set<std::string> refusals_;  // that were said
+  std::mutex trial_mutex_;
+  std::optional<std::string> trial_;  // its refusal; empty: there was none
+  std::atomic<bool> is_any_registered_{false};
+};
+
+}  // namespace verbena::softverbs

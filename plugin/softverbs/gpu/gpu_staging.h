@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "softverbs/gpu/copier.h"
+
+namespace verbena::softverbs {
+
+inline constexpr uint64_t kStageBytes = 512 << 10;
+inline constexpr uint32_t kStages = 4;
+inline constexpr uint64_t kWordsBytes = 4096;  // behind the stages
+inline constexpr uint64_t kStagingBytes = kStages * kStageBytes + kWordsBytes;
+
+// The staging block of one rail: in this process's segment, so that owners of GPU memory can copy from and to
+// it too. Callers that register memory and the device's threads set it up, whoever comes first; whoever has
+// called open() may use the rest.
+class StagingBlock {
+ public:
+  // Allocates the block at the first call. False when there is no memory.
+  bool open();
+  // Tells CUDA about it, so that copies are asynchronous.
+  void pin(Copier& copier);
+
+  uint64_t offset() const { return offset_; }  // in the segment
+  uint64_t stage_offset(uint32_t stage) const { return offset_ + stage * kStageBytes; }
+  uint8_t* stage(uint32_t index) const;
+  // Memory for kCarriedWords words, of the rail's worker. nullptr while none is left.
+  uint64_t* take_words();
+  void give_back(uint64_t* words) { free_words_.push_back(words); }
+
+ private:
+  bool allocate();  // with the mutex
+
+  std::mutex mutex_;
+  uint64_t offset_ = 0;  // once set, it stays
+  std::vector<uint64_t*> free_words_;
+  bool has_words_ = false;
+  bool is_pinned_ = false;
+};
+
+// Pinned memory of one rail for datagrams on their way from a GPU to host memory of another process, in parts
+// that send queues have for themselves.
+class DatagramStages {
+ public:
+  static constexpr uint64_t kPartBytes = 512 << 10;
+
+  // Allocates and pins it, at the first call. Where blocking is allowed: callers that register memory.
+  void pin(Copier& copier);
+  // nullptr: there is none, or none left.
+  uint8_t* take();
+  void give_back(uint8_t* part);
+
+ private:
+  static constexpr size_t kParts = 16;
+
+  std::mutex mutex_;
+  std::vector<uint8_t*> free_;
+  bool is_pinned_ = false;
+};
+
+}  // namespace verbena::softverbs

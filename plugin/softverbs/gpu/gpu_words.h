@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "softverbs/gpu/gpu_lane.h"
+#include "softverbs/shared/shared_layout.h"
+
+namespace verbena::softverbs {
+
+class Process;
+
+// A word of our GPU memory that peers change. Its value is known from when it was loaded until nobody has a
+// change of it under way: then the application may write it.
+struct GpuWord {
+  uint64_t address = 0;
+  AreaAddress place;
+  GpuLane* lane = nullptr;
+  uint64_t value = 0;
+  bool is_known = false;
+  uint64_t load_began_ns = 0;
+  uint64_t first = 0, last = 0;  // tickets of the load
+  uint32_t looks = 0;            // since it began
+  uint32_t users = 0;
+  uint32_t cell = 0;
+};
+
+// The owner's thread only. All loads and stores of a word go through one lane, so that a load finds what was
+// stored before it.
+class GpuWords {
+ public:
+  // In our segment, where copies load to. Throws std::bad_alloc.
+  explicit GpuWords(Process& process);
+
+  // At most kGpuRequests users at a time, each for one word. The first one of a word begins its load.
+  GpuWord& enter(uint64_t address, const AreaAddress& place, GpuLane& lane);
+  void leave(GpuWord& word);
+  void load(GpuWord& word);
+  // Whether the value is known: busy until then.
+  LaneState look(GpuWord& word);
+  static constexpr uint32_t kStoresOfAChange = 1 + kCarriedWords;
+  static_assert(kStoresOfAChange <= GpuLane::kMostStores);
+
+ private:
+  uint64_t* cells_;            // one for each word
+  std::deque<GpuWord> words_;  // they keep their addresses; those without users are free
+};
+
+}  // namespace verbena::softverbs

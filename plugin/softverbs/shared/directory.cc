@@ -1,0 +1,126 @@
+#include "softverbs/shared/directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "softverbs/shared/config.h"
+#include "softverbs/shared/job_folder.h"
+
+namespace verbena::softverbs {
+namespace {
+
+// Whether the open table is still the one in the folder: the last process to leave may have removed it in the
+// meantime.
+bool is_table_of(int fd, const std::string& folder) {
+  struct stat opened {
+  }, named{};
+  if (fstat(fd, &opened) != 0 || stat((folder + "/" + kTable).c_str(), &named) != 0) return false;
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+// Opens the table of processes and locks it; -1 with errno on failure.
+int open_locked(const std::string& folder) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return -1;
+    const int parent = open_folder(AT_FDCWD, folder.c_str());
+    if (parent < 0 && errno != ENOENT) return -1;
+    if (parent < 0) continue;
+    const int fd = open_table(parent, O_CREAT);
+    const int error = errno;
+    close(parent);
+    if (fd < 0 && error != ENOENT) {
+      errno = error;
+      return -1;
+    }
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX) == 0 && is_table_of(fd, folder)) return fd;
+    close(fd);
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+}  // namespace
+
+Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
+  auto directory = std::make_unique<Directory>();
+  directory->find_place();
+  if (directory->fd_ < 0 || !lock_life(directory->fd_, F_RDLCK) || !directory->map()) {
+    const int error = errno;
+    warn(
+        "%s: cannot make, map or trust the shared tables: %s (set SOFTVERBS_DIR to a folder of your own, the "
+        "same "
+        "for every process of the job)",
+        directory->folder_.c_str(), strerror(error));
+    if (directory->fd_ >= 0) close(directory->fd_);
+    errno = error;
+    return nullptr;
+  }
+  claim = directory->claim(owner, accept);
+  flock(directory->fd_, LOCK_UN);
+  return directory.release();
+}
+
+// If another user has taken our name in a folder that everybody may write to, we can still start: every
+// process of the job notices it and moves to the same other place.
+void Directory::find_place() {
+  const Config& config = get_config();
+  int error = 0;
+  for (const std::string& parent : list_parents(config.directory)) {
+    if (error != 0) {
+      const int private_place = open_folder(AT_FDCWD, parent.c_str());
+      if (private_place < 0) break;
+      close(private_place);
+      warn("%s: belongs to another user: using %s", folder_.c_str(), parent.c_str());
+    }
+    sweep(parent);
+    folder_ = parent + "/" + make_folder_name() + (config.job.empty() ? "" : "-" + config.job);
+    fd_ = open_locked(folder_);
+    error = errno;
+    if (fd_ >= 0 || error != EPERM) return;
+  }
+  errno = error;
+}
+
+bool Directory::map() {
+  constexpr size_t kBytes = kProcessSlots * sizeof(DirectorySlot);
+  errno = posix_fallocate(fd_, 0, kBytes);
+  if (errno != 0) return false;
+  void* slots = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (slots == MAP_FAILED) return false;
+  slots_ = static_cast<DirectorySlot*>(slots);
+  return true;
+}
+
+Directory::Claim Directory::claim(uint64_t owner, const Accept& accept) {
+  for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
+    const uint64_t present = get_owner(slot);
+    if (present != 0 && is_alive(present)) continue;
+    if (!accept(slot)) continue;
+    slots_[slot].segment.store(0, std::memory_order_release);
+    slots_[slot].owner.store(owner, std::memory_order_release);
+    return {slot, slots_[slot].generation.fetch_add(1) + 1};
+  }
+  return {kProcessSlots, 0};
+}
+
+void Directory::release(uint32_t slot) {
+  flock(fd_, LOCK_EX);
+  slots_[slot].owner.store(0, std::memory_order_release);
+  if (const int folder = open_folder(AT_FDCWD, folder_.c_str()); folder >= 0) {
+    if (!is_anyone_there(fd_)) remove_folder(AT_FDCWD, folder_.c_str(), folder);
+    close(folder);
+  }
+  flock(fd_, LOCK_UN);
+}
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "softverbs/shared/ring_word.h"
+#include "softverbs/shared/segment.h"
+
+namespace verbena::softverbs {
+
+// The shared half of a receive queue, private or shared: the owner produces (one thread at a time), every
+// connected peer consumes.
+
+struct ReceiveRequest {
+  uint64_t wr_id = 0;
+  uint32_t receive = 0;         // for Completion::receive
+  std::vector<SharedSge> sges;  // keeps its capacity between messages
+};
+
+// Read it once for each slot: the slot's offset and the number of its pieces must fit together, even if a
+// peer overwrites the value.
+inline uint32_t count_max_sges(const SharedReceiveQueue& queue) {
+  return std::min(queue.max_sge.get(), kMaxSges);
+}
+inline ReceiveSlot& get_receive_slot(Segment& segment, SharedReceiveQueue& queue, uint64_t ticket,
+                                     uint32_t max_sges) {
+  const uint64_t index = ticket & (queue.capacity.get() - 1);
+  const uint64_t bytes = get_receive_slot_bytes(max_sges);
+  return segment.inside<ReceiveSlot>(queue.ring.get() + index * bytes, bytes);
+}
+inline SharedSge* get_sges(ReceiveSlot& slot) {
+  return reinterpret_cast<SharedSge*>(&slot + 1);
+}
+
+inline uint64_t count_receives(const SharedReceiveQueue& queue) {
+  const uint64_t head =
+      queue.head.load(std::memory_order_acquire);  // before the tail, which never falls behind it
+  return queue.tail.load(std::memory_order_acquire) - head;
+}
+
+// What a slot holds, read and written word by word: a peer may read it while the owner writes the next one.
+inline void read_slot(ReceiveSlot& slot, uint32_t max_sges, ReceiveRequest& request) {
+  const auto read = [](auto& field) { return std::atomic_ref(field).load(std::memory_order_relaxed); };
+  request.wr_id = read(slot.wr_id);
+  request.sges.resize(std::min(read(slot.sge_count), max_sges));
+  for (size_t i = 0; i < request.sges.size(); ++i) {
+    SharedSge& sge = get_sges(slot)[i];
+    request.sges[i] = {read(sge.address), read(sge.length), read(sge.lkey)};
+  }
+}
+inline void write_slot(ReceiveSlot& slot, const ibv_recv_wr& request) {
+  const auto write = [](auto& field, auto value) {
+    std::atomic_ref(field).store(value, std::memory_order_relaxed);
+  };
+  write(slot.wr_id, request.wr_id);
+  write(slot.sge_count, static_cast<uint32_t>(request.num_sge));
+  for (int i = 0; i < request.num_sge; ++i) {
+    SharedSge& sge = get_sges(slot)[i];
+    write(sge.address, request.sg_list[i].addr);
+    write(sge.length, request.sg_list[i].length);
+    write(sge.lkey, request.sg_list[i].lkey);
+  }
+}
+
+// Recorded: the receive is in its queue pair, which is connected to one peer, until its completion has been
+// pushed, so that the owner completes it if that peer dies. The others are flushed, or a datagram's, which
+// any process may send: nobody holds their slot meanwhile, so that no process that dies or is not given a
+// turn keeps it.
+enum class Take { kRecorded, kAtOnce };
+
+inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
+  const uint32_t count = qp.receives_opened.load(std::memory_order_relaxed);
+  qp.open_receives[count % kOpenReceives].wr_id.set(wr_id);
+  qp.open_receives[count % kOpenReceives].ticket.set(ticket);
+  qp.receives_opened.store(count + 1, std::memory_order_release);
+}
+
+// Takes the oldest receive for the queue pair at `qp_index` of the same segment. False when the ring is
+// empty.
+inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index,
+                        ReceiveRequest& request, Take take) {
+  const uint32_t max_sges = count_max_sges(queue);
+  for (;;) {
+    uint64_t head = queue.head.load(std::memory_order_acquire);
+    const uint64_t ticket = head;
+    ReceiveSlot& slot = get_receive_slot(segment, queue, ticket, max_sges);
+    uint64_t word = slot.word.load(std::memory_order_acquire);
+    const uint64_t taken = make_word(ticket + queue.capacity.get(), SlotState::kEmpty);
+    if (word == make_word(ticket, SlotState::kReady)) {
+      const bool is_recorded = take == Take::kRecorded;
+      if (!is_recorded) read_slot(slot, max_sges, request);  // what it read counts if it gets the slot
+      const uint64_t next = is_recorded ? make_word(ticket, SlotState::kHeld, qp_index) : taken;
+      if (!slot.word.compare_exchange_strong(word, next, std::memory_order_acq_rel)) continue;
+      queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
+      request.receive = kFlushedReceive;
+      if (!is_recorded) return true;
+      read_slot(slot, max_sges, request);
+      SharedQp& qp = segment.qp(qp_index);
+      request.receive = kReceive | (qp.receives_opened.load(std::memory_order_relaxed) & kReceiveCountMask);
+      open_receive(qp, request.wr_id, ticket);
+      slot.word.store(taken, std::memory_order_release);
+      return true;
+    }
+    // Whoever took the receive has not moved the head yet, and never will if it was killed: move it here.
+    const bool is_taken = has_ticket(word, ticket) ? get_slot_state(word) != SlotState::kEmpty
+                                                   : has_ticket(word, ticket + queue.capacity.get());
+    if (is_taken) {
+      queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
+    } else if (has_ticket(word, ticket) || queue.head.load(std::memory_order_acquire) == ticket) {
+      return false;  // nothing is posted here yet
+    }
+  }
+}
+
+// The number of slots, limited to what is possible: a peer may have overwritten it.
+inline uint64_t count_slots(const SharedReceiveQueue& queue) {
+  return std::min(queue.capacity.get(), kMaxReceiveSlots);
+}
+
+// Owner only, for a queue pair whose peer is dead: a slot that the peer holds becomes an open receive, unless
+// it already was one.
+inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
+  SharedQp& qp = segment.qp(qp_index);
+  const uint32_t max_sges = count_max_sges(queue);
+  for (uint64_t index = 0; index < count_slots(queue); ++index) {
+    ReceiveSlot& slot = get_receive_slot(segment, queue, index, max_sges);
+    const uint64_t word = slot.word.load(std::memory_order_acquire);
+    if (get_slot_state(word) != SlotState::kHeld || get_holder(word) != qp_index) continue;
+    const uint64_t ticket = get_ticket(word);
+    const uint32_t opened = qp.receives_opened.load();
+    const bool is_open = opened != qp.receives_closed.load() &&
+                         has_ticket(word, qp.open_receives[(opened - 1) % kOpenReceives].ticket.get());
+    if (!is_open) open_receive(qp, slot.wr_id, ticket);
+    uint64_t head = ticket;
+    queue.head.compare_exchange_strong(head, ticket + 1);
+    slot.word.store(make_word(ticket + queue.capacity.get(), SlotState::kEmpty), std::memory_order_release);
+  }
+}
+
+inline void reset_receive_ring(Segment& segment, SharedReceiveQueue& queue) {
+  const uint32_t max_sges = count_max_sges(queue);
+  for (uint64_t ticket = 0; ticket < count_slots(queue); ++ticket) {
+    get_receive_slot(segment, queue, ticket, max_sges).word.store(make_word(ticket, SlotState::kEmpty));
+  }
+  queue.tail.store(0);
+  queue.head.store(0);
+}
+
+}  // namespace verbena::softverbs

@@ -1,3 +1,4 @@
+// Memory of other processes that the copier has mapped, by the numbers that copies use.
 #pragma once
 
 #include <array>

@@ -1,3 +1,4 @@
+// The forms in which a copy can be given to CUDA's driver, and a stream that gives them.
 #pragma once
 
 #include <span>

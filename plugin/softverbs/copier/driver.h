@@ -1,10 +1,10 @@
+// The calls of CUDA's driver that the copier makes, from the libcuda.so.1 that the application uses.
 #pragma once
 
 #include <string>
 
 #include "abi/cuda.h"
 
-// The calls of CUDA's driver that the copier makes, from the libcuda.so.1 that the application uses.
 namespace verbena::softverbs::copier {
 
 using namespace ::verbena::cuda;  // NVIDIA's names

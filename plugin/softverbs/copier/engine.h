@@ -1,3 +1,4 @@
+// A GPU of the copier: its context, its thread, and the lanes that the thread serves.
 #pragma once
 
 #include <deque>

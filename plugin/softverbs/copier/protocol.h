@@ -1,3 +1,7 @@
+// The interface between the application's process and its copier. Commands (memory to map, lanes to
+// serve) travel as messages on a socket, each with one answer. Copies travel through lanes: rings in
+// the application's segment, which the copier maps. Both sides are of one build; the first message
+// checks that.
 #pragma once
 
 #include <atomic>
@@ -6,9 +10,6 @@
 
 #include "abi/cuda.h"
 
-// The interface between the application's process and its copier. Commands (memory to map, lanes to serve)
-// travel as messages on a socket, each with one answer. Copies travel through lanes: rings in the
-// application's segment, which the copier maps. Both sides are of one build; the first message checks that.
 namespace verbena::softverbs::copier {
 
 inline constexpr uint32_t kProtocolVersion = 1;

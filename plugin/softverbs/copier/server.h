@@ -1,3 +1,4 @@
+// Carries out the application's commands, one after the other.
 #pragma once
 
 #include <array>

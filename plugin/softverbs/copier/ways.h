@@ -1,3 +1,4 @@
+// Which form each copy takes, by path and length, and what the self-test has measured.
 #pragma once
 
 #include <array>

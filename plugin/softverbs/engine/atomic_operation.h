@@ -1,3 +1,5 @@
+// Compare-and-swap and fetch-and-add on words of a peer, in host memory at once, in GPU memory by its
+// owner.
 #pragma once
 
 #include "softverbs/engine/operation.h"

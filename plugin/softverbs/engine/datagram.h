@@ -1,3 +1,5 @@
+// The part of the engine that carries datagrams: many at a time, and lost without notice when nobody
+// takes them.
 #pragma once
 
 #include "softverbs/engine/operation.h"

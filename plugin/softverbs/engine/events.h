@@ -1,3 +1,5 @@
+// Completions and asynchronous events, given to any process of the job: through the rings of its
+// segment and pipes that its applications can wait for.
 #pragma once
 
 #include <infiniband/verbs.h>

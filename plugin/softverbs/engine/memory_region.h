@@ -1,3 +1,4 @@
+// Registered memory: keys, the checks of each access, and the wait for peers that still use a key.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,10 +1,11 @@
+// Memory windows: separate keys for a part of a region. Requests in a send queue bind and invalidate
+// them.
 #pragma once
 
 #include <infiniband/verbs.h>
 
 #include "softverbs/engine/operation.h"
 
-// Memory windows: separate keys for a part of a region. Requests in a send queue bind and invalidate them.
 namespace verbena::softverbs {
 
 // Behind the inline functions of verbs.h.

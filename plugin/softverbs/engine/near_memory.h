@@ -1,3 +1,6 @@
+// Host memory that lies in its owner's segment, which peers map: they write it with plain stores, where
+// other memory takes a call of the kernel. softverbs_take_memory() gives an application some. It is
+// registered like any other.
 #pragma once
 
 #include <cstdint>
@@ -5,10 +8,6 @@
 #include "softverbs/engine/process.h"
 
 namespace verbena::softverbs {
-
-// Host memory that lies in its owner's segment, which peers map: they write it with plain stores, where other
-// memory takes a call of the kernel. softverbs_take_memory() gives an application some. It is registered like
-// any other.
 
 // Where the peer's memory, registered by this key, appears in this process; nullptr: nowhere, it is not such
 // memory.

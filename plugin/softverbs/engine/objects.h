@@ -1,3 +1,5 @@
+// The verbs objects of the application. Each begins with libibverbs' public struct and has the same
+// address. Limits of the device are here, too.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -10,7 +12,6 @@
 #include "softverbs/shared/completion_ring.h"
 #include "softverbs/shared/config.h"
 
-// The verbs objects of the application. Each begins with libibverbs' public struct and has the same address.
 namespace verbena::softverbs {
 
 inline constexpr uint8_t kPort = 1;

@@ -1,3 +1,4 @@
+// One request while it is carried out: its checks, its copy, and the completion at the peer.
 #pragma once
 
 #include <memory>

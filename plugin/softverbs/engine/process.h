@@ -1,3 +1,6 @@
+// This process among the processes of the job, and the peers whose segments it has mapped. The one
+// object of the library: it owns the tables' indices, each rail's worker and lanes, the wire and the
+// faults.
 #pragma once
 
 #include <atomic>

@@ -1,3 +1,5 @@
+// A queue pair of this process, with the state of the thread that carries out its requests, and the
+// functions that other files of the engine call on it.
 #pragma once
 
 #include <infiniband/verbs.h>

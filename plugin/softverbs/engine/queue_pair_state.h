@@ -1,3 +1,4 @@
+// Creation, states and attributes of queue pairs: what ibv_create_qp and ibv_modify_qp check and do.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,3 +1,4 @@
+// The thread of a rail that carries out what would hold up a posting thread.
 #pragma once
 
 #include <atomic>

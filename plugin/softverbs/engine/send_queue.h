@@ -1,3 +1,4 @@
+// The posted requests of a queue pair, in a ring with their gather lists and inline bytes.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,3 +1,4 @@
+// Starts the faults with the first device.
 #pragma once
 
 namespace verbena::softverbs {

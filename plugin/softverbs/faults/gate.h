@@ -1,8 +1,8 @@
+// Applies the plan to the requests of a queue pair. Called only for queue pairs that have faults.
 #pragma once
 
 #include "softverbs/engine/operation.h"
 
-// Applies the plan to the requests of a queue pair. Called only for queue pairs that have faults.
 namespace verbena::softverbs::faults {
 
 // When a request was posted, for a plan that delays some.

@@ -1,3 +1,4 @@
+// Datagrams that a plan changes, repeats or delays: their bytes, and when they leave.
 #pragma once
 
 #include <array>

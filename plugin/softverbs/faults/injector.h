@@ -1,3 +1,5 @@
+// Decides the fate of each request by the plan of faults, and carries out the faults of rails and queue
+// pairs.
 #pragma once
 
 #include <infiniband/verbs.h>

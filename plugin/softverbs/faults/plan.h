@@ -1,3 +1,4 @@
+// A plan of faults: its rules, and the parser of its text (docs/fault-injection.md has the syntax).
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,3 +1,5 @@
+// Which rails are down. The state is a word in each process's segment, which peers read at every
+// request.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,3 +1,4 @@
+// Timed faults: a thread that runs tasks at their times.
 #pragma once
 
 #include <condition_variable>

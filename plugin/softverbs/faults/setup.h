@@ -1,3 +1,4 @@
+// The variables SOFTVERBS_FAULTS and SOFTVERBS_RAILS, read once.
 #pragma once
 
 #include <string>

@@ -1,3 +1,4 @@
+// Which requests a rule strikes: counts and pseudo-random numbers of a seed, no clock.
 #pragma once
 
 #include <atomic>

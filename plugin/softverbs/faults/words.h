@@ -1,3 +1,5 @@
+// The words of plans: numbers, times, rates, names of verbs. Each reader takes the whole text or
+// returns false.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -6,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-// The words of plans. Each reader takes the whole text or returns false.
 namespace verbena::softverbs::faults {
 
 std::vector<std::string_view> split(std::string_view text, char separator);

@@ -1,3 +1,5 @@
+// Remembers which calls of this process have not returned, for the state dump of a process that stands
+// still.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// The copier as this process sees it: starts softverbs-copier, sends it commands over a socket, notices
+// its death.
 #pragma once
 
 #include <array>

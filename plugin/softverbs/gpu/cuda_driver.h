@@ -1,10 +1,10 @@
+// The calls of CUDA's driver that the device makes in the application's process, from the libcuda.so.1
+// that the application has loaded: which memory is a GPU's, and how another process maps it. Only calls
+// that register memory make them; the copier copies. Nothing here loads or initialises CUDA.
 #pragma once
 
 #include "abi/cuda.h"
 
-// The calls of CUDA's driver that the device makes in the application's process, from the libcuda.so.1 that
-// the application has loaded: which memory is a GPU's, and how another process maps it. Only calls that
-// register memory make them; the copier copies. Nothing here loads or initialises CUDA.
 namespace verbena::softverbs::cuda {
 
 using namespace ::verbena::cuda;  // NVIDIA's names

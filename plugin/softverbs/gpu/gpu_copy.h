@@ -1,3 +1,5 @@
+// How an operation of the engine uses a GPU's memory: through lanes if this process's copier can map
+// both ends, else in chunks through pinned memory (staged).
 #pragma once
 
 #include <functional>

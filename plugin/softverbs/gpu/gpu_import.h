@@ -1,3 +1,4 @@
+// GPU memory and segments of peers that this process's copier has mapped.
 #pragma once
 
 #include <atomic>

@@ -1,3 +1,5 @@
+// The application's end of a lane: a ring of copies that the copier carries out in order
+// (copier/protocol.h has the ring).
 #pragma once
 
 #include <deque>

@@ -1,3 +1,5 @@
+// Registers GPU memory of this process: finds its allocation, exports it, and offers it to the copier
+// and to peers.
 #pragma once
 
 #include <array>

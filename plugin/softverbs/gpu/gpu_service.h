@@ -1,3 +1,7 @@
+// What the owner of GPU memory does for its peers. It copies between memory that they cannot map and
+// their staging blocks, which both processes see in the peer's segment. And it makes all atomic changes
+// of words, whoever may map them: so they are atomic among each other, and no process waits for
+// another's turn.
 #pragma once
 
 #include <cstdint>
@@ -5,10 +9,6 @@
 #include "softverbs/engine/process.h"
 
 namespace verbena::softverbs {
-
-// What the owner of GPU memory does for its peers. It copies between memory that they cannot map and their
-// staging blocks, which both processes see in the peer's segment. And it makes all atomic changes of words,
-// whoever may map them: so they are atomic among each other, and no process waits for another's turn.
 
 // Owner: prepares to serve requests for memory of a device. False when the copier or the kernel refuses.
 bool start_gpu_service(uint32_t device);

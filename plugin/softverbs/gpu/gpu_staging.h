@@ -1,3 +1,4 @@
+// The pinned memory of a rail through which GPU memory is copied that cannot be mapped.
 #pragma once
 
 #include <array>

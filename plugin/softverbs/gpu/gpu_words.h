@@ -1,3 +1,5 @@
+// The words of this process's GPU memory that peers change by atomics, while changes of them are under
+// way.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// The clock of all deadlines and time stamps, and the pause of loops that wait.
 #pragma once
 
 #include <time.h>

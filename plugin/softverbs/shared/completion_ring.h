@@ -1,3 +1,10 @@
+// The shared half of a completion queue: every process may produce, only the owner consumes.
+//
+// Survives a producer that is killed at any instruction: a slot is claimed before the tail moves and is
+// ready only when its completion is whole. If the tail was not moved, the next producer moves it. If
+// the slot stays held, its word names the holder, and the owner gives the slot up once that process is
+// dead (skip_completion, SteppedOver::forget_dead). So the ring loses the completion of a dead process
+// and no other.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +13,6 @@
 #include "softverbs/shared/segment.h"
 
 namespace verbena::softverbs {
-
-// The shared half of a completion queue: every process may produce, only the owner consumes.
 
 enum class Polled {
   kEmpty,

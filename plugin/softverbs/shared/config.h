@@ -1,3 +1,4 @@
+// The settings from the environment (SOFTVERBS_*), and the one function that writes to stderr.
 #pragma once
 
 #include <cstdint>

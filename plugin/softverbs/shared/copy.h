@@ -1,3 +1,5 @@
+// Copies of host memory within a process and between two, by gather lists. Verbs promise the order of
+// bytes only to some pollers; copy_inorder() keeps it for them.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,3 +1,7 @@
+// The file that names every process of one user and job: slot -> owner. It is in the job's folder
+// (job_folder.h). A process that is killed leaves its slot behind: the slot is free for the next
+// process that finds its owner dead, because a claim is made under a lock of the file, which the kernel
+// releases with its holder.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +12,6 @@
 
 namespace verbena::softverbs {
 
-// The file that names every process of one user and job: slot -> owner. A slot whose owner is dead is free.
-// It is in the job's folder (job_folder.h).
 class Directory {
  public:
   struct Claim {

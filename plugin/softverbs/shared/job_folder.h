@@ -1,3 +1,5 @@
+// The folders that the processes of one user share, one for each job: who is in them, and how they go
+// when all processes of a job were killed. For the library and for its copier.
 #pragma once
 
 #include <cerrno>
@@ -5,8 +7,6 @@
 #include <string>
 #include <vector>
 
-// The folders that the processes of one user share, one for each job: who is in them, and how they go when
-// all processes of a job were killed. For the library and for its copier.
 namespace verbena::softverbs {
 
 // Where a job's folder may lie: in `chosen` (SOFTVERBS_DIR), or if that is empty in /dev/shm, or in the

@@ -1,3 +1,4 @@
+// Starts the library's own threads: detached, with all signals blocked.
 #pragma once
 
 #include <pthread.h>

@@ -1,3 +1,11 @@
+// The shared half of a receive queue, private or shared: the owner produces (one thread at a time),
+// every connected peer consumes.
+//
+// Survives a consumer that is killed at any instruction: a receive that a peer has taken is in its
+// slot, held for the peer's queue pair, or in SharedQp::open_receives, and is recorded there before the
+// slot is given back. The owner looks through both when the peer is dead (recover_receives compares
+// tickets, so that a receive in both places counts once). A head that was not moved is moved by the
+// next consumer. Datagrams take a receive by one compare-and-swap and hold no slot (Take::kAtOnce).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -10,9 +18,6 @@
 #include "softverbs/shared/segment.h"
 
 namespace verbena::softverbs {
-
-// The shared half of a receive queue, private or shared: the owner produces (one thread at a time), every
-// connected peer consumes.
 
 struct ReceiveRequest {
   uint64_t wr_id = 0;

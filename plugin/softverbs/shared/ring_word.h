@@ -1,14 +1,19 @@
+// The word that guards one slot of a shared ring: the turn of the ring (the ticket), the slot's state,
+// and its holder.
+//
+// Survives a kill at any instruction: every step is one compare-and-swap or one store, so the word
+// always names a valid state, and a held slot names its holder. Others give the slot up once they have
+// found the holder dead. There is no lock to inherit.
+//
+//    empty --claim (CAS)--> held by somebody --store--> ready --> ... --store--> empty in the next turn
+//
+// kHeldApart: held for an entry that has no order with others, so that nobody waits for its holder.
 #pragma once
 
 #include <cstdint>
 
 namespace verbena::softverbs {
 
-// The word that guards one slot of a shared ring: the turn of the ring (the ticket), the slot's state, and
-// its holder. Every step is one compare-and-swap or one store, so a process that is killed at any point
-// leaves a word that the others can interpret: there is no lock to inherit. empty --claim (CAS)--> held by
-// somebody --store--> ready --> ... --store--> empty in the next turn
-// kHeldApart: held for an entry that has no order with others, so that nobody waits for its holder.
 enum class SlotState : uint32_t { kEmpty = 0, kHeld = 1, kReady = 2, kHeldApart = 3 };
 
 inline constexpr uint32_t kHolderBits = 22, kStateBits = 2;

@@ -1,3 +1,6 @@
+// The memory that a process shares with its peers (Segment), and what its owner needs to hand out parts
+// of it: ring memory (Arena) and table indices (IndexPool). Only the owner's threads use the last two,
+// so they have a mutex; what peers write is never trusted as an address.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,17 @@
+// The layout of the memory that processes share. Every process owns one segment with its queue pairs,
+// keys and rings; its peers map it and change it directly. A peer may be killed at any instruction, so
+// nothing here is a lock: each field is plain data that its reader validates, a word that one store or
+// one compare-and-swap changes from one valid state into another, or a count that only one side writes.
+//
+// SharedQp::started and finished count a peer's requests on the owner's memory. A peer that is killed
+// leaves them apart; the owner waits for a peer that lives, and puts the counts together for one that
+// is dead.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-// The layout of memory that processes share. Every process owns one segment with its queue pairs, keys and
-// rings; its peers map it and change it directly. A peer may be killed at any instruction, so nothing here is
-// a lock.
 namespace verbena::softverbs {
 
 inline constexpr uint32_t kLayoutVersion = 13;

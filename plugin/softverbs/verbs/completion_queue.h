@@ -1,3 +1,4 @@
+// What the calls for completion queues share: creation, and the next completion for a poller.
 #pragma once
 
 #include "softverbs/engine/objects.h"

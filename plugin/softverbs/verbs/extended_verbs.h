@@ -1,3 +1,4 @@
+// The newer verbs, which have no symbols: inline functions of verbs.h call them through the context.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -5,8 +6,6 @@
 namespace verbena::softverbs {
 
 struct Qp;
-
-// The newer verbs, which have no symbols: inline functions of verbs.h call them through the context.
 
 ibv_qp* create_qp_extended(ibv_context* context, ibv_qp_init_attr_ex* init);
 // Fills the function pointers of the ibv_wr_* calls.

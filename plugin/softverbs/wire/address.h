@@ -1,3 +1,4 @@
+// The rails' addresses on the network.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -6,7 +7,6 @@
 #include <string>
 #include <vector>
 
-// The rails' addresses on the network.
 namespace verbena::softverbs::wire {
 
 // By rail, as IPv4-mapped or IPv6 GIDs; empty if there is no wire. `devices` 0: one rail for each address.

@@ -1,3 +1,5 @@
+// How many unknown callers a process keeps at a time, and which is dropped when there are more. A peer
+// is unknown until it has identified itself, which takes about a round trip.
 #pragma once
 
 #include <sys/resource.h>
@@ -10,8 +12,6 @@
 
 #include "softverbs/wire/address.h"
 
-// How many unknown callers a process keeps at a time, and which is dropped when there are more. A peer is
-// unknown until it has identified itself, which takes about a round trip.
 namespace verbena::softverbs::wire {
 
 // A part of the descriptors that this process may have.

@@ -1,3 +1,5 @@
+// The wire's descriptors, so that a forked child can close its copies: a connection must end with its
+// owner, not with the last of the owner's children. Lock-free, because the child must not take locks.
 #pragma once
 
 #include <unistd.h>
@@ -7,8 +9,6 @@
 
 namespace verbena::softverbs::wire {
 
-// The wire's descriptors, so that a forked child can close its copies: a connection must end with its owner,
-// not with the last of the owner's children. Lock-free, because the child must not take locks.
 inline constexpr int kTrackedDescriptors = 1 << 16;
 inline std::atomic<uint64_t> tracked_descriptors[kTrackedDescriptors / 64];
 

@@ -1,3 +1,5 @@
+// The wire's state for a queue pair: requests under way to another host, and requests that arrive from
+// there.
 #pragma once
 
 #include "softverbs/wire/requester.h"

@@ -1,10 +1,3 @@
-#pragma once
-
-#include <infiniband/verbs.h>
-
-#include <cstdint>
-#include <cstring>
-
 // The protocol between hosts, over TCP streams.
 //
 // A process listens on one port of every rail's address: SOFTVERBS_PORT + its slot, and a queue pair's number
@@ -12,17 +5,27 @@
 // share that link. A link has several streams. Each stream begins with a Hello in both directions and, with a
 // job key, a Ready: a caller joins a link only after it has proven that it has the key. Then come frames,
 // each a header and `length` bytes of payload; with encryption they are in records
-// (crypto/encrypted_stream.h). Numbers are little-endian. connecting side: kRequest (SEND, WRITE, READ,
-// atomics; long ones in several chunks), kDatagram, kAbandon listening side: kResponse (what READs and
-// atomics return, in chunks), kAcknowledge, kRefusal Chunks of a long message take any stream that has room;
-// a short message stays on its queue pair's primary stream. Every stream carries chunks in the order in which
-// they were posted, and the responder executes the messages of a queue pair strictly in sequence: it stops
-// reading a stream whose next chunk belongs to a later message. The oldest message of all is never held back,
-// so this cannot deadlock. A refusal for "not ready" starts a new round: the requester sends that message and
-// all later ones again, and the responder drops the rest of the old round. Other refusals end the queue pair.
-// A requester that will not send all of a message sends kAbandon in place of the missing chunk, so that
-// nothing waits for it: the responder drops the rest of the round. A later session of the same queue pair
-// number (after a reset, or in a new process) starts at sequence 0.
+// (crypto/encrypted_stream.h). Numbers are little-endian.
+//
+//   connecting side: kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram, kAbandon
+//   listening side:  kResponse (what READs and atomics return, in chunks), kAcknowledge, kRefusal
+//
+// Chunks of a long message take any stream that has room; a short message stays on its queue pair's
+// primary stream. Every stream carries chunks in the order in which they were posted, and the responder
+// executes the messages of a queue pair strictly in sequence: it stops reading a stream whose next chunk
+// belongs to a later message. The oldest message of all is never held back, so this cannot deadlock. A
+// refusal for "not ready" starts a new round: the requester sends that message and all later ones again,
+// and the responder drops the rest of the old round. Other refusals end the queue pair. A requester that
+// will not send all of a message sends kAbandon in place of the missing chunk, so that nothing waits for
+// it: the responder drops the rest of the round. A later session of the same queue pair number (after a
+// reset, or in a new process) starts at sequence 0.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <cstring>
+
 namespace verbena::softverbs::wire {
 
 inline constexpr uint32_t kMagic = 0x57565331;  // also shows the byte order

@@ -1,3 +1,4 @@
+// GPU memory on the wire: bytes of frames go from and to it through lanes of the loop.
 #pragma once
 
 #include <cstdint>

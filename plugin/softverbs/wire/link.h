@@ -1,3 +1,5 @@
+// A connection of this process to one rail of a process on another host: several streams and the queue
+// of messages that wait for them.
 #pragma once
 
 #include <array>

@@ -1,3 +1,4 @@
+// The threads that serve the wire's sockets, and the turn by which pollers serve them instead.
 #pragma once
 
 #include <atomic>

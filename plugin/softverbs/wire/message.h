@@ -1,3 +1,5 @@
+// Messages of the wire at both ends: one that is sent in chunks, and one that arrives in chunks on
+// several streams.
 #pragma once
 
 #include <atomic>

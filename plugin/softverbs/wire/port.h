@@ -1,3 +1,4 @@
+// A listener of this process and the callers that it has not identified yet.
 #pragma once
 
 #include <map>

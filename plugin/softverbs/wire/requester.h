@@ -1,3 +1,5 @@
+// The sending half of a queue pair whose peer is on another host: requests under way, acknowledgements,
+// retries.
 #pragma once
 
 #include <deque>

@@ -1,3 +1,5 @@
+// The receiving half of a queue pair whose peer is on another host: the order of requests, their
+// execution, refusals.
 #pragma once
 
 #include <mutex>

@@ -1,3 +1,5 @@
+// The job's key, and the proof on a connection that the other end has it too: HMAC-SHA-256 by OpenSSL's
+// libcrypto, which is loaded only if there is a key.
 #pragma once
 
 #include <memory>
@@ -5,8 +7,6 @@
 #include "crypto/encrypted_stream.h"
 #include "softverbs/wire/frame.h"
 
-// The job's key, and the proof on a connection that the other end has it too: HMAC-SHA-256 by OpenSSL's
-// libcrypto, which is loaded only if there is a key.
 namespace verbena::softverbs::wire {
 
 // Reads the file that SOFTVERBS_KEY_FILE or VERBENA_JOB_KEY_FILE names, once. False, with a line on stderr,

@@ -1,3 +1,4 @@
+// Options of the wire's sockets: how soon a dead host is noticed.
 #pragma once
 
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// One TCP connection of a link: frames out, frames in.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,3 +1,4 @@
+// This process on the network: its ports, its links, its queue pairs by number.
 #pragma once
 
 #include <map>

@@ -7,7 +7,10 @@
 #include "softverbs/engine/events.h"
 #include "softverbs/engine/queue_pair_state.h"
 #include "softverbs/engine/rail_worker.h"
+#include "softverbs/engine/shuffled_writes.h"
 #include "softverbs/faults/injector.h"
+#include "softverbs/faults/stream.h"
+#include "softverbs/shared/profile.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 
@@ -138,6 +141,11 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) try {
     wire::forget_requests(*qp);  // begins its first session
     process->wire->add_qp(*qp);
   }
+  if (get_profile().shuffles_writes && init->qp_type == IBV_QPT_RC) {
+    qp->shuffle = std::make_unique<Shuffle>();
+    qp->shuffle->key = faults::mix(get_profile().seed, qp->index);
+  }
+  choose_runner(*qp);
   return &qp.release()->base;
 }
 SOFTVERBS_CATCH

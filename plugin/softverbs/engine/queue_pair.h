@@ -23,6 +23,8 @@ namespace faults {
 struct QueueFaults;
 }
 
+struct Shuffle;
+
 // A request of the ibv_wr_* calls that is being built.
 struct ExtendedPost {
   ibv_send_wr request{};
@@ -53,7 +55,9 @@ struct Qp {
   ibv_qp_attr attributes{};                     // as set, for query_qp
   std::unique_ptr<wire::End> wire;              // null without a wire
   std::unique_ptr<faults::QueueFaults> faults;  // null without a plan of faults
+  std::unique_ptr<Shuffle> shuffle;             // null unless the profile shuffles writes
   bool is_wired = false;                        // the peer is on another host
+  bool has_own_runner = false;                  // is_wired, or has a shuffle
   Peer* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
   ReceiveQueue receive_queue;
 
@@ -90,6 +94,9 @@ inline ibv_qp_state get_state(const SharedQp& qp) {
 // The thread that runs a send queue: the posting thread leaves large copies and waits to its rail's worker.
 enum class Runner { kPoster, kWorker };
 
+inline void choose_runner(Qp& qp) {
+  qp.has_own_runner = qp.is_wired || qp.shuffle != nullptr;
+}
 void run_send_queue(Qp& qp, Runner runner);
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);  // holds qp.mutex
 

@@ -113,6 +113,7 @@ int connect(Qp& qp) {
     if (qp.peer != nullptr && !has_gid(qp.peer->segment->qp(get_qp_index(number)).device.get(), gid))
       qp.peer = nullptr;
   }
+  choose_runner(qp);
   if (const int error = check_type(qp); error != 0) return error;
   Process::get()->connected[qp.index].store(qp.peer);
   qp.shared->peer_number.set(number);
@@ -127,6 +128,7 @@ void reset(Qp& qp) {
   qp.send_queue.posted = qp.send_queue.started = qp.send_queue.executed = 0;
   qp.peer = nullptr;
   qp.is_wired = false;
+  choose_runner(qp);
   qp.shared->peer_number.set(0);
   qp.shared->life.set(qp.shared->life.get() + 1);
   qp.shared->send_retired.store(0);

@@ -1,11 +1,13 @@
+#include "softverbs/engine/send_runner.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "softverbs/engine/atomic_operation.h"
 #include "softverbs/engine/events.h"
 #include "softverbs/engine/memory_window.h"
-#include "softverbs/engine/queue_pair.h"
 #include "softverbs/engine/rail_worker.h"
+#include "softverbs/engine/shuffled_writes.h"
 #include "softverbs/faults/gate.h"
 #include "softverbs/gpu/gpu_copy.h"
 #include "softverbs/shared/clock.h"
@@ -19,10 +21,6 @@ constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
 constexpr size_t kMaxFlying = kOpenReceives / 2;
 constexpr ptrdiff_t kMaxChanges = 8;  // of a queue pair, of the kGpuChanges that the owner has room for
-
-// Why a run ended: nothing is left; the peer is not ready; a worker must continue; copies are under way; a
-// failure.
-enum class Stop { kAtEnd, kWaiting, kNeedsWorker, kFlying, kFailed };
 
 ibv_wc_opcode get_completion_opcode(ibv_wr_opcode opcode) {
   switch (opcode) {
@@ -72,11 +70,7 @@ bool keep_waiting(Qp& qp, const Outcome& outcome) {
   return now_ns - qp.wait_start_ns <= outcome.budget_ns;
 }
 
-namespace {
-
-// The oldest request has its outcome. `is_flushed`: it is complete at its target, if it went well, but the
-// requester, which has stopped, is not told so.
-Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
+Step conclude(Qp& qp, Operation& op, bool is_flushed) {
   finish(op);
   if (is_flushed) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
   if (qp.faults != nullptr && op.outcome.step == Step::kDone) {
@@ -88,6 +82,8 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
   ++qp.send_queue.executed;
   return op.outcome.step;
 }
+
+namespace {
 
 // A change of a word: all before it have landed, but for a write that goes with it. A queue pair that drains
 // completes what it has begun.
@@ -154,7 +150,8 @@ Step land(Qp& qp) {
   return Step::kDone;
 }
 
-// Prepares the next request, unless it is prepared already. False while it has to wait.
+}  // namespace
+
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);
@@ -176,27 +173,23 @@ Outcome execute(Operation& op) {
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
-Step conclude_next(Qp& qp) {
-  ++qp.send_queue.started;
-  qp.is_next_prepared = false;
-  return conclude(qp, *qp.next);
-}
-
-// No memory is left for the next request. All earlier requests must be complete.
 Stop fail_next(Qp& qp) {
   complete_send(qp, qp.send_queue.at(qp.send_queue.started++), IBV_WC_LOC_QP_OP_ERR);
   ++qp.send_queue.executed;
   return Stop::kFailed;
 }
 
-// Copies the next request. All earlier requests must be complete.
 Step run_alone(Qp& qp) {
   if (qp.next->outcome.step == Step::kDone)
     qp.next->outcome = execute(*qp.next);
   else if (qp.faults != nullptr)
     faults::strike_far_end(qp, *qp.next->request);
-  return conclude_next(qp);
+  ++qp.send_queue.started;
+  qp.is_next_prepared = false;
+  return conclude(qp, *qp.next);
 }
+
+namespace {
 
 bool overlap(const Operation& a, const Operation& b) {
   for (const iovec& one : a.remote.pieces) {
@@ -249,12 +242,15 @@ void undo(Operation& op, Operation* before) {
   finish(op);
 }
 
-// What is prepared and will not begin: the peer may wait for its mark to go, and we for the peer's.
+}  // namespace
+
 void drop_next(Qp& qp) {
   if (!qp.is_next_prepared) return;
   undo(*qp.next, qp.flying.empty() ? nullptr : qp.flying.back().get());
   qp.is_next_prepared = false;
 }
+
+namespace {
 
 bool begin_with_write(Operation& add, Operation& write) {
   const bool is_pair =
@@ -393,19 +389,16 @@ uint64_t get_retry_delay_ns(Qp& qp) {
   return std::clamp((read_clock_ns() - qp.wait_start_ns) / 2, kFirstRetryNs, kLastRetryNs);
 }
 
-}  // namespace
-
-// Who gives the worker something to do holds the mutex a moment longer: to sleep for it would take 2 us.
-void run_send_queue(Qp& qp, Runner runner) {
-  constexpr int kTries = 100;
-  std::unique_lock lock(qp.mutex, std::defer_lock);
-  for (int i = 0; i < kTries && !lock.owns_lock(); ++i) (void)lock.try_lock();
-  if (!lock.owns_lock()) lock.lock();
-  run_send_queue(qp, runner, lock);
+uint64_t get_delay_ns(Qp& qp, Stop stop) {
+  if (stop == Stop::kWaiting) return get_retry_delay_ns(qp);
+  if (stop != Stop::kHeld) return 0;
+  const uint64_t now_ns = read_clock_ns();
+  return std::max(qp.shuffle->held_until_ns, now_ns) - now_ns;
 }
 
-void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
-  if (qp.is_wired) return wire::run_requests(qp, runner, lock);
+// `run`: one run of the queue pair's requests up to `end`.
+template <Stop (*run)(Qp& qp, uint64_t end, Runner runner)>
+void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   if (runner == Runner::kWorker) qp.is_with_worker = false;
   const auto has_work = [&] { return qp.transition || qp.send_queue.executed != qp.send_queue.posted; };
   while (!qp.is_running && !qp.is_with_worker && has_work()) {
@@ -420,7 +413,7 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
     qp.is_running = true;
     const uint64_t end = state == IBV_QPS_RTS ? qp.send_queue.posted : qp.send_queue.started;
     lock.unlock();
-    const Stop stop = run_until(qp, end, runner);
+    const Stop stop = run(qp, end, runner);
     if (stop == Stop::kFailed) drop_next(qp);
     // One that is reset forgets its requests: that they fail is no error of it.
     const bool is_reset = get_state(*qp.shared) == IBV_QPS_RESET;
@@ -430,8 +423,29 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
     qp.idle.notify_all();
     if (stop == Stop::kAtEnd || stop == Stop::kFailed) continue;
     qp.is_with_worker = true;
-    get_worker(qp.device).add(qp, stop == Stop::kWaiting ? get_retry_delay_ns(qp) : 0);
+    get_worker(qp.device).add(qp, get_delay_ns(qp, stop));
   }
+}
+
+void run_specially(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
+  if (qp.is_wired) return wire::run_requests(qp, runner, lock);
+  run_requests<run_shuffled>(qp, runner, lock);
+}
+
+}  // namespace
+
+// Who gives the worker something to do holds the mutex a moment longer: to sleep for it would take 2 us.
+void run_send_queue(Qp& qp, Runner runner) {
+  constexpr int kTries = 100;
+  std::unique_lock lock(qp.mutex, std::defer_lock);
+  for (int i = 0; i < kTries && !lock.owns_lock(); ++i) (void)lock.try_lock();
+  if (!lock.owns_lock()) lock.lock();
+  run_send_queue(qp, runner, lock);
+}
+
+void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
+  if (qp.has_own_runner) return run_specially(qp, runner, lock);
+  run_requests<run_until>(qp, runner, lock);
 }
 
 void wait_until_idle(Qp& qp) {

@@ -11,6 +11,7 @@
 #include "softverbs/engine/memory_window.h"
 #include "softverbs/engine/objects.h"
 #include "softverbs/faults/faults.h"
+#include "softverbs/shared/profile.h"
 #include "softverbs/verbs/extended_verbs.h"
 
 // verbs.h turns these names into macros for applications; here they are functions.
@@ -86,7 +87,7 @@ int open_command_fd(const Device& device) {
 ibv_context* open_context(ibv_device* device, int command_fd) try {
   Process* process = Process::get();
   if (process == nullptr) return nullptr;
-  if (!faults::start(*process)) return fail_with<ibv_context>(EINVAL);
+  if (!get_profile().is_valid || !faults::start(*process)) return fail_with<ibv_context>(EINVAL);
   const int64_t index = process->contexts.allocate();
   if (index < 0) return fail_with<ibv_context>(ENOMEM);
   auto context = std::make_unique<Context>();

@@ -5,6 +5,7 @@
 
 #include "softverbs/engine/objects.h"
 #include "softverbs/faults/rails.h"
+#include "softverbs/shared/profile.h"
 #include "softverbs/verbs/extended_verbs.h"
 
 #undef ibv_query_port
@@ -35,8 +36,8 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.sys_image_guid = attributes.node_guid;
   attributes.max_mr_size = UINT64_MAX >> 1;
   attributes.page_size_cap = 0xfffff000;
-  attributes.vendor_id = 0x5356;
-  attributes.vendor_part_id = 4129;  // by this number perftest knows that the device sends inline
+  attributes.vendor_id = get_profile().vendor;
+  attributes.vendor_part_id = get_profile().part;
   attributes.max_qp = kQpCount - kFirstQpIndex;
   attributes.max_qp_wr = kMaxQueueEntries;
   attributes.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |

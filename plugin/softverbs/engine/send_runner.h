@@ -1,0 +1,27 @@
+// Steps of a queue pair's runner that its two forms share: send_runner.cc carries requests out in the
+// order posted, shuffled_writes.cc lets WRITEs overtake each other. For the thread that executes the
+// queue pair's requests.
+#pragma once
+
+#include "softverbs/engine/queue_pair.h"
+
+namespace verbena::softverbs {
+
+// Why a run ended: nothing is left; the peer is not ready; a worker must continue; copies are under way;
+// writes are held until Shuffle::held_until_ns; a failure.
+enum class Stop { kAtEnd, kWaiting, kNeedsWorker, kFlying, kHeld, kFailed };
+
+// The oldest request has its outcome. `is_flushed`: it is complete at its target, if it went well, but the
+// requester, which has stopped, is not told so.
+Step conclude(Qp& qp, Operation& op, bool is_flushed = false);
+// Prepares the next request, unless it is prepared already. False while it has to wait.
+bool prepare_next(Qp& qp);
+// What is prepared and will not begin: the peer may wait for its mark to go, and we for the peer's.
+void drop_next(Qp& qp);
+// No memory is left for the next request. All earlier requests must be complete.
+Stop fail_next(Qp& qp);
+Outcome execute(Operation& op);
+// Copies the next request. All earlier requests must be complete.
+Step run_alone(Qp& qp);
+
+}  // namespace verbena::softverbs

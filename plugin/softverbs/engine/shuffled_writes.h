@@ -1,0 +1,31 @@
+// Carries out a queue pair's requests as adaptive routing with out-of-order placement does: the WRITEs
+// that are under way, and the packets of each, are placed in an order that a seed chooses. Everything
+// else (immediates, SENDs, READs, atomics) comes after all that was posted before it. Completions keep
+// the order posted, so what has completed is there.
+//
+// Between processes of one host only; a WRITE with memory of a GPU is placed whole.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "softverbs/engine/send_runner.h"
+
+namespace verbena::softverbs {
+
+struct Shuffle {
+  struct Piece {
+    Operation* op;
+    uint64_t number;  // of the request
+    uint64_t offset, bytes;
+  };
+  uint64_t key = 0;    // of its random numbers: the profile's seed and the queue pair
+  uint64_t draws = 0;  // random numbers taken
+  uint64_t held_until_ns = 0;
+  std::vector<Piece> left;  // of the requests in Qp::flying
+};
+
+// One run of a queue pair that has a Shuffle; as run_until() in send_runner.cc.
+Stop run_shuffled(Qp& qp, uint64_t end, Runner runner);
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,128 @@
+#include "softverbs/shared/profile.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "softverbs/shared/config.h"
+
+namespace verbena::softverbs {
+namespace {
+
+constexpr size_t kMaxFileBytes = 64 << 10;
+
+struct BuiltIn {
+  std::string_view name, words;
+};
+// No device that is named here has been tried: docs/limits.md.
+constexpr BuiltIn kBuiltIn[] = {
+    {"mlx5", "vendor=0x15b3"},
+    {"mlx5-ar", "vendor=0x15b3 order=any"},
+};
+
+bool read_number(std::string_view text, uint64_t highest, uint64_t& number) {
+  const std::string copy(text);
+  char* end = nullptr;
+  errno = 0;
+  number = strtoull(copy.c_str(), &end, 0);
+  return !copy.empty() && copy[0] != '-' && *end == '\0' && errno == 0 && number <= highest;
+}
+
+template <typename T>
+bool read_into(std::string_view text, T& value, uint64_t highest) {
+  uint64_t number = 0;
+  const bool is_number = read_number(text, highest, number);
+  if (is_number) value = static_cast<T>(number);
+  return is_number;
+}
+
+struct Key {
+  std::string_view name;
+  bool (*read)(Profile& profile, std::string_view text);
+};
+constexpr Key kKeys[] = {
+    {"order",
+     [](Profile& profile, std::string_view text) {
+       profile.shuffles_writes = text == "any";
+       return text == "any" || text == "posted";
+     }},
+    {"seed",
+     [](Profile& profile, std::string_view text) { return read_into(text, profile.seed, UINT64_MAX); }},
+    {"vendor",
+     [](Profile& profile, std::string_view text) { return read_into(text, profile.vendor, 0xffffff); }},
+    {"part", [](Profile& profile, std::string_view text) { return read_into(text, profile.part, 0xffffff); }},
+};
+
+std::string read_word(Profile& profile, std::string_view word) {
+  const size_t equals = word.find('=');
+  for (const Key& key : kKeys) {
+    if (equals == std::string_view::npos || key.name != word.substr(0, equals)) continue;
+    if (key.read(profile, word.substr(equals + 1))) return "";
+    return "'" + std::string(word) + "' cannot be understood";
+  }
+  for (const BuiltIn& built_in : kBuiltIn) {
+    if (built_in.name != word) continue;
+    ParsedProfile parsed = parse_profile(built_in.words);
+    profile = parsed.profile;
+    return parsed.problem;
+  }
+  return "'" + std::string(word) + "' is neither a profile nor KEY=VALUE";
+}
+
+bool read_file(const char* path, std::string& text) {
+  FILE* file = fopen(path, "re");
+  if (file == nullptr) return false;
+  text.resize(kMaxFileBytes);
+  text.resize(fread(text.data(), 1, text.size(), file));
+  const bool is_read = ferror(file) == 0;
+  fclose(file);
+  return is_read;
+}
+
+Profile load() {
+  const char* value = getenv("SOFTVERBS_PROFILE");
+  if (value == nullptr || *value == '\0') return {};
+  ParsedProfile parsed;
+  std::string text = value;
+  if ((value[0] == '/' || value[0] == '.') && !read_file(value, text)) {
+    parsed.problem = strerror(errno);
+  } else {
+    parsed = parse_profile(text);
+  }
+  Profile& profile = parsed.profile;
+  profile.name = value;
+  profile.is_valid = parsed.problem.empty();
+  if (!profile.is_valid) {
+    warn("SOFTVERBS_PROFILE: %s: no device is offered", parsed.problem.c_str());
+  } else if (profile.shuffles_writes) {
+    warn("profile %s: writes of a queue pair in any order, seed %llu", value,
+         static_cast<unsigned long long>(profile.seed));
+  }
+  return profile;
+}
+
+}  // namespace
+
+// A `#` begins a comment, up to the end of the line.
+ParsedProfile parse_profile(std::string_view words) {
+  ParsedProfile parsed;
+  for (size_t at = 0; at < words.size() && parsed.problem.empty();) {
+    constexpr std::string_view kSpaces = " \t\r\n";
+    const size_t begin = words.find_first_not_of(kSpaces, at);
+    if (begin == std::string_view::npos) break;
+    const size_t end =
+        std::min(words.find_first_of(words[begin] == '#' ? "\n" : kSpaces, begin), words.size());
+    if (words[begin] != '#') parsed.problem = read_word(parsed.profile, words.substr(begin, end - begin));
+    at = end;
+  }
+  return parsed;
+}
+
+const Profile& get_profile() {
+  static const Profile* profile = new Profile(load());
+  return *profile;
+}
+
+}  // namespace verbena::softverbs

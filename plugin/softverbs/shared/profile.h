@@ -1,0 +1,31 @@
+// How softverbs differs from itself at its best, so that it behaves as another device does:
+// SOFTVERBS_PROFILE names a profile of the table in profile.cc, or has KEY=VALUE words, or is a file of
+// such words. Read once; what a profile changes is decided when an object is made, so that requests pay
+// nothing for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace verbena::softverbs {
+
+// In the order of docs/softverbs.md, which says what each imitates.
+struct Profile {
+  std::string name;                       // empty: softverbs itself
+  bool is_valid = true;                   // false: no device is offered
+  bool shuffles_writes = false;           // order=any: engine/shuffled_writes.h
+  uint64_t seed = 1;                      // of that order
+  uint32_t vendor = 0x5356, part = 4129;  // perftest knows by 4129 that the device sends inline
+};
+
+const Profile& get_profile();
+
+// For get_profile() and tests. `problem` is empty, or says what is wrong.
+struct ParsedProfile {
+  Profile profile;
+  std::string problem;
+};
+ParsedProfile parse_profile(std::string_view words);
+
+}  // namespace verbena::softverbs

@@ -37,6 +37,10 @@ class Device {
   uint32_t long_datagram_bytes() const { return is_softverbs_ ? (128U << 10) + 24 : 0; }
   bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe)
   bool is_softverbs() const { return is_softverbs_; }
+  // Whether writes of a queue pair take effect in the order posted. A NIC does not say: with adaptive routing
+  // its firmware may place them out of order, and ibv_query_qp_data_in_order() is about the bytes of one
+  // write.
+  bool keeps_write_order() const { return is_software_; }
   const std::string& sysfs_path() const {
     return sysfs_path_;
   }  // /sys/class/infiniband/<name>/device resolved; may be empty

@@ -289,6 +289,15 @@ TEST_F(DiscoveryTest, RecognisesSoftwareDevices) {
   EXPECT_TRUE(devices.at(0)->is_software());
 }
 
+// In a container without /sys a NIC has no PCI path.
+TEST_F(DiscoveryTest, ANicWithoutAPciPathIsNoSoftwareDevice) {
+  script().devices = {make_card("mlx5_0")};
+  const Devices devices = discover();
+  EXPECT_EQ(devices.at(0)->sysfs_path(), "");
+  EXPECT_FALSE(devices.at(0)->is_software());
+  EXPECT_FALSE(devices.at(0)->keeps_write_order());
+}
+
 TEST_F(DiscoveryTest, ReadsTheParameters) {
   script().devices = {make_card("mlx5_0"), make_card("mlx5_1")};
   setenv("VERBENA_IBVERBS_LIB", FAKE_LIBRARY, 1);

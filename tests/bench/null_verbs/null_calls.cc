@@ -160,6 +160,7 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   *attributes = {};
   attributes->node_guid = attributes->sys_image_guid =
       htobe64(0x4e554c4c00000001ULL + to_context(context).index);
+  attributes->vendor_id = 0xffffff;  // a software device, which keeps the order of writes
   attributes->phys_port_cnt = 1;
   attributes->max_qp_wr = 1 << 15;
   attributes->max_cqe = 1 << 20;

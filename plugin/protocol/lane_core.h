@@ -19,8 +19,9 @@
 //    them: a word behind them waits for the same queue pair. Words may not: then the lane fails.
 //  * A word, a get, and a put behind a fence are issued only while every other queue pair of the lane has
 //    nothing under way, so that all that was posted before is complete, or ahead of it on the same queue
-//    pair. Therefore all words that may be under way are on one queue pair, and what a failure leaves of them
-//    is a tail.
+//    pair. Where writes of a queue pair may overtake each other (adaptive routing), a word that is written
+//    also waits for its own queue pair (words_wait). Therefore all words that may be under way are on one
+//    queue pair, and what a failure leaves of them is a tail.
 //  * All ranks add to a peer's words through one device, that of its word rail: two devices do not exclude
 //    each other. Which one it is the peer says; it stops every queue pair on the old one before.
 //
@@ -123,6 +124,9 @@ struct LaneOptions {
   uint64_t max_request_bytes = UINT64_MAX;  // in PacketNumbers::max_under_way() packets at most
   uint32_t packet_number_bits = PacketNumbers::kBits;
   uint64_t min_stripe_bytes = 65536;
+  // Writes of a queue pair may overtake each other: a word that is written leaves once all before it is
+  // complete. Adds are atomics, which keep their place.
+  bool words_wait = false;
   RecoveryTimes times{};
 };
 
@@ -336,6 +340,9 @@ class LaneCore {
     }
     const bool is_ordered = operation.kind != LaneOperationKind::kPut || operation.is_fenced;
     if (is_ordered && !is_alone(q)) return false;  // FAULT(word_does_not_wait_for_other_rails)
+    const bool is_write = operation.kind == LaneOperationKind::kWriteWord;
+    // FAULT(written_word_does_not_wait_for_its_own_rail)
+    if (is_write && options_.words_wait && pairs_[q].head != pairs_[q].tail) return false;
     part.queue_pair = static_cast<uint8_t>(q);
     return true;
   }

@@ -37,6 +37,7 @@ LANES = {
     "one_request_too_many_counts_as_done": value("numbers_.count(pair.retired_packets, request.packets) <= carried_out + 1"),
     "get_without_its_answer_counts_as_done": operand(1),
     "word_does_not_wait_for_other_rails": drop(),
+    "written_word_does_not_wait_for_its_own_rail": drop(),
     "word_takes_any_live_rail": operand(1),
     "unsettled_rail_counts_as_empty": condition("{} && recovery_.is_live(other)"),
     "waiting_part_stays_on_its_rail": condition("{} || (part.queue_pair != kNobody && recovery_.is_live(part.queue_pair))"),

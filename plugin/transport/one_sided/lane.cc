@@ -1,5 +1,6 @@
 #include "transport/one_sided/lane.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/link/write_order.h"
 #include "transport/one_sided/one_sided_endpoint.h"
 #include "transport/recovery_times.h"
 
@@ -74,6 +76,9 @@ Lane::Lane(OneSidedEndpoint& endpoint, const Options& options, std::unique_ptr<M
             .signal_interval = std::min(options.send_depth / 4, PairChain::kMaxInterval),
             .max_request_bytes = options.max_request_bytes,
             .min_stripe_bytes = static_cast<uint64_t>(base::parameters().min_stripe_bytes),
+            .words_wait = std::any_of(
+                options.rails.begin(), options.rails.end(),
+                [&](const RailPair& rail) { return waits_for_writes(endpoint.device(rail.here)); }),
             .times = read_recovery_times()},
            memory->storage()),
       endpoint_(endpoint),

@@ -27,6 +27,7 @@ SimLane::SimLane(Rank& rank, uint32_t peer, uint32_t lane, std::unique_ptr<Memor
             .max_request_bytes = rank.shape().max_request_bytes,
             .packet_number_bits = rank.shape().packet_number_bits,
             .min_stripe_bytes = 2 * kPacketBytes,
+            .words_wait = rank.shape().overtakes,
             .times = kRecoveryTimes},
            memory->storage()),
       rank_(rank),

@@ -187,6 +187,7 @@ Shape draw_shape(uint64_t seed, bool fails) {
     shape.max_put_packets = 60;
     shape.max_request_bytes = random.between(1, PacketNumbers(8).max_under_way()) * kPacketBytes;
   }
+  shape.overtakes = random.happens(30);
   return shape;
 }
 

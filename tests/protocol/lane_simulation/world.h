@@ -41,6 +41,7 @@ struct Shape {
   uint64_t max_request_bytes = 3 * kPacketBytes;
   uint32_t faults = 0;
   bool says_counts = true;  // devices say what they have carried out
+  bool overtakes = false;   // a word that is written may be placed before writes in front of it
   // Narrower than a device's 24 bits where the puts of a queue pair are to wrap them.
   uint32_t packet_number_bits = PacketNumbers::kBits;
   uint32_t max_put_packets = 12;
@@ -77,6 +78,7 @@ struct QueuePair {
     bool has_read = false;  // an add that has begun
     uint64_t value = 0;
     uint32_t packets_done = 0;
+    bool is_early = false;  // a word that was placed before its turn
   };
 
   uint32_t rank = 0, peer = 0, lane = 0, rail = 0, generation = 0;
@@ -156,6 +158,7 @@ class World {
   bool is_way_up(const QueuePair& pair) const {
     return is_up(pair.rank, pair.rail) && is_up(pair.peer, pair.rail);
   }
+  bool carry_out_early(uint32_t id);
   void carry_out(uint32_t id);
   bool carry_out_word(uint32_t id, QueuePair::Work& work);
   void answer(QueuePair& pair);

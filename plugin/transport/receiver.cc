@@ -9,6 +9,7 @@
 #include "base/parameters.h"
 #include "base/text.h"
 #include "transport/link/advice.h"
+#include "transport/link/write_order.h"
 #include "transport/recovery_times.h"
 #include "transport/state_text.h"
 
@@ -35,6 +36,8 @@ protocol::ReceiveOptions choose_options(const ReceiverParts& parts) {
   options.waits_for_consumed = parts.waits_for_consumed;
   options.pushes_pages = parts.flushes && parts.pool->is_gpu_memory();
   options.out_of_order = parts.link.is_out_of_order();
+  for (uint32_t q = 0; q < options.queue_pairs; ++q)
+    options.out_of_order |= waits_for_writes(parts.link.device(parts.link.rail_of(q)));
   options.times = read_recovery_times();
   options.stall_ns = base::parameters().stall_warning_ms * base::kNsPerMs;
   return options;

@@ -95,6 +95,7 @@ struct Cq {
 struct ReceiveQueue {
   uint32_t index = 0;
   uint32_t max_requests = 0;
+  int min_sge = 0;  // of a receive
   uint32_t max_sge = 0;
   uint64_t ring = 0;  // a private copy of the shared value, which a peer could overwrite
   SharedReceiveQueue* shared = nullptr;

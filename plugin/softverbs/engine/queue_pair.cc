@@ -22,9 +22,10 @@ int check_init(const ibv_qp_init_attr& init) {
     return EOPNOTSUPP;
   if (init.send_cq == nullptr || init.recv_cq == nullptr) return EINVAL;
   const ibv_qp_cap& cap = init.cap;
-  if (cap.max_send_wr > kMaxQueueEntries || cap.max_send_sge > kMaxSges) return EINVAL;
-  if (cap.max_inline_data > kMaxInlineBytes) return EINVAL;
-  if (init.srq == nullptr && (cap.max_recv_wr > kMaxQueueEntries || cap.max_recv_sge > kMaxSges))
+  const Profile& profile = get_profile();
+  if (cap.max_send_wr > profile.max_entries || cap.max_send_sge > profile.max_sges) return EINVAL;
+  if (cap.max_inline_data > profile.max_inline_bytes) return EINVAL;
+  if (init.srq == nullptr && (cap.max_recv_wr > profile.max_entries || cap.max_recv_sge > profile.max_sges))
     return EINVAL;
   return 0;
 }
@@ -35,6 +36,7 @@ int open_receive_side(Qp& qp, const ibv_qp_init_attr& init, uint32_t pd) {
     return 0;
   }
   qp.receive_queue.index = qp.index;
+  qp.receive_queue.min_sge = static_cast<int>(get_profile().min_own_pieces);
   qp.shared->receive_queue.set(qp.index);
   return open_receive_queue(qp.receive_queue, init.cap.max_recv_wr, std::max(init.cap.max_recv_sge, 1u), pd);
 }

@@ -19,7 +19,14 @@ struct BuiltIn {
 // No device that is named here has been tried: docs/limits.md.
 constexpr BuiltIn kBuiltIn[] = {
     {"mlx5", "vendor=0x15b3"},
-    {"mlx5-ar", "vendor=0x15b3 order=any"},
+    {"mlx5-ar", "mlx5 order=any"},
+    {"cx8", "mlx5-ar part=4131"},
+    {"bnxt", "vendor=0x14e4 atomics=0 empty_receive=own"},
+    {"irdma", "vendor=0x8086 atomics=0 srq=0 inline=101"},
+    {"ionic", "vendor=0x1dd8 srq=0"},
+    {"minimal",
+     "vendor=0xfffffe order=any atomics=0 makes_srq=0 empty_receive=none inline=0 sges=2 entries=4096 "
+     "cqe=65536 mtu=1024"},
 };
 
 bool read_number(std::string_view text, uint64_t highest, uint64_t& number) {
@@ -38,6 +45,11 @@ bool read_into(std::string_view text, T& value, uint64_t highest) {
   return is_number;
 }
 
+bool read_flag(std::string_view text, bool& flag) {
+  flag = text == "1";
+  return text == "0" || text == "1";
+}
+
 struct Key {
   std::string_view name;
   bool (*read)(Profile& profile, std::string_view text);
@@ -53,6 +65,36 @@ constexpr Key kKeys[] = {
     {"vendor",
      [](Profile& profile, std::string_view text) { return read_into(text, profile.vendor, 0xffffff); }},
     {"part", [](Profile& profile, std::string_view text) { return read_into(text, profile.part, 0xffffff); }},
+    {"atomics", [](Profile& profile, std::string_view text) { return read_flag(text, profile.has_atomics); }},
+    {"entries",
+     [](Profile& profile, std::string_view text) {
+       return read_into(text, profile.max_entries, 32768) && profile.max_entries != 0;
+     }},
+    {"srq", [](Profile& profile,
+               std::string_view text) { return read_into(text, profile.max_shared_entries, 32768); }},
+    {"makes_srq",
+     [](Profile& profile, std::string_view text) { return read_flag(text, profile.makes_shared_queues); }},
+    {"empty_receive",
+     [](Profile& profile, std::string_view text) {
+       profile.min_shared_pieces = text == "any" ? 0 : 1;
+       profile.min_own_pieces = text == "none" ? 1 : 0;
+       return text == "any" || text == "own" || text == "none";
+     }},
+    {"sges",
+     [](Profile& profile, std::string_view text) {
+       return read_into(text, profile.max_sges, 32) && profile.max_sges != 0;
+     }},
+    {"inline",
+     [](Profile& profile, std::string_view text) { return read_into(text, profile.max_inline_bytes, 1024); }},
+    {"cqe",
+     [](Profile& profile, std::string_view text) {
+       return read_into(text, profile.max_cq_entries, 1u << 20) && profile.max_cq_entries != 0;
+     }},
+    {"mtu",
+     [](Profile& profile, std::string_view text) {
+       return read_into(text, profile.mtu_bytes, 4096) && profile.mtu_bytes >= 256 &&
+              (profile.mtu_bytes & (profile.mtu_bytes - 1)) == 0;
+     }},
 };
 
 std::string read_word(Profile& profile, std::string_view word) {

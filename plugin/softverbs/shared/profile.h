@@ -17,6 +17,14 @@ struct Profile {
   bool shuffles_writes = false;           // order=any: engine/shuffled_writes.h
   uint64_t seed = 1;                      // of that order
   uint32_t vendor = 0x5356, part = 4129;  // perftest knows by 4129 that the device sends inline
+  bool has_atomics = true;
+  // Of queue pairs and receive queues: more is refused.
+  uint32_t max_entries = 32768, max_shared_entries = 32768, max_sges = 32, max_inline_bytes = 1024;
+  uint32_t max_cq_entries = 1u << 20;
+  bool makes_shared_queues = true;  // srq=N says what is offered, makes_srq=0 that none can be made
+  // Pieces that a receive must have, of a shared queue and of a queue pair's own.
+  uint32_t min_shared_pieces = 0, min_own_pieces = 0;
+  uint32_t mtu_bytes = 4096;
 };
 
 const Profile& get_profile();

@@ -1,5 +1,6 @@
 #include <cerrno>
 
+#include "softverbs/shared/profile.h"
 #include "softverbs/verbs/completion_queue.h"
 #include "softverbs/verbs/extended_verbs.h"
 
@@ -75,7 +76,8 @@ bool is_supported(const ibv_cq_init_attr_ex& init) {
 
 ibv_cq_ex* create_cq_extended(ibv_context* context, ibv_cq_init_attr_ex* init) {
   if (!is_supported(*init)) return fail_with<ibv_cq_ex>(EOPNOTSUPP);
-  if (init->cqe > kMaxCqEntries || init->comp_vector > INT32_MAX) return fail_with<ibv_cq_ex>(EINVAL);
+  if (init->cqe > get_profile().max_cq_entries || init->comp_vector > INT32_MAX)
+    return fail_with<ibv_cq_ex>(EINVAL);
   Cq* cq = create_completion_queue(context, {static_cast<int>(init->cqe), init->cq_context, init->channel,
                                              static_cast<int>(init->comp_vector)});
   if (cq == nullptr) return nullptr;

@@ -7,6 +7,7 @@
 #include "softverbs/engine/events.h"
 #include "softverbs/engine/objects.h"
 #include "softverbs/shared/completion_ring.h"
+#include "softverbs/shared/profile.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -91,7 +92,7 @@ void move_to_ring(Cq& cq, uint32_t index) {
 
 Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& request) try {
   const auto [entries, cq_context, channel, vector] = request;
-  if (entries < 1 || entries > static_cast<int>(kMaxCqEntries)) return fail_with<Cq>(EINVAL);
+  if (entries < 1 || entries > static_cast<int>(get_profile().max_cq_entries)) return fail_with<Cq>(EINVAL);
   if (vector < 0 || vector >= context->num_comp_vectors) return fail_with<Cq>(EINVAL);
   Cq* cq = make_cq(get_context(context), static_cast<uint32_t>(entries));
   if (cq == nullptr) return nullptr;
@@ -129,7 +130,7 @@ SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_
 SOFTVERBS_API int ibv_resize_cq(ibv_cq* base, int entries) try {
   Cq& cq = get_cq(base);
   Segment& segment = Process::get()->segment();
-  if (entries < 1 || entries > static_cast<int>(kMaxCqEntries)) return EINVAL;
+  if (entries < 1 || entries > static_cast<int>(get_profile().max_cq_entries)) return EINVAL;
   const auto wanted = static_cast<uint32_t>(entries);
   std::lock_guard lock(cq.poll_mutex);
   uint64_t unpolled = count_completions(segment.cq(cq.index.load()));

@@ -3,6 +3,7 @@
 #include "softverbs/engine/memory_window.h"
 #include "softverbs/engine/queue_pair.h"
 #include "softverbs/faults/gate.h"
+#include "softverbs/shared/profile.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -20,9 +21,10 @@ bool is_known(const Qp& qp, ibv_wr_opcode opcode) {
     case IBV_WR_LOCAL_INV:
     case IBV_WR_ATOMIC_WRITE:
     case IBV_WR_RDMA_READ:
+      return qp.base.qp_type == IBV_QPT_RC;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return qp.base.qp_type == IBV_QPT_RC;
+      return qp.base.qp_type == IBV_QPT_RC && get_profile().has_atomics;
     default:
       return false;
   }

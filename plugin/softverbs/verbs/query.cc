@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -17,7 +18,7 @@ void fill_port(ibv_context* context, ibv_port_attr& attributes) {
   const bool is_down = faults::is_down(Process::get()->segment(), get_context(context).device->index);
   attributes.state = is_down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
   attributes.max_mtu = IBV_MTU_4096;
-  attributes.active_mtu = IBV_MTU_4096;
+  attributes.active_mtu = static_cast<ibv_mtu>(std::countr_zero(get_profile().mtu_bytes) - 7);
   attributes.gid_tbl_len = kGidCount;
   attributes.port_cap_flags = IBV_PORT_CM_SUP;
   attributes.max_msg_sz = kMaxMessageBytes;
@@ -30,33 +31,34 @@ void fill_port(ibv_context* context, ibv_port_attr& attributes) {
 }
 
 void fill_device(const Device& device, ibv_device_attr& attributes) {
+  const Profile& profile = get_profile();
   attributes = {};
   strncpy(attributes.fw_ver, "1.0.0", sizeof(attributes.fw_ver) - 1);
   attributes.node_guid = get_gid(device.index, 0).global.interface_id;
   attributes.sys_image_guid = attributes.node_guid;
   attributes.max_mr_size = UINT64_MAX >> 1;
   attributes.page_size_cap = 0xfffff000;
-  attributes.vendor_id = get_profile().vendor;
-  attributes.vendor_part_id = get_profile().part;
+  attributes.vendor_id = profile.vendor;
+  attributes.vendor_part_id = profile.part;
   attributes.max_qp = kQpCount - kFirstQpIndex;
-  attributes.max_qp_wr = kMaxQueueEntries;
+  attributes.max_qp_wr = static_cast<int>(profile.max_entries);
   attributes.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
                                 IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
-  attributes.max_sge = kMaxSges;
-  attributes.max_sge_rd = kMaxSges;
+  attributes.max_sge = static_cast<int>(profile.max_sges);
+  attributes.max_sge_rd = attributes.max_sge;
   attributes.max_cq = kCqCount;
-  attributes.max_cqe = kMaxCqEntries;
+  attributes.max_cqe = static_cast<int>(profile.max_cq_entries);
   attributes.max_mr = kMrCount - 1;
   attributes.max_mw = kMrCount - 1;
   attributes.max_pd = 1 << 20;
   attributes.max_qp_rd_atom = kMaxReads;
   attributes.max_res_rd_atom = kMaxReads * (kQpCount - kFirstQpIndex);
   attributes.max_qp_init_rd_atom = kMaxReads;
-  attributes.atomic_cap = IBV_ATOMIC_HCA;
+  attributes.atomic_cap = profile.has_atomics ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
   attributes.max_ah = 1 << 20;
-  attributes.max_srq = kSrqCount;
-  attributes.max_srq_wr = kMaxQueueEntries;
-  attributes.max_srq_sge = kMaxSges;
+  attributes.max_srq = profile.max_shared_entries != 0 ? kSrqCount : 0;
+  attributes.max_srq_wr = static_cast<int>(profile.max_shared_entries);
+  attributes.max_srq_sge = attributes.max_sge;
   attributes.max_pkeys = 1;
   attributes.phys_port_cnt = 1;
 }

@@ -7,6 +7,7 @@
 #include "softverbs/engine/events.h"
 #include "softverbs/engine/objects.h"
 #include "softverbs/shared/clock.h"
+#include "softverbs/shared/profile.h"
 #include "softverbs/shared/receive_ring.h"
 
 namespace verbena::softverbs {
@@ -39,7 +40,7 @@ ReceiveSlot* find_free_slot(ReceiveQueue& queue, uint64_t ticket) {
 }
 
 int post_one(ReceiveQueue& queue, const ibv_recv_wr& request) {
-  if (request.num_sge < 0 || request.num_sge > static_cast<int>(queue.max_sge)) return EINVAL;
+  if (request.num_sge < queue.min_sge || request.num_sge > static_cast<int>(queue.max_sge)) return EINVAL;
   const uint64_t ticket = queue.shared->tail.load(std::memory_order_relaxed);
   ReceiveSlot* slot = find_free_slot(queue, ticket);
   if (slot == nullptr) return ENOMEM;
@@ -95,15 +96,18 @@ int post_shared_receive(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
 using namespace verbena::softverbs;
 
 SOFTVERBS_API ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) try {
-  if (init->attr.max_wr < 1 || init->attr.max_wr > kMaxQueueEntries || init->attr.max_sge > kMaxSges) {
+  const Profile& profile = get_profile();
+  if (init->attr.max_wr < 1 || init->attr.max_wr > profile.max_shared_entries ||
+      init->attr.max_sge > profile.max_sges)
     return fail_with<ibv_srq>(EINVAL);
-  }
+  if (!profile.makes_shared_queues) return fail_with<ibv_srq>(EOPNOTSUPP);
   Process* process = Process::get();
   const int64_t index = process->srqs.allocate();
   if (index < 0) return fail_with<ibv_srq>(ENOMEM);
   auto srq = std::make_unique<Srq>();
   srq->srq_index = static_cast<uint32_t>(index);
   srq->queue.index = kQpCount + srq->srq_index;
+  srq->queue.min_sge = static_cast<int>(profile.min_shared_pieces);
   const uint32_t max_sge = std::max(init->attr.max_sge, 1u);
   const int error = open_receive_queue(srq->queue, init->attr.max_wr, max_sge, get_pd(pd).id);
   if (error != 0) {

@@ -37,6 +37,9 @@ class Device {
   uint32_t long_datagram_bytes() const { return is_softverbs_ ? (128U << 10) + 24 : 0; }
   bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe)
   bool is_softverbs() const { return is_softverbs_; }
+  // Whether a receive may have no piece of memory. libmlx5 ends its list of pieces then; bnxt_re builds a
+  // wrong entry in a shared queue, and others refuse.
+  bool takes_empty_receives() const { return is_software_ || mlx5_ != nullptr; }
   // Whether writes of a queue pair take effect in the order posted. A NIC does not say: with adaptive routing
   // its firmware may place them out of order, and ibv_query_qp_data_in_order() is about the bytes of one
   // write.

@@ -144,7 +144,7 @@ uint64_t BouncePool::usable_bytes() {
 }
 
 verbs::ReceiveBuffer BouncePool::make_receive(const Queue& queue, uint32_t page) const {
-  if (is_bare()) return {nullptr, 0, 0, kPageBit};
+  if (is_bare()) return queue.bare_;
   return {address_of(page), page_bytes_, queue.local_key(page), kPageBit | page};
 }
 
@@ -166,16 +166,31 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   auto rail = std::make_unique<Rail>();
   rail->keys.resize((pages_ + step_pages_ - 1) / step_pages_);
   if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
+  if (auto outcome = register_bare(device, *rail); !outcome) return outcome.error();
   log_distance(gpu_, device);
   return rails_.emplace(&device, std::move(rail)).first->second.get();
 }
 
 std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint32_t capacity_entries) const {
   auto queue = std::make_unique<Queue>();
+  queue->bare_ = rail.bare;
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
   queue->capacity_entries_ = capacity_entries;
   return queue;
+}
+
+// Some devices refuse an entry without a piece, or build it wrongly in a shared queue.
+base::Outcome BouncePool::register_bare(verbs::Device& device, Rail& rail) {
+  if (!is_bare() || device.takes_empty_receives()) return {};
+  auto region = verbs::MemoryRegion::register_memory(device, bare_memory_.data(), sizeof(bare_memory_),
+                                                     {.remote_read = false, .remote_write = false});
+  if (!region) return region.error();
+  rail.bare.address = bare_memory_.data();
+  rail.bare.length = sizeof(bare_memory_);
+  rail.bare.local_key = region->local_key();
+  rail.bare_region = std::move(*region);
+  return {};
 }
 
 base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
@@ -187,7 +202,8 @@ base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
   return {};
 }
 
-// One that has enough left, else a new one if that would have more, else the one that has most.
+// One that has enough left, else a new one if that would have more, else the one that has most. Null where
+// the device makes none at all: its queue pairs have their own.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
                                                           uint32_t enough_entries) {
   Queue* best = nullptr;
@@ -196,7 +212,13 @@ base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device,
     if (count_left(*best) >= enough_entries) return best;
   }
   if (best != nullptr && count_growth(best->capacity_entries_) <= count_left(*best)) return best;
-  if (auto outcome = add_queue(device, rail); !outcome) return outcome.error();
+  if (auto outcome = add_queue(device, rail); !outcome) {
+    if (best != nullptr || !rail.runs.empty()) return outcome.error();
+    rail.lacks_shared_queues = true;
+    base::log_warn("device %s:%d: makes no shared receive queue, so that each queue pair has its own",
+                   device.name().c_str(), device.port_number());
+    return nullptr;
+  }
   return rail.queues.back().get();
 }
 
@@ -250,7 +272,7 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
-  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries)
+  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries || (*rail)->lacks_shared_queues)
     return reserve_own(device, **rail, request, queue_pairs);
   if (request.wants_run) {
     auto run = reserve_run(device, **rail, request, queue_pairs);
@@ -258,6 +280,7 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   }
   auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
   if (!queue) return queue.error();
+  if (*queue == nullptr) return reserve_own(device, **rail, request, queue_pairs);
   const uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs),
                  all = granted * queue_pairs;
   if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
@@ -323,7 +346,7 @@ base::Outcome BouncePool::post_pages(Queue& queue, uint32_t first_page, uint32_t
   return {};
 }
 
-// None, without an error, where too few pages lie together.
+// None, without an error, where too few pages lie together or no queue can be made.
 base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& device, Rail& rail,
                                                               const WindowRequest& request,
                                                               uint32_t queue_pairs) {
@@ -336,15 +359,17 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& dev
   queue->is_run_ = true;
   queue->first_page_ = pages.first;
   auto outcome = make_usable(pages.first + pages.count);
+  bool is_made = false;
   if (outcome) {
     auto made = verbs::SharedReceiveQueue::create(device, pages.count);
+    is_made = static_cast<bool>(made);
     if (made) queue->queue_ = std::move(*made);
-    outcome = made ? post_pages(*queue, pages.first, pages.count) : base::Outcome(made.error());
+    outcome = made ? post_pages(*queue, pages.first, pages.count) : base::Outcome();
   }
-  if (!outcome) {
+  if (!outcome || !is_made) {
     queue.reset();
     free_pages_.add(pages);
-    return outcome.error();
+    return outcome ? base::Result<Reservation>(Reservation{}) : outcome.error();
   }
   queue->reserved_entries_ = pages.count;
   return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted, {}};

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -96,7 +97,8 @@ class BouncePool {
    private:
     friend class BouncePool;
     verbs::SharedReceiveQueue queue_;
-    const Keys* keys_ = nullptr;  // of its rail
+    verbs::ReceiveBuffer bare_{nullptr, 0, 0, kPageBit};  // what a bare entry is posted as
+    const Keys* keys_ = nullptr;                          // of its rail
     uint32_t step_pages_ = 1;
     uint32_t capacity_entries_ = 0;
     uint32_t posted_entries_ = 0;    // that circulate in this queue; all are reserved where it is not shared
@@ -115,6 +117,10 @@ class BouncePool {
     std::vector<std::unique_ptr<Queue>> queues;  // shared ones
     std::vector<std::unique_ptr<Queue>> runs;    // of one connection each
     std::unique_ptr<Queue> own;                  // what stands for the queue pairs' own
+    bool lacks_shared_queues = false;            // the device advertises them, and makes none
+    // Of bare entries, where the device may not take an entry without memory: bare_memory_.
+    verbs::MemoryRegion bare_region;
+    verbs::ReceiveBuffer bare{nullptr, 0, 0, kPageBit};
   };
 
   // Of receive entries, for each queue pair.
@@ -200,6 +206,7 @@ class BouncePool {
   base::Result<Rail*> open_rail(verbs::Device& device);
   base::Result<Queue*> choose_queue(verbs::Device& device, Rail& rail, uint32_t enough_entries);
   base::Outcome add_queue(verbs::Device& device, Rail& rail);
+  base::Outcome register_bare(verbs::Device& device, Rail& rail);
   std::unique_ptr<Queue> make_queue(const Rail& rail, uint32_t capacity_entries) const;
   template <typename Post>
   base::Outcome post_batches(const Queue& queue, std::span<const uint32_t> pages, Post&& post) const;
@@ -231,6 +238,8 @@ class BouncePool {
   std::mutex mutex_;                       // guards everything up to the next mutex
   FreePages free_pages_;
   uint32_t usable_steps_ = 0;
+  // Nothing is received here: messages with bare entries are written to their destination.
+  std::array<uint64_t, 8> bare_memory_{};
   std::map<verbs::Device*, std::unique_ptr<Rail>> rails_;
   UnpackMemories unpack_memories_;
 

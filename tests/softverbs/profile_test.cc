@@ -139,6 +139,47 @@ TEST(ProfileTest, WrongWordsAreNamed) {
   EXPECT_EQ(parse_profile("mlx5 seed=-1").problem, "'seed=-1' cannot be understood");
 }
 
+// Every profile of the table is understood, and refuses what it says.
+TEST(ProfileTest, TheTableIsRight) {
+  for (const char* name : {"mlx5", "mlx5-ar", "cx8", "bnxt", "irdma", "ionic", "minimal"})
+    EXPECT_EQ(parse_profile(name).problem, "") << name;
+  EXPECT_TRUE(parse_profile("cx8").profile.shuffles_writes);
+  EXPECT_EQ(parse_profile("irdma").profile.max_inline_bytes, 101u);
+  EXPECT_EQ(parse_profile("mtu=1000").problem, "'mtu=1000' cannot be understood");
+}
+
+TEST(ProfileTest, WhatIsBeyondTheProfileIsRefused) {
+  setenv("SOFTVERBS_PROFILE", "atomics=0 inline=64 sges=2 entries=128 srq=64 empty_receive=none mtu=1024", 1);
+  Node node;
+  ibv_device_attr attributes{};
+  ASSERT_EQ(ibv_query_device(node.context, &attributes), 0);
+  EXPECT_EQ(attributes.atomic_cap, IBV_ATOMIC_NONE);
+  EXPECT_EQ(attributes.max_sge, 2);
+  EXPECT_EQ(attributes.max_qp_wr, 128);
+  EXPECT_EQ(attributes.max_srq_wr, 64);
+  ibv_port_attr port{};
+  ASSERT_EQ(ibv_query_port(node.context, 1, &port), 0);
+  EXPECT_EQ(port.active_mtu, IBV_MTU_1024);
+
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = node.cq;
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {
+      .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 65};
+  EXPECT_EQ(ibv_create_qp(node.pd, &init), nullptr);
+  ibv_srq_init_attr shared{};
+  shared.attr = {.max_wr = 65, .max_sge = 1, .srq_limit = 0};
+  EXPECT_EQ(ibv_create_srq(node.pd, &shared), nullptr);
+
+  QueuePair sender(node, {.sges = 2, .inline_bytes = 64}), receiver(node, {.sges = 2, .inline_bytes = 64});
+  meet(sender, receiver);
+  ibv_recv_wr empty{}, *bad = nullptr;
+  EXPECT_EQ(ibv_post_recv(receiver.qp, &empty, &bad), EINVAL);
+  Buffer memory(node, 64);
+  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
+  EXPECT_EQ(add.from(memory, 0, 8).post(sender), EINVAL);
+}
+
 TEST(ProfileTest, AWrongProfileOffersNoDevice) {
   setenv("SOFTVERBS_PROFILE", "none of these", 1);
   require_our_library();

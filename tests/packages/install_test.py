@@ -24,7 +24,7 @@ class ContainerTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             build = pathlib.Path(folder)
             stage.run("cmake", "-S", CONSUMER, "-B", build, "-G", "Ninja", f"-DVERBENA_SOURCE={stage.PROJECT}",
-                      "-DVERBENA_TOOLS=ON", "-DVERBENA_TESTS=ON", "-DVERBENA_EXAMPLES=ON")
+                      "-DVERBENA_TOOLS=ON", "-DBUILD_TESTING=ON", "-DVERBENA_EXAMPLES=ON")
             commands = json.loads((build / "compile_commands.json").read_text())
             folders = {path for command in commands for path in re.findall(r"-I(/\S+)", command["command"])}
             self.assertIn(str(stage.PROJECT / "plugin"), folders)

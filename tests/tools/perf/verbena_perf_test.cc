@@ -43,7 +43,6 @@ TEST(VerbenaPerf, RepeatsTheCheckedPassUntilAFileIsThere) {
   EXPECT_EQ(run_tool("timeout -s KILL 240 " + run + VERBENA_PERF).status, 0);
 }
 
-#ifdef HAS_PLUGIN
 TEST(VerbenaPerf, NamesTheTransportThatItRan) {
   struct {
     const char *settings, *arguments, *transport;
@@ -60,7 +59,6 @@ TEST(VerbenaPerf, NamesTheTransportThatItRan) {
     EXPECT_EQ(document["details"]["wrong_bytes"], 0);
   }
 }
-#endif
 
 TEST(VerbenaPerf, CountsDescriptors) {
   const nlohmann::json document = run_json("--size 2500 --iters 20 --warmup 0 --mode bandwidth");

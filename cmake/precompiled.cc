@@ -1,1 +1,1 @@
-// Nothing: what is compiled here is the headers that come before it (compile_time.cmake).
+// Nothing: what is compiled here is the headers that come before it (targets.cmake).

@@ -1,0 +1,95 @@
+# Libraries and programs of three kinds. Targets of a kind have the same options and share a precompiled header, because most of a
+# compilation is reading the standard library, GoogleTest or JSON again:
+#
+#   verbena_add_library(NAME TYPE SOURCE...)       what is installed, and what tests link or start: hardened, at the level of
+#   verbena_add_executable(NAME SOURCE...)         optimisation of the build
+#   verbena_add_tool(NAME SOURCE...)               programs whose speed does not matter, and their parts: hardened, at -O1
+#   verbena_add_tool_library(NAME TYPE SOURCE...)
+#   verbena_add_test(NAME SOURCE...)               programs of tests, and what they share: not optimised, in half the time; those that
+#   verbena_add_test_library(NAME TYPE SOURCE...)  calculate for seconds say OPTIMISED behind their name and are compiled at -O1
+#
+# The presets also compile several sources of a target together (CMAKE_UNITY_BUILD); a target whose unnamed namespaces use the same
+# names for different things sets UNITY_BUILD OFF. This and the precompiled headers hide a missing
+# #include: -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON compiles each file alone.
+set(headers_of_product <algorithm> <array> <atomic> <cerrno> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <functional> <map>
+  <memory> <mutex> <optional> <span> <string> <string_view> <thread> <utility> <vector>)
+set(headers_of_tool ${headers_of_product} <filesystem> <fstream> <nlohmann/json.hpp> <sstream>)
+set(headers_of_test ${headers_of_product} <filesystem> <fstream> <gmock/gmock.h> <gtest/gtest.h> <sstream>)
+set(headers_of_optimised_test ${headers_of_test})
+
+# use_options(TARGET KIND): the options of a kind, and its header, which verbena_share_header has made.
+function(use_options target kind)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${options_of_${kind}}>)
+  if(kind MATCHES test)
+    set_target_properties(${target} PROPERTIES VERBENA_IS_TEST ON)
+    target_compile_definitions(${target} PRIVATE GTEST_HAS_PTHREAD=1) # as GoogleTest's own target has it
+  else()
+    harden(${target})
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  if(CMAKE_DISABLE_PRECOMPILE_HEADERS OR sources MATCHES "\\.(c|cu)(;|$)")
+    return()
+  endif()
+  # -fPIC: of programs, too, as their header is that of libraries. -fpch-preprocess: for ccache.
+  target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)
+  # gcc 12 does not treat precompiled headers as system headers, and prints false warnings about std::string in them. A build
+  # without precompiled headers still has these warnings for our own code.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${target} PRIVATE
+      -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread -Wno-maybe-uninitialized)
+  endif()
+  if(NOT target STREQUAL ${kind}_headers)
+    target_precompile_headers(${target} REUSE_FROM ${kind}_headers)
+  endif()
+endfunction()
+set(options_of_tool -O1)
+set(options_of_test -O0)
+set(options_of_optimised_test -O1)
+
+# verbena_share_header(KIND LIBRARY...)
+function(verbena_share_header kind)
+  add_library(${kind}_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
+  target_link_libraries(${kind}_headers PRIVATE verbena_options Threads::Threads ${ARGN})
+  target_precompile_headers(${kind}_headers PRIVATE ${headers_of_${kind}})
+  use_options(${kind}_headers ${kind})
+endfunction()
+
+function(verbena_add_library name)
+  add_library(${name} ${ARGN})
+  use_options(${name} product)
+endfunction()
+
+function(verbena_add_executable name)
+  add_executable(${name} ${ARGN})
+  use_options(${name} product)
+endfunction()
+
+function(verbena_add_tool name)
+  add_executable(${name} ${ARGN})
+  use_options(${name} tool)
+endfunction()
+
+function(verbena_add_tool_library name)
+  add_library(${name} ${ARGN})
+  use_options(${name} tool)
+endfunction()
+
+function(verbena_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED" "" "")
+  add_executable(${name} ${test_UNPARSED_ARGUMENTS})
+  set(kind test)
+  if(test_OPTIMISED)
+    set(kind optimised_test)
+  endif()
+  use_options(${name} ${kind})
+  if(TARGET quiet_fork)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:quiet_fork>)
+  endif()
+endfunction()
+
+function(verbena_add_test_library name)
+  add_library(${name} ${ARGN})
+  use_options(${name} test)
+endfunction()
+
+verbena_share_header(product)

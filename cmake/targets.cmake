@@ -5,8 +5,8 @@
 #   verbena_add_executable(NAME SOURCE...)         optimisation of the build
 #   verbena_add_tool(NAME SOURCE...)               programs whose speed does not matter, and their parts: hardened, at -O1
 #   verbena_add_tool_library(NAME TYPE SOURCE...)
-#   verbena_add_test(NAME SOURCE...)               programs of tests, and what they share: not optimised, in half the time; those that
-#   verbena_add_test_library(NAME TYPE SOURCE...)  calculate for seconds say OPTIMISED behind their name and are compiled at -O1
+#   verbena_add_test(NAME SOURCES source...)       programs of tests, and what they share: not optimised, in half the time; those
+#   verbena_add_test_library(NAME TYPE SOURCE...)  that calculate for seconds are OPTIMISED, and compiled at -O1
 #
 # The presets also compile several sources of a target together (CMAKE_UNITY_BUILD); a target whose unnamed namespaces use the same
 # names for different things sets UNITY_BUILD OFF. This and the precompiled headers hide a missing
@@ -22,7 +22,10 @@ function(use_options target kind)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${options_of_${kind}}>)
   if(kind MATCHES test)
     set_target_properties(${target} PROPERTIES VERBENA_IS_TEST ON)
-    target_compile_definitions(${target} PRIVATE GTEST_HAS_PTHREAD=1) # as GoogleTest's own target has it
+    # GoogleTest's own target defines GTEST_HAS_PTHREAD, too. Some tests are shorter in instrumented builds.
+    target_compile_definitions(${target} PRIVATE GTEST_HAS_PTHREAD=1 VERBENA_IS_SANITIZED=$<BOOL:${VERBENA_INSTRUMENTED}>)
+    target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${target} PRIVATE verbena_options)
   else()
     harden(${target})
   endif()
@@ -74,16 +77,56 @@ function(verbena_add_tool_library name)
   use_options(${name} tool)
 endfunction()
 
+# Includes begin at tests/ or at the top. ctest lists each case, behind PREFIX; with NAME, the program as one test; or nothing yet.
+# NEEDS are targets that it loads or starts.
 function(verbena_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED" "" "")
-  add_executable(${name} ${test_UNPARSED_ARGUMENTS})
+  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED;UNLISTED" "NAME;PREFIX;TIMEOUT_S"
+    "SOURCES;LIBRARIES;DEFINITIONS;NEEDS;LABELS;ENVIRONMENT")
   set(kind test)
   if(test_OPTIMISED)
     set(kind optimised_test)
   endif()
+  add_executable(${name} ${test_SOURCES})
   use_options(${name} ${kind})
   if(TARGET quiet_fork)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:quiet_fork>)
+  endif()
+  target_link_libraries(${name} PRIVATE ${test_LIBRARIES} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE ${test_DEFINITIONS})
+  if(test_NEEDS)
+    add_dependencies(${name} ${test_NEEDS})
+  endif()
+  if(NOT test_UNLISTED)
+    verbena_list_test(${name} NAME "${test_NAME}" PREFIX "${test_PREFIX}" TIMEOUT_S "${test_TIMEOUT_S}" LABELS ${test_LABELS}
+      ENVIRONMENT ${test_ENVIRONMENT})
+  endif()
+endfunction()
+
+# verbena_list_test(PROGRAM [NAME name | PREFIX prefix] [FILTER filter] [TIMEOUT_S s] [LABELS label...] [ENVIRONMENT name=value...])
+function(verbena_list_test program)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "NAME;PREFIX;FILTER;TIMEOUT_S" "LABELS;ENVIRONMENT")
+  if(NOT test_TIMEOUT_S)
+    set(test_TIMEOUT_S 300)
+  endif()
+  set(filter "")
+  if(test_FILTER)
+    set(filter --gtest_filter=${test_FILTER})
+  endif()
+  if(test_NAME)
+    add_test(NAME ${test_NAME} COMMAND ${program} ${filter})
+    set_tests_properties(${test_NAME} PROPERTIES TIMEOUT ${test_TIMEOUT_S} LABELS "${test_LABELS}"
+      ENVIRONMENT "${test_ENVIRONMENT}")
+    return()
+  endif()
+  string(MAKE_C_IDENTIFIER "${program} ${test_PREFIX} ${test_FILTER}" cases)
+  gtest_discover_tests(${program} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 300 TEST_PREFIX "${test_PREFIX}" TEST_FILTER "${test_FILTER}"
+    TEST_LIST ${cases} PROPERTIES TIMEOUT ${test_TIMEOUT_S})
+  if(test_LABELS OR test_ENVIRONMENT) # gtest_discover_tests would take the first of several alone
+    file(GENERATE OUTPUT ${cases}.cmake CONTENT "foreach(case \${${cases}})
+  set_tests_properties(\"\${case}\" PROPERTIES LABELS \"${test_LABELS}\" ENVIRONMENT \"${test_ENVIRONMENT}\")
+endforeach()
+")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/${cases}.cmake)
   endif()
 endfunction()
 

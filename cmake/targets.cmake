@@ -103,10 +103,20 @@ function(verbena_add_test name)
   endif()
 endfunction()
 
-# leave_out(PROGRAM LABEL...): what a sanitizer cannot run (label no-asan or no-tsan) is not built with it either.
+# leave_out(PROGRAM LABEL...): what a sanitizer cannot run (label no-asan or no-tsan), and what is not in VERBENA_TEST_PART, is not
+# built and not listed.
+set(VERBENA_TEST_PART "" CACHE STRING "K/N builds every Nth test program from the Kth on; empty: all")
 function(leave_out program)
-  if("no-${VERBENA_SANITIZER}" IN_LIST ARGN)
+  get_property(before GLOBAL PROPERTY VERBENA_TEST_PROGRAMS)
+  set_property(GLOBAL APPEND PROPERTY VERBENA_TEST_PROGRAMS ${program})
+  list(LENGTH before number)
+  set(part 0)
+  if(VERBENA_TEST_PART MATCHES "^([0-9]+)/([0-9]+)$")
+    math(EXPR part "(${number} + 1 - ${CMAKE_MATCH_1}) % ${CMAKE_MATCH_2}")
+  endif()
+  if(part OR "no-${VERBENA_SANITIZER}" IN_LIST ARGN)
     set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
+    set_property(GLOBAL APPEND PROPERTY VERBENA_LEFT_OUT ${program})
   endif()
 endfunction()
 

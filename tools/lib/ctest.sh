@@ -1,6 +1,7 @@
 # Sourced by tools/test, after stages.sh: a preset's tests as a stage. Takes $jobs, $all and $long from there.
 
 export most_repeated=8
+export day=$(($(date +%s) / 86400))
 export finding='SUMMARY: [A-Za-z]*Sanitizer|runtime error:'
 # qemu-user has no process_vm_readv(), by which softverbs copies from another process, and no mincore(); it delivers no SIGBUS,
 # starts no program of the emulated processor, no thread in a forked child, and does not run exit handlers as a process does.
@@ -25,20 +26,27 @@ ctest_preset() {
     --no-tests=error "$@"
 }
 
-# test_preset PRESET: runs all its tests. With a $stage_deadline (seconds since 1970), a sanitizer's preset runs every eighth
-# test, then the ones after these, and so on until the deadline; arm64, which an emulator runs, one half of them each day.
+# part_of PRESET: K/N, the part of its test programs that is built and run on this day; nothing: all of them. The rest takes a
+# sanitizer's or an emulator's hour for what the default build runs as well; the output of the build names the programs.
+part_of() {
+  [ -z "$long" ] || return 0
+  case $1 in
+    asan | tsan) echo "$((day % 2 + 1))/2" ;;
+    arm64) echo "$((day % 4 + 1))/4" ;;
+  esac
+}
+
+# test_preset PRESET: runs all its tests. With a $stage_deadline (seconds since 1970), a sanitizer's or an emulator's preset runs
+# every fourth test, then the ones after these, and so on until the deadline.
 test_preset() {
-  local preset=$1 status=0 slices=1 slice first=1 last started slowest_s=0 took_s passed=0 failed=0 skipped=0 note=
-  [ -z "${stage_deadline:-}" ] || [ "$preset" = default ] || slices=8
-  last=$slices
-  if [ "$preset" = arm64 ] && [ $slices != 1 ]; then
-    slices=2 first=$(($(date +%s) / 86400 % 2 + 1)) last=$first
-    note="half $first of 2, the other one tomorrow"
-  fi
-  for ((slice = first; slice <= last; slice++)); do
+  local preset=$1 status=0 slices=1 slice started slowest_s=0 took_s passed=0 failed=0 skipped=0 note part
+  [ -z "${stage_deadline:-}" ] || [ "$preset" = default ] || slices=4
+  part=$(part_of "$preset")
+  note=${part:+part $part of the programs, by the date}
+  for ((slice = 1; slice <= slices; slice++)); do
     started=$(date +%s)
-    if [ "$slice" != "$first" ] && [ $((stage_deadline - started)) -lt $((2 * slowest_s + 30)) ]; then
-      note="$((last - slice + 1)) of $slices parts left out for lack of time"
+    if [ "$slice" != 1 ] && [ $((stage_deadline - started)) -lt $((2 * slowest_s + 30)) ]; then
+      note+="${note:+; }$((slices - slice + 1)) of $slices slices left out for lack of time"
       break
     fi
     test_slice "$preset" "$slice" $slices || status=$?
@@ -80,4 +88,4 @@ repeat_alone() { # PRESET FAILED: how many fail again is in build/PRESET/failed_
   return $status
 }
 
-export -f ctest_preset test_preset test_slice repeat_alone count_junit
+export -f ctest_preset part_of test_preset test_slice repeat_alone count_junit

@@ -26,12 +26,13 @@ ctest_preset() {
     --no-tests=error "$@"
 }
 
-# part_of PRESET: K/N, the part of its test programs that is built and run on this day; nothing: all of them. The rest takes a
-# sanitizer's or an emulator's hour for what the default build runs as well; the output of the build names the programs.
+# part_of PRESET: K/N, the part of its test programs (of vm's cases) that is built and run on this day; nothing: all of them. They run
+# what the default build runs, in hours. The output of the build, and of vm, names what waits for another day.
 part_of() {
   [ -z "$long" ] || return 0
   case $1 in
     asan | tsan) echo "$((day % 2 + 1))/2" ;;
+    vm) echo "$((day % 3 + 1))/3" ;;
     arm64) echo "$((day % 4 + 1))/4" ;;
   esac
 }

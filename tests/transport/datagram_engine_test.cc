@@ -91,6 +91,7 @@ TEST_F(DatagramEngineTest, APathIsAWayOfItsOwn) {
     ASSERT_TRUE(*datagram::make_ways(engine_->rails(), engine_->name(), peer, has_many, &ways));
     EXPECT_EQ(static_cast<size_t>(std::popcount(ways.paths)), ways.handles.size()) << has_many;
     EXPECT_EQ(ways.handles.size() < protocol::datagram::kPaths, has_many);
+    EXPECT_EQ(ways.reachable, ~0U) << "the peer sends over all of them";
     for (uint32_t path = 0; path < protocol::datagram::kPaths; ++path) EXPECT_NE(ways.find(path), nullptr);
   }
 }

@@ -121,8 +121,8 @@ class EngineCore {
 
   // --- Peers and channels. These may take memory.
 
-  // `paths`: a bit for each that leads to it. `data_bytes`: of a message in a packet that is not its last;
-  // the peer says the same.
+  // `paths`: a bit for each that leads to it, see set_paths(). `data_bytes`: of a message in a packet that is
+  // not its last; the peer says the same.
   uint32_t add_peer(uint32_t paths, uint32_t data_bytes) {
     const uint32_t id = peers_.take();
     Peer& peer = peers_[id];
@@ -132,9 +132,15 @@ class EngineCore {
     peer.eager_limit = options_.eager_packets;
     peer.loss = LossTimes(options_.loss);
     peer.guard = SendGuard(options_.window_packets);
-    peer.paths = PathTable(paths, options_.random + id * 7);
     peer.heard_ns = port().now_ns();
+    set_paths(id, paths, paths);
     return id;
+  }
+  // `paths`: a bit for each that this end takes in turn. `reachable`: those, and others over the same address
+  // handles, by which the peer may send and an acknowledgement may return.
+  void set_paths(uint32_t id, uint32_t paths, uint32_t reachable) {
+    peers_[id].paths = PathTable(paths, options_.random + id * 7);
+    peers_[id].reachable = reachable;
   }
   // Its channels are closed.
   void remove_peer(uint32_t id) {
@@ -732,7 +738,7 @@ class EngineCore {
   uint32_t pick_ack_path(Peer& peer) {
     const bool is_fresh = peer.data_path != kPaths && port().now_ns() - peer.echo_ns < kFreshPathNs;
     const bool works =
-        is_fresh && ((paths_of(port().live_rails()) & peer.paths.all()) >> peer.data_path & 1) != 0;
+        is_fresh && ((paths_of(port().live_rails()) & peer.reachable) >> peer.data_path & 1) != 0;
     return works ? peer.data_path : pick_control_path(peer);
   }
 

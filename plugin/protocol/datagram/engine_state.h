@@ -225,6 +225,7 @@ struct Peer {
   LossTimes loss{LossSettings{}};
   SendGuard guard{0};
   PathTable paths{1, 0};
+  uint32_t reachable = 0;  // paths: a bit for each that leads to the peer, by a handle that others share too
 
   // Receiving.
   ReceiveWindow window;

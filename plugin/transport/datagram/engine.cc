@@ -947,7 +947,7 @@ Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
   met.ways = std::move(ways);
   met.is_met = true;
   met.doubted_ns = 0;
-  peer(id).paths = PathTable(met.ways.paths, options().random + id * 7);
+  set_paths(id, met.ways.paths, met.ways.reachable);
   return {};
 }
 

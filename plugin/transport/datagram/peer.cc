@@ -58,6 +58,7 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails, const
       ways->paths |= 1U << path;
     }
     ways->of_path[path] = static_cast<uint8_t>(handle);
+    ways->reachable |= 1U << path;
   }
   if (ways->paths != 0) return true;
   return base::fail(base::Status::kRemote, "datagrams: no rail reaches %s: %s",

@@ -22,6 +22,8 @@ struct Ways {
   std::array<uint8_t, protocol::datagram::kPaths> of_path{};
   // A bit for each that leads there by a handle of its own: the others take one of these handles.
   uint32_t paths = 0;
+  // ... and for each of those others.
+  uint32_t reachable = 0;
 
   ibv_ah* find(uint32_t path) const { return handles[of_path[path]].get(); }
 };

@@ -62,9 +62,10 @@ class End : public EngineCore<End> {
     for (; packets != 0; --packets) departures[first_waiting++] = make_stamp(now);
   }
   bool has_room_for_ack(uint32_t) const { return ack_room != 0; }
-  void post_ack(uint32_t, uint32_t, const Ack& ack) {
+  void post_ack(uint32_t, uint32_t path, const Ack& ack) {
     if (ack_room == 0) return;
     --ack_room;
+    ack_paths.push_back(path);
     out.push_back({.kind = Datagram::Kind::kAck,
                    .data = {},
                    .channel = 0,
@@ -106,7 +107,7 @@ class End : public EngineCore<End> {
   uint32_t first_waiting = 0, end_waiting = 0;  // which of them have not left
   std::deque<Datagram> out;
   std::vector<std::pair<uint32_t, uint32_t>> moves;
-  std::vector<uint32_t> sent, received, silent, stuck;
+  std::vector<uint32_t> sent, received, silent, stuck, ack_paths;
 };
 
 EngineOptions make_options() {
@@ -314,6 +315,27 @@ TEST_F(TwoRailsTest, APeerWhoseRailIsFullHoldsUpNoOther) {
   left.room = 1;
   left.pump();
   EXPECT_EQ(left.count(Datagram::Kind::kData), 30U);
+}
+
+// Over other paths of the same rails than this end takes.
+TEST_F(TwoRailsTest, AcknowledgementsReturnOverThePathOfTheirData) {
+  constexpr uint32_t kOwnPaths = 0b11;
+  left.set_paths(there, ~0U, ~0U);
+  right.set_paths(here, kOwnPaths, ~0U);
+  right.ack_paths.clear();
+  for (uint32_t i = 0; i < kPaths; ++i) {
+    post(10);
+    left.send(channel, 10);
+    uint32_t path = kPaths;
+    run(0, [&](const Datagram& datagram) {
+      if (datagram.kind == Datagram::Kind::kData) path = datagram.data.path;
+      return false;
+    });
+    EXPECT_EQ(right.ack_paths, std::vector<uint32_t>{path});
+    right.ack_paths.clear();
+    for (const uint32_t id : std::exchange(left.sent, {})) left.forget(id);
+    for (const uint32_t id : std::exchange(right.received, {})) right.release(id);
+  }
 }
 
 class ShortPagesTest : public EngineCoreTest {

@@ -93,37 +93,14 @@ RmaCommunicator::~RmaCommunicator() {
       wide(failures.revived_queue_pairs), wide(failures.replayed_requests));
 }
 
+// All of them or none: no later try connects a peer that is connected at one end alone, and each begins with
+// new addresses.
 Outcome RmaCommunicator::join_peers(uint32_t stride) {
-  const auto is_due = [&](uint32_t peer) {
-    return (peer + count_ranks_ - rank_) % count_ranks_ % stride == 0 && !is_joined_[peer];
-  };
-  const size_t part_bytes = endpoint_->address_bytes();
-  std::vector<std::byte> mine(part_bytes * count_ranks_), theirs(mine.size());
-  Outcome state;
-  std::string cause;
-  for (uint32_t peer = 0; peer < count_ranks_ && state.is_ok(); ++peer) {
-    if (!is_due(peer)) continue;
-    const auto address = endpoint_->local_address(peer, &cause);
-    if (address.size() != part_bytes) {
-      state = base::Error{base::Status::kSystem, 0};
-    } else {
-      std::copy(address.begin(), address.end(), mine.begin() + static_cast<ptrdiff_t>(peer * part_bytes));
-    }
-  }
-  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
-  if (auto exchanged = bootstrap_.exchange(mine, theirs); !exchanged) return exchanged;
-  std::vector<uint32_t> prepared;
-  for (uint32_t peer = 0; peer < count_ranks_ && state.is_ok(); ++peer) {
-    if (!is_due(peer)) continue;
-    if (endpoint_->prepare(peer, std::span(theirs).subspan(peer * part_bytes, part_bytes), &cause)) {
-      prepared.push_back(peer);
-    } else {
-      state = base::Error{base::Status::kRemote, 0};
-    }
-  }
-  // All of them or none: no later try connects a peer that is connected at one end alone.
-  const Outcome agreed = bootstrap_.all_agree(state, base::last_failure());
-  for (const uint32_t peer : prepared) {
+  std::vector<uint32_t> due;
+  for (uint32_t peer = 0; peer < count_ranks_; ++peer)
+    if ((peer + count_ranks_ - rank_) % count_ranks_ % stride == 0 && !is_joined_[peer]) due.push_back(peer);
+  const Outcome agreed = prepare_peers(due);
+  for (const uint32_t peer : due) {
     if (agreed) {
       endpoint_->publish(peer);
       is_joined_[peer] = true;
@@ -132,6 +109,29 @@ Outcome RmaCommunicator::join_peers(uint32_t stride) {
     }
   }
   return agreed;
+}
+
+Outcome RmaCommunicator::prepare_peers(const std::vector<uint32_t>& due) {
+  const size_t part_bytes = endpoint_->address_bytes();
+  std::vector<std::byte> mine(part_bytes * count_ranks_), theirs(mine.size());
+  Outcome state;
+  std::string cause;
+  for (const uint32_t peer : due) {
+    const auto address = endpoint_->local_address(peer, &cause);
+    if (address.size() != part_bytes) {
+      state = base::Error{base::Status::kSystem, 0};
+      break;
+    }
+    std::copy(address.begin(), address.end(), mine.begin() + static_cast<ptrdiff_t>(peer * part_bytes));
+  }
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
+  if (auto exchanged = bootstrap_.exchange(mine, theirs); !exchanged) return exchanged;
+  for (const uint32_t peer : due) {
+    if (endpoint_->prepare(peer, std::span(theirs).subspan(peer * part_bytes, part_bytes), &cause)) continue;
+    state = base::Error{base::Status::kRemote, 0};
+    break;
+  }
+  return bootstrap_.all_agree(state, base::last_failure());
 }
 
 base::Result<RmaContext*> RmaCommunicator::create_context(const RmaContextOptions& options) {

@@ -177,6 +177,7 @@ class RmaCommunicator final : public RmaContext {
                   const transport::Nic& nic);
   Outcome open_endpoint(const transport::Nic& nic, uint64_t nonce);
   Outcome join_peers(uint32_t stride);
+  Outcome prepare_peers(const std::vector<uint32_t>& due);
   base::Result<uint32_t> choose_region_id();
   void release(RmaRegion& region);
 

@@ -99,6 +99,7 @@ TEST_P(RmaSweepTest, AContextThatFailsAtAnyCallIsMadeByTheNextTry) {
   int failing = 1, failures = 0;
   for (; failing < kMaxContextCalls; ++failing) {
     ASSERT_NO_FATAL_FAILURE(connect());
+    const int pairs = hooks_->live_pairs;
     hooks_->calls = 0;
     hooks_->failed = nullptr;
     hooks_->failing_call = failing;
@@ -109,6 +110,7 @@ TEST_P(RmaSweepTest, AContextThatFailsAtAnyCallIsMadeByTheNextTry) {
     EXPECT_TRUE(made == 0 || made == kRanks) << about;
     if (made != kRanks) {
       ++failures;
+      EXPECT_EQ(hooks_->live_pairs, pairs) << about << ": what is left is the next try's";
       ASSERT_EQ(create_contexts(), kRanks) << about;
     }
     register_memory();

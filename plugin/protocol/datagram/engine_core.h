@@ -675,7 +675,8 @@ class EngineCore {
   }
   [[gnu::noinline]] void resend(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
     const SendRecord& record = records_[record_id];
-    if (record.where == SendRecord::Where::kFlight) peer.paths.note_unknown(record.path, now());
+    const bool is_probe = record.where == SendRecord::Where::kFlight;
+    if (is_probe && record.path != path) peer.paths.note_unknown(record.path, now());
     leave_list(peer, record_id);
     ++statistics_.resent_packets;
     post_record(peer_id, peer, record_id, path);

@@ -632,6 +632,24 @@ TEST_F(TrialTest, AProbeInTheTrialsPlaceLeavesItNotInUse) {
   ASSERT_TRUE(lose_the_trial()) << "the path has no second trial";
 }
 
+// Its outcome is that of the trial.
+TEST_F(TrialTest, AProbeOverTheOnlyPathIsItsTrial) {
+  left.set_paths(there, 1U << kTried, ~0U);
+  rest_a_path();
+  post(10);
+  left.send(channel, 10);
+  std::vector<uint32_t> tried;
+  run(1'000'000, [&](const Datagram& datagram) {
+    if (datagram.kind != Datagram::Kind::kData) return false;
+    tried.push_back(left.peer(there).paths.tried());
+    return tried.size() == 1;
+  });
+  EXPECT_EQ(left.statistics().probes, 1U);
+  EXPECT_EQ(tried, (std::vector<uint32_t>{1U << kTried, 1U << kTried}));
+  EXPECT_EQ(left.peer(there).paths.resting(), 0U);
+  EXPECT_EQ(right.received.size(), 1U);
+}
+
 // It may have found no page: that says nothing of the path.
 TEST_F(TrialTest, AnEagerPacketThatIsLostOnTrialLeavesItNotInUse) {
   rest_a_path();

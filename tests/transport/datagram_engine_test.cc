@@ -96,5 +96,18 @@ TEST_F(DatagramEngineTest, APathIsAWayOfItsOwn) {
   }
 }
 
+TEST_F(DatagramEngineTest, PeersOfOnePathTakeAllQueuePairs) {
+  const std::vector<protocol::datagram::EngineRail> peer{engine_->rails()[0]->describe()};
+  datagram::Ways ways;
+  ASSERT_TRUE(*datagram::make_ways(engine_->rails(), engine_->name(), peer, true, &ways));
+  const auto rails = static_cast<uint32_t>(engine_->rails().size());
+  uint32_t pairs = 0;
+  for (uint32_t id = 0; id < engine_->name().granted_pairs(); ++id)
+    for (uint32_t path = 0; path < rails; ++path)
+      if ((ways.paths >> path & 1) != 0)
+        pairs |= 1U << datagram::choose_granted_pair(id, path, rails, engine_->name());
+  EXPECT_EQ(pairs, (1U << engine_->name().granted_pairs()) - 1);
+}
+
 }  // namespace
 }  // namespace verbena::transport

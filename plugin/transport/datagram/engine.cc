@@ -686,9 +686,10 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
                         send_message(packet.message).packets == 1 &&
                         send_message(packet.message).length_bytes <= kShortBytes;
   // Long packets of a message follow each other on one pair, so that one call copies many of them.
-  const uint32_t pair = is_short                 ? kGrantedPairs - 1
-                        : pool_.has_long_pages() ? 0
-                                                 : packet.path / options().rails % to.name.granted_pairs();
+  const uint32_t pair = is_short ? kGrantedPairs - 1
+                        : pool_.has_long_pages()
+                            ? 0
+                            : choose_granted_pair(id, packet.path, options().rails, to.name);
   const uint32_t mark = is_granted || is_short ? Rail::kFirstGrantedMark + pair : Rail::kEagerMark;
   SendQueue& queue = rail.pair(mark);
   const Immediate immediate{.slot = to.slot,

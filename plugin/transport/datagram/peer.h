@@ -35,6 +35,13 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
                              const protocol::datagram::EngineName& name,
                              std::span<const protocol::datagram::EngineRail> peer, bool has_many, Ways* ways);
 
+// Which of a peer's queue pairs for granted packets those of a path go to. Beyond the first few hundred,
+// peers have few paths each: their numbers spread them.
+inline uint32_t choose_granted_pair(uint32_t peer, uint32_t path, uint32_t own_rails,
+                                    const protocol::datagram::EngineName& name) {
+  return (path / own_rails + peer) % name.granted_pairs();
+}
+
 // A way to one port, for greetings.
 struct GreetingWay {
   verbs::AddressHandle way;

@@ -36,15 +36,15 @@ Greeting make_hello(const Nic& nic, const datagram::Engine& engine, uint64_t non
   return hello;
 }
 
-void say(DatagramStranger& stranger, const datagram::Engine& engine, const Greeting& hello) {
+void say(DatagramStranger& stranger, const datagram::Engine& engine, const Greeting& hello,
+         PacketKind kind = PacketKind::kHello) {
   uint8_t* const packet = stranger.memory().data();
   std::memset(packet, 0, sizeof(PacketHeader));
   std::memcpy(packet + sizeof(PacketHeader), &hello, hello.covered_bytes());
   const std::span<const uint8_t> covered(packet, sizeof(PacketHeader) + hello.covered_bytes());
-  const auto mac =
-      take(datagram::make_greeting_mac(engine.name().secret, PacketKind::kHello, covered), "MAC");
+  const auto mac = take(datagram::make_greeting_mac(engine.name().secret, kind, covered), "MAC");
   std::memcpy(packet + covered.size(), mac.data(), mac.size());
-  const Immediate immediate{.slot = kStrangerSlot, .kind = PacketKind::kHello};
+  const Immediate immediate{.slot = kStrangerSlot, .kind = kind};
   const verbs::Datagram datagram =
       stranger.make(engine.rails()[0]->describe().control, engine.name().queue_key, immediate.encode(), 0,
                     static_cast<uint32_t>(covered.size() + mac.size()));
@@ -226,6 +226,32 @@ TEST_F(HostileTest, APeerEndsNoOtherByItsWord) {
   say_that_it_has_ended(neighbour, peer);
   ASSERT_TRUE(poll_until([&] { return is_given_up(peer); })) << "it does not answer";
   EXPECT_FALSE(is_given_up(neighbour));
+}
+
+// A peer that this end only calls yet: it answers no questions, but a welcome of it says that it is there.
+TEST_F(HostileTest, APeerEndsNobodyWhoIsCalledByItsWord) {
+  const Hostile neighbour = meet(3, {.space = 77, .start_ticks = 1, .pid = 6, .reserved = 0});
+  Greeting greeting = make_hello(host_.nic(), *engine_, 1, 0, 2);
+  greeting.process = {.space = 77, .start_ticks = 1, .pid = 5, .reserved = 0};
+  greeting.slot = 1;
+  const auto call = [&] {
+    const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
+    return engine_->take_peer(greeting.engine, greeting.rail[0].port, greeting.process);
+  };
+  const Hostile called{call(), {}, greeting.process, nullptr};
+  say_that_it_has_ended(neighbour, called);
+  ASSERT_TRUE(poll_until([&] { return is_doubted(called) || is_given_up(called); }));
+  ASSERT_TRUE(poll_until([&] {
+    say(stranger_, *engine_, greeting, PacketKind::kWelcome);
+    return !is_doubted(called);
+  }));
+  EXPECT_FALSE(is_given_up(called));
+  for (int i = 0; i < 2; ++i) {
+    say_that_it_has_ended(neighbour, called);
+    ASSERT_TRUE(poll_until([&] { return is_given_up(called); })) << "nothing is heard of it";
+    EXPECT_EQ(call(), called.id) << "who calls it again takes no other number";
+    EXPECT_FALSE(is_given_up(called));
+  }
 }
 
 }  // namespace

@@ -171,6 +171,12 @@ class EngineCore {
     }
   }
 
+  // A peer that was muted before anything was sent to it: it is tried again.
+  void unmute_peer(uint32_t id) {
+    peers_[id].is_gone = false;
+    peers_[id].heard_ns = port().now_ns();
+  }
+
   // `wire`: what packets call it; the sender's choice.
   uint32_t open_send(uint32_t peer, uint16_t wire) {
     const uint32_t id = send_channels_.take();

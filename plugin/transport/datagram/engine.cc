@@ -580,6 +580,7 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
     const bool is_first = is_known && standing == Standing::kNew && !peers_of_[known->second]->is_met;
     const bool is_refusal = is_known && greeting->refusal != GreetingRefusal::kNone;
     if (standing != Standing::kMet && !is_first && !is_refusal) return;
+    peers_of_[known->second]->doubted_ns = 0;  // it is there, whatever another one says
     for (Connector* connector : connectors_) connector->note_welcome(known->second, *greeting);
     return;
   }
@@ -916,9 +917,15 @@ uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& p
                            const ProcessName& process) {
   uint32_t former = kNoObject;
   if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) {
-    const Peer& newest = *peers_of_[known->second];
+    Peer& newest = *peers_of_[known->second];
     if (!newest.failure.has_failed() || newest.is_dead) return known->second;
-    former = newest.is_met ? known->second : newest.former;
+    if (!newest.is_met) {  // given up by another's word alone: it has sent nothing, and keeps its number
+      newest.failure = {};
+      newest.doubted_ns = 0;
+      unmute_peer(known->second);
+      return known->second;
+    }
+    former = known->second;
   }
   const uint32_t id = add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
   auto made = std::make_unique<Peer>();

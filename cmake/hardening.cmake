@@ -4,13 +4,15 @@
 # which _FORTIFY_SOURCE needs. Sanitizers check more and do not work together with it.
 include(CheckPIESupported)
 include(CheckCXXSourceCompiles)
+include(CMakePushCheckState)
 check_pie_supported()
 
 # Level 3 checks copies to memory whose size only the run tells. Compilers and libraries that do not know it warn.
+cmake_push_check_state()
 set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
 check_cxx_source_compiles("#include <cstring>
 int main() { return 0; }" VERBENA_HAS_FORTIFY_3)
-unset(CMAKE_REQUIRED_FLAGS)
+cmake_pop_check_state()
 set(fortify_level 2)
 if(VERBENA_HAS_FORTIFY_3)
   set(fortify_level 3)

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "verbena-symm/plan.h"
 #include "verbena/verbena.hpp"
@@ -32,15 +33,14 @@ class Meeting {
   static constexpr size_t kMaxBytes = 4096;  // of one rank
 
   explicit Meeting(const RankPlan& plan)
-      : context_(parse_id(plan.id), plan.rank, plan.count_ranks), name_(name_file(plan.id)) {
+      : context_(parse_id(plan.id), plan.rank, plan.count_ranks), file_{name_file(plan.id)} {
     // Only rank 0 makes the file, which nobody has made before, and the others take none of another user.
-    if (rank() == 0) map(shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600), true);
+    if (rank() == 0) map(file_.make(), true);
     context_.barrier();
-    if (rank() != 0) map(shm_open(name_.c_str(), O_RDWR, 0600), false);
+    if (rank() != 0) map(shm_open(file_.name.c_str(), O_RDWR, 0600), false);
     context_.barrier();
-    if (rank() == 0) shm_unlink(name_.c_str());
+    file_.remove();
   }
-  ~Meeting() { munmap(memory_, length_bytes()); }
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
@@ -49,13 +49,37 @@ class Meeting {
 
   void gather(const void* mine, void* all, size_t bytes_each) {
     if (bytes_each > kMaxBytes) throw std::runtime_error("more to tell than there is room for");
-    std::memcpy(memory_ + rank() * bytes_each, mine, bytes_each);
+    std::memcpy(mapping_.memory + rank() * bytes_each, mine, bytes_each);
     context_.barrier();
-    std::memcpy(all, memory_, bytes_each * size());
+    std::memcpy(all, mapping_.memory, bytes_each * size());
     context_.barrier();
   }
 
  private:
+  // They go where the constructor throws, too.
+  struct File {
+    const std::string name;
+    bool is_made = false;
+
+    int make() {
+      const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+      is_made = file >= 0;
+      return file;
+    }
+    void remove() {
+      if (std::exchange(is_made, false)) shm_unlink(name.c_str());
+    }
+    ~File() { remove(); }
+  };
+  struct Mapping {
+    char* memory = nullptr;
+    size_t bytes = 0;
+
+    ~Mapping() {
+      if (memory != nullptr) munmap(memory, bytes);
+    }
+  };
+
   size_t length_bytes() const { return kMaxBytes * size(); }
   // By digits that say where the job meets and by some of its nonce, and by none of its secret.
   static std::string name_file(const std::string& id) {
@@ -71,13 +95,14 @@ class Meeting {
     void* const mapped =
         is_usable ? mmap(nullptr, length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
-    if (mapped == MAP_FAILED) throw std::runtime_error(name_ + ": no shared memory, or another user's");
-    memory_ = static_cast<char*>(mapped);
+    if (mapped == MAP_FAILED) throw std::runtime_error(file_.name + ": no shared memory, or another user's");
+    mapping_.memory = static_cast<char*>(mapped);
+    mapping_.bytes = length_bytes();
   }
 
   SymmetricContext context_;
-  std::string name_;
-  char* memory_ = nullptr;
+  File file_;
+  Mapping mapping_;
 };
 
 }  // namespace verbena::tools::symm

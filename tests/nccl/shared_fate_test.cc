@@ -323,5 +323,49 @@ TEST_P(SharedFateTest, AListenersProcessThatIsKilledIsNoticed) {
   expect_others_go_on(nullptr, false);
 }
 
+TEST_P(SharedFateTest, WithoutFailoverAListenerThatIsGoneIsNoticed) {
+  environment_.set("VERBENA_FAILOVER", "0");
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "3000");
+  start();
+  ASSERT_FALSE(HasFailure());
+  expect_nobody_there([&](uint32_t closed) {
+    EXPECT_TRUE(spare_->run({Act::kCloseListener, closed}).is_right());
+  });
+  expect_nobody_there([&](uint32_t) { spare_->kill(SIGKILL); });
+  expect_others_go_on(nullptr);
+}
+
+TEST_P(SharedFateTest, APeerThatStopsWhileItConnectsIsWaitedFor) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  const uint32_t number = next_++;
+  const Reply listened = here_->run({Act::kListen, number});
+  ASSERT_TRUE(listened.is_right());
+  Command connect{Act::kConnect, number};
+  std::memcpy(connect.text, listened.text, sizeof(connect.text));
+  peer_->begin(connect);
+  peer_->kill(SIGSTOP);
+  expect_others_go_on(nullptr, false);
+  peer_->kill(SIGCONT);
+  EXPECT_TRUE(here_->run({Act::kAccept, number}).is_right());
+  EXPECT_TRUE(peer_->finish().is_right());
+  expect_transfer({peer_.get(), here_.get(), number}, "the one that waited");
+  expect_others_go_on(nullptr);
+}
+
+TEST_P(SharedFateTest, APeerThatIsStoppedHoldsUpNoClose) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  for (const Channel* channel : {&to_peer(), &from_peer()}) {
+    peer_->begin({Act::kClose, channel->number});
+    peer_->kill(SIGSTOP);
+    EXPECT_TRUE(here_->run({Act::kClose, channel->number}).is_right());
+    expect_others_go_on(nullptr, false);
+    peer_->kill(SIGCONT);
+    EXPECT_TRUE(peer_->finish().is_right());
+  }
+  expect_new_ones_work(*peer_, "the peer");
+}
+
 }  // namespace
 }  // namespace verbena::nccl::testing

@@ -21,7 +21,7 @@ struct Data {
   OutPacket packet;
   uint16_t channel;
   Place place;
-  uint32_t length_bytes;
+  uint32_t length_bytes, page;
 };
 
 class End : public EngineCore<End> {
@@ -32,7 +32,7 @@ class End : public EngineCore<End> {
   uint32_t rooms() const { return data.size() < kQueue ? 1 : 0; }
   uint32_t live_rails() const { return 1; }
   uint32_t post_data(uint32_t, const OutPacket& packet) {
-    Data one{packet, kNoChannel, {}, 0};
+    Data one{packet, kNoChannel, {}, 0, 0};
     if (packet.message != kNoObject) {
       const SendMessage& message = send_message(packet.message);
       const uint64_t left_bytes = message.length_bytes - uint64_t{packet.index} * kPacketBytes;
@@ -54,10 +54,10 @@ class End : public EngineCore<End> {
   }
   void post_pages(uint32_t, PageQueue, uint32_t) {}
   // Done when messages end.
-  void move_pages(uint32_t message, ReceiveMessage& state) {
-    const uint32_t pages = state.held;
-    note_moving(message, pages);
-    moves.emplace_back(message, pages);
+  void put_back(uint32_t) {}
+  bool copy_page(uint32_t message, uint32_t, uint64_t, uint32_t) {
+    moves.push_back(message);
+    return false;
   }
   void note_sent(uint32_t message) { sent.push_back(message); }
   void note_received(uint32_t message) { received.push_back(message); }
@@ -69,7 +69,7 @@ class End : public EngineCore<End> {
   std::vector<Data> data;
   std::vector<Ack> acks;
   std::vector<Wish> wishes;
-  std::vector<std::pair<uint32_t, uint32_t>> moves;
+  std::vector<uint32_t> moves;  // a message for each page
   std::vector<uint32_t> sent, received;
 };
 
@@ -92,20 +92,22 @@ BENCH bench_packets_leave() {
 }
 BENCH bench_packets_arrive() {
   for (const Data& one : left.data) {
-    right.note_taken(0, one.packet.kind == PacketKind::kGranted ? PageQueue::kGranted : PageQueue::kEager);
-    const Placed placed = right.on_data(here, {.psn = one.packet.psn,
-                                               .channel = one.channel,
-                                               .place = one.place,
-                                               .backlog = one.packet.backlog,
-                                               .took_credit = one.packet.took_credit,
-                                               .is_last = one.packet.is_last,
-                                               .asks = one.packet.asks,
-                                               .path = one.packet.path,
-                                               .was_marked = false,
-                                               .time = make_stamp(left.now),
-                                               .length_bytes = one.length_bytes});
-    if (placed.verdict != Verdict::kHeld) std::abort();
-    right.settle_packet(placed.message);
+    const Placed placed = right.on_data(
+        here, {.page = one.page,
+               .psn = one.packet.psn,
+               .channel = one.channel,
+               .place = one.place,
+               .backlog = one.packet.backlog,
+               .took_credit = one.packet.took_credit,
+               .is_last = one.packet.is_last,
+               .asks = one.packet.asks,
+               .path = one.packet.path,
+               .was_marked = false,
+               .rail = 0,
+               .queue = one.packet.kind == PacketKind::kGranted ? PageQueue::kGranted : PageQueue::kEager,
+               .time = make_stamp(left.now),
+               .length_bytes = one.length_bytes});
+    if (placed.verdict != Verdict::kTaken) std::abort();
   }
 }
 BENCH bench_answers_leave() {
@@ -119,11 +121,11 @@ BENCH bench_answers_arrive() {
 BENCH bench_messages_begin(uint32_t channel, uint64_t length_bytes) {
   const uint32_t id = right.post(receiving[channel], length_bytes, 2'048);
   if (id == kNoObject) std::abort();
-  right.settle_packet(id);
+  right.settle(id);
   left.send(sending[channel], length_bytes);
 }
 BENCH bench_messages_end() {
-  for (const auto& [message, pages] : right.moves) right.note_moved(message, pages);
+  for (const uint32_t message : right.moves) right.note_moved(message, 1);
   right.moves.clear();
   for (const uint32_t message : left.sent) left.forget(message);
   for (const uint32_t message : right.received) right.release(message);
@@ -149,12 +151,14 @@ int main(int argc, char** argv) {
   right.pump();
   left.pump();
   uint64_t begun = 0, ended = 0;
+  uint32_t page = 0;
   const auto start = std::chrono::steady_clock::now();
   for (uint64_t rounds = 0; ended < messages; ++rounds) {
     if (rounds > messages * (bytes / kPacketBytes + 100)) return std::fputs("it stands still\n", stderr), 1;
     for (; begun < messages && begun - ended < kChannels * kMessagesAtOnce; ++begun)
       bench_messages_begin(static_cast<uint32_t>(begun % kChannels), bytes);
     bench_packets_leave();
+    for (Data& one : left.data) one.page = page++ % make_options().pages.pages;
     bench_packets_arrive();
     left.now = right.now += static_cast<int64_t>(left.data.size() + 1) * kPacketTime_ns;
     if (!left.wishes.empty()) right.on_request(here, left.wishes);

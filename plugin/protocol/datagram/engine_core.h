@@ -29,10 +29,10 @@
 //   post_ack(peer, path, Ack)     there is room
 //   post_request(peer, path, wishes)    may fail: it is sent again
 //   post_pages(rail, queue, count)      idle pages to a receive queue
-//   move_pages(message, ReceiveMessage&)
-//                                 copies pages that a message holds into its receive, as many as can be
-//                                 copied in its order: note_moving() from within, note_moved() when that is
-//                                 done
+//   put_back(page)                it is idle
+//   copy_page(message, page, offset, length_bytes) -> bool
+//                                 copies a page into its receive. True: it is done; false: the page is being
+//                                 copied, and idle at note_moved()
 //   note_sent(message)            all of it is acknowledged
 //   note_received(message)        all of it is in its place, or lent
 //   note_silent(peer)             it owes an answer for too long
@@ -64,8 +64,9 @@ struct OutPacket {
   uint16_t backlog;
 };
 
-// A data packet that is here, its header checked.
+// A data packet that is here, its header checked, and the page in which it lies.
 struct InPacket {
+  uint32_t page;
   uint32_t psn;
   uint16_t channel;
   Place place;
@@ -73,16 +74,18 @@ struct InPacket {
   bool took_credit;
   bool is_last, asks;
   uint8_t path;
-  bool was_marked;        // by a switch whose queue was long
-  bool is_short = false;  // its page is
+  bool was_marked;  // by a switch whose queue was long
+  uint8_t rail;     // where its page was posted
+  PageQueue queue;
   Stamp time;
   uint32_t length_bytes;
+
+  bool is_short() const { return queue == PageQueue::kShort; }
 };
 
 enum class Verdict : uint8_t {
-  kHeld,       // the page is the message's; settle_packet() once that is noted
-  kEmpty,      // no bytes: the page is free; settle_packet()
-  kDuplicate,  // the rest: the page is free
+  kTaken,      // it is the message's
+  kDuplicate,  // the rest: nothing is held of it
   kDropped,    // of a channel that is closed: acknowledged
   kRefused,    // not acknowledged: it will be sent again
   kStray,      // makes no sense
@@ -115,7 +118,8 @@ class EngineCore {
                  .served_peers = options.served_peers,
                  .patience_ns = options.grant_patience_ns}),
         budget_(options.pages),
-        short_budget_(PageBudget::of_short(options.pages)) {
+        short_budget_(PageBudget::of_short(options.pages)),
+        pages_(options.pages.pages + options.pages.short_pages) {
     for (uint32_t path = 0; path < kPaths; ++path) paths_of_rail_[options.rail_of(path)] |= 1U << path;
   }
 
@@ -223,7 +227,7 @@ class EngineCore {
   // A message of it was too long: no packet of it is taken until it is closed.
   void refuse_receive(uint32_t channel) { receive_channels_[channel].gate = ReceiveChannel::Gate::kRefuses; }
   // What still comes for it is acknowledged and dropped, until forget_receive(). No page of it is being
-  // copied any more; those that were, and those that it held or lent, are idle now.
+  // copied any more, and those that were are put back; those that it held or lent are idle now, too.
   void close_receive(uint32_t channel) {
     ReceiveChannel& closing = receive_channels_[channel];
     Peer& peer = peers_[closing.peer];
@@ -244,6 +248,7 @@ class EngineCore {
         budget.note_returned(message.lent);
       }
       settle_eager(peer, message);
+      put_back_pages(message);
       add_idle(message.held + message.moving + message.lent, message.is_short);
       message.held = message.moving = message.lent = 0;
       message.state = ReceiveState::kFree;
@@ -287,7 +292,7 @@ class EngineCore {
   }
 
   // kNoObject: the ring is full. `most_pages`: that the GPU may be lent for this message; 0: it is copied.
-  // settle_packet() follows once the port has noted its side.
+  // settle() follows once the port has noted its side.
   uint32_t post(uint32_t channel, uint64_t room_bytes, uint32_t most_pages) {
     ReceiveChannel& receiving = receive_channels_[channel];
     if (receiving.next - receiving.consumed >= kRing) return kNoObject;
@@ -310,17 +315,20 @@ class EngineCore {
   }
   bool is_too_long(uint32_t id) const { return receives_[id].bytes > receives_[id].room_bytes; }
 
-  // A data packet, whose page was taken from `rail`. What becomes of its page: see Verdict.
+  // A data packet. What becomes of its page is the core's business.
   [[gnu::always_inline]] Placed on_data(uint32_t peer_id, const InPacket& packet) {
     Peer& peer = peers_[peer_id];
+    note_taken(packet.rail, packet.queue);
     note_heard(peer);
     ++statistics_.received_packets;
     const auto arrival = packet.took_credit ? peer.eager.judge(packet.psn) : peer.window.judge(packet.psn);
     if (arrival != ReceiveWindow::Arrival::kNew) [[unlikely]]
       return refuse_known(peer_id, peer, packet, arrival);
-    Placed placed = place(peer, packet);
+    Arrived arrived;
+    const Placed placed = place(peer, packet, arrived);
     if (placed.verdict > Verdict::kDropped) [[unlikely]] {
       ++(placed.verdict == Verdict::kRefused ? statistics_.refused_packets : statistics_.strays);
+      free_page(packet.page, packet.is_short());
       return placed;
     }
     if (packet.took_credit) {
@@ -329,16 +337,25 @@ class EngineCore {
       peer.window.record(packet.psn);
     }
     note_delay(peer, packet);
-    const bool is_complete_now =
-        placed.message != kNoObject && take_packet(peer_id, peer, placed.message, packet);
-    note_to_ack(peer_id, peer, packet.asks || is_complete_now);
+    if (placed.verdict == Verdict::kDropped) [[unlikely]] {
+      note_to_ack(peer_id, peer, packet.asks);
+      free_page(packet.page, packet.is_short());
+      return placed;
+    }
+    take_packet(peer_id, peer, placed.message, arrived, packet);
     return placed;
   }
+  // After post(): what was here before its receive.
+  void settle(uint32_t id) {
+    ReceiveMessage& message = receives_[id];
+    is_complete(message) ? finish_arrival(id, message) : move_early(id, message);
+  }
 
-  // Of a message that is kDone. Its lent pages are idle.
+  // Of a message that is kDone. Its lent pages are idle, and put back.
   void release(uint32_t id) {
     ReceiveMessage& message = receives_[id];
     ReceiveChannel& receiving = receive_channels_[message.channel];
+    put_back_pages(message);
     budget_.note_returned(message.lent);
     add_idle(message.lent);
     message.lent = 0;
@@ -348,7 +365,15 @@ class EngineCore {
       ++receiving.consumed;
     if (--receiving.open == 0) receives_.rings.give_back(std::exchange(receiving.ring, kNoObject));
   }
-  // Pages of a message have been copied and are idle again.
+  // The pages of a message that is done: visit(page, offset, length_bytes).
+  template <typename Visit>
+  void for_each_page(uint32_t id, const Visit& visit) const {
+    const ReceiveMessage& message = receives_[id];
+    const uint64_t data_bytes = peers_[receive_channels_[message.channel].peer].data_bytes;
+    for (uint32_t page = message.first_page; page != kNoObject; page = pages_[page].next)
+      visit(page, pages_[page].index * data_bytes, pages_[page].length_bytes);
+  }
+  // Pages of a message have been copied, are put back and idle again.
   void note_moved(uint32_t id, uint32_t pages) {
     ReceiveMessage& message = receives_[id];
     message.moving -= pages;
@@ -422,10 +447,10 @@ class EngineCore {
 
   // Pages that were not the budget's before, or are free again.
   void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }
-  // By a packet; on_data() follows, or the page is idle.
-  void note_taken(uint32_t rail, PageQueue queue) {
-    queue == PageQueue::kShort ? short_budget_.note_taken(rail, PageQueue::kEager)
-                               : budget_.note_taken(rail, queue);
+  // A page that was posted, with nothing in it that is of use.
+  void drop_page(uint32_t page, uint32_t rail, PageQueue queue) {
+    note_taken(rail, queue);
+    free_page(page, queue == PageQueue::kShort);
   }
 
   // --- For the port, for people and for tests.
@@ -772,17 +797,23 @@ class EngineCore {
   [[gnu::cold, gnu::noinline]] Placed refuse_known(uint32_t peer_id, Peer& peer, const InPacket& packet,
                                                    ReceiveWindow::Arrival arrival) {
     if (arrival == ReceiveWindow::Arrival::kBeyond) {
+      free_page(packet.page, packet.is_short());
       ++statistics_.strays;
       return {Verdict::kStray};
     }
+    free_page(packet.page, packet.is_short());
     ++statistics_.duplicates;
     peer.window.count_duplicate();
     const bool is_burst = ++peer.unacked_duplicates >= options_.ack_packets;
     owe_ack(peer_id, peer, packet.asks || is_burst);
     return {Verdict::kDuplicate};
   }
+  struct Arrived {
+    ReceiveMessage* message = nullptr;  // of a packet that is taken
+    uint64_t least_bytes = 0;           // that it has
+  };
   // Where it belongs, and whether it may lie there. Nothing has changed unless it is taken or dropped.
-  [[gnu::always_inline]] Placed place(Peer& peer, const InPacket& packet) {
+  [[gnu::always_inline]] Placed place(Peer& peer, const InPacket& packet, Arrived& arrived) {
     if (packet.channel >= peer.receive_channels.size() || peer.receive_channels[packet.channel] == kNoObject)
         [[unlikely]]
       return place_nowhere(peer, packet);
@@ -797,24 +828,25 @@ class EngineCore {
     const bool is_full = packet.length_bytes == peer.data_bytes;
     if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
     if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
-    if (packet.is_short && !is_all_of_short(packet)) return {Verdict::kStray};
+    if (packet.is_short() && !is_all_of_short(packet)) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
     const uint64_t least_bytes = find_least_bytes(peer, packet);
+    arrived = {&message, least_bytes};
     if (message.state == ReceiveState::kPosted) [[likely]] {
       if (contradicts(message, packet, least_bytes)) return {Verdict::kStray};
       if (least_bytes > message.room_bytes) return {Verdict::kTooLong, id};
-      return {choose_verdict(packet), id};
+      return {Verdict::kTaken, id};
     }
     if (message.state == ReceiveState::kFree && !is_before(channel.consumed + ahead, channel.next)) {
       if (!may_park(peer, packet)) return give_up_ring(channel), Placed{Verdict::kRefused};
       begin_receive(message, channel_id, channel.consumed + ahead);
-      return {choose_verdict(packet), id};
+      return {Verdict::kTaken, id};
     }
     if (message.state != ReceiveState::kParked || contradicts(message, packet, least_bytes))
       return {Verdict::kStray};
-    return {may_park(peer, packet) ? choose_verdict(packet) : Verdict::kRefused, id};
+    return {may_park(peer, packet) ? Verdict::kTaken : Verdict::kRefused, id};
   }
   // Whose message has one packet, which is as long as a short page at most.
   static bool is_all_of_short(const InPacket& packet) {
@@ -830,72 +862,70 @@ class EngineCore {
     const uint64_t before = uint64_t{packet.place.index + packet.backlog} * peer.data_bytes;
     return before + (packet.is_last ? packet.length_bytes : 1);
   }
-  static Verdict choose_verdict(const InPacket& packet) {
-    return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
-  }
   // The last packet says how many there are, each other how many come behind it. Wishes have no numbers: what
   // a late one says of an earlier message contradicts nothing.
   static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t least_bytes) {
     const uint32_t end = packet.place.index + 1;
-    if (message.received != 0 && message.is_short != packet.is_short) return true;  // its pages are of a kind
+    if (message.received != 0 && message.is_short != packet.is_short())
+      return true;  // its pages are of a kind
     if (message.total != 0)
       return end + packet.backlog > message.total || (packet.is_last && end != message.total);
     return packet.is_last && (message.received >= end || message.bytes > least_bytes);
   }
   bool may_park(const Peer& peer, const InPacket& packet) const {
-    const PageBudget& budget = packet.is_short ? short_budget_ : budget_;
+    const PageBudget& budget = packet.is_short() ? short_budget_ : budget_;
     return peer.parked < options_.eager_packets && budget.may_park();
   }
   void give_up_ring(ReceiveChannel& channel) {
     if (channel.open == 0 && channel.ring != kNoObject)
       receives_.rings.give_back(std::exchange(channel.ring, kNoObject));
   }
-  // True: it was the last that was missing.
-  [[gnu::always_inline]] bool take_packet(uint32_t peer_id, Peer& peer, uint32_t id, const InPacket& packet) {
-    ReceiveMessage& message = receives_[id];
+  [[gnu::always_inline]] void take_packet(uint32_t peer_id, Peer& peer, uint32_t id, const Arrived& arrived,
+                                          const InPacket& packet) {
+    ReceiveMessage& message = *arrived.message;
     grants_.note_arrival(message, peer.grants);
-    message.bytes = std::max(message.bytes, find_least_bytes(peer, packet));
-    const uint32_t wanted = packet.place.index + 1 + packet.backlog, pages = packet.length_bytes != 0 ? 1 : 0;
+    message.bytes = std::max(message.bytes, arrived.least_bytes);
+    const uint32_t wanted = packet.place.index + 1 + packet.backlog;
     if (wanted > message.wanted) message.wanted = wanted;
     if (packet.is_last) {
       message.total = packet.place.index + 1;
       message.wanted = std::max(message.total, message.granted);  // the difference is unsigned
     }
-    message.held += pages;
-    if (packet.is_short) message.is_short = message.is_copied = true;
+    message.eager += packet.took_credit ? 1 : 0;
+    message.rails |= static_cast<uint8_t>(1U << packet.rail);
+    if (packet.is_short()) message.is_short = message.is_copied = true;
+    const uint32_t pages = packet.length_bytes != 0 ? 1 : 0;
+    pages != 0 ? hold(message, packet) : free_page(packet.page, packet.is_short());
     if (message.state == ReceiveState::kParked) [[unlikely]] {
       budget_of(message).note_parked(pages);
       ++peer.parked;
-      message.eager += packet.took_credit ? 1 : 0;
-      return is_complete(message);
+      return note_to_ack(peer_id, peer, packet.asks || is_complete(message));
     }
     budget_of(message).note_held(pages);
-    message.eager += packet.took_credit ? 1 : 0;
-    if (is_complete(message)) {  // finish_arrival() follows once the port has the page
+    if (is_complete(message)) {
       settle_eager(peer, message);
-      return true;
+      note_to_ack(peer_id, peer, true);
+      return finish_arrival(id, message);
     }
     if (message.granted != 0) settle_eager(peer, message);
     if (message.granted < message.wanted && !message.is_wanting) want_grants(peer_id, peer, id, message);
-    return false;
+    note_to_ack(peer_id, peer, packet.asks);
+    move_early(id, message);
   }
-
- public:
-  // After post(), and after on_data() said kHeld or kEmpty: the port has noted its side.
-  [[gnu::always_inline]] void settle_packet(uint32_t id) {
-    ReceiveMessage& message = receives_[id];
-    if (message.state != ReceiveState::kPosted) return;
-    if (is_complete(message)) {
-      finish_arrival(id, message);
-    } else if (message.is_copied) [[unlikely]] {
-      move_held(id, message);
-    } else if (message.held > message.most_pages) [[unlikely]] {
-      message.is_copied = true;
-      move_held(id, message);
-    }
+  // Behind the others of its message.
+  void hold(ReceiveMessage& message, const InPacket& packet) {
+    ++message.held;
+    pages_[packet.page] = {kNoObject, packet.place.index, packet.length_bytes};
+    (message.first_page == kNoObject ? message.first_page : pages_[message.last_page].next) = packet.page;
+    message.last_page = packet.page;
   }
-
- private:
+  // What is copied before the rest is here: by choice, or as there are more pages than may be lent.
+  void move_early(uint32_t id, ReceiveMessage& message) {
+    if (!message.is_copied && message.held <= message.most_pages) [[likely]]
+      return;
+    message.is_copied = true;
+    move_held(id, message);
+  }
   void note_delay(Peer& peer, const InPacket& packet) {
     const Stamp stamp = now();
     peer.echo = packet.time;
@@ -956,19 +986,35 @@ class EngineCore {
     message.state = ReceiveState::kDone;
     port().note_received(id);
   }
-  // The port takes as many of the held pages as it can copy in the order that the receive asks for.
-  void move_held(uint32_t id, ReceiveMessage& message) { port().move_pages(id, message); }
-
- public:
-  // By the port, from within move_pages(): these pages are being copied.
-  void note_moving(uint32_t id, uint32_t pages) {
-    ReceiveMessage& message = receives_[id];
-    message.held -= pages;
-    message.moving += pages;
-    budget_of(message).move(pages);
+  // The port copies them at once, or in its time.
+  void move_held(uint32_t id, ReceiveMessage& message) {
+    const uint64_t data_bytes = peers_[receive_channels_[message.channel].peer].data_bytes;
+    uint32_t count = 0, moved = 0;
+    for (uint32_t page = std::exchange(message.first_page, kNoObject); page != kNoObject; ++count) {
+      const HeldPage held = pages_[page];
+      // on_data() has compared the two; this is the last line before somebody else's memory.
+      const uint64_t offset = held.index * data_bytes;
+      const bool fits = offset + held.length_bytes <= message.room_bytes;
+      if (!fits || port().copy_page(id, page, offset, held.length_bytes)) {
+        port().put_back(page);
+        ++moved;
+      }
+      page = held.next;
+    }
+    message.held -= count;
+    message.moving += count;
+    budget_of(message).move(count);
+    if (moved != 0) note_moved(id, moved);
+  }
+  void put_back_pages(ReceiveMessage& message) {
+    for (uint32_t page = std::exchange(message.first_page, kNoObject); page != kNoObject;)
+      port().put_back(std::exchange(page, pages_[page].next));
+  }
+  void free_page(uint32_t page, bool is_short) {
+    port().put_back(page);
+    add_idle(1, is_short);
   }
 
- private:
   // --- Grants.
 
   friend Grants;
@@ -1408,6 +1454,11 @@ class EngineCore {
 
   // --- Pages.
 
+  // By a packet.
+  void note_taken(uint32_t rail, PageQueue queue) {
+    queue == PageQueue::kShort ? short_budget_.note_taken(rail, PageQueue::kEager)
+                               : budget_.note_taken(rail, queue);
+  }
   PageBudget& budget_of(const ReceiveMessage& message) { return message.is_short ? short_budget_ : budget_; }
   void post_idle() {
     if (idle_ != 0) post_idle(budget_, idle_, false);
@@ -1424,6 +1475,13 @@ class EngineCore {
     }
   }
 
+  // What arrived in a page, and the next one of its message.
+  struct HeldPage {
+    uint32_t next = kNoObject;
+    uint32_t index = 0;  // of the packet in its message
+    uint32_t length_bytes = 0;
+  };
+
   static constexpr Stamp kLongestSample = 4'000'000'000 / kStampNs;
 
   // Messages by number: a ring each 32.
@@ -1439,6 +1497,7 @@ class EngineCore {
   Grants grants_;
   std::array<uint32_t, kMaxEngineRails> paths_of_rail_{};
   PageBudget budget_, short_budget_;
+  std::vector<HeldPage> pages_;  // by the port's number
   Slabs<Peer, 4> peers_;
   Slabs<SendChannel, 8> send_channels_;
   Slabs<ReceiveChannel, 8> receive_channels_;

@@ -29,9 +29,13 @@ struct ReceiveMessage {
   uint32_t lent = 0;        // pages
   uint32_t eager = 0;       // packets whose eager credits are not free again
   uint32_t most_pages = 0;  // that may be lent: what its slot describes; 0: it is copied
+  // Its pages that are held or lent, in the order in which they arrived: mostly that of their bytes, so that
+  // one call copies what follows each other.
+  uint32_t first_page = kNoObject, last_page = kNoObject;
   ReceiveState state = ReceiveState::kFree;
   bool is_copied = false;  // instead of lent, by choice or for want of pages
   bool is_short = false;   // all of it, one packet, came in a short page
+  uint8_t rails = 0;       // that have carried some of it: a bit each
   // Of its grants; Grants' alone.
   bool is_wanting = false;  // more than it is granted
   uint8_t length_class = 0;

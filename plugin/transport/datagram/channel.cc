@@ -263,7 +263,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   engine_->attach(message, &request);
   if (observed_ != nullptr) [[unlikely]]
     observed_->note_post(number, room_bytes, engine_->rails()[0]->control.number());
-  engine_->settle_packet(message);
+  engine_->settle(message);
   engine_->pass();
   *out = &request;
   return {};
@@ -291,7 +291,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
   if (request.has_slot) lending_->slots.clear(request.slot);
   if (request.descriptors != 0) {
     const EngineGuard guard(*engine_, EngineGuard::Waits{});
-    if (!has_ended_) engine_->take_back(request.message);
+    if (!has_ended_) engine_->Engine::Core::release(request.message);
   }
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};

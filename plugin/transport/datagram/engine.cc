@@ -146,8 +146,8 @@ VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t 
 }
 
 template <typename Entry>
-Entry& reach(std::vector<Entry>& entries, uint32_t at, Entry none = {}) {
-  if (entries.size() <= at) entries.resize(at + 1, none);
+Entry& reach(std::vector<Entry>& entries, uint32_t at) {
+  if (entries.size() <= at) entries.resize(at + 1);
   return entries[at];
 }
 
@@ -410,7 +410,8 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   // Taken back: what said that a packet is there lay behind a completion that some process had not written.
   if (!pool_[page].is_posted || pool_[page].posts != Rail::posts_of(cookie)) [[unlikely]]
     return;
-  note_taken(rail, Rail::queue_of(cookie));
+  pool_[page].is_posted = false;
+  const PageQueue queue = Rail::queue_of(cookie);
   const Immediate immediate = Immediate::decode(bits);
   const uint32_t id = find_peer(immediate);
   PacketHeader header;
@@ -419,15 +420,16 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   if (length_bytes < PagePool::kLineBytes || id == kNoObject || !carries_data(immediate.kind) ||
       header.tag != make_tag(peers_of_[id]->receive_keys, header, immediate)) {
     ++statistics_.strays;
-    return free_page(page);
+    return drop_page(page, rail, queue);
   }
   if (peers_of_[id]->failure.has_failed()) [[unlikely]] {
     answer_given_up(id);
-    return free_page(page);
+    return drop_page(page, rail, queue);
   }
   heard_ns_ = now_ns_;
   const Place place = Place::decode(header.place);
   const InPacket packet{
+      .page = page,
       .psn = header.psn,
       .channel = header.channel,
       .place = place,
@@ -437,47 +439,20 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       .asks = immediate.asks,
       .path = immediate.path,
       .was_marked = rails_[rail]->is_ethernet() && verbs::has_congestion_mark(pool_.line(page)),
-      .is_short = pool_.is_short(page),
+      .rail = static_cast<uint8_t>(rail),
+      .queue = queue,
       .time = header.time,
       .length_bytes = length_bytes - PagePool::kLineBytes};
   const Placed placed = on_data(id, packet);
-  if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
-    note_arrived(rail, placed.message, packet.length_bytes);
-  switch (placed.verdict) {
-    case Verdict::kHeld: {
-      uint32_t& first = reach(first_pages_, placed.message, kNoObject);
-      pool_.hold(page, first, place.index, packet.length_bytes);
-      first = page;
-      return settle_packet(placed.message);
-    }
-    case Verdict::kEmpty:
-      free_page(page);
-      return settle_packet(placed.message);
-    case Verdict::kTooLong: {
-      const uint32_t channel = peer(id).receive_channels[header.channel];
-      if (receive_ends_[channel] != nullptr)
-        refuse_too_long(*receive_ends_[channel],
-                        placed.message == kNoObject ? 0 : receive_message(placed.message).room_bytes);
-      return free_page(page);
-    }
-    case Verdict::kDuplicate:
-    case Verdict::kDropped:
-    case Verdict::kRefused:
-    case Verdict::kStray:
-      return free_page(page);
+  if (placed.verdict != Verdict::kTaken && placed.verdict != Verdict::kTooLong) [[unlikely]]
+    return;
+  ReceiveEnd* const end = receive_ends_[peer(id).receive_channels[header.channel]];
+  if (end == nullptr) return;
+  if (placed.verdict == Verdict::kTooLong) [[unlikely]] {
+    refuse_too_long(*end, placed.message == kNoObject ? 0 : receive_message(placed.message).room_bytes);
+  } else if (end->observed() != nullptr) [[unlikely]] {
+    end->observed()->note_packet(rail, packet.length_bytes, false);
   }
-}
-
-void Engine::note_arrived(uint32_t rail, uint32_t message, uint32_t bytes) {
-  reach(rails_of_, message) |= static_cast<uint8_t>(1U << rail);
-  const ReceiveEnd* const end = receive_ends_[receive_message(message).channel];
-  if (end != nullptr && end->observed() != nullptr) [[unlikely]]
-    end->observed()->note_packet(rail, bytes, false);
-}
-
-void Engine::free_page(uint32_t page) {
-  pool_.put_back(page);
-  add_idle(1, pool_.is_short(page));
 }
 
 // Of a peer whose process ended a while ago. softverbs' senders take receives themselves: what it had taken
@@ -502,8 +477,7 @@ void Engine::take_back_pages(uint32_t id) {
     const PagePool::Page posted = pool_[page];
     if (!posted.is_posted || !is_of_peer(page)) continue;
     std::memset(pool_.line(page) + verbs::kGrhBytes, 0, sizeof(PacketHeader::tag));
-    note_taken(posted.rail, posted.queue);
-    free_page(page);
+    drop_page(page, posted.rail, posted.queue);
     ++pages;
   }
   if (pages != 0)
@@ -815,39 +789,15 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   }
 }
 
-// Of arrival, which is mostly that of their places: one call copies what follows each other. The newest page
-// of a message is the first of its list until then.
-void Engine::put_in_order(uint32_t message) {
-  uint32_t first = kNoObject;
-  for (uint32_t page = first_pages_[message]; page != kNoObject;) {
-    const uint32_t next = std::exchange(pool_[page].next, first);
-    first = std::exchange(page, next);
-  }
-  first_pages_[message] = first;
-}
-
 // By the CPU, at once; to and from memory of a GPU by the device, in its time.
-void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state) {
-  ReceiveRequest& request = *receives_of_[message];
-  const uint64_t data_bytes = peer(receive_channel(state.channel).peer).data_bytes;
-  uint32_t count = 0, moved = 0;
-  put_in_order(message);
-  for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
-    const PagePool::Page held = pool_[page];
-    // The core has compared the two; this is the last line before somebody else's memory.
-    const uint64_t offset = held.index * data_bytes;
-    const bool fits = offset + held.length_bytes <= state.room_bytes;
-    if (fits && (request.memory->is_gpu_memory || pool_.is_gpu_memory(page))) {
-      placer_->add(page, message, request.data + offset, request.memory);
-    } else {
-      if (fits) copy_lines(request.data + offset, pool_.data(page), held.length_bytes);
-      pool_.put_back(page);
-      ++moved;
-    }
-    page = held.next;
+bool Engine::copy_page(uint32_t message, uint32_t page, uint64_t offset, uint32_t length_bytes) {
+  const ReceiveRequest& request = *receives_of_[message];
+  if (request.memory->is_gpu_memory || pool_.is_gpu_memory(page)) {
+    placer_->add(page, message, request.data + offset, length_bytes, request.memory);
+    return false;
   }
-  note_moving(message, count);
-  if (moved != 0) note_moved(message, moved);
+  copy_lines(request.data + offset, pool_.data(page), length_bytes);
+  return true;
 }
 
 void Engine::note_sent(uint32_t message) {
@@ -868,31 +818,20 @@ void Engine::note_received(uint32_t message) {
   ReceiveRequest* const request = std::exchange(receives_of_[message], nullptr);
   const protocol::datagram::ReceiveMessage& state = receive_message(message);
   request->length_bytes = state.bytes;
-  request->rails = std::exchange(rails_of_[message], uint8_t{0});
+  request->rails = state.rails;
   --peers_of_[receive_channel(state.channel).peer]->open_receives;
   state.lent != 0 ? lend(message, *request) : release(message);
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
 }
 
-// Until take_back(): the kernel reads the pages. Descriptors, then the count, then "done", each with release
+// Until release(): the kernel reads the pages. Descriptors, then the count, then "done", each with release
 // order; what NCCL tells its kernel comes after.
 void Engine::lend(uint32_t message, ReceiveRequest& request) {
-  const uint64_t data_bytes = peer(receive_channel(receive_message(message).channel).peer).data_bytes;
   auto& end = *static_cast<ReceiveEnd*>(request.owner);
-  put_in_order(message);
-  for (uint32_t page = first_pages_[message]; page != kNoObject; page = pool_[page].next)
-    end.describe_page(request, pool_.offset_of(page), pool_[page].index * data_bytes,
-                      pool_[page].length_bytes);
+  for_each_page(message, [&](uint32_t page, uint64_t offset, uint32_t length_bytes) {
+    end.describe_page(request, pool_.offset_of(page), offset, length_bytes);
+  });
   end.publish(request);
-}
-
-void Engine::take_back(uint32_t message) {
-  for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject;) {
-    const uint32_t next = pool_[page].next;
-    pool_.put_back(page);
-    page = next;
-  }
-  release(message);
 }
 
 void Engine::note_silent(uint32_t id) {
@@ -1049,7 +988,6 @@ void Engine::attach(uint32_t message, SendRequest* request) {
 }
 void Engine::attach(uint32_t message, ReceiveRequest* request) {
   reach(receives_of_, message) = request;
-  reach(first_pages_, message, kNoObject);  // settle_packet() looks for some
   ++peers_of_[receive_channel(receive_message(message).channel).peer]->open_receives;
 }
 
@@ -1077,13 +1015,6 @@ void Engine::detach(ReceiveEnd* end) {
     const uint32_t message = ring * kRing + i;
     if (std::exchange(reach(receives_of_, message), nullptr) != nullptr)
       --peers_of_[end->peer()]->open_receives;
-    reach(rails_of_, message) = 0;
-    uint32_t& first = reach(first_pages_, message, kNoObject);
-    for (uint32_t page = std::exchange(first, kNoObject); page != kNoObject;) {
-      const uint32_t next = pool_[page].next;
-      pool_.put_back(page);  // the core counts it as idle
-      page = next;
-    }
   }
   placer_->drop(ring != kNoObject ? ring * kRing : 0, ring != kNoObject ? kRing : 0, end);
   close_receive(channel);

@@ -111,8 +111,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   bool may_lend() const { return pool_.is_reached_by_kernels(); }
   // A message is longer than its receive: the end fails, and the other end is told.
   void refuse_too_long(ReceiveEnd& end, uint64_t room_bytes);
-  // The pages of a message that were lent.
-  void take_back(uint32_t message);
   // See ReceiveEnd::flush().
   bool has_to_flush() const { return placer_->has_to_flush(); }
   void flush(ChannelFlush* request) { placer_->flush(request); }
@@ -138,7 +136,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void post_ack(uint32_t peer, uint32_t path, const protocol::datagram::Ack& ack);
   void post_request(uint32_t peer, uint32_t path, std::span<const protocol::datagram::Wish> wishes);
   void post_pages(uint32_t rail, protocol::datagram::PageQueue queue, uint32_t count);
-  void move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state);
+  void put_back(uint32_t page) { pool_.put_back(page); }
+  bool copy_page(uint32_t message, uint32_t page, uint64_t offset, uint32_t length_bytes);
   void note_sent(uint32_t message);
   void note_received(uint32_t message);
   void note_silent(uint32_t peer);
@@ -179,7 +178,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
   void lend(uint32_t message, ReceiveRequest& request);
-  void put_in_order(uint32_t message);
   // faults.cc: what fails of a channel, a queue pair, a rail, and who is told.
   void note_too_long(SendEnd& end);
   void stop(SendEnd& end, const base::Outcome& failure);
@@ -202,8 +200,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void note_pages_of(uint32_t peer);
   void take_back_pages(uint32_t peer);
   void take_reset(uint32_t peer, std::span<const uint8_t> body);
-  void note_arrived(uint32_t rail, uint32_t message, uint32_t bytes);
-  void free_page(uint32_t page);
   void finish(uint32_t message, SendRequest& request);
   void look_around();
   void linger();
@@ -261,8 +257,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::vector<uint64_t> receive_nonces_;
   std::vector<SendRequest*> sends_of_;  // by the core's number of the message
   std::vector<ReceiveRequest*> receives_of_;
-  std::vector<uint32_t> first_pages_;  // of a receive's message
-  std::vector<uint8_t> rails_of_;      // ... that have carried it: a bit each
 };
 
 // Has the token while it lives.

@@ -66,12 +66,8 @@ class PagePool {
  public:
   static constexpr uint32_t kLeastPageBytes = 4096, kMostPageBytes = 131072, kLineBytes = 64;
 
-  // The page's own place in a list, and what arrived in it.
+  // Where it was posted, until a packet has taken it.
   struct Page {
-    uint32_t next = protocol::datagram::kNoObject;
-    uint32_t index = 0;  // of the packet in its message
-    uint32_t length_bytes = 0;
-    // Where it was posted, until what becomes of it is noted.
     bool is_posted = false;
     uint8_t posts = 0;  // so far, wrapping
     uint8_t rail = 0;
@@ -127,13 +123,6 @@ class PagePool {
     pages_[page].rail = static_cast<uint8_t>(rail);
     pages_[page].queue = queue;
     return page;
-  }
-  // A packet is in it, and `next` behind it in its message's list.
-  void hold(uint32_t page, uint32_t next, uint32_t index, uint32_t length_bytes) {
-    pages_[page].is_posted = false;
-    pages_[page].next = next;
-    pages_[page].index = index;
-    pages_[page].length_bytes = length_bytes;
   }
   void put_back(uint32_t page) {
     pages_[page].is_posted = false;

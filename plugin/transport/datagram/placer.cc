@@ -20,9 +20,9 @@ Placer::Placer(const Nic& nic, PagePool& pool, std::span<const std::unique_ptr<R
   under_way_.reserve(pool.count());
 }
 
-VERBENA_HOT_PATH void Placer::add(uint32_t page, uint32_t message, std::byte* target,
+VERBENA_HOT_PATH void Placer::add(uint32_t page, uint32_t message, std::byte* target, uint32_t length_bytes,
                                   const Registration* memory) {
-  placements_[page] = {.target = target, .memory = memory, .message = message};
+  placements_[page] = {.target = target, .memory = memory, .length_bytes = length_bytes, .message = message};
   wait(page);
 }
 
@@ -48,7 +48,7 @@ VERBENA_HOT_PATH void Placer::begin(uint32_t live_rails) {
     under_way_.push_back(page);
     written_rails_ |= 1U << rail;
     loopback_->copy(rail, pool_.data(page), rails_[rail]->page_key(pool_.is_short(page)), placement.target,
-                    placement.memory->regions[rail].remote_key(), pool_[page].length_bytes,
+                    placement.memory->regions[rail].remote_key(), placement.length_bytes,
                     &placement.outstanding);
   }
 }

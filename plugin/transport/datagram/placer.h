@@ -28,7 +28,8 @@ class Placer {
   bool has_to_flush() const { return has_to_flush_ && written_rails_ != 0; }
 
   // The bytes of a message's page to `target`, which lies in `memory`.
-  void add(uint32_t page, uint32_t message, std::byte* target, const Registration* memory);
+  void add(uint32_t page, uint32_t message, std::byte* target, uint32_t length_bytes,
+           const Registration* memory);
   // `request` is open, and done once the GPU sees all that was placed before.
   void flush(ChannelFlush* request);
   // Begins what the rails have room for; done(message) for each page that is in its place and nobody's now.
@@ -67,6 +68,7 @@ class Placer {
   struct Placement {
     std::byte* target = nullptr;
     const Registration* memory = nullptr;
+    uint32_t length_bytes = 0;
     uint32_t message = 0;
     uint32_t rail = 0;         // once it is under way
     uint32_t outstanding = 0;  // writes: the loopback counts it down

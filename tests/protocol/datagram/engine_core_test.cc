@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/datagram/free_pages.h"
+
 namespace verbena::protocol::datagram {
 namespace {
 
@@ -27,7 +29,8 @@ struct Datagram {
 
 class End : public EngineCore<End> {
  public:
-  using EngineCore::EngineCore;
+  explicit End(const EngineOptions& options)
+      : EngineCore(options), pages(options.pages.pages + options.pages.short_pages) {}
 
   int64_t now_ns() const { return now; }
   uint32_t rooms() const { return room; }
@@ -86,10 +89,18 @@ class End : public EngineCore<End> {
                    .wishes = {wishes.begin(), wishes.end()}});
   }
   void post_pages(uint32_t, PageQueue, uint32_t) {}
-  void move_pages(uint32_t message, ReceiveMessage& state) {
-    const uint32_t pages = state.held;
-    note_moving(message, pages);
-    moves.emplace_back(message, pages);
+  void put_back(uint32_t page) { pages.put_back(page); }
+  bool copy_page(uint32_t message, uint32_t page, uint64_t offset, uint32_t length_bytes) {
+    moves.emplace_back(message, page);
+    copied_to.push_back(offset);
+    copied_bytes += length_bytes;
+    return false;
+  }
+  void end_moves() {
+    for (const auto& [message, page] : std::exchange(moves, {})) {
+      pages.put_back(page);
+      note_moved(message, 1);
+    }
   }
   void note_sent(uint32_t message) { sent.push_back(message); }
   void note_received(uint32_t message) { received.push_back(message); }
@@ -106,7 +117,10 @@ class End : public EngineCore<End> {
   std::vector<Stamp> departures;                // of data packets
   uint32_t first_waiting = 0, end_waiting = 0;  // which of them have not left
   std::deque<Datagram> out;
-  std::vector<std::pair<uint32_t, uint32_t>> moves;
+  FreePages pages;
+  std::vector<std::pair<uint32_t, uint32_t>> moves;  // message, page
+  std::vector<uint64_t> copied_to;                   // offsets, in order
+  uint64_t copied_bytes = 0;
   std::vector<uint32_t> sent, received, silent, stuck, ack_paths;
 };
 
@@ -135,7 +149,7 @@ class EngineCoreTest : public testing::Test {
   uint32_t post_on(uint32_t channel_id, uint64_t room_bytes, uint32_t most_pages = 2'048) {
     const uint32_t id = right.post(channel_id, room_bytes, most_pages);
     EXPECT_NE(id, kNoObject);
-    right.settle_packet(id);
+    right.settle(id);
     return id;
   }
   // One datagram to the other side.
@@ -144,20 +158,18 @@ class EngineCoreTest : public testing::Test {
       case Datagram::Kind::kAck:
         to.on_ack(peer, datagram.ack.cumulative, datagram.ack.base, datagram.ack.body,
                   {datagram.ack.grants.data(), datagram.ack.grant_count});
-        return Verdict::kHeld;
+        return Verdict::kTaken;
       case Datagram::Kind::kRequest:
         to.on_request(peer, datagram.wishes);
-        return Verdict::kHeld;
+        return Verdict::kTaken;
       case Datagram::Kind::kData:
         break;
     }
     const bool is_short = datagram.length_bytes <= short_bytes && datagram.data.is_last &&
                           datagram.place.index == 0 && datagram.data.kind == PacketKind::kEager;
-    to.note_taken(0, datagram.data.kind == PacketKind::kGranted ? PageQueue::kGranted
-                     : is_short                                 ? PageQueue::kShort
-                                                                : PageQueue::kEager);
     const Placed placed =
-        to.on_data(peer, {.psn = datagram.data.psn,
+        to.on_data(peer, {.page = to.pages.take(),
+                          .psn = datagram.data.psn,
                           .channel = datagram.channel,
                           .place = datagram.place,
                           .backlog = datagram.data.is_last ? uint16_t{0} : datagram.data.backlog,
@@ -166,12 +178,12 @@ class EngineCoreTest : public testing::Test {
                           .asks = datagram.data.asks,
                           .path = datagram.data.path,
                           .was_marked = false,
-                          .is_short = is_short,
+                          .rail = 0,
+                          .queue = datagram.data.kind == PacketKind::kGranted ? PageQueue::kGranted
+                                   : is_short                                 ? PageQueue::kShort
+                                                                              : PageQueue::kEager,
                           .time = datagram.time,
                           .length_bytes = datagram.length_bytes});
-    if (placed.verdict != Verdict::kHeld) to.add_idle(1, is_short);
-    if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
-      to.settle_packet(placed.message);
     return placed.verdict;
   }
   void pass_time(int64_t ns) {
@@ -192,7 +204,7 @@ class EngineCoreTest : public testing::Test {
         left.pump();
         right.pump();
       }
-      for (const auto& [message, pages] : std::exchange(right.moves, {})) right.note_moved(message, pages);
+      right.end_moves();
       if (left.now >= end && left.out.empty() && right.out.empty()) return;
       if (left.now < end) pass_time(5'000);
     }
@@ -216,7 +228,7 @@ TEST_F(EngineCoreTest, AShortMessageIsOnePacketAndOneAcknowledgement) {
   EXPECT_TRUE(left.out[0].data.is_last);
   EXPECT_TRUE(left.out[0].data.asks);
   EXPECT_EQ(left.out[0].data.kind, PacketKind::kEager);
-  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
   EXPECT_EQ(right.receive_message(receive).lent, 1U);
   right.pump();
@@ -234,7 +246,7 @@ TEST_F(EngineCoreTest, AnEmptyMessageTakesNoPage) {
   const uint32_t receive = post(0);
   left.send(channel, 0);
   left.pump();
-  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kEmpty);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
   EXPECT_EQ(right.receive_message(receive).lent, 0U);
 }
@@ -397,8 +409,8 @@ TEST_F(ShortPagesTest, WithoutOneItIsGranted) {
 // A message's pages are of one kind: of what contradicts that, nothing is taken.
 TEST_F(ShortPagesTest, AShortPacketIsAllOfItsMessage) {
   const auto give = [&](uint32_t psn, uint32_t index, bool is_last, bool is_short, uint32_t length) {
-    right.note_taken(0, is_short ? PageQueue::kShort : PageQueue::kEager);
-    const Placed placed = right.on_data(here, {.psn = psn,
+    const Placed placed = right.on_data(here, {.page = right.pages.take(),
+                                               .psn = psn,
                                                .channel = 0,
                                                .place = {0, index},
                                                .backlog = 0,
@@ -407,15 +419,15 @@ TEST_F(ShortPagesTest, AShortPacketIsAllOfItsMessage) {
                                                .asks = false,
                                                .path = 0,
                                                .was_marked = false,
-                                               .is_short = is_short,
+                                               .rail = 0,
+                                               .queue = is_short ? PageQueue::kShort : PageQueue::kEager,
                                                .time = 0,
                                                .length_bytes = length});
-    if (placed.verdict != Verdict::kHeld) right.add_idle(1, is_short);
     return placed.verdict;
   };
   EXPECT_EQ(give(0, 1, true, true, 10), Verdict::kStray);
   EXPECT_EQ(give(1, 0, false, true, kFullBytes), Verdict::kStray);
-  EXPECT_EQ(give(2, 0, true, true, 10), Verdict::kHeld);
+  EXPECT_EQ(give(2, 0, true, true, 10), Verdict::kTaken);
   EXPECT_EQ(give(3, 0, true, false, 10), Verdict::kStray);
   EXPECT_EQ(right.short_budget().parked(), 1U);
   EXPECT_EQ(right.budget().parked(), 0U);
@@ -882,7 +894,7 @@ TEST_F(EngineCoreTest, ALatePacketOfAMessageMustFitItsReceive) {
   left.pump();
   ASSERT_EQ(left.out.size(), 8U);
   const auto packets = std::exchange(left.out, {});
-  EXPECT_EQ(deliver(right, here, packets[7]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, packets[7]), Verdict::kTaken);
   const uint32_t receive = right.post(receiving, kFullBytes, 0);
   EXPECT_TRUE(right.is_too_long(receive)) << "the last one is parked, the first one lost";
 }
@@ -892,7 +904,7 @@ TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
   left.send(channel, 8 * kFullBytes);
   left.pump();
   ASSERT_EQ(left.out.size(), 8U);
-  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   const uint32_t receive = right.post(receiving, 8 * kFullBytes - 1, 0);
   EXPECT_FALSE(right.is_too_long(receive));
   EXPECT_EQ(deliver(right, here, left.out[7]), Verdict::kTooLong);
@@ -901,7 +913,7 @@ TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
 TEST_F(EngineCoreTest, AMessageThatIsParkedIsTooLongByItsFirstPacket) {
   left.send(channel, 8 * kFullBytes);
   left.pump();
-  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   EXPECT_TRUE(right.is_too_long(right.post(receiving, 7 * kFullBytes, 0)));
 }
 
@@ -945,11 +957,11 @@ TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
       << "no such number yet";
   EXPECT_EQ(with(first, [](Datagram& d) { d.data.took_credit = false, d.data.psn = kSpan; }),
             Verdict::kStray);
-  EXPECT_EQ(deliver(right, here, last), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, last), Verdict::kTaken);
   EXPECT_EQ(with(first, [](Datagram& d) { d.place.index = 4; }), Verdict::kStray) << "behind the last";
   EXPECT_EQ(with(first, [](Datagram& d) { d.data.is_last = true, d.data.psn = 1; }), Verdict::kStray)
       << "a second last";
-  EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, first), Verdict::kTaken);
 }
 
 TEST_F(EngineCoreTest, PacketsThatContradictEachOtherAreRefused) {
@@ -961,15 +973,15 @@ TEST_F(EngineCoreTest, PacketsThatContradictEachOtherAreRefused) {
     left.pump();
     ASSERT_EQ(left.out.size(), 4U);
     const auto packets = std::exchange(left.out, {});
-    EXPECT_EQ(deliver(right, here, packets[2]), Verdict::kHeld);
+    EXPECT_EQ(deliver(right, here, packets[2]), Verdict::kTaken);
     Datagram early = packets[1], more = packets[1];
     early.data.is_last = true;
     EXPECT_EQ(deliver(right, here, early), Verdict::kStray) << "one behind it is here";
-    EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kHeld);
+    EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kTaken);
     more.data.backlog = 3;
     EXPECT_EQ(deliver(right, here, more), Verdict::kStray) << "more behind it than there are";
-    EXPECT_EQ(deliver(right, here, packets[1]), Verdict::kHeld);
-    EXPECT_EQ(deliver(right, here, packets[0]), Verdict::kHeld);
+    EXPECT_EQ(deliver(right, here, packets[1]), Verdict::kTaken);
+    EXPECT_EQ(deliver(right, here, packets[0]), Verdict::kTaken);
   }
 }
 
@@ -986,7 +998,7 @@ TEST_F(EngineCoreTest, AMessageHasFewerPacketsThanAGrantCanName) {
   first.place.index = kMaxPacketIndex - 3;
   EXPECT_EQ(deliver(right, here, first), Verdict::kStray);
   first.place.index = kMaxPacketIndex - 4;
-  EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, first), Verdict::kTaken);
 }
 
 // Of a message that had the same number before.
@@ -1001,7 +1013,7 @@ TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
   left.pump();
   const auto packets = std::exchange(left.out, {});
   ASSERT_EQ(packets.size(), 4U);
-  EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kTaken);
   EXPECT_GE(right.receive_message(receive).wanted, right.receive_message(receive).granted);
   right.pump();
   for (int i = 0; i < 3; ++i) deliver(right, here, packets[static_cast<size_t>(i)]);
@@ -1159,6 +1171,60 @@ TEST_F(EngineCoreTest, MessagesThatAreNotUnpackedAreCopied) {
   run();
   EXPECT_EQ(right.receive_message(long_one).state, ReceiveState::kDone);
   EXPECT_EQ(right.receive_message(long_one).lent, 0U);
+}
+
+// In the order of their arrival, each where it belongs; each page comes back once.
+TEST_F(EngineCoreTest, PagesAreCopiedAsTheyArrived) {
+  constexpr uint64_t kBytes = 3 * kFullBytes + 10;
+  const size_t pages = right.pages.count();
+  post(kBytes, 0);
+  left.send(channel, kBytes);
+  left.pump();
+  const auto packets = std::exchange(left.out, {});
+  ASSERT_EQ(packets.size(), 4U);
+  for (const size_t index : {1, 0, 3, 2}) deliver(right, here, packets[index]);
+  EXPECT_EQ(right.copied_to, (std::vector<uint64_t>{kFullBytes, 0, 3 * kFullBytes, 2 * kFullBytes}));
+  EXPECT_EQ(right.copied_bytes, kBytes);
+  EXPECT_EQ(right.pages.count(), pages - 4);
+  EXPECT_TRUE(right.received.empty());
+  right.end_moves();
+  EXPECT_EQ(right.pages.count(), pages);
+  EXPECT_EQ(right.received.size(), 1U);
+}
+
+TEST_F(EngineCoreTest, PagesThatAreLentComeBackWhenTheyAreReleased) {
+  const size_t pages = right.pages.count();
+  const uint32_t receive = post(2 * kFullBytes);
+  left.send(channel, 2 * kFullBytes);
+  left.pump();
+  for (const Datagram& datagram : std::exchange(left.out, {})) deliver(right, here, datagram);
+  ASSERT_EQ(right.received, std::vector<uint32_t>{receive});
+  std::vector<std::pair<uint64_t, uint32_t>> lent;
+  right.for_each_page(receive,
+                      [&](uint32_t, uint64_t offset, uint32_t bytes) { lent.emplace_back(offset, bytes); });
+  EXPECT_EQ(lent, (std::vector<std::pair<uint64_t, uint32_t>>{{0, kFullBytes}, {kFullBytes, kFullBytes}}));
+  EXPECT_EQ(right.pages.count(), pages - 2);
+  right.release(receive);
+  EXPECT_EQ(right.pages.count(), pages);
+}
+
+// Those that are parked, held and lent.
+TEST_F(EngineCoreTest, PagesOfAChannelThatClosesComeBack) {
+  const size_t pages = right.pages.count();
+  post(10);
+  post(3 * kFullBytes);
+  for (const uint64_t bytes : {uint64_t{10}, uint64_t{3} * kFullBytes, uint64_t{10}})
+    left.send(channel, bytes);
+  left.pump();
+  const auto packets = std::exchange(left.out, {});
+  ASSERT_EQ(packets.size(), 5U);
+  for (const size_t index : {0, 1, 4}) EXPECT_EQ(deliver(right, here, packets[index]), Verdict::kTaken);
+  EXPECT_EQ(right.budget().lent(), 1U);
+  EXPECT_EQ(right.budget().held(), 1U);
+  EXPECT_EQ(right.budget().parked(), 1U);
+  EXPECT_EQ(right.pages.count(), pages - 3);
+  right.close_receive(receiving);
+  EXPECT_EQ(right.pages.count(), pages);
 }
 
 TEST_F(EngineCoreTest, NumbersOfMessagesWrap) {

@@ -40,18 +40,26 @@ FAULTS = {
         "engine_core.h", "void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }",
         "void add_idle(uint32_t pages, bool = false) { idle_ += pages; }"),
     "a message has pages of two kinds": (
-        "engine_core.h", "    if (message.received != 0 && message.is_short != packet.is_short) return true;  // its pages are of a kind\n", ""),
+        "engine_core.h", "    if (message.received != 0 && message.is_short != packet.is_short())\n      return true;  // its pages are of a kind\n", ""),
     "a short packet may be of any message": (
-        "engine_core.h", "    if (packet.is_short && !is_all_of_short(packet)) return {Verdict::kStray};\n", ""),
+        "engine_core.h", "    if (packet.is_short() && !is_all_of_short(packet)) return {Verdict::kStray};\n", ""),
     "anything may be parked": ("page_budget.h", "return parked_ < shelf_;", "return true;"),
     "pages go to granted packets alone": ("page_budget.h", "    consider(PageQueue::kEager, eager_goal_);\n", ""),
     "a packet that is held back stays so": (
         "engine_core.h", "if (record.message == message_id && record.index < sends_[message_id].granted)", "if (false)"),
     "eager credits of a complete message are not free again": (
-        "engine_core.h", "      settle_eager(peer, message);\n      return true;\n", "      return true;\n"),
+        "engine_core.h", "      settle_eager(peer, message);\n      note_to_ack(peer_id, peer, true);\n", "      note_to_ack(peer_id, peer, true);\n"),
     "eager credits of a granted message are not free again": (
         "engine_core.h", "    settle_eager(peers_[receive_channels_[message.channel].peer], message);\n    announce(id, message);",
         "    announce(id, message);"),
+    "pages that were lent are not put back": (
+        "engine_core.h", "    put_back_pages(message);\n    budget_.note_returned", "    budget_.note_returned"),
+    "pages of a message that closes are not put back": (
+        "engine_core.h", "      put_back_pages(message);\n      add_idle", "      add_idle"),
+    "a page of a packet that is refused is not put back": (
+        "engine_core.h", "statistics_.strays);\n      free_page(packet.page, packet.is_short());", "statistics_.strays);\n      add_idle(1, packet.is_short());"),
+    "a packet's page goes where another one's belongs": (
+        "engine_core.h", "{kNoObject, packet.place.index, packet.length_bytes}", "{kNoObject, packet.place.index + 1, packet.length_bytes}"),
     "an eager packet counts twice": (
         "packet_window.h", "return (bits_ >> ahead & 1) != 0 ? ReceiveWindow::Arrival::kDuplicate : ReceiveWindow::Arrival::kNew;",
         "return ReceiveWindow::Arrival::kNew;"),

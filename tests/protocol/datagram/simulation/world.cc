@@ -22,7 +22,11 @@ uint64_t mix(uint64_t x) {
 }  // namespace
 
 Host::Host(World& world, uint32_t number, const EngineOptions& options)
-    : EngineCore(options), world_(world), number_(number), live_rails_((1U << options.rails) - 1) {
+    : EngineCore(options),
+      world_(world),
+      number_(number),
+      live_rails_((1U << options.rails) - 1),
+      pages_(options.pages.pages + options.pages.short_pages) {
   add_idle(options.pages.pages);
   add_idle(options.pages.short_pages, true);
 }
@@ -104,9 +108,12 @@ void Host::post_request(uint32_t peer, uint32_t path, std::span<const Wish> wish
   put(peer, path, kHeaderBytes + 24 + static_cast<uint32_t>(wishes.size()) * 8, id);
 }
 
-void Host::move_pages(uint32_t message, ReceiveMessage& state) {
-  const uint32_t pages = state.held;
-  note_moving(message, pages);
+// Those of a message that are copied now are one call, whose pages end one after the other.
+bool Host::copy_page(uint32_t message, uint32_t page, uint64_t, uint32_t) {
+  const bool is_same_call = copied_message_ == message && copied_ns_ == now_ns_;
+  copied_pages_ = is_same_call ? copied_pages_ + 1 : 1;
+  copied_message_ = message;
+  copied_ns_ = now_ns_;
   uint32_t move = 0;
   if (world_.free_moves_.empty()) {
     move = static_cast<uint32_t>(world_.moves_.size());
@@ -115,9 +122,10 @@ void Host::move_pages(uint32_t message, ReceiveMessage& state) {
     move = world_.free_moves_.back();
     world_.free_moves_.pop_back();
   }
-  world_.moves_[move] = {message, pages};
-  world_.add_event(now_ns_ + world_.temper_.copy_ns + pages * world_.temper_.copy_page_ns, World::kMoved,
-                   number_, move);
+  world_.moves_[move] = {message, page};
+  world_.add_event(now_ns_ + world_.temper_.copy_ns + copied_pages_ * world_.temper_.copy_page_ns,
+                   World::kMoved, number_, move);
+  return false;
 }
 
 void Host::note_sent(uint32_t message) {
@@ -170,9 +178,8 @@ void Host::take(const Arrived& arrived) {
   const bool is_data = carries_data(cargo.kind);
   if (is_data) {
     const Place place = Place::decode(cargo.place);
-    const bool is_short = cargo.queue == PageQueue::kShort;
-    note_taken(arrived.plane, cargo.queue);
-    const Placed placed = on_data(peer, {.psn = cargo.psn,
+    const Placed placed = on_data(peer, {.page = pages_.take(),
+                                         .psn = cargo.psn,
                                          .channel = cargo.channel,
                                          .place = place,
                                          .backlog = cargo.backlog,
@@ -181,10 +188,11 @@ void Host::take(const Arrived& arrived) {
                                          .asks = cargo.asks,
                                          .path = cargo.path,
                                          .was_marked = arrived.is_marked,
-                                         .is_short = is_short,
+                                         .rail = arrived.plane,
+                                         .queue = cargo.queue,
                                          .time = cargo.time,
                                          .length_bytes = cargo.length_bytes});
-    if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty) {
+    if (placed.verdict == Verdict::kTaken) {
       const ReceiveMessage& message = receive_message(placed.message);
       world_.note_bytes(flow_of_receive_[message.channel], cargo.length_bytes);
       if (cargo.content != world_.content_of(flow_of_receive_[message.channel], message.number, place.index))
@@ -198,11 +206,8 @@ void Host::take(const Arrived& arrived) {
         if (has[place.index]) ++world_.totals_.wrong;
         has[place.index] = true;
       }
-      if (placed.verdict == Verdict::kEmpty) add_idle(1, is_short);
-      settle_packet(placed.message);
-    } else {
-      if (placed.verdict == Verdict::kTooLong || placed.verdict == Verdict::kStray) ++world_.totals_.wrong;
-      add_idle(1, is_short);
+    } else if (placed.verdict == Verdict::kTooLong || placed.verdict == Verdict::kStray) {
+      ++world_.totals_.wrong;
     }
   } else if (cargo.kind == PacketKind::kAck) {
     on_ack(peer, cargo.ack.cumulative, cargo.ack.base, cargo.ack.body,
@@ -369,7 +374,7 @@ void World::post_receives(uint32_t id) {
     const uint32_t message = target.post(flow.receive_channel, bytes, is_copied ? 0 : 2048);
     if (message == kNoObject) break;
     ++flow.posted;
-    target.settle_packet(message);
+    target.settle(message);
   }
   target.want_wake(std::max(now_ns_, target.busy_until_ns_));
 }
@@ -450,7 +455,8 @@ void World::on_event(const Event& event) {
       host.now_ns_ = now_ns_;
       const Move move = moves_[event.payload];
       free_moves_.push_back(event.payload);
-      host.note_moved(move.message, move.pages);
+      host.pages_.put_back(move.page);
+      host.note_moved(move.message, 1);
       return host.want_wake(std::max(now_ns_, host.busy_until_ns_));
     }
     case kConsume: {
@@ -535,6 +541,7 @@ std::string World::find_leftovers(uint32_t stopped) {
     tell(n, "short ones held", shorts.held());
     tell(n, "short ones parked", shorts.parked());
     tell(n, "short ones moving", shorts.moving());
+    tell(n, "pages not put back", engine_.pages.pages + engine_.pages.short_pages - host->pages_.count());
     posted = host->short_idle();
     for (uint32_t rail = 0; rail < engine_.rails; ++rail) posted += shorts.posted(rail, PageQueue::kEager);
     if (posted != shorts.pages()) tell(n, "short pages are lost or found:", posted);

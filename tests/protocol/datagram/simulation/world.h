@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/datagram/engine_core.h"
+#include "protocol/datagram/free_pages.h"
 #include "protocol/datagram/simulation/event_queue.h"
 #include "protocol/datagram/simulation/fabric.h"
 #include "protocol/random.h"
@@ -85,7 +86,8 @@ class Host : public EngineCore<Host> {
   void post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
     posted_pages_ += count, posted_[static_cast<uint32_t>(queue)][rail] += count;
   }
-  void move_pages(uint32_t message, ReceiveMessage& state);
+  void put_back(uint32_t page) { pages_.put_back(page); }
+  bool copy_page(uint32_t message, uint32_t page, uint64_t offset, uint32_t length_bytes);
   void note_sent(uint32_t message);
   void note_received(uint32_t message);
   void note_silent(uint32_t peer);
@@ -116,6 +118,9 @@ class Host : public EngineCore<Host> {
   uint32_t packets_ = 0;  // of this pass
   uint64_t posted_pages_ = 0;
   std::array<std::array<uint32_t, kMaxEngineRails>, 3> posted_{};
+  FreePages pages_;
+  uint32_t copied_message_ = kNoObject, copied_pages_ = 0;  // at copied_ns_
+  int64_t copied_ns_ = 0;
   std::deque<Arrived> arrived_;
   std::vector<RemotePeer> remotes_;                       // by peer
   std::vector<uint32_t> flow_of_send_, flow_of_receive_;  // by channel
@@ -210,7 +215,7 @@ class World {
   std::deque<Cargo> cargo_;
   std::vector<uint32_t> free_cargo_;
   struct Move {
-    uint32_t message, pages;
+    uint32_t message, page;
   };
   std::vector<Move> moves_;
   std::vector<uint32_t> free_moves_;

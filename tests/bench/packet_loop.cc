@@ -26,7 +26,7 @@ struct Data {
 
 class End : public EngineCore<End> {
  public:
-  using EngineCore::EngineCore;
+  explicit End(const EngineOptions& options) : EngineCore(*this, options) {}
 
   int64_t now_ns() const { return now; }
   uint32_t rooms() const { return data.size() < kQueue ? 1 : 0; }

@@ -199,8 +199,9 @@ class Game {
     const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
     engine_->pass();
     fuzz::require(!engine_->failure().has_failed());
-    const PageBudget& budget = engine_->budget();
-    uint32_t pages = budget.held() + budget.parked() + budget.lent() + budget.moving() + engine_->idle();
+    const PageBudget& budget = engine_->core().budget();
+    uint32_t pages =
+        budget.held() + budget.parked() + budget.lent() + budget.moving() + engine_->core().idle();
     for (uint32_t rail = 0; rail < engine_->rails().size(); ++rail)
       for (const PageQueue queue : {PageQueue::kGranted, PageQueue::kEager})
         pages += budget.posted(rail, queue);
@@ -421,14 +422,15 @@ class Game {
   // Whoever is doubted may be given up in any pass.
   bool has_doubts() {
     const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
-    for (uint32_t id = 0; id < engine_->peers(); ++id)
+    for (uint32_t id = 0; id < engine_->core().peers(); ++id)
       if (engine_->peer_of(id).doubted_ns != 0) return true;
     return false;
   }
   uint32_t count_failed() {
     const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
     uint32_t failed = 0;
-    for (uint32_t id = 0; id < engine_->peers(); ++id) failed += engine_->failure_of(id).has_failed() ? 1 : 0;
+    for (uint32_t id = 0; id < engine_->core().peers(); ++id)
+      failed += engine_->failure_of(id).has_failed() ? 1 : 0;
     return failed;
   }
   // Of the other peer, whose end is doubted; of this process too, which has not ended. Whoever says so does

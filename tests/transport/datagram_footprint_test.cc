@@ -137,7 +137,7 @@ void be_engine(Channel& channel) {
   const int64_t took_ns = base::monotonic_ns() - begin_ns;
   malloc_trim(0);  // of the listeners
   const uint64_t after_bytes = measure_memory().total_bytes();
-  ASSERT_EQ(engine->peers(), kPeers);
+  ASSERT_EQ(engine->core().peers(), kPeers);
   ends.clear();
   malloc_trim(0);
   const uint64_t known_bytes = measure_memory().total_bytes();

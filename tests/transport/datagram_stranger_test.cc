@@ -88,7 +88,7 @@ TEST(DatagramChannels, OnceAllAreOpenNoOtherIs) {
     const datagram::EngineGuard guard(*engine, datagram::EngineGuard::Waits{});
     peer = engine->take_peer(handle.engine, handle.port, handle.process);
     for (uint32_t i = 0; i < protocol::datagram::kNoChannel; ++i) {
-      const uint32_t channel = engine->open_send(peer, engine->choose_wire(peer));
+      const uint32_t channel = engine->core().open_send(peer, engine->choose_wire(peer));
       if (i == 7) first = channel;
     }
   }
@@ -98,7 +98,7 @@ TEST(DatagramChannels, OnceAllAreOpenNoOtherIs) {
     return is_refused = !end;
   }));
   const datagram::EngineGuard guard(*engine, datagram::EngineGuard::Waits{});
-  engine->close_send(first);
+  engine->core().close_send(first);
   EXPECT_EQ(engine->choose_wire(peer), 7);
 }
 

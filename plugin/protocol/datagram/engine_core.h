@@ -13,9 +13,9 @@
 //   on_ack         what has arrived is done, what should have arrived before it is lost
 //   on_timer       acknowledgements that are due, probes, timeouts, wishes that nobody answers
 //
-// Pure: no clock, verbs, CUDA or socket; what happens is asked of Port, the class that derives from
-// EngineCore<Port>: transport/datagram/engine.h over verbs, tests/protocol/datagram/simulation over a network
-// that a seed decides. What a port has to offer:
+// Pure: no clock, verbs, CUDA or socket; what happens is asked of Port, which has the core:
+// transport/datagram/engine.h over verbs, tests/protocol/datagram/simulation over a network that a seed
+// decides. What a port has to offer:
 //
 //   now_ns()                      the time, read once a pass
 //   rooms() -> uint32_t           a bit for each rail whose send queue takes another packet
@@ -111,8 +111,10 @@ inline constexpr uint16_t kMostBacklog = 0x7FFF;
 template <typename Port>
 class EngineCore {
  public:
-  explicit EngineCore(const EngineOptions& options)
-      : options_(options),
+  // The port outlives it.
+  EngineCore(Port& port, const EngineOptions& options)
+      : port_(port),
+        options_(options),
         credits_(options.pages.credits),
         grants_({.quantum = options.pages.quantum,
                  .served_peers = options.served_peers,
@@ -466,6 +468,8 @@ class EngineCore {
   const PageBudget& budget() const { return budget_; }
   const PageBudget& short_budget() const { return short_budget_; }
   const EngineStatistics& statistics() const { return statistics_; }
+  // A datagram of no peer, or one that cannot be received.
+  void count_stray() { ++statistics_.strays; }
   const Grants& grants() const { return grants_; }
   uint32_t outstanding() const { return grants_.outstanding(); }
   uint32_t idle() const { return idle_; }
@@ -489,12 +493,10 @@ class EngineCore {
     return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
   }
 
- protected:
-  Port& port() { return static_cast<Port&>(*this); }
-  EngineStatistics statistics_;
-
  private:
   using Told = ReceiveMessage::Told;
+
+  Port& port() { return port_; }
 
   static constexpr uint32_t kMaxRecords = 0xFFFF;
   static constexpr uint32_t kTurnPackets = 4;  // of one peer, before the next has its turn
@@ -509,6 +511,12 @@ class EngineCore {
     return [this](uint32_t id) -> TimerLink& { return peers_[id].timer; };
   }
   Stamp now() { return make_stamp(port().now_ns()); }
+  // Of a pass.
+  struct Moment {
+    int64_t ns;
+    Stamp stamp;
+  };
+  Moment moment() { return {port().now_ns(), now()}; }
   static uint32_t count_packets(const Peer& peer, uint64_t bytes) {
     const uint64_t packets = (bytes + peer.data_bytes - 1) / peer.data_bytes;
     return packets == 0 ? 1 : static_cast<uint32_t>(packets);
@@ -630,6 +638,7 @@ class EngineCore {
   // Peers in turn, a few packets each, while a rail has room. One whose rails have none holds up no other:
   // all are tried once more since anything was sent.
   void send_packets() {
+    const Moment now = moment();
     uint32_t rooms = port().rooms(), blocked = kNoObject;
     uint64_t sent_packets = 0;  // when `blocked` was found to be that
     while (rooms != 0 && !active_.is_empty()) {
@@ -639,7 +648,7 @@ class EngineCore {
       peer.is_active = false;
       if (has_wishes(peer)) send_wishes(id, peer);
       uint32_t left = kTurnPackets;
-      while (left != 0 && rooms != 0 && send_next(id, peer, rooms)) {
+      while (left != 0 && rooms != 0 && send_next(id, peer, rooms, now)) {
         --left;
         rooms = port().rooms();
       }
@@ -664,17 +673,17 @@ class EngineCore {
     return message.next < message.eager || has_numbers(peer);
   }
   // False: nothing may be sent now.
-  bool send_next(uint32_t id, Peer& peer, uint32_t rooms) {
+  bool send_next(uint32_t id, Peer& peer, uint32_t rooms, const Moment& now) {
     if (!has_room(peer)) return false;
     const uint32_t lost = peer.lost.first();
     if (lost == kNoObject && (!may_send_new(peer) || records_.used() >= kMaxRecords)) return false;
     const uint32_t avoided = lost != kNoObject ? records_[lost].path : kPaths;
-    const uint32_t path = peer.paths.pick(paths_of(rooms), avoided, now());
+    const uint32_t path = peer.paths.pick(paths_of(rooms), avoided, now.stamp);
     if (path == PathTable::kNoPath) return false;
-    lost != kNoObject ? resend(id, peer, lost, path) : send_new(id, peer, path);
+    lost != kNoObject ? resend(id, peer, lost, path, now) : send_new(id, peer, path, now);
     return true;
   }
-  void send_new(uint32_t peer_id, Peer& peer, uint32_t path) {
+  void send_new(uint32_t peer_id, Peer& peer, uint32_t path, const Moment& now) {
     const uint32_t id = peer.ready.first();
     SendMessage& message = sends_[id];
     if (peer.flight.is_empty() && peer.lost.is_empty()) peer.newest_paths = 0, peer.has_newest = false;
@@ -685,12 +694,12 @@ class EngineCore {
     record.index = message.next++;
     record.took_credit = record.index < message.eager;
     if (record.took_credit) {
-      if (peer.eager_unacked == peer.eager_next) peer.eager_oldest_ns = port().now_ns();
+      if (peer.eager_unacked == peer.eager_next) peer.eager_oldest_ns = now.ns;
       record.psn = peer.eager_next++;
       peer.eager_records[record.psn % kEagerSpan] = static_cast<uint16_t>(record_id);
     } else {
       if (peer.records == kNoObject) peer.records = tables_.take();
-      if (peer.unacked == peer.next) peer.oldest_ns = port().now_ns();
+      if (peer.unacked == peer.next) peer.oldest_ns = now.ns;
       record.psn = peer.next++;
       tables_[peer.records].enter(records_, record_id);
       ++peer.known;
@@ -702,22 +711,26 @@ class EngineCore {
       set_state(peer, id, SendState::kWaiting);
       if (peer.wish_ns == kNeverNs) wish_later(peer_id, peer);
     }
-    post_record(peer_id, peer, record_id, path);
+    post_record(peer_id, peer, record_id, record, &message, path, now);
   }
-  [[gnu::noinline]] void resend(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
-    const SendRecord& record = records_[record_id];
+  [[gnu::noinline]] void resend(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path,
+                                const Moment& now) {
+    SendRecord& record = records_[record_id];
     const bool is_probe = record.where == SendRecord::Where::kFlight;
-    if (is_probe && record.path != path) peer.paths.note_unknown(record.path, now());
+    if (is_probe && record.path != path) peer.paths.note_unknown(record.path, now.stamp);
     leave_list(peer, record_id);
     ++statistics_.resent_packets;
-    post_record(peer_id, peer, record_id, path);
+    const SendMessage* const message = record.message == kNoObject ? nullptr : &sends_[record.message];
+    post_record(peer_id, peer, record_id, record, message, path, now);
   }
-  void post_record(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
-    SendRecord& record = records_[record_id];
+  // `message`: null if its channel is closed.
+  [[gnu::always_inline]] void post_record(uint32_t peer_id, Peer& peer, uint32_t record_id,
+                                          SendRecord& record, const SendMessage* message, uint32_t path,
+                                          const Moment& now) {
     record.path = static_cast<uint8_t>(path);
-    record.sent = now();
-    enter_list(peer, record_id, SendRecord::Where::kFlight);
-    peer.sent_ns = port().now_ns();
+    record.sent = now.stamp;
+    enter_list(peer, record_id, record, SendRecord::Where::kFlight);
+    peer.sent_ns = now.ns;
     if (peer.owed_since_ns == kNeverNs) peer.owed_since_ns = peer.sent_ns;
     ++statistics_.sent_packets;
     const bool is_resent = record.tries != 0;
@@ -732,10 +745,9 @@ class EngineCore {
                      .is_resent = is_resent,
                      .took_credit = record.took_credit,
                      .backlog = 0};
-    if (record.message != kNoObject) [[likely]] {
-      const SendMessage& message = sends_[record.message];
-      const uint32_t behind = message.packets - record.index - 1;
-      if (record.index < message.granted) packet.kind = PacketKind::kGranted;
+    if (message != nullptr) [[likely]] {
+      const uint32_t behind = message->packets - record.index - 1;
+      if (record.index < message->granted) packet.kind = PacketKind::kGranted;
       packet.is_last = behind == 0;
       packet.asks |= packet.is_last;
       packet.backlog = static_cast<uint16_t>(std::min<uint32_t>(behind, kMostBacklog));
@@ -747,8 +759,7 @@ class EngineCore {
            : where == SendRecord::Where::kLost ? peer.lost
                                                : peer.held_back;
   }
-  void enter_list(Peer& peer, uint32_t record_id, SendRecord::Where where) {
-    SendRecord& record = records_[record_id];
+  void enter_list(Peer& peer, uint32_t record_id, SendRecord& record, SendRecord::Where where) {
     record.where = where;
     if (where == SendRecord::Where::kFlight && !record.took_credit) ++peer.in_flight;
     list_of(peer, where).append(records_, record_id);
@@ -1280,7 +1291,7 @@ class EngineCore {
   // The time for which it was held back is not the peer's.
   void release_held_back_record(Peer& peer, uint32_t id) {
     leave_list(peer, id);
-    enter_list(peer, id, SendRecord::Where::kLost);
+    enter_list(peer, id, records_[id], SendRecord::Where::kLost);
     if (records_[id].psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();
   }
 
@@ -1325,7 +1336,8 @@ class EngineCore {
       ++statistics_.rested_paths;
     }
     const bool is_held_back = may_be_refused && record.tries >= kEagerTries;
-    enter_list(peer, record_id, is_held_back ? SendRecord::Where::kHeldBack : SendRecord::Where::kLost);
+    enter_list(peer, record_id, record,
+               is_held_back ? SendRecord::Where::kHeldBack : SendRecord::Where::kLost);
     if (is_held_back && peer.wish_ns == kNeverNs) peer.wish_ns = port().now_ns();
   }
   // Records of messages that are no more: their numbers are still to be told.
@@ -1410,7 +1422,7 @@ class EngineCore {
       const uint32_t newest = peer.flight.last();
       const uint32_t path = peer.paths.pick(paths_of(port().rooms()), records_[newest].path, now());
       peer.has_probed = true;
-      if (path != PathTable::kNoPath) ++statistics_.probes, resend(id, peer, newest, path);
+      if (path != PathTable::kNoPath) ++statistics_.probes, resend(id, peer, newest, path, moment());
     }
     if (peer.wish_ns <= now_ns) {
       peer.wish_ns = kNeverNs;
@@ -1492,6 +1504,8 @@ class EngineCore {
     const auto& operator[](uint32_t id) const { return rings[id / kRing][id % kRing]; }
   };
 
+  Port& port_;
+  EngineStatistics statistics_;
   const EngineOptions options_;
   const uint32_t credits_;
   Grants grants_;

@@ -159,7 +159,7 @@ bool ReceiveEnd::uses(const Registration* memory) const {
 }
 
 bool ReceiveEnd::awaits_peer(const ReceiveRequest& request) const {
-  return engine_->receive_message(request.message).state != ReceiveState::kMoving;
+  return engine_->core().receive_message(request.message).state != ReceiveState::kMoving;
 }
 
 bool SendEnd::uses(const Registration* memory) const {
@@ -181,15 +181,15 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   if (has_peer_closed())
     return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer has closed it", wire_,
                       engine_->peer_of(peer_).text.c_str());
-  const uint32_t number = engine_->send_channel(channel_).next;
+  const uint32_t number = engine_->core().send_channel(channel_).next;
   SendRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
-  const uint32_t data_bytes = engine_->peer(peer_).data_bytes;
+  const uint32_t data_bytes = engine_->core().peer(peer_).data_bytes;
   if (length_bytes > uint64_t{data_bytes} * (kMaxPacketIndex - 1))
     return base::fail(Status::kInvalidArgument,
                       "isend: a message of %llu bytes is too long for datagrams of %u bytes",
                       static_cast<unsigned long long>(length_bytes), data_bytes);
-  const uint32_t message = engine_->send(channel_, length_bytes);
+  const uint32_t message = engine_->core().send(channel_, length_bytes);
   if (message == kNoObject) return {};
   request.length_bytes = length_bytes;
   request.data = static_cast<const std::byte*>(data);
@@ -239,16 +239,15 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   const EngineGuard guard(*engine_);
   if (!guard) return {};
   if (has_failed()) return tell_failure();  // so has one that has ended
-  const uint32_t number = engine_->receive_channel(channel_).next;
+  const uint32_t number = engine_->core().receive_channel(channel_).next;
   ReceiveRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const bool takes_slot = lending_ != nullptr && receive_class != ReceiveClass::kNoSlot;
   if (takes_slot && !lending_->slots.has_free_slot()) return {};
   const bool may_lend = takes_slot && receive_class == ReceiveClass::kUnpacked && engine_->may_lend();
-  const uint32_t message =
-      engine_->Engine::Core::post(channel_, room_bytes, may_lend ? lending_->most_pages() : 0);
+  const uint32_t message = engine_->core().post(channel_, room_bytes, may_lend ? lending_->most_pages() : 0);
   if (message == kNoObject) return {};
-  if (engine_->is_too_long(message)) {
+  if (engine_->core().is_too_long(message)) {
     engine_->refuse_too_long(*this, room_bytes);
     end_messages();  // what is parked is copied nowhere
     return tell_failure();
@@ -263,7 +262,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   engine_->attach(message, &request);
   if (observed_ != nullptr) [[unlikely]]
     observed_->note_post(number, room_bytes, engine_->rails()[0]->control.number());
-  engine_->settle(message);
+  engine_->core().settle(message);
   engine_->pass();
   *out = &request;
   return {};
@@ -291,7 +290,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
   if (request.has_slot) lending_->slots.clear(request.slot);
   if (request.descriptors != 0) {
     const EngineGuard guard(*engine_, EngineGuard::Waits{});
-    if (!has_ended_) engine_->Engine::Core::release(request.message);
+    if (!has_ended_) engine_->core().release(request.message);
   }
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};

@@ -192,12 +192,12 @@ Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<Nic
 }
 
 Engine::Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const EngineOptions& options)
-    : EngineCore(options), nic_(nic), nics_(std::move(nics)) {}
+    : core_(*this, options), nic_(nic), nics_(std::move(nics)) {}
 
 Engine::~Engine() {
   Registry::instance().remove(this);
   if (rails_.size() == nic_.rails.size()) linger();
-  if (statistics().sent_packets + statistics().received_packets != 0) {
+  if (core_.statistics().sent_packets + core_.statistics().received_packets != 0) {
     const std::string counts = describe_counts();
     base::log_info("%s", counts.c_str());
   }
@@ -223,11 +223,11 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
                       "device %s: datagrams need an MTU of at least %u bytes on all ports (%u); use "
                       "VERBENA_TRANSPORT=connected",
                       nic_.name.c_str(), kLeastMtuBytes, mtu_bytes);
-  if (options().pages.pages < PageBudget::kLeastPages * options().rails)
+  if (core_.options().pages.pages < PageBudget::kLeastPages * core_.options().rails)
     return base::fail(Status::kSystem,
                       "device %s: too few pages for datagrams (%u): its shared receive queues are too small; "
                       "use VERBENA_TRANSPORT=connected",
-                      nic_.name.c_str(), options().pages.pages);
+                      nic_.name.c_str(), core_.options().pages.pages);
   auto key = base::job_key();
   if (!key) return key.error();
   name_.is_keyed = *key != nullptr ? 1 : 0;
@@ -251,12 +251,12 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
     if (!acquired) return acquired.error();
     space = std::move(*acquired);
   }
-  name_.has_short_pages = options().pages.short_pages != 0 ? 1 : 0;
+  name_.has_short_pages = core_.options().pages.short_pages != 0 ? 1 : 0;
   auto id = make_engine_id(name_);
   if (!id) return id.error();
   name_.id = *id;
-  auto pool = PagePool::create(*nic_.rails[0], options().pages.pages, page_bytes, std::move(space),
-                               options().pages.short_pages);
+  auto pool = PagePool::create(*nic_.rails[0], core_.options().pages.pages, page_bytes, std::move(space),
+                               core_.options().pages.short_pages);
   if (!pool) return pool.error();
   pool_ = std::move(*pool);
   std::vector<std::unique_ptr<Rail>> rails;
@@ -267,8 +267,8 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   }
   rails_ = std::move(rails);
   placer_ = std::make_unique<Placer>(nic_, pool_, rails_);
-  add_idle(pool_.long_count());
-  add_idle(pool_.short_count(), true);
+  core_.add_idle(pool_.long_count());
+  core_.add_idle(pool_.short_count(), true);
   const EngineGuard guard(*this, EngineGuard::Waits{});
   pass();
   return failure_;
@@ -304,8 +304,8 @@ void Engine::pass() {
   for (uint32_t i = 0; i < rails_.size(); ++i) poll_rail(i);
   place_pages();
   if (now_ns_ - looked_ns_ > kLookNs) look_around();
-  tick(now_ns_);
-  pump();
+  core_.tick(now_ns_);
+  core_.pump();
   for (uint32_t i = 0; i < rails_.size(); ++i)
     if (!rails_[i]->flush()) [[unlikely]]
       mend(i);
@@ -322,10 +322,10 @@ void Engine::note_live_rails(uint32_t live) {
     });
   }
   for (uint32_t path = 0; path < kPaths; ++path) {
-    const uint32_t rail = options().rail_of(path);
+    const uint32_t rail = core_.options().rail_of(path);
     for (uint32_t id = 0; id < peers_of_.size(); ++id) {
-      if ((lost >> rail & 1) != 0) peer(id).paths.rest_all(1U << path, make_stamp(now_ns_));
-      if ((found >> rail & 1) != 0) peer(id).paths.wake_all(1U << path);
+      if ((lost >> rail & 1) != 0) core_.peer(id).paths.rest_all(1U << path, make_stamp(now_ns_));
+      if ((found >> rail & 1) != 0) core_.peer(id).paths.wake_all(1U << path);
     }
   }
 }
@@ -333,8 +333,8 @@ void Engine::note_live_rails(uint32_t live) {
 // What goes to memory of GPUs.
 void Engine::place_pages() {
   std::string cause;
-  if (!placer_->progress(live_rails_, now_ns_, &cause, [this](uint32_t message) { note_moved(message, 1); }))
-      [[unlikely]]
+  if (!placer_->progress(live_rails_, now_ns_, &cause,
+                         [this](uint32_t message) { core_.note_moved(message, 1); })) [[unlikely]]
     note_placement_failure(cause);
 }
 
@@ -419,12 +419,12 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   std::memset(pool_.line(page) + verbs::kGrhBytes, 0, sizeof(header.tag));  // see take_back_pages()
   if (length_bytes < PagePool::kLineBytes || id == kNoObject || !carries_data(immediate.kind) ||
       header.tag != make_tag(peers_of_[id]->receive_keys, header, immediate)) {
-    ++statistics_.strays;
-    return drop_page(page, rail, queue);
+    core_.count_stray();
+    return core_.drop_page(page, rail, queue);
   }
   if (peers_of_[id]->failure.has_failed()) [[unlikely]] {
     answer_given_up(id);
-    return drop_page(page, rail, queue);
+    return core_.drop_page(page, rail, queue);
   }
   heard_ns_ = now_ns_;
   const Place place = Place::decode(header.place);
@@ -443,13 +443,13 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       .queue = queue,
       .time = header.time,
       .length_bytes = length_bytes - PagePool::kLineBytes};
-  const Placed placed = on_data(id, packet);
+  const Placed placed = core_.on_data(id, packet);
   if (placed.verdict != Verdict::kTaken && placed.verdict != Verdict::kTooLong) [[unlikely]]
     return;
-  ReceiveEnd* const end = receive_ends_[peer(id).receive_channels[header.channel]];
+  ReceiveEnd* const end = receive_channels_[core_.peer(id).receive_channels[header.channel]].end;
   if (end == nullptr) return;
   if (placed.verdict == Verdict::kTooLong) [[unlikely]] {
-    refuse_too_long(*end, placed.message == kNoObject ? 0 : receive_message(placed.message).room_bytes);
+    refuse_too_long(*end, placed.message == kNoObject ? 0 : core_.receive_message(placed.message).room_bytes);
   } else if (end->observed() != nullptr) [[unlikely]] {
     end->observed()->note_packet(rail, packet.length_bytes, false);
   }
@@ -477,7 +477,7 @@ void Engine::take_back_pages(uint32_t id) {
     const PagePool::Page posted = pool_[page];
     if (!posted.is_posted || !is_of_peer(page)) continue;
     std::memset(pool_.line(page) + verbs::kGrhBytes, 0, sizeof(PacketHeader::tag));
-    drop_page(page, posted.rail, posted.queue);
+    core_.drop_page(page, posted.rail, posted.queue);
     ++pages;
   }
   if (pages != 0)
@@ -495,7 +495,7 @@ void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
   std::memcpy(&header, bytes.data(), sizeof(header));
   const std::span<const uint8_t> body = bytes.subspan(sizeof(header));
   if (id == kNoObject || header.tag != make_tag(peers_of_[id]->receive_keys, header, immediate, body)) {
-    ++statistics_.strays;
+    core_.count_stray();
     return;
   }
   if (immediate.kind == PacketKind::kReset) return take_reset(id, body);
@@ -509,14 +509,14 @@ void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
       std::memcpy(&ack, body.data(), sizeof(ack));
       const size_t count = (body.size() - sizeof(ack)) / sizeof(GrantRecord);
       std::memcpy(grants.data(), body.data() + sizeof(ack), count * sizeof(GrantRecord));
-      return on_ack(id, header.psn, header.place, ack, {grants.data(), count});
+      return core_.on_ack(id, header.psn, header.place, ack, {grants.data(), count});
     }
     case PacketKind::kRequest: {
       std::array<Wish, kMaxWishesPerRequest> wishes;
       if (body.size() > sizeof(wishes)) return;
       const size_t count = body.size() / sizeof(Wish);
       std::memcpy(wishes.data(), body.data(), count * sizeof(Wish));
-      return on_request(id, {wishes.data(), count});
+      return core_.on_request(id, {wishes.data(), count});
     }
     case PacketKind::kClose: {
       Farewell farewell;
@@ -525,19 +525,19 @@ void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
       return take_farewell(id, farewell);
     }
     default:
-      ++statistics_.strays;
+      core_.count_stray();
   }
 }
 
 void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
   const auto greeting = read_greeting(bytes.subspan(sizeof(PacketHeader)));
   if (!greeting || greeting->other_id != name_.id || greeting->engine.is_keyed != name_.is_keyed) {
-    ++statistics_.strays;
+    core_.count_stray();
     return;
   }
   const auto mac = make_greeting_mac(name_.secret, kind, bytes.first(bytes.size() - kGreetingMacBytes));
   if (!mac || !base::is_same_mac(*mac, greeting->mac)) {
-    ++statistics_.strays;
+    core_.count_stray();
     return;
   }
   const auto id_of_name = make_engine_id(greeting->engine);
@@ -545,7 +545,7 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
   const bool is_known = known != peers_by_id_.end();
   if (!id_of_name || *id_of_name != greeting->engine.id ||
       (is_known && peers_of_[known->second]->name != greeting->engine)) {
-    ++statistics_.strays;  // one engine poses as another: it would have the number of its next channel
+    core_.count_stray();  // one engine poses as another: it would have the number of its next channel
     return;
   }
   heard_ns_ = now_ns_;
@@ -560,7 +560,7 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
   }
   switch (standing) {
     case Standing::kOld:
-      ++statistics_.strays;
+      core_.count_stray();
       return;
     case Standing::kGivenUp:
       return answer_given_up(id);  // it calls again
@@ -568,9 +568,9 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
       if (is_known && peers_of_[known->second]->is_met) note_given_up(known->second);
       break;
     case Standing::kMet: {
-      const auto& channels = peer(id).receive_channels;
+      const auto& channels = core_.peer(id).receive_channels;
       const uint32_t channel = greeting->channel < channels.size() ? channels[greeting->channel] : kNoObject;
-      if (channel != kNoObject && receive_nonces_[channel] == greeting->nonce)
+      if (channel != kNoObject && receive_channels_[channel].nonce == greeting->nonce)
         return welcome(id, greeting->channel, greeting->nonce);  // the first one was lost
       if (listeners_.count(greeting->nonce) == 0)
         return welcome(id, greeting->channel, greeting->nonce, GreetingRefusal::kNobodyListens);
@@ -616,17 +616,17 @@ void Engine::refuse_caller() {
 void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
   const bool is_question = farewell.kind == FarewellKind::kQuestion;
   const bool is_of_ours = (farewell.of_sender != 0) == is_question;  // the end that sends
-  const auto& channels = is_of_ours ? peer(id).send_channels : peer(id).receive_channels;
+  const auto& channels = is_of_ours ? core_.peer(id).send_channels : core_.peer(id).receive_channels;
   const uint32_t channel = farewell.channel < channels.size() ? channels[farewell.channel] : kNoObject;
   if (is_question) {
     const bool is_closed =
         channel == kNoObject ||
-        (farewell.of_sender == 0 ? receive_channel(channel).is_closed()
+        (farewell.of_sender == 0 ? core_.receive_channel(channel).is_closed()
                                  : std::ranges::any_of(connectors_, [channel](const Connector* connector) {
                                      return connector->has_timed_out(channel);
                                    }));
-    const bool refuses =
-        !is_closed && farewell.of_sender == 0 && receive_channel(channel).gate != ReceiveChannel::Gate::kOpen;
+    const bool refuses = !is_closed && farewell.of_sender == 0 &&
+                         core_.receive_channel(channel).gate != ReceiveChannel::Gate::kOpen;
     if (is_closed) post_farewell(id, {farewell.channel, farewell.of_sender, FarewellKind::kClosed});
     if (refuses) post_farewell(id, {farewell.channel, 0, FarewellKind::kTooLong});
     return;
@@ -637,10 +637,10 @@ void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
     if (has_end && farewell.kind == FarewellKind::kTooLong) return note_too_long(*send_ends_[channel]);
     if (has_end) return send_ends_[channel]->note_peer_closed(now_ns_);
     for (Connector* connector : connectors_) connector->note_farewell(channel, now_ns_);  // it has no end yet
-  } else if (receive_channel(channel).is_closed()) {
-    forget_receive(channel);
-  } else if (receive_ends_[channel] != nullptr) {
-    receive_ends_[channel]->note_peer_closed(now_ns_);
+  } else if (core_.receive_channel(channel).is_closed()) {
+    core_.forget_receive(channel);
+  } else if (receive_channels_[channel].end != nullptr) {
+    receive_channels_[channel].end->note_peer_closed(now_ns_);
   }
 }
 
@@ -654,17 +654,17 @@ uint32_t Engine::rooms() const {
 
 VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet) {
   const Peer& to = *peers_of_[id];
-  Rail& rail = *rails_[options().rail_of(packet.path)];
+  Rail& rail = *rails_[core_.options().rail_of(packet.path)];
   const EngineRail& target = to.rail[packet.path % to.name.rails];
   const bool is_granted = packet.kind == PacketKind::kGranted;
   const bool is_short = !is_granted && to.name.has_short_pages != 0 && packet.message != kNoObject &&
-                        send_message(packet.message).packets == 1 &&
-                        send_message(packet.message).length_bytes <= kShortBytes;
+                        core_.send_message(packet.message).packets == 1 &&
+                        core_.send_message(packet.message).length_bytes <= kShortBytes;
   // Long packets of a message follow each other on one pair, so that one call copies many of them.
   const uint32_t pair = is_short ? kGrantedPairs - 1
                         : pool_.has_long_pages()
                             ? 0
-                            : choose_granted_pair(id, packet.path, options().rails, to.name);
+                            : choose_granted_pair(id, packet.path, core_.options().rails, to.name);
   const uint32_t mark = is_granted || is_short ? Rail::kFirstGrantedMark + pair : Rail::kEagerMark;
   SendQueue& queue = rail.pair(mark);
   const Immediate immediate{.slot = to.slot,
@@ -686,29 +686,29 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
                            .imm = immediate.encode(),
                            .header_length = sizeof(header)};
   if (packet.message != kNoObject) [[likely]] {
-    const protocol::datagram::SendMessage& message = send_message(packet.message);
+    const protocol::datagram::SendMessage& message = core_.send_message(packet.message);
     SendRequest& request = *sends_of_[packet.message];
-    const uint32_t data_bytes = peer(id).data_bytes;
+    const uint32_t data_bytes = core_.peer(id).data_bytes;
     const uint64_t offset = uint64_t{packet.index} * data_bytes;
     header.place = Place{static_cast<uint16_t>(message.number % kMessageNumbers), packet.index}.encode();
-    header.channel = send_channel(message.channel).wire;
+    header.channel = core_.send_channel(message.channel).wire;
     datagram.data_length =
         static_cast<uint32_t>(std::min<uint64_t>(message.length_bytes - offset, data_bytes));
     if (datagram.data_length != 0) {
       datagram.data = request.data + offset;
-      datagram.data_key = request.memory->regions[options().rail_of(packet.path)].local_key();
+      datagram.data_key = request.memory->regions[core_.options().rail_of(packet.path)].local_key();
     }
     ++request.posted;
-    request.rails |= static_cast<uint8_t>(1U << options().rail_of(packet.path));
+    request.rails |= static_cast<uint8_t>(1U << core_.options().rail_of(packet.path));
     if (packet.is_resent && request.resent != UINT16_MAX) ++request.resent;
     if (auto* observed = static_cast<SendEnd*>(request.owner)->observed(); observed != nullptr) [[unlikely]]
-      observed->note_packet(options().rail_of(packet.path), datagram.data_length, packet.is_resent);
+      observed->note_packet(core_.options().rail_of(packet.path), datagram.data_length, packet.is_resent);
   }
   header.tag = make_tag(to.send_keys, header, immediate);
   std::byte* const place = queue.next_header();
   std::memcpy(place, &header, sizeof(header));
   datagram.header = place;
-  const uint32_t number = options().rail_of(packet.path) * Rail::kPairs + mark;
+  const uint32_t number = core_.options().rail_of(packet.path) * Rail::kPairs + mark;
   const uint32_t index = queue.added() & ((1U << Departures::kIndexBits) - 1);
   queue.add(datagram, packet.message);
   return number << Departures::kIndexBits | index;
@@ -724,7 +724,7 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
                           std::span<const uint8_t> body) {
   const Peer& to = *peers_of_[id];
   if (!to.is_met) return;
-  Rail& rail = *rails_[options().rail_of(path)];
+  Rail& rail = *rails_[core_.options().rail_of(path)];
   if (rail.control.room() == 0 || rail.is_given_up()) return;  // whoever needs it sends it again
   const Immediate immediate{.slot = to.slot,
                             .path = static_cast<uint8_t>(path),
@@ -749,7 +749,7 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
 
 // Also of a rail that is given up, which takes nothing any more.
 bool Engine::has_room_for_ack(uint32_t path) const {
-  const Rail& rail = *rails_[options().rail_of(path)];
+  const Rail& rail = *rails_[core_.options().rail_of(path)];
   return rail.control.room() != 0 || rail.is_given_up();
 }
 
@@ -774,7 +774,7 @@ void Engine::post_request(uint32_t id, uint32_t path, std::span<const Wish> wish
 void Engine::post_farewell(uint32_t id, const Farewell& farewell) {
   const Peer& to = *peers_of_[id];
   if (!to.is_met || to.failure.has_failed()) return;
-  post_control(id, pick_control_path(peer(id)), PacketKind::kClose, {},
+  post_control(id, core_.pick_control_path(core_.peer(id)), PacketKind::kClose, {},
                {reinterpret_cast<const uint8_t*>(&farewell), sizeof(farewell)});
 }
 
@@ -809,18 +809,18 @@ void Engine::note_sent(uint32_t message) {
 
 // Only now may its memory go: a copy of a packet that had arrived may still have been leaving.
 void Engine::finish(uint32_t message, SendRequest& request) {
-  forget(message);
+  core_.forget(message);
   sends_of_[message] = nullptr;
   request.state.store(ChannelRequest::State::kDone, std::memory_order_release);
 }
 
 void Engine::note_received(uint32_t message) {
   ReceiveRequest* const request = std::exchange(receives_of_[message], nullptr);
-  const protocol::datagram::ReceiveMessage& state = receive_message(message);
+  const protocol::datagram::ReceiveMessage& state = core_.receive_message(message);
   request->length_bytes = state.bytes;
   request->rails = state.rails;
-  --peers_of_[receive_channel(state.channel).peer]->open_receives;
-  state.lent != 0 ? lend(message, *request) : release(message);
+  --peers_of_[core_.receive_channel(state.channel).peer]->open_receives;
+  state.lent != 0 ? lend(message, *request) : core_.release(message);
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
 }
 
@@ -828,7 +828,7 @@ void Engine::note_received(uint32_t message) {
 // order; what NCCL tells its kernel comes after.
 void Engine::lend(uint32_t message, ReceiveRequest& request) {
   auto& end = *static_cast<ReceiveEnd*>(request.owner);
-  for_each_page(message, [&](uint32_t page, uint64_t offset, uint32_t length_bytes) {
+  core_.for_each_page(message, [&](uint32_t page, uint64_t offset, uint32_t length_bytes) {
     end.describe_page(request, pool_.offset_of(page), offset, length_bytes);
   });
   end.publish(request);
@@ -840,7 +840,7 @@ void Engine::note_silent(uint32_t id) {
                          "process ended, or is "
                          "the network to it down?",
                          peers_of_[id]->text.c_str(),
-                         static_cast<long long>(options().silence_ns / base::kNsPerMs)));
+                         static_cast<long long>(core_.options().silence_ns / base::kNsPerMs)));
 }
 
 void Engine::note(const Outcome& outcome) {
@@ -861,12 +861,12 @@ uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& p
     if (!newest.is_met) {  // given up by another's word alone: it has sent nothing, and keeps its number
       newest.failure = {};
       newest.doubted_ns = 0;
-      unmute_peer(known->second);
+      core_.unmute_peer(known->second);
       return known->second;
     }
     former = known->second;
   }
-  const uint32_t id = add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
+  const uint32_t id = core_.add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
   auto made = std::make_unique<Peer>();
   made->name = name;
   made->process = process;
@@ -894,13 +894,13 @@ Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
   met.ways = std::move(ways);
   met.is_met = true;
   met.doubted_ns = 0;
-  set_paths(id, met.ways.paths, met.ways.reachable);
+  core_.set_paths(id, met.ways.paths, met.ways.reachable);
   return {};
 }
 
 uint16_t Engine::choose_wire(uint32_t id) {
   Peer& to = *peers_of_[id];
-  const auto& channels = peer(id).send_channels;
+  const auto& channels = core_.peer(id).send_channels;
   for (uint32_t left = kNoChannel; left != 0; --left) {
     const uint16_t wire = to.next_channel;
     to.next_channel = static_cast<uint16_t>((wire + 1) % kNoChannel);
@@ -910,13 +910,13 @@ uint16_t Engine::choose_wire(uint32_t id) {
 }
 
 uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
-  const auto& channels = peer(id).receive_channels;
+  const auto& channels = core_.peer(id).receive_channels;
   if (wire < channels.size() && channels[wire] != kNoObject) {
-    if (!receive_channel(channels[wire]).is_closed()) return kNoObject;
-    forget_receive(channels[wire]);
+    if (!core_.receive_channel(channels[wire]).is_closed()) return kNoObject;
+    core_.forget_receive(channels[wire]);
   }
-  const uint32_t channel = open_receive(id, wire);
-  reach(receive_nonces_, channel) = nonce;
+  const uint32_t channel = core_.open_receive(id, wire);
+  reach(receive_channels_, channel).nonce = nonce;
   return channel;
 }
 
@@ -970,8 +970,8 @@ void Engine::welcome(uint32_t id, uint16_t channel, uint64_t nonce, GreetingRefu
   const Peer& to = *peers_of_[id];
   Greeting greeting = make_greeting(id, channel, nonce);
   greeting.refusal = refusal;
-  const uint32_t path = pick_control_path(peer(id));
-  post_greeting(PacketKind::kWelcome, greeting, to.name, options().rail_of(path), to.ways.find(path),
+  const uint32_t path = core_.pick_control_path(core_.peer(id));
+  post_greeting(PacketKind::kWelcome, greeting, to.name, core_.options().rail_of(path), to.ways.find(path),
                 to.rail[path % to.name.rails].control);
 }
 
@@ -980,7 +980,7 @@ void Engine::attach(SendEnd* end) {
   if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
 }
 void Engine::attach(ReceiveEnd* end) {
-  reach(receive_ends_, end->channel()) = end;
+  reach(receive_channels_, end->channel()).end = end;
   if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
 }
 void Engine::attach(uint32_t message, SendRequest* request) {
@@ -988,14 +988,14 @@ void Engine::attach(uint32_t message, SendRequest* request) {
 }
 void Engine::attach(uint32_t message, ReceiveRequest* request) {
   reach(receives_of_, message) = request;
-  ++peers_of_[receive_channel(receive_message(message).channel).peer]->open_receives;
+  ++peers_of_[core_.receive_channel(core_.receive_message(message).channel).peer]->open_receives;
 }
 
 // Datagrams that still read messages leave first, or never.
 void Engine::detach(SendEnd* end) {
   constexpr int64_t kPatienceMs = 50;
-  const uint32_t channel = end->channel(), ring = send_channel(channel).ring;
-  close_send(channel);
+  const uint32_t channel = end->channel(), ring = core_.send_channel(channel).ring;
+  core_.close_send(channel);
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) {
     SendRequest* const request = reach(sends_of_, ring * kRing + i);
     if (request != nullptr) request->is_acked = false;  // the core knows nothing of them any more
@@ -1010,18 +1010,18 @@ void Engine::detach(SendEnd* end) {
 }
 
 void Engine::detach(ReceiveEnd* end) {
-  const uint32_t channel = end->channel(), ring = receive_channel(channel).ring;
+  const uint32_t channel = end->channel(), ring = core_.receive_channel(channel).ring;
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) {
     const uint32_t message = ring * kRing + i;
     if (std::exchange(reach(receives_of_, message), nullptr) != nullptr)
       --peers_of_[end->peer()]->open_receives;
   }
   placer_->drop(ring != kNoObject ? ring * kRing : 0, ring != kNoObject ? kRing : 0, end);
-  close_receive(channel);
-  receive_ends_[channel] = nullptr;
-  if (peers_of_[end->peer()]->is_met) must_ack(end->peer());
+  core_.close_receive(channel);
+  receive_channels_[channel].end = nullptr;
+  if (peers_of_[end->peer()]->is_met) core_.must_ack(end->peer());
   post_farewell(end->peer(), {end->wire(), 0, FarewellKind::kClosed});
-  if (end->has_peer_closed()) forget_receive(channel);
+  if (end->has_peer_closed()) core_.forget_receive(channel);
   pass();
 }
 
@@ -1036,7 +1036,8 @@ void Engine::look_around() {
       give_up_rail(i, "a completion queue of datagrams failed: it overran or its device is gone");
   look_for_ended();
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
-    const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs, is_called = peers_of_[id]->connectors != 0;
+    const bool is_quiet = now_ns_ - core_.peer(id).heard_ns > kLookNs,
+               is_called = peers_of_[id]->connectors != 0;
     if (peers_of_[id]->failure.has_failed()) continue;
     if (peers_of_[id]->doubted_ns != 0) {
       look_at_doubt(id);
@@ -1046,24 +1047,24 @@ void Engine::look_around() {
       if (is_called && is_quiet) look_for_life(id);
       continue;
     }
-    const bool waits = is_called || peers_of_[id]->open_receives != 0 || peer(id).is_active;
-    if (waits && is_quiet) ask(id);
-    if (is_quiet && (waits || peer(id).owed_since_ns != kNeverNs)) {
+    const bool waits = is_called || peers_of_[id]->open_receives != 0 || core_.peer(id).is_active;
+    if (waits && is_quiet) core_.ask(id);
+    if (is_quiet && (waits || core_.peer(id).owed_since_ns != kNeverNs)) {
       look_for_life(id);
       if (peers_of_[id]->failure.has_failed()) continue;
     }
     if (!is_quiet && !asks_all) continue;
-    const auto& channels = peer(id).receive_channels;
+    const auto& channels = core_.peer(id).receive_channels;
     for (uint32_t wire = 0; wire < channels.size(); ++wire) {
       if (channels[wire] == kNoObject) continue;
-      const ReceiveChannel& channel = receive_channel(channels[wire]);
+      const ReceiveChannel& channel = core_.receive_channel(channels[wire]);
       if (channel.is_closed() || channel.open != 0)
         post_farewell(id, {static_cast<uint16_t>(wire), 1, FarewellKind::kQuestion});
     }
-    for (const uint32_t channel : peer(id).send_channels) {
+    for (const uint32_t channel : core_.peer(id).send_channels) {
       // One without its end is not the peer's yet.
       const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
-      if (has_end && send_channel(channel).open != 0)
+      if (has_end && core_.send_channel(channel).open != 0)
         post_farewell(id, {send_ends_[channel]->wire(), 0, FarewellKind::kQuestion});
     }
   }
@@ -1083,7 +1084,7 @@ void Engine::linger() {
     const bool asks = now_ns_ - asked_ns > kQuestionNs;
     for (uint32_t id = 0; id < peers_of_.size(); ++id) {
       if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
-      const auto& channels = peer(id).receive_channels;
+      const auto& channels = core_.peer(id).receive_channels;
       for (uint32_t wire = 0; wire < channels.size(); ++wire) {
         if (channels[wire] == kNoObject) continue;
         is_awaited = true;
@@ -1106,7 +1107,7 @@ int64_t Engine::progress_idle() {
   const int64_t rest_ns = !placer_->is_idle()             ? 0
                           : now_ns_ - heard_ns_ < kBusyNs ? 2 * base::kNsPerMs
                                                           : 20 * base::kNsPerMs;
-  return std::max(std::min(next_timer_ns(), now_ns_ + rest_ns), now_ns_ + base::kNsPerMs / 5);
+  return std::max(std::min(core_.next_timer_ns(), now_ns_ + rest_ns), now_ns_ + base::kNsPerMs / 5);
 }
 
 int64_t Engine::find_next_try() {
@@ -1114,7 +1115,7 @@ int64_t Engine::find_next_try() {
 }
 
 std::string Engine::describe_counts() const {
-  const EngineStatistics& counts = statistics();
+  const EngineStatistics& counts = core_.statistics();
   char line[512];
   std::snprintf(line, sizeof(line),
                 "datagrams on %s: engine %016" PRIx64 ", %zu peers; packets sent %" PRIu64 ", again %" PRIu64
@@ -1129,22 +1130,22 @@ std::string Engine::describe_counts() const {
 
 std::string Engine::describe() const {
   std::string text = describe_counts() + '\n';
-  const protocol::datagram::PageBudget& pages = budget();
+  const protocol::datagram::PageBudget& pages = core_.budget();
   base::append(
       text,
       "  pages: %u held, %u parked, %u lent, %u being copied, %u idle of %u; %u packets granted and not "
       "here, %llu grants taken back from peers that did not send\n",
-      pages.held(), pages.parked(), pages.lent(), pages.moving(), idle(), pages.pages(), outstanding(),
-      static_cast<unsigned long long>(grants().taken_back()));
-  const protocol::datagram::PageBudget& shorts = short_budget();
+      pages.held(), pages.parked(), pages.lent(), pages.moving(), core_.idle(), pages.pages(),
+      core_.outstanding(), static_cast<unsigned long long>(core_.grants().taken_back()));
+  const protocol::datagram::PageBudget& shorts = core_.short_budget();
   if (shorts.pages() != 0)
     base::append(text, "  small-message buffers: %u parked, %u being copied, %u idle of %u\n",
-                 shorts.parked(), shorts.held() + shorts.moving(), short_idle(), shorts.pages());
+                 shorts.parked(), shorts.held() + shorts.moving(), core_.short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
     base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
                  pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
-    const auto& state = peer(id);
+    const auto& state = core_.peer(id);
     base::append(
         text,
         "  %s: %s, heard %.1f s ago, %u packets under way of a window of %u, %u paths of %u rest, %u "

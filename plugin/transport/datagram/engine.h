@@ -32,9 +32,7 @@ namespace verbena::transport::datagram {
 class Connector;
 class Listener;
 
-class Engine final : public protocol::datagram::EngineCore<Engine>,
-                     public ProgressToken,
-                     public RegistryMember {
+class Engine final : public ProgressToken, public RegistryMember {
  public:
   using Core = protocol::datagram::EngineCore<Engine>;
 
@@ -58,6 +56,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 
   // --- All that follows: with the token.
 
+  Core& core() { return core_; }
   // Takes what has come, sends what may leave.
   void pass();
   base::Outcome failure() const { return failure_; }
@@ -209,8 +208,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void for_each_end(const Body& body) {
     for (SendEnd* end : send_ends_)
       if (end != nullptr) body(*end);
-    for (ReceiveEnd* end : receive_ends_)
-      if (end != nullptr) body(*end);
+    for (const ReceiveEntry& channel : receive_channels_)
+      if (channel.end != nullptr) body(*channel.end);
   }
 
   // --- ProgressToken's and RegistryMember's.
@@ -220,6 +219,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   StateDump dump_from_outside() const override;
   StateDump dump() const;
 
+  Core core_;
   const Nic& nic_;
   const std::shared_ptr<NicRegistry> nics_;  // keeps `nic_` alive
   protocol::datagram::EngineName name_{};
@@ -253,8 +253,11 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::optional<protocol::datagram::Greeting> refused_;  // the hello that refuse_caller() answers next
   uint32_t refusals_ = 0;
   std::vector<SendEnd*> send_ends_;  // by the core's number of the channel
-  std::vector<ReceiveEnd*> receive_ends_;
-  std::vector<uint64_t> receive_nonces_;
+  struct ReceiveEntry {
+    ReceiveEnd* end = nullptr;
+    uint64_t nonce = 0;  // of the listener that its sender called
+  };
+  std::vector<ReceiveEntry> receive_channels_;
   std::vector<SendRequest*> sends_of_;  // by the core's number of the message
   std::vector<ReceiveRequest*> receives_of_;
 };

@@ -33,7 +33,7 @@ void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
                         "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",
                         end.wire(), peers_of_[end.peer()]->text.c_str(),
                         static_cast<unsigned long long>(room_bytes)));
-    refuse_receive(end.channel());
+    core_.refuse_receive(end.channel());
   } else if (now_ns_ - end.refused_ns < kSpacingNs) {
     return;
   }
@@ -53,7 +53,7 @@ void Engine::note_too_long(SendEnd& end) {
 
 void Engine::stop(SendEnd& end, const base::Outcome& failure) {
   end.fail(failure);
-  stop_send(end.channel());
+  core_.stop_send(end.channel());
 }
 
 // Its memory is not what it was, or the device cannot reach it. What is on its way for others begins again.
@@ -61,7 +61,7 @@ void Engine::note_placement_failure(const std::string& cause) {
   const Placer::Failed failed = placer_->find_failed();
   ReceiveEnd* end = nullptr;
   if (failed.flush != nullptr) end = static_cast<ReceiveEnd*>(failed.flush->owner);
-  if (failed.message != kNoObject) end = receive_ends_[receive_message(failed.message).channel];
+  if (failed.message != kNoObject) end = receive_channels_[core_.receive_message(failed.message).channel].end;
   const base::Outcome failure = base::fail(
       Status::kSystem, "datagrams on %s: what has arrived cannot be put in its place in memory of a GPU: %s",
       nic_.name.c_str(), cause.c_str());
@@ -75,11 +75,11 @@ void Engine::note_stuck(uint32_t id, uint32_t message) {
         "datagrams: %s%s answers, but a packet of up to %u bytes does not arrive there for %lld ms "
         "(VERBENA_FAILOVER_TIMEOUT_MS): if its log shows no error, look for a switch whose MTU "
         "is below the ports' MTU",
-        what.c_str(), peers_of_[id]->text.c_str(), peer(id).data_bytes + PagePool::kLineBytes,
-        static_cast<long long>(options().silence_ns / base::kNsPerMs));
+        what.c_str(), peers_of_[id]->text.c_str(), core_.peer(id).data_bytes + PagePool::kLineBytes,
+        static_cast<long long>(core_.options().silence_ns / base::kNsPerMs));
   };
   if (message == kNoObject) return give_up(id, explain(""));
-  if (SendEnd* const end = send_ends_[send_message(message).channel]; end != nullptr)
+  if (SendEnd* const end = send_ends_[core_.send_message(message).channel]; end != nullptr)
     stop(*end, explain("channel " + std::to_string(end->wire()) + ": "));
 }
 
@@ -105,7 +105,7 @@ void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Comp
 
 // Which pair it was may not be known.
 void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& completion) {
-  ++statistics_.strays;
+  core_.count_stray();
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
     SendQueue& pair = rails_[rail]->pair(mark);
     if (pair.is_broken() || pair.is_ready()) continue;

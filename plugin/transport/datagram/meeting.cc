@@ -184,7 +184,7 @@ Connector::~Connector() {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
   if (is_calling_ && !is_done_) engine_->forget_connector(this, peer_);
   engine_->retire_way(std::move(last_));
-  if (is_calling_ && !is_done_) engine_->close_send(channel_);
+  if (is_calling_ && !is_done_) engine_->core().close_send(channel_);
 }
 
 Result<std::unique_ptr<SendEnd>> Connector::poll() {
@@ -214,7 +214,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       if (wire_ == protocol::datagram::kNoChannel)
         return base::fail(Status::kSystem, "%s: all %u channels to it are open; close some first",
                           describe().c_str(), wire_);
-      channel_ = engine_->open_send(peer_, wire_);
+      channel_ = engine_->core().open_send(peer_, wire_);
       engine_->await(this, peer_);
       is_calling_ = true;
     }
@@ -244,7 +244,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
 // The peer had given this end up, and has not met it since.
 void Connector::call_again() {
   engine_->forget_connector(this, peer_);
-  engine_->close_send(channel_);
+  engine_->core().close_send(channel_);
   is_calling_ = false;
   welcome_.reset();
   closed_ns_ = next_hello_ns_ = delay_ns_ = 0;

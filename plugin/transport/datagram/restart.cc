@@ -19,7 +19,7 @@ using protocol::datagram::ProcessName;
 
 void Engine::give_up(uint32_t id, const base::Outcome& failure) {
   peers_of_[id]->failure = failure;
-  mute_peer(id);
+  core_.mute_peer(id);
   for (const auto& [nonce, listener] : listeners_) listener->forget_hello(peers_of_[id]->name.id);
   for_each_end([&](ChannelEnd& end) {
     if (end.peer() == id) end.fail(failure);
@@ -42,7 +42,7 @@ void Engine::answer_given_up(uint32_t id) {
   Peer& peer = *peers_of_[id];
   if (now_ns_ - peer.reset_ns < kSpacingNs) return;
   peer.reset_ns = now_ns_;
-  post_control(id, pick_control_path(this->peer(id)), PacketKind::kReset, {}, {});
+  post_control(id, core_.pick_control_path(core_.peer(id)), PacketKind::kReset, {}, {});
 }
 
 // A peer is quiet that should not be: has its process ended? By us where that can be seen from here, else by
@@ -66,7 +66,7 @@ void Engine::look_for_life(uint32_t id) {
 }
 
 void Engine::post_life(uint32_t id, const LifeRecord& record) {
-  post_control(id, pick_control_path(peer(id)), PacketKind::kReset, {},
+  post_control(id, core_.pick_control_path(core_.peer(id)), PacketKind::kReset, {},
                {reinterpret_cast<const uint8_t*>(&record), sizeof(record)});
 }
 
@@ -113,20 +113,20 @@ void Engine::doubt(const ProcessName& process, uint32_t witness) {
     doubted.doubted_ns = now_ns_;
     doubted.witness = witness;
     doubted.looks = 0;
-    if (doubted.is_met) ask(id);
+    if (doubted.is_met) core_.ask(id);
   }
 }
 
 void Engine::look_at_doubt(uint32_t id) {
   constexpr uint32_t kMostLooks = 4;
   Peer& doubted = *peers_of_[id];
-  if (peer(id).heard_ns > doubted.doubted_ns) {
+  if (core_.peer(id).heard_ns > doubted.doubted_ns) {
     doubted.doubted_ns = 0;
   } else if (++doubted.looks > kMostLooks) {
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended, says %s; look at its log",
                            doubted.text.c_str(), peers_of_[doubted.witness]->text.c_str()));
   } else if (doubted.is_met) {
-    ask(id);
+    core_.ask(id);
   }
 }
 

@@ -30,7 +30,7 @@ struct Datagram {
 class End : public EngineCore<End> {
  public:
   explicit End(const EngineOptions& options)
-      : EngineCore(options), pages(options.pages.pages + options.pages.short_pages) {}
+      : EngineCore(*this, options), pages(options.pages.pages + options.pages.short_pages) {}
 
   int64_t now_ns() const { return now; }
   uint32_t rooms() const { return room; }

@@ -91,7 +91,7 @@ FAULTS = {
     "no path ever rests": (
         "path_table.h", "if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;", "return false;"),
     "a trial ends with nobody told, its packet sent again as a probe": (
-        "engine_core.h", "    if (is_probe && record.path != path) peer.paths.note_unknown(record.path, now());\n", ""),
+        "engine_core.h", "    if (is_probe && record.path != path) peer.paths.note_unknown(record.path, now.stamp);\n", ""),
     "a trial ends with nobody told, its packet an eager one": (
         "engine_core.h", "    if (may_be_refused) {\n      peer.paths.note_unknown(record.path, now());\n    } else if (peer",
         "    if (may_be_refused) {\n    } else if (peer"),

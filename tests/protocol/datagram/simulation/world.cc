@@ -22,7 +22,7 @@ uint64_t mix(uint64_t x) {
 }  // namespace
 
 Host::Host(World& world, uint32_t number, const EngineOptions& options)
-    : EngineCore(options),
+    : EngineCore(*this, options),
       world_(world),
       number_(number),
       live_rails_((1U << options.rails) - 1),

@@ -1,4 +1,5 @@
-// What an engine keeps of its peers, channels, messages and packets under way; engine_core.h works on it.
+// What an engine keeps of its peers, channels, messages and packets under way; send_side.h and
+// receive_side.h work on it.
 //
 // An engine is one end for all datagrams of a GPU in a process, a peer another engine, a channel one of
 // NCCL's connections in one direction, a message one isend with its irecv. Packet numbers, acknowledgements,
@@ -153,6 +154,14 @@ struct ReceiveChannel {
   enum class Gate : uint8_t { kOpen, kRefuses, kClosed } gate = Gate::kOpen;
 
   bool is_closed() const { return gate == Gate::kClosed; }
+};
+
+// Messages by number: a ring each 32.
+template <typename Ring>
+struct Messages {
+  Slabs<Ring, 2> rings;
+  auto& operator[](uint32_t id) { return rings[id / kRing][id % kRing]; }
+  const auto& operator[](uint32_t id) const { return rings[id / kRing][id % kRing]; }
 };
 
 // --- Links of the lists.

@@ -119,7 +119,11 @@ class Engine final : public ProgressToken, public RegistryMember {
   std::string describe_counts() const;  // a line, without its end
 
  private:
+  // The parts of the core, whose port this is.
   friend Core;
+  friend protocol::datagram::SendSide<Engine>;
+  friend protocol::datagram::ReceiveSide<Engine>;
+  friend protocol::datagram::EngineShared<Engine>;
   static constexpr size_t kManyPeers = 256;
   static constexpr int64_t kLookNs = 250 * base::kNsPerMs;  // how often peers are looked at
 

@@ -8,7 +8,6 @@
 #include <ctime>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "base/parameters.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "transport/datagram/engine_options.h"
 #include "transport/datagram/greeting_keys.h"
 #include "transport/datagram/meeting.h"
 
@@ -32,103 +32,8 @@ using namespace protocol::datagram;
 
 namespace {
 
-constexpr uint32_t kPagesPerRail = 2048;
-constexpr uint32_t kLeastCreditBytes = 8 << 20, kEnoughPages = 256;
-constexpr uint32_t kShortPagesPerRail = 256;
 constexpr uint32_t kLooksBetweenQuestions = 16;
 constexpr int64_t kMaxLingerMs = 500;
-
-// The smallest of all rails', in bytes; 0: a port is down.
-uint32_t find_mtu_bytes(const Nic& nic) {
-  uint32_t least = UINT32_MAX;
-  for (verbs::Device* device : nic.rails) {
-    const verbs::PortAddress address = device->refresh_address().port;
-    if (address.link_layer == 0) continue;
-    least = std::min(least, 128U << address.mtu);
-  }
-  return least == UINT32_MAX ? 0 : std::min(least, PagePool::kLeastPageBytes);
-}
-
-// A page takes what a datagram carries: an MTU, or more where a datagram may be longer than one. To and from
-// memory of a GPU each is a copy, which takes as long as many times the bytes of an MTU.
-uint32_t choose_page_bytes(const Nic& nic) {
-  const auto is_long = [](const verbs::Device* device) {
-    return device->long_datagram_bytes() >= PagePool::kMostPageBytes + sizeof(PacketHeader);
-  };
-  if (!std::all_of(nic.rails.begin(), nic.rails.end(), is_long)) return PagePool::kLeastPageBytes;
-  if (base::parameter_origin("VERBENA_PAGE_BYTES") != base::kDefaultOrigin)
-    return static_cast<uint32_t>(base::parameters().page_bytes);
-  return base::find_current_gpu() != base::kNoGpu ? PagePool::kMostPageBytes : PagePool::kLeastPageBytes;
-}
-
-// Pages lie in memory of the GPU where softverbs writes them there, if kernels unpack them: they read them
-// from there ten times as fast.
-bool wants_gpu_pages(const Nic& nic) {
-  return nic.rails[0]->is_softverbs() && nic.supports_gpu_pointers &&
-         base::parameters().bounce != base::BouncePlace::kHost;
-}
-
-// Else they do so only if that is asked for: memory of the host may be received into, too.
-bool takes_gpu_pages(const Nic& nic, bool unpacks) {
-  const bool is_asked = unpacks || base::parameters().bounce == base::BouncePlace::kGpu;
-  return is_asked && wants_gpu_pages(nic) && base::find_current_gpu() != base::kNoGpu;
-}
-
-// Threads of hosts carry its packets: a round trip is as long as one of them may have to wait, which is no
-// queue of a network, and a packet takes what the CPU needs for it.
-void fit_software(EngineOptions& options) {
-  options.packet_ns = 20'000;
-  options.grant_patience_ns = 80'000'000;
-  options.pages.credits = 1024;
-  options.window_packets = RecordTable::kMost - 128;
-  options.loss = {
-      .same_path = 400'000, .across_paths = 1'000'000, .least_timeout = 20'000'000, .ack_delay = 20'000};
-}
-
-// All that there are.
-uint64_t count_rails(const NicRegistry& nics) {
-  std::set<const verbs::Device*> rails;
-  for (int i = 0; i < nics.size(); ++i) rails.insert(nics.find(i)->rails.begin(), nics.find(i)->rails.end());
-  return std::max<uint64_t>(rails.size(), 1);
-}
-
-// `sharing_rails`: among which the pages are divided where kernels unpack; 0: nothing is unpacked.
-// Without memory of a GPU no page is short.
-EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page_bytes, uint32_t random) {
-  EngineOptions options;
-  options.rails = static_cast<uint32_t>(nic.rails.size());
-  options.random = random;
-  options.silence_ns = base::parameters().failover_timeout_ms * base::kNsPerMs;
-  const int64_t speed_mbps = std::max<uint32_t>(nic.speed_mbps, 1);
-  options.fit(int64_t{page_bytes} * 8 * 1000 / speed_mbps);
-  const uint64_t each_bytes = page_bytes + PagePool::kLineBytes;
-  auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
-  if (takes_gpu_pages(nic, sharing_rails != 0)) {
-    // An eighth at most. To write into memory of a GPU and tell of it takes longer than to copy a few bytes
-    // there from the host's, which a short message waits for.
-    constexpr uint64_t kShortEachBytes = kShortBytes + PagePool::kLineBytes;
-    const uint64_t sharing = std::max<uint64_t>(sharing_rails, 1);
-    options.pages.short_pages =
-        options.rails * static_cast<uint32_t>(std::min<uint64_t>(kShortPagesPerRail,
-                                                                 most_bytes / 8 / sharing / kShortEachBytes));
-    most_bytes -= options.pages.short_pages / options.rails * sharing * kShortEachBytes;
-  }
-  uint64_t pages = std::min<uint64_t>(most_bytes / each_bytes, uint64_t{kPagesPerRail} * options.rails);
-  // What kernels have not unpacked yet takes as many more as there may be, the rails' fair share each.
-  if (sharing_rails != 0) pages = most_bytes / each_bytes / sharing_rails * options.rails;
-  for (const verbs::Device* device : nic.rails) {
-    pages = std::min<uint64_t>(pages, device->max_srq_entries());
-    pages = std::min<uint64_t>(pages, device->max_cq_entries() / 2);
-    if (device->is_software()) fit_software(options);
-  }
-  // Of long pages few are enough on their way, and there are few.
-  if (page_bytes != PagePool::kLeastPageBytes)
-    options.pages.credits =
-        std::max(options.pages.credits * PagePool::kLeastPageBytes, kLeastCreditBytes) / page_bytes;
-  options.pages.pages = static_cast<uint32_t>(pages);
-  options.pages.rails = options.rails;
-  return options;
-}
 
 // A GPU may be reading lines of NCCL's LL128 there: the last word of each says that the rest is there.
 // memcpy() stores in any order.
@@ -176,15 +81,9 @@ Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<Nic
   if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&random), sizeof(random)}, "datagrams");
       !drawn)
     return drawn.error();
-  uint32_t page_bytes = choose_page_bytes(nic);
-  EngineOptions options;
-  for (;; page_bytes /= 2) {
-    options = make_options(nic, unpacks ? count_rails(*nics) : 0, page_bytes, random);
-    const bool are_few = options.pages.pages < kEnoughPages * options.rails;
-    if (page_bytes == PagePool::kLeastPageBytes || !are_few) break;
-  }
-  std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), options));
-  if (Outcome outcome = engine->prepare(unpacks, page_bytes); !outcome) return outcome.error();
+  const EngineShape shape = choose_shape(nic, nics.get(), unpacks, random);
+  std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), shape.options));
+  if (Outcome outcome = engine->prepare(unpacks, shape.page_bytes); !outcome) return outcome.error();
   engines.by_nic[&nic] = engine;
   Registry::instance().add(engine.get());
   engine->want();

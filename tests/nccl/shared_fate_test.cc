@@ -36,7 +36,10 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
   }
   // Of this process alone: a plan of faults, and how soon it gives up who does not answer.
   void start(const std::string& plan = "", const std::string& timeout_ms = "") {
-    for (auto* actor : {&peer_, &other_, &spare_}) *actor = std::make_unique<RemoteActor>();
+    environment_.set("SOFTVERBS_RAILS", peers_rails_.path());
+    peer_ = std::make_unique<RemoteActor>();
+    environment_.unset("SOFTVERBS_RAILS");
+    for (auto* actor : {&other_, &spare_}) *actor = std::make_unique<RemoteActor>();
     if (!plan.empty()) environment_.set("SOFTVERBS_FAULTS", plan);
     if (!timeout_ms.empty()) environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", timeout_ms);
     here_ = std::make_unique<LocalActor>();
@@ -131,6 +134,7 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
     return actor.run(command).is_done;
   }
 
+  tests::RailsFile peers_rails_;
   std::unique_ptr<RemoteActor> peer_, other_, spare_;
   std::unique_ptr<LocalActor> here_;
   std::vector<Channel> channels_;  // to the peer, from it, to the other, from it
@@ -364,6 +368,22 @@ TEST_P(SharedFateTest, APeerThatIsStoppedHoldsUpNoClose) {
     peer_->kill(SIGCONT);
     EXPECT_TRUE(peer_->finish().is_right());
   }
+  expect_new_ones_work(*peer_, "the peer");
+}
+
+TEST_P(SharedFateTest, APeerWithoutARailIsNotReached) {
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "3000");
+  start();
+  ASSERT_FALSE(HasFailure());
+  expect_nobody_there(
+      [&](uint32_t) {
+        peers_rails_.write("0 down\n");
+        ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "port is down"); }));
+      },
+      *peer_);
+  expect_others_go_on(nullptr, false);
+  peers_rails_.write("0 up\n");
+  ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "port is up again"); }));
   expect_new_ones_work(*peer_, "the peer");
 }
 

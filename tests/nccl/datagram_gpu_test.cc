@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "nccl/datagram_peer.h"
-#include "softverbs/gpu/gpu_memory.h"
+#include "softverbs/gpu_memory.h"
 
 // LeakSanitizer of gcc 12 fails on thread-local memory of libraries that were loaded later, such as the
 // stand-in.

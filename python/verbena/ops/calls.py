@@ -133,8 +133,8 @@ def raise_error(get_error: Any, handle: int) -> None:
 
 def find_reduction(reduction: Any) -> Reduction:
     """Returns the Reduction of a name, a Reduction, or a ReduceOp of torch.distributed."""
-    if reduction == "sum":
-        return Reduction.SUM
+    if isinstance(reduction, str) and reduction in _REDUCTIONS:
+        return _REDUCTIONS[reduction]
     named = reduction if isinstance(reduction, str) else getattr(getattr(reduction, "op", reduction), "name", str(reduction))
     try:
         return _REDUCTIONS[named.lower()]

@@ -235,9 +235,10 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     refuse_chunk(queue_pair, chunk, is_within_window);
   }
 
-  // A control write that was signaled, over a queue pair which is in use, is done.
-  void on_control_written(uint64_t offset_bytes) {
-    if (offset_bytes == kCreditLineOffset) is_line_under_way_ = false;
+  // A control write that was signaled is done. One of a queue pair that credits have left says nothing of the
+  // line that has left since.
+  void on_control_written(uint32_t queue_pair, uint64_t offset_bytes) {
+    if (offset_bytes == kCreditLineOffset && queue_pair == credit_pair_) is_line_under_way_ = false;
   }
 
   // True: it is done, with *bytes, one for each buffer; a kUnpacked message's slot is published. Requests may

@@ -173,7 +173,7 @@ bool Receiver::poll_completions() {
       if (is_page_cookie(completion.cookie)) ++own_queues_[queue_pair].idle_entries;
       note_failed(completion, queue_pair, consumed());
     } else if (const auto kind = completion.kind(); kind == verbs::CompletionKind::kSend) {
-      on_control_written(completion.cookie);
+      on_control_written(queue_pair, completion.cookie);
     } else {
       on_arrived(queue_pair, {completion.imm(), completion.length, cookie_page(completion.cookie),
                               kind == verbs::CompletionKind::kReceiveWrite});

@@ -212,7 +212,7 @@ bool SimReceiver::poll_completions() {
       fail_queue_pair(q, received->is_at_fault, consumed());
     } else if (received->is_control) {
       slots_[q].retired = received->index + 1;
-      on_control_written(received->offset_bytes);
+      on_control_written(q, received->offset_bytes);
     } else {
       if (is_here(*received)) violation_ = "a chunk that is here came again";
       const auto tag = decode_tag(received->imm);

@@ -8,7 +8,8 @@
 // earlier on that lane. A rank that sees a word sees the bytes of all earlier puts; an add takes effect after
 // earlier adds. Posting alone does not order:
 // - operations on different lanes
-// - a put after earlier operations: with several rails it may overtake them
+// - a put after earlier operations: with several rails, or where the network routes adaptively, it may
+//   overtake them
 // - operations after an add or a get, relative to its result: use fence()
 // - the bytes of a get in local memory, before its completion
 //

@@ -6,7 +6,7 @@ failed=0
 skipped=0
 repeated=0
 within_s=${VM_SUITE_WITHIN_S:-1000000} # a case does not begin later
-cases=0
+seen=0
 IFS=/ read -r part parts <<<"${VM_PART:-1/1}" # every case of that number runs: the first, and the PARTSth after it
 perf=$build/bin/verbena-perf
 limit_s=900      # of each process of a case
@@ -39,7 +39,7 @@ run_case() {
   local name=$1 status=0 seconds took tries=
   shift
   [[ $name =~ $only ]] || return 0
-  if [ $((cases++ % parts)) != $((part - 1)) ]; then
+  if [ $((seen++ % parts)) != $((part - 1)) ]; then
     skipped=$((skipped + 1))
     echo "skipped $name: not in part $part of $parts"
     return 0

@@ -1,33 +1,36 @@
-/* Collectives between GPUs of one host or of several, as kernels of libverbena_ops.so: all-reduce,
- * all-gather, reduce-scatter, broadcast and all-to-all over a team of verbena.h. Tensors are raw pointers to
- * GPU memory of any allocator. No call registers memory, and captured CUDA graphs need no exchange between
- * ranks. Results have the same bits on every rank.
+/* Collectives between the GPUs of one or several hosts: all-reduce, all-gather, reduce-scatter, broadcast and
+ * all-to-all over a team of verbena.h. libverbena_ops.so runs them as kernels on a stream. Tensors are
+ * pointers to GPU memory from any allocator; no call registers memory. Capturing and replaying CUDA graphs
+ * needs no exchange between ranks. Every rank gets bitwise identical results.
  *
  *   verbena_ops_create(context, team, NULL, &ops);               // once, on all ranks
  *   verbena_ops_all_reduce(ops, input, output, count, VERBENA_OPS_BFLOAT16, VERBENA_OPS_SUM, NULL, stream);
  *   verbena_ops_destroy(ops);
  *
- * Ranks: all members of the team make the same calls, in the same order, with the same counts, types and
- * choices. Streams and addresses may differ between ranks. docs/collectives.md has the whole list;
- * VERBENA_OPS_CHECK=1 compares each call's arguments among the ranks.
+ * Ranks: all members of the team must make the same calls, in the same order, with the same counts, types and
+ * choices. Streams and addresses may differ between ranks. docs/collectives.md has the complete list. With
+ * VERBENA_OPS_CHECK=1, the ranks compare the arguments of each call.
  *
- * Streams and capture: a call with a stream enqueues kernels there and returns. Such calls never synchronise
- * and may be captured in a CUDA graph. Calls of one verbena_ops run one after the other: to continue in
- * another stream, order the two streams by an event. Streams that run at the same time need a verbena_ops
- * each. Threads: one thread at a time uses a verbena_ops.
+ * Streams and capture: a call that takes a stream enqueues kernels on it and returns without synchronising.
+ * It may be captured in a CUDA graph. The calls of one verbena_ops must run one after the other: to continue
+ * on another stream, order the two streams by an event. Use a separate verbena_ops for each stream that runs
+ * concurrently.
  *
- * Memory: the caller owns all tensors and keeps them until the kernels have ended.
+ * Threads: only one thread at a time may use a verbena_ops.
  *
- * Errors: every call but verbena_ops_rank() and verbena_ops_size() returns VERBENA_SUCCESS or an error, and
- * verbena_last_error() has the reason. VERBENA_INVALID_ARGUMENT names an argument that is out of range; the
- * call has enqueued nothing.
+ * Memory: the caller owns all tensors and must keep them until the kernels have finished.
  *
- * Kernels never hang: every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. From then on all kernels of
- * the verbena_ops, also those of graphs that are replayed, compute nothing and fill their outputs with bytes
- * of 0xff (NaN in every floating-point type, -1 in int32). The next call on each rank returns
- * VERBENA_TIMEOUT, and its text names the rank that was late; it returns VERBENA_INVALID_ARGUMENT if counts
- * in GPU memory were out of range. verbena_ops_reset() on all ranks makes the verbena_ops usable again. The
- * one exception is an all-gather by copy engines: the driver's copies cannot be cancelled, and continue.
+ * Errors: every call returns VERBENA_SUCCESS or an error, except verbena_ops_rank() and verbena_ops_size().
+ * After an error, verbena_last_error() returns the reason. If an argument is out of range, a call enqueues
+ * nothing and returns VERBENA_INVALID_ARGUMENT.
+ *
+ * Timeouts: kernels never hang. If a rank is late by more than VERBENA_SYMM_TIMEOUT_MS, the waiting kernel
+ * gives up. All later kernels of the verbena_ops, also in replayed graphs, then compute nothing and fill
+ * their outputs with bytes of 0xff (NaN in every floating-point type, -1 in int32). The next call on each
+ * rank returns VERBENA_TIMEOUT, and its error text names the late rank. Counts in GPU memory that are out of
+ * range have the same effect, but the next call returns VERBENA_INVALID_ARGUMENT. To continue, call
+ * verbena_ops_reset() on all ranks. One exception: an all-gather by copy engines continues after a timeout,
+ * because the driver's copies cannot be cancelled.
  */
 #ifndef VERBENA_OPS_H
 #define VERBENA_OPS_H
@@ -50,9 +53,10 @@ typedef enum {
   VERBENA_OPS_E4M3 = 4 /* FP8: 8 bits, no infinities */
 } verbena_ops_type;
 
-/* How elements are reduced across ranks. Floating-point elements are added in float in the order of ranks,
- * and rounded once; across hosts in the order of ranks within each host, then in the order of the hosts'
- * first ranks. int32 wraps on overflow, and its MEAN truncates toward zero. MIN and MAX propagate NaN. */
+/* The operation that combines the ranks' elements. Floating-point elements are added in float, in rank order,
+ * and rounded once. Across hosts, each host's ranks are added first, in rank order; then the hosts' sums are
+ * added, in the order of each host's first rank. int32 wraps on overflow, and its MEAN truncates toward zero.
+ * MIN and MAX propagate NaN. */
 typedef enum {
   VERBENA_OPS_SUM = 0,
   VERBENA_OPS_MEAN = 1,
@@ -60,7 +64,7 @@ typedef enum {
   VERBENA_OPS_MAX = 3
 } verbena_ops_reduction;
 
-/* How data travels. All algorithms but the quantised ones give the same bits.
+/* The algorithm of a call. All algorithms give bitwise identical results, except the quantised ones.
  *
  * AUTO             the library chooses: see verbena_ops_choose()
  * ONE_SHOT         each rank sends its whole tensor to every other rank, in packets
@@ -68,13 +72,13 @@ typedef enum {
  *                  broadcast rank r receives the r-th part from the root and sends it to all
  * BULK_ONE_SHOT, BULK_TWO_SHOT   the same for large tensors: in chunks, with a flag after each chunk
  * DIRECT           an all-reduce whose input and output lie in windows of the context, each at the same offset
- *                  on all ranks and aligned to 16 bytes: kernels read inputs and write outputs in place.
- *                  Chosen only if asked for, or with verbena_ops_options::has_windows
+ *                  on all ranks and aligned to 16 bytes: kernels read inputs and write outputs in place. AUTO
+ *                  chooses it only with verbena_ops_options::has_windows
  * COPY_ENGINES     an all-gather of one row whose output lies in a window of the context, at the same offset
- *                  on all ranks: copy engines move the data, and SMs are busy only while ranks wait for each
- *                  other before and after. Chosen only if asked for
+ *                  on all ranks: copy engines move the data, and SMs are busy only in the barriers before and
+ *                  after the copies. AUTO never chooses it
  *
- * A packet is a store of 16 bytes that needs no flag. */
+ * A packet is a 16-byte store without a flag: the receiver recognises the arrival by the data. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT = 1,
@@ -83,11 +87,11 @@ typedef enum {
   VERBENA_OPS_BULK_TWO_SHOT = 4,
   VERBENA_OPS_COPY_ENGINES = 5,
   VERBENA_OPS_DIRECT = 6,
-  /* Codecs of quantised all-reduces: sums of float16 and bfloat16 by bulk two-shot. They round, alike on all
-   * ranks (docs/quantisation.md has the error bounds), and are chosen only if asked for. FP8 is e4m3 with a
-   * scale for each 64 elements. INT8, INT6 and INT4 are integers with a minimum and a maximum for each 128,
-   * 128 and 32 elements. With two names, the ranks' contributions travel in the first format and sums in the
-   * second. Across hosts only each host's sums are quantised. */
+  /* Codecs of quantised all-reduces, which sum float16 or bfloat16 by bulk two-shot. All ranks get the same
+   * rounded result; docs/quantisation.md has the error bounds. AUTO never chooses a codec. FP8 is e4m3 with
+   * one scale per 64 elements. INT8, INT6 and INT4 are integers with one minimum and maximum per 128, 128 and
+   * 32 elements. If the name has two formats, contributions are sent in the first format and sums in the
+   * second. Across hosts, only the sums of each host are quantised. */
   VERBENA_OPS_FP8 = 16,
   VERBENA_OPS_INT8 = 17,
   VERBENA_OPS_INT6 = 18,
@@ -97,72 +101,76 @@ typedef enum {
   VERBENA_OPS_INT4_INT8 = 22
 } verbena_ops_algorithm;
 
-/* Options of verbena_ops_create(), the same on all ranks. 0 and NULL are defaults. */
+/* Options of verbena_ops_create(), the same on all ranks. 0 and NULL select the defaults. */
 typedef struct {
-  /* GPU memory of the workspaces for packets and for chunks, bytes. 0: 1 MiB and 512 KiB for each of `blocks`,
-   * at least 32 and 16 MiB, at most 128 and 64 MiB; across hosts twice 64 MiB, for chunks alone. */
+  /* GPU memory of the workspaces for packets and for chunks, in bytes. 0: 1 MiB of packets and 512 KiB of
+   * chunks per block of `blocks`, within 32 to 128 MiB of packets and 16 to 64 MiB of chunks; across hosts,
+   * no packets and two workspaces of 64 MiB for chunks. */
   size_t packet_bytes, chunk_bytes;
-  /* Max blocks of a kernel, 1 to 512; bulk algorithms take up to twice as many. 0: 128, or fewer on GPUs with
-   * fewer multiprocessors, and at most half of these if the process has another verbena_ops. Blocks wait for
-   * blocks of other ranks: if kernels of several verbena_ops run at the same time, and ranks launch them in
-   * different orders, all their blocks together must fit on each GPU. */
+  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0: 128, or fewer if a GPU of
+   * the team has fewer multiprocessors; at most half of the multiprocessors if the process already has a
+   * verbena_ops. Blocks wait for blocks of other ranks. If kernels of several verbena_ops run concurrently,
+   * and ranks may launch them in different orders, then all their blocks together must fit on each GPU. */
   uint32_t blocks;
-  /* 1: programmatic dependent launch: the next kernel of the stream may start before this one has ended. Set
-   * it only if every kernel that is launched that way waits for the one before it. */
+  /* 1: programmatic dependent launch (PDL): the stream's next kernel may start before this one has finished.
+   * Set this only if every kernel that is launched with PDL waits for its predecessor. */
   uint32_t programmatic_launch;
-  /* Path of measurements of this platform (verbena-coll --calibrate), read by verbena_ops_create(); NULL:
-   * VERBENA_TUNING_FILE. The content is the same on all ranks. */
+  /* Path of a tuning file, which verbena-coll --calibrate writes. verbena_ops_create() reads it. NULL:
+   * VERBENA_TUNING_FILE. The content must be the same on all ranks. */
   const char* tuning_file;
-  /* For tests of programmatic dependent launch: how long each kernel pauses before it waits for the kernels
-   * before it, and after it has let the next kernel start. */
+  /* For tests of PDL, nanoseconds: how long each kernel pauses before it waits for its predecessor, and after
+   * it has let its successor start. */
   uint32_t pause_before_ns, pause_after_ns;
-  /* 1: the caller promises that the ranks agree in each all-reduce: either input and output of all ranks lie
-   * in windows, each at the same offset on all ranks, or no rank has both in windows.
-   * verbena_ops_all_reduce() then uses VERBENA_OPS_DIRECT where it is faster. */
+  /* 1: the caller promises, for each all-reduce, that either all ranks have input and output in windows, at
+   * the same offsets, or no rank has both in windows. verbena_ops_all_reduce() then uses VERBENA_OPS_DIRECT
+   * where that is faster. */
   uint32_t has_windows;
 } verbena_ops_options;
 
-/* An algorithm and the shape of its kernel; for each field that is 0 the library chooses. All calls but
- * all-reduces use one-shot: two-shot means the same for them, except for a bulk broadcast among three ranks
- * or more. The same on all ranks. */
+/* An algorithm and the shape of its kernel, the same on all ranks. The library chooses a value for each field
+ * that is 0. Only all-reduces, and bulk broadcasts between three or more ranks, distinguish one-shot from
+ * two-shot; other calls always use one-shot. */
 typedef struct {
   verbena_ops_algorithm algorithm;
   uint32_t blocks;      /* at most verbena_ops_options::blocks; twice that for bulk algorithms and codecs */
-  uint32_t threads;     /* of a block: a multiple of 32, at most 512 */
-  uint32_t chunk_bytes; /* of bulk algorithms: a multiple of 16 */
+  uint32_t threads;     /* per block: a multiple of 32, at most 512 */
+  uint32_t chunk_bytes; /* for bulk algorithms: a multiple of 16 */
 } verbena_ops_choice;
 
-/* Creates a communicator. Collective over the context, with each rank's GPU current. Allocates GPU memory and
- * loads the kernels: not for capture.
- * @param context  outlives the communicator
- * @param team     1 to 16 ranks; NULL on ranks that are not members, whose communicator serves only the
- *                 collective calls create, reset and destroy. The team may be freed before the communicator
+/* Creates a communicator. Collective over the context, with each rank's GPU current. The call allocates GPU
+ * memory and loads kernels, so it must not be made during graph capture.
+ * @param context  must outlive the communicator
+ * @param team     1 to 16 ranks; may be freed before the communicator. NULL on ranks that are not members:
+ *                 they need their communicator only for the collective calls create, reset and destroy
  * @param options  copied; NULL: defaults
- * @param ops      receives the communicator, which verbena_ops_destroy() frees; unchanged after an error
- * @return VERBENA_INVALID_ARGUMENT if an option is out of range, VERBENA_INVALID_USAGE if the ranks' options
- *         or settings differ, VERBENA_CUDA_ERROR if the kernels or memory are not available
+ * @param ops      receives the communicator, unchanged after an error; free it with verbena_ops_destroy()
+ * @return VERBENA_INVALID_ARGUMENT if an option is out of range;
+ *         VERBENA_INVALID_USAGE if options or settings differ between the ranks;
+ *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
- * The team's ranks reach each other by loads and stores, or the team has the same number of ranks on each of
- * several hosts, in a context of verbena_context_create(). Across hosts there are only
- * VERBENA_OPS_BULK_TWO_SHOT and its quantised forms: VERBENA_OPS_ALGORITHM and measurements have no effect;
- * other algorithms in a `choice`, copy engines and verbena_ops_reduce_scatter_norm_all_gather() are refused
- * with VERBENA_INVALID_USAGE. */
+ * The team must meet one of two conditions: its ranks reach each other by loads and stores; or it has the
+ * same number of ranks on each of several hosts, in a context of verbena_context_create(). Across hosts,
+ * all-reduces use VERBENA_OPS_BULK_TWO_SHOT or a codec, and VERBENA_OPS_ALGORITHM and the tuning file have no
+ * effect. A `choice` with another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
+ * VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
-/* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any rank
- * may still be using the communicator. */
+/* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any
+ * rank may still be using the communicator. */
 VERBENA_API verbena_result verbena_ops_destroy(verbena_ops* ops);
-/* Makes the communicator usable again after an error. Collective over the context: waits until this rank's GPU
- * is idle, then clears the workspaces of all ranks.
- * @return VERBENA_CUDA_ERROR while a stream of this thread is being captured */
+/* Makes the communicator usable again after a failure. Collective over the context. Each rank waits until its
+ * GPU is idle; then the workspaces of all ranks are cleared.
+ * @return VERBENA_CUDA_ERROR if this thread is capturing a stream */
 VERBENA_API verbena_result verbena_ops_reset(verbena_ops* ops);
-/* Returns whether the results of earlier calls are valid. Takes a few microseconds: it reads GPU memory.
- * @param text    receives the reason, truncated to `length` bytes including its terminating zero; may be NULL
- * @param length  bytes
- * @return VERBENA_SUCCESS; VERBENA_TIMEOUT, and the text names the late rank; VERBENA_INVALID_ARGUMENT, and
- *         the text names the rank whose arguments were invalid; or an error of verbena_context_get_error() */
+/* Checks whether the results of earlier calls are valid. Reads GPU memory, which takes a few microseconds.
+ * @param text    receives the reason, truncated to `length` bytes including the terminating NUL; may be NULL
+ * @param length  size of `text` in bytes
+ * @return VERBENA_SUCCESS if they are valid;
+ *         VERBENA_TIMEOUT if a wait timed out: the text names the late rank;
+ *         VERBENA_INVALID_ARGUMENT if a rank's arguments were invalid: the text names that rank;
+ *         any error of verbena_context_get_error() */
 VERBENA_API verbena_result verbena_ops_get_error(verbena_ops* ops, char* text, size_t length);
-/* Return this rank's number in the team, and the number of its ranks; 0 on ranks that are not members. */
+/* Return this rank's number in the team, and the number of members; 0 on ranks that are not members. */
 VERBENA_API uint32_t verbena_ops_rank(const verbena_ops* ops);
 VERBENA_API uint32_t verbena_ops_size(const verbena_ops* ops);
 
@@ -174,17 +182,17 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use: VERBENA_OPS_ALGORITHM if that is set, else the one that was
- * measured to be the fastest (verbena_ops_options::tuning_file), else the one of the library's rules.
- * @param bytes   of the tensor for an all-reduce, of one rank's message for all other operations
+/* Returns the algorithm that a call would use. If VERBENA_OPS_ALGORITHM is set, its value is used. Otherwise
+ * the tuning file decides, or, without a tuning file, the library's built-in rules.
+ * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
                                               size_t bytes, verbena_ops_choice* choice);
 
 /* Reduces `input` element by element across all ranks. Every rank gets the result.
- * @param input      `count` elements of `type` in GPU memory, at any address
- * @param output     receives `count` elements; may be `input`, and must not overlap it otherwise
- * @param count      elements, the same on all ranks
+ * @param input      `count` elements of `type` in GPU memory, of any alignment
+ * @param output     receives `count` elements; either `input` itself, or memory that does not overlap it
+ * @param count      number of elements, the same on all ranks
  * @param reduction  sum, mean, minimum or maximum
  * @param choice     NULL: the library chooses */
 VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void* output,
@@ -192,11 +200,12 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
                                                   verbena_ops_reduction reduction,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
-/* Sums `input` across all ranks with quantised messages. Uses the exact verbena_ops_all_reduce() instead where
- * that is faster, as for small tensors, and for elements of 32 bits.
+/* Sums `input` across all ranks and quantises the messages between them. Falls back to the exact
+ * verbena_ops_all_reduce() for 32-bit elements, and where the exact algorithm is faster, as for small
+ * tensors.
  * @param codec   VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8
  * @param seed    0: rounds to nearest; otherwise rounds stochastically, differently in each call
- * @param choice  NULL: the library chooses; otherwise any algorithm, exact or quantised
+ * @param choice  any exact or quantised algorithm; NULL: the library chooses
  * The other parameters are those of verbena_ops_all_reduce(). */
 VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, const void* input, void* output,
                                                             size_t count, verbena_ops_type type,
@@ -208,91 +217,94 @@ VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, co
 VERBENA_API verbena_result verbena_ops_choose_quantised(const verbena_ops* ops, verbena_ops_algorithm codec,
                                                         size_t bytes, verbena_ops_choice* choice);
 
-/* How rows are quantised, to one byte an element: element = byte * scale. FP8 is e4m3. */
+/* Formats of quantised rows. Each element is one byte, e4m3 (FP8) or int8, and element = byte * scale. */
 typedef enum {
   VERBENA_OPS_NOT_QUANTISED = 0,
-  VERBENA_OPS_FP8_TENSOR = 1,         /* one float for the tensor, which the caller gives in `scales` */
-  VERBENA_OPS_FP8_TOKEN = 2,          /* a float for each row: its largest magnitude / 448 */
-  VERBENA_OPS_FP8_BLOCK = 3,          /* a float for each 128 elements of a row */
-  VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* the same, rounded up to powers of two */
-  VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* the exponents of these (UE8M0), four blocks in a 32-bit word */
-  VERBENA_OPS_MXFP8_BLOCK = 6,        /* an exponent (E8M0), one byte, for each 32 elements */
-  VERBENA_OPS_MXFP8_SWIZZLED = 7, /* the same in tiles of 128 rows of 4 exponents, 512 bytes, padded with 0 */
-  VERBENA_OPS_INT8_TOKEN = 8      /* a float for each row: its largest magnitude / 127 */
+  VERBENA_OPS_FP8_TENSOR = 1,         /* one float scale for the tensor, passed by the caller in `scales` */
+  VERBENA_OPS_FP8_TOKEN = 2,          /* one float scale per row: the row's largest magnitude / 448 */
+  VERBENA_OPS_FP8_BLOCK = 3,          /* one float scale per 128 elements of a row */
+  VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* FP8_BLOCK with scales rounded up to powers of two */
+  VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* FP8_BLOCK_POWER with scales as UE8M0, four blocks per 32-bit word */
+  VERBENA_OPS_MXFP8_BLOCK = 6,        /* one E8M0 scale, one byte, per 32 elements */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7, /* MXFP8_BLOCK in tiles of 128 rows by 4 scales, 512 bytes, 0-padded */
+  VERBENA_OPS_INT8_TOKEN = 8      /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
-/* RMSNorm of a tensor x, [rows][hidden] of float16 or bfloat16, with what models do around it:
+/* Parameters of an RMSNorm of a tensor x, [rows][hidden] of float16 or bfloat16, with an optional residual
+ * add before it and an optional quantisation after it:
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
- * All pointers are GPU addresses of the caller's. NULL: there is no such tensor; weights are 1. residual_out
- * may be residual_in; otherwise nothing that is written may overlap. A stride is the distance from row to row,
- * in elements; for the quantised rows in bytes. */
+ * All pointers are GPU addresses; the caller owns the memory. A tensor that is NULL is left out; a weight of
+ * NULL means 1. residual_out may be residual_in; apart from that, no output may overlap another tensor.
+ * Strides are distances between rows, in elements; quantised_stride is in bytes. */
 typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
   float epsilon, weight_offset;
-  uint32_t rounds_sum;    /* 1: h is rounded to the type before it is squared */
-  uint32_t rounds_normed; /* 1: h / sqrt(...) is rounded before it is multiplied by the weight */
+  uint32_t rounds_sum;    /* 1: rounds h to the type of x before it is squared */
+  uint32_t rounds_normed; /* 1: rounds h / sqrt(...) to the type of x before it is multiplied by the weight */
   const void* residual_in;
   void* residual_out;
   void* output;
   size_t residual_in_stride, residual_out_stride, output_stride;
-  size_t padding; /* columns after `hidden` that are set to 0 in output and quantised rows */
+  size_t padding; /* number of columns after `hidden` that are set to 0 in output and quantised rows */
   verbena_ops_quantisation quantisation;
-  void* quantised; /* one byte an element */
+  void* quantised; /* one byte per element */
   size_t quantised_stride;
-  /* The scale of block b of row r is at r * scale_row_stride + b * scale_block_stride, in floats, words or
-   * bytes. */
+  /* The scale of block b of row r is element r * scale_row_stride + b * scale_block_stride of `scales`.
+   * Elements are floats, 32-bit words or bytes, as `quantisation` says. */
   void* scales;
   size_t scale_row_stride, scale_block_stride;
-  float min_scale; /* min of the scales that are computed as floats; 0: 1e-10 */
+  float min_scale; /* lower bound of computed float scales; 0: 1e-10 */
 } verbena_ops_norm;
 
-/* Normalises the rows of x on this rank alone; no other rank takes part.
- * @param x       [norm->rows][norm->hidden]; may be norm->output or norm->residual_out
- * @param x_stride  stride of x, in elements
- * @param type    VERBENA_OPS_FLOAT16 or VERBENA_OPS_BFLOAT16
- * @param norm    read by the call */
+/* Normalises the rows of x. Local: no other rank takes part.
+ * @param x         [norm->rows][norm->hidden]; may be norm->output or norm->residual_out
+ * @param x_stride  distance between rows of x, in elements
+ * @param type      VERBENA_OPS_FLOAT16 or VERBENA_OPS_BFLOAT16
+ * @param norm      copied */
 VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_stride,
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
-/* Sums `input` across all ranks and normalises the rows of the sum: verbena_ops_all_reduce() followed by
- * verbena_ops_norm_rows(), with the same bits. Uses one kernel, which keeps rows in registers, for few rows,
- * or where `choice` names VERBENA_OPS_ONE_SHOT and the rows fit into registers and packet_bytes; otherwise two
- * kernels.
+/* Sums `input` across all ranks and normalises the rows of the sum. The results have the same bits as
+ * verbena_ops_all_reduce() followed by verbena_ops_norm_rows(). For few rows, one kernel does both and keeps
+ * the rows in registers. `choice` with VERBENA_OPS_ONE_SHOT also selects that kernel, if the rows fit into
+ * registers and packet_bytes. Otherwise the call uses two kernels.
  * @param input  [norm->rows][norm->hidden] of `type`, contiguous
- * @param sum    receives the sum, contiguous; may be `input`, or norm->output if output_stride is `hidden`:
- *               that is the fastest
- * @param codec  of verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: the sum is exact */
+ * @param sum    receives the sum, contiguous; may be `input`. It may also be norm->output if output_stride is
+ *               `hidden`, which is fastest
+ * @param codec  a codec of verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: an exact sum */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,
                                                        const verbena_ops_choice* choice,
                                                        verbena_stream stream);
-/* The same in one kernel in which rank r normalises the r-th share of the rows, rows / ranks of them, rounded
- * up. Every rank gets `output` and the quantised rows of all shares; scales lie in rows or columns, not in
- * tiles.
- * @param sum  receives the rows of this rank's share; residual_in and residual_out have those rows alone */
+/* Like verbena_ops_all_reduce_norm(), in one kernel that splits the norm between the ranks: rank r normalises
+ * the r-th share of the rows, ceil(rows / ranks) of them. Every rank gets all rows of `output` and of the
+ * quantised output. VERBENA_OPS_MXFP8_SWIZZLED is not supported.
+ * @param sum  receives the rows of this rank's share; residual_in and residual_out have only those rows,
+ *             too */
 VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input,
                                                                       void* sum, verbena_ops_type type,
                                                                       const verbena_ops_norm* norm,
                                                                       const verbena_ops_choice* choice,
                                                                       verbena_stream stream);
 
-/* The tensors of the next calls are [rows][...], and every row has a part of each rank. To gather, scatter or
- * split along dimension d of a tensor, `rows` is the product of the dimensions before d: 1 for d = 0. Lengths
- * are bytes where nothing is computed. `choice` NULL: the library chooses. */
+/* The tensors of the next calls are [rows][...], and every row has one part for each rank. To gather, scatter
+ * or split along dimension d of a tensor, set `rows` to the product of the dimensions before d, which is 1
+ * for d = 0. Calls that only move data take lengths in bytes; calls that reduce take lengths in elements. If
+ * `choice` is NULL, the library chooses. */
 
 /* Concatenates the ranks' inputs along each row. Every rank gets the result.
- * @param input   [rows][row_bytes]; if `rows` is 1, it may be this rank's part of the output
- * @param output  [rows][ranks][row_bytes], the part of rank r from rank r */
+ * @param input   [rows][row_bytes]; may be this rank's part of the output if `rows` is 1
+ * @param output  [rows][ranks][row_bytes]: part r of each row comes from rank r */
 VERBENA_API verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output,
                                                   size_t rows, size_t row_bytes,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 /* Reduces the ranks' inputs element by element; each rank gets its part of the result.
  * @param input      [rows][ranks][row_count] elements of `type`
- * @param output     [rows][row_count]: the part of this rank; if `rows` is 1, it may be that part of the input
- * @param row_count  elements */
+ * @param output     [rows][row_count]: this rank's part; may be this rank's part of the input if `rows` is 1
+ * @param row_count  elements of one part of a row */
 VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output,
                                                       size_t rows, size_t row_count, verbena_ops_type type,
                                                       verbena_ops_reduction reduction,
@@ -305,40 +317,40 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const vo
 VERBENA_API verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output,
                                                  size_t length_bytes, uint32_t root,
                                                  const verbena_ops_choice* choice, verbena_stream stream);
-/* Sends message_bytes to each rank, and receives as much from each. input and output must not overlap.
- * @param input          [split_rows][ranks][...]: the r-th part of each row goes to rank r
- * @param output         [joined_rows][ranks][...]: the r-th part of each row comes from rank r
- * @param message_bytes  of all rows of one rank's part
- * @param split_rows     1: the parts of each rank are contiguous
- * @param joined_rows    the same for the output */
+/* Sends message_bytes to each rank and receives message_bytes from each. input and output must not overlap.
+ * @param input          [split_rows][ranks][...]: part r of each row goes to rank r
+ * @param output         [joined_rows][ranks][...]: part r of each row comes from rank r
+ * @param message_bytes  size of the message to one rank: one part of every row
+ * @param split_rows     rows of the input; 1: the message to each rank is contiguous
+ * @param joined_rows    rows of the output; 1: the message from each rank is contiguous */
 VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void* output,
                                                   size_t message_bytes, size_t split_rows, size_t joined_rows,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
-/* The next three calls take parts of different lengths. Counts and offsets are int64 [ranks] in GPU memory, in
- * units of unit_bytes (a row, an element). The kernel reads them, so they may change between replays of a
- * graph. Offsets NULL: the parts are contiguous. If a part exceeds input_bytes or output_bytes the kernel does
- * nothing, and verbena_ops_get_error() reports VERBENA_INVALID_ARGUMENT. */
+/* The next three calls take parts of different lengths. Counts and offsets are int64 [ranks] in GPU memory,
+ * in units of unit_bytes, such as a row or an element. The kernel reads them, so they may change between
+ * replays of a graph. If the offsets are NULL, the parts are contiguous. If a part exceeds input_bytes or
+ * output_bytes, the kernel does nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
 typedef struct {
   size_t unit_bytes, input_bytes, output_bytes;
-  size_t expected_bytes; /* of a typical message, by which the algorithm is chosen; the same on all ranks */
+  size_t expected_bytes; /* size of a typical message, used to choose the algorithm; the same on all ranks */
 } verbena_ops_sizes;
 /* Gathers parts of different lengths: counts[r] units from rank r are written to offsets[r] of every rank's
- * output. Counts are the same on all ranks. */
+ * output. The counts must be the same on all ranks. */
 VERBENA_API verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* counts, const int64_t* offsets,
                                                     const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
-/* Reduces the ranks' inputs; rank r gets the counts[r] units at offsets[r] of the result. Counts are the same
- * on all ranks. */
+/* Reduces the ranks' inputs element by element; rank r gets the counts[r] units at offsets[r] of the result.
+ * The counts must be the same on all ranks. */
 VERBENA_API verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input, void* output,
                                                         const int64_t* counts, const int64_t* offsets,
                                                         const verbena_ops_sizes* sizes, verbena_ops_type type,
                                                         verbena_ops_reduction reduction,
                                                         const verbena_ops_choice* choice,
                                                         verbena_stream stream);
-/* Sends send_counts[r] units at send_offsets[r] of the input to rank r, and writes receive_counts[r] units from
- * rank r to receive_offsets[r] of the output. Each rank gives its own counts. */
+/* Sends send_counts[r] units at send_offsets[r] of the input to rank r, and writes receive_counts[r] units
+ * from rank r to receive_offsets[r] of the output. Each rank passes its own counts. */
 VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* send_counts, const int64_t* send_offsets,
                                                     const int64_t* receive_counts,
@@ -346,9 +358,10 @@ VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void
                                                     const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
 
-/* Group the calls between the two: group_end() enqueues them on its stream, in their order, in as few kernels
- * as possible. Streams of the calls themselves are ignored. A call must not read what an earlier call of its
- * group writes, unless the same block does both: same algorithm, length and address. */
+/* Group the calls between begin and end: group_end() enqueues the calls on its stream, in order, in as few
+ * kernels as possible. The stream arguments of the calls themselves are ignored. A call must not read data
+ * that an earlier call of the group writes, unless both calls use the same algorithm, length and address, so
+ * that the same block does both. */
 VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);
 VERBENA_API verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream);
 

@@ -1,9 +1,13 @@
-/* Lets the ranks of a job find each other and exchange bytes between hosts, without GPUs: groups and message
- * queues are set up over it. C, for libverbena.so.
+/* Connects the ranks of a job over TCP and exchanges bytes between them, without GPUs. Process groups and
+ * message queues are set up over it. C API of libverbena.so.
  *
- * Threads: verbena_ranks_* calls are collective unless marked otherwise; one thread a rank at a time makes them.
- * Errors: each call returns within its timeout, or as soon as a rank fails or leaves, and the error names that
- * rank. After an error every later call fails too. With VERBENA_JOB_KEY_FILE, connections prove the job's key.
+ * Threads: verbena_ranks_* calls are collective unless marked otherwise. Each rank must make them from one
+ * thread at a time.
+ *
+ * Errors: each call returns within its timeout. If a rank fails or leaves, the call returns at once, and the
+ * error names that rank. After an error all later calls fail, too.
+ *
+ * Security: if VERBENA_JOB_KEY_FILE is set, both ends of a connection must prove that they know the job key.
  */
 #ifndef VERBENA_RANKS_H
 #define VERBENA_RANKS_H
@@ -16,80 +20,94 @@ extern "C" {
 
 typedef struct verbena_ranks verbena_ranks;
 
-/* How the ranks find each other. */
+/* Options of verbena_ranks_join(). */
 typedef struct {
-  const char* host;     /* of rank 0; NULL: from the launcher's variables (torchrun, Open MPI, PMI, Slurm) */
-  uint16_t port;        /* TCP port at which rank 0 listens; with `host` */
-  uint32_t count_ranks; /* 0: rank and number of ranks are the launcher's too */
+  const char* host;     /* host of rank 0; NULL: from the environment of torchrun, Open MPI, PMI or Slurm */
+  uint16_t port;        /* TCP port at which rank 0 listens; ignored if `host` is NULL */
+  uint32_t count_ranks; /* 0: `rank` and the number of ranks also come from the environment */
   uint32_t rank;
-  int64_t timeout_ms; /* of this and of each later call, milliseconds; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS */
+  int64_t timeout_ms; /* timeout of each call, milliseconds; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS */
 } verbena_ranks_options;
 
-/* Returns a text of at most 128 characters that is equal for processes that can share memory: the same kernel,
- * network namespace and VERBENA_HOSTID. Not collective.
- * @param text    receives the text, truncated to `length` bytes including its terminating zero
- * @param length  bytes */
+/* Returns an identifier of the host. Two processes get the same identifier if they can share memory: they
+ * have the same kernel, network namespace and VERBENA_HOSTID. Not collective.
+ * @param text    receives the identifier, at most 128 characters, truncated to `length` bytes including the
+ *                terminating NUL
+ * @param length  size of `text` in bytes */
 VERBENA_API verbena_result verbena_identify_host(char* text, size_t length);
 
-/* Joins the job's ranks, and returns once all have joined.
- * @param ranks  receives a handle, which verbena_ranks_leave() frees */
+/* Joins the job, and returns once all ranks have joined.
+ * @param options  copied
+ * @param ranks    receives a handle; free it with verbena_ranks_leave() */
 VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_options* options, verbena_ranks** ranks);
+/* Return this process's rank, and the number of ranks. */
 VERBENA_API uint32_t verbena_ranks_rank(const verbena_ranks* ranks);
 VERBENA_API uint32_t verbena_ranks_count(const verbena_ranks* ranks);
-/* Copies the `bytes_each` bytes at `mine` to the `all` of every rank, in the order of ranks.
- * @param all  receives bytes_each bytes of each rank */
+/* Gathers `bytes_each` bytes from each rank on every rank, in rank order.
+ * @param mine        bytes_each bytes of this rank
+ * @param all         receives bytes_each bytes from each rank
+ * @param bytes_each  the same on all ranks */
 VERBENA_API verbena_result verbena_ranks_all_gather(verbena_ranks* ranks, const void* mine, void* all,
                                                     size_t bytes_each);
-/* Waits for all ranks. */
+/* Waits until all ranks have made this call. */
 VERBENA_API verbena_result verbena_ranks_barrier(verbena_ranks* ranks);
-/* Closes the connections and frees the handle. Not collective. NULL is allowed. */
+/* Closes the connections and frees the handle, which may be NULL. Not collective. */
 VERBENA_API void verbena_ranks_leave(verbena_ranks* ranks);
 
 /* ---- Between two ranks ---- */
 
-/* Messages of any length between any two ranks. Messages of one rank with one tag arrive in the order in
- * which it sent them. A caller proves the job's key or, in a job without one, the secret in the address that
- * the called rank published. Any thread may call, until verbena_pairs_close(). */
+/* Sends and receives messages of any length between any two ranks. Messages from one rank with the same tag
+ * arrive in the order in which they were sent. A connecting rank must prove that it knows the job key or, in
+ * a job without a key, the secret in the other rank's address. The calls may be made from any thread, until
+ * verbena_pairs_close(). */
 typedef struct verbena_pairs verbena_pairs;
 
-/* Opaque. Contains a secret: give it to the job's ranks only. */
+/* The address of a rank, opaque. It contains a secret: distribute it to the ranks of the job only. */
 typedef struct {
   uint8_t bytes[128];
 } verbena_pairs_address;
 
-/* Opens this rank's end, which listens for the other ranks. Not collective.
- * @param address  an IP address of this host in numeric form, at which the other ranks connect; NULL: the address
- *                 of VERBENA_SOCKET_IFNAME
- * @param pairs    receives a handle, which verbena_pairs_close() frees */
+/* Opens this rank's end, which listens for connections from the other ranks. Not collective.
+ * @param rank         this process's rank, 0 to count_ranks - 1
+ * @param count_ranks  the number of ranks
+ * @param address      numeric IP address of this host to listen at; NULL: the address of
+ *                     VERBENA_SOCKET_IFNAME
+ * @param pairs        receives a handle; free it with verbena_pairs_close() */
 VERBENA_API verbena_result verbena_pairs_open(uint32_t rank, uint32_t count_ranks, const char* address,
                                               verbena_pairs** pairs);
-/* Returns the address to publish to the other ranks. */
+/* Returns this rank's address, which the application distributes to the other ranks. */
 VERBENA_API verbena_result verbena_pairs_get_address(const verbena_pairs* pairs,
                                                      verbena_pairs_address* address);
-/* Gives the addresses of all ranks; call it before the first message.
- * @param all  [count_ranks] addresses, in the order of ranks; copied */
+/* Sets the addresses of all ranks. Call it before the first message.
+ * @param all  [count_ranks] addresses in rank order; copied */
 VERBENA_API verbena_result verbena_pairs_connect(verbena_pairs* pairs, const verbena_pairs_address* all);
-/* Sends a message. Returns when the operating system has all of it; receives messages of other ranks meanwhile.
+/* Sends a message. Returns when all data has been handed to the operating system. Receives messages from
+ * other ranks meanwhile, so two ranks may send to each other at the same time.
+ * @param to          rank of the receiver
+ * @param tag         any value; the receiver selects messages by it
+ * @param data        `length` bytes, which may be reused after the call
  * @param timeout_ms  milliseconds
- * @return VERBENA_REMOTE_ERROR: the rank has left */
+ * @return VERBENA_REMOTE_ERROR if the receiver has left; VERBENA_TIMEOUT after timeout_ms */
 VERBENA_API verbena_result verbena_pairs_send(verbena_pairs* pairs, uint32_t to, uint64_t tag,
                                               const void* data, size_t length, int64_t timeout_ms);
 
 typedef struct {
   const void* data; /* valid until verbena_pairs_release(); aligned as by malloc() */
   size_t length;    /* bytes */
-  void* owner;
+  void* owner;      /* private */
 } verbena_pairs_message;
 
-/* Receives the next message of a rank with a tag.
+/* Receives the next message from rank `from` with the given tag.
  * @param timeout_ms  milliseconds
- * @param message     receives the message, which the caller releases
- * @return VERBENA_REMOTE_ERROR: the rank has left, and all messages that it sent with this tag were received */
+ * @param message     receives the message; free it with verbena_pairs_release()
+ * @return VERBENA_REMOTE_ERROR if the sender has left and has no more messages with this tag;
+ *         VERBENA_TIMEOUT after timeout_ms */
 VERBENA_API verbena_result verbena_pairs_receive(verbena_pairs* pairs, uint32_t from, uint64_t tag,
                                                  int64_t timeout_ms, verbena_pairs_message* message);
 /* Frees the memory of a message. */
 VERBENA_API void verbena_pairs_release(verbena_pairs_message* message);
-/* Closes this rank's end. Not collective. No other thread may be in a call. NULL is allowed. */
+/* Closes this rank's end and frees the handle, which may be NULL. Not collective. No other thread may be
+ * using the handle. */
 VERBENA_API void verbena_pairs_close(verbena_pairs* pairs);
 
 #ifdef __cplusplus

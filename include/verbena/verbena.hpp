@@ -1,6 +1,7 @@
-// libverbena.so for C++: objects that own the handles of verbena.h, with errors as exceptions. verbena.h has
-// the rules and units, and says which calls are collective. Objects are movable and not thread-safe. A
-// context outlives its windows and teams. Destructors are collective where the free call is; they log errors.
+// C++ wrapper of verbena.h: objects own the handles and free them, and errors are exceptions. verbena.h
+// documents each call, its units, and whether it is collective. Objects are movable and not thread-safe.
+// Destroy windows, teams, workspaces and pools before their context. A destructor is collective if the free
+// call that it makes is collective. Destructors log errors and do not throw.
 #ifndef VERBENA_VERBENA_HPP
 #define VERBENA_VERBENA_HPP
 
@@ -25,7 +26,7 @@ class Failure : public std::runtime_error {
   verbena_result result_;
 };
 
-// Throws Failure, with verbena_last_error()'s text.
+// Throws Failure with the text of verbena_last_error(), unless `result` is VERBENA_SUCCESS.
 inline void check(verbena_result result) {
   if (result == VERBENA_SUCCESS) return;
   const std::string text = verbena_last_error();
@@ -36,13 +37,14 @@ class SymmetricWindow {
  public:
   explicit SymmetricWindow(verbena_window* handle) : handle_(handle) {}
 
-  // The symmetric address.
+  // Returns the symmetric address of this rank's memory.
   template <typename T = std::byte>
   T* address() const {
     return static_cast<T*>(verbena_window_address(handle_.get()));
   }
   size_t length_bytes() const { return verbena_window_length(handle_.get()); }
-  // Returns null if loads and stores do not reach the rank.
+  // Returns the address at which this rank's GPU accesses the window of `rank`, or null if loads and stores
+  // do not reach that rank.
   template <typename T = std::byte>
   T* peer_address(uint32_t rank) const {
     return static_cast<T*>(verbena_window_peer_address(handle_.get(), rank));
@@ -60,23 +62,25 @@ class SymmetricTeam {
  public:
   explicit SymmetricTeam(verbena_team* handle, bool is_owned = true) : handle_(handle, Free{is_owned}) {}
 
-  // False on a rank that is in no team of the split.
+  // Returns false on a rank that is not a member of the team.
   explicit operator bool() const { return handle_ != nullptr; }
   uint32_t rank() const { return verbena_team_rank(handle_.get()); }
   uint32_t size() const { return verbena_team_size(handle_.get()); }
   uint32_t world_rank(uint32_t rank) const { return verbena_team_world_rank(handle_.get(), rank); }
-  // For a kernel's argument by value (const __grid_constant__ verbena::SymmContext); over another library's
-  // heap its backend's, which derives from it.
+  // Returns the context to pass to a kernel by value (const __grid_constant__ verbena::SymmContext). If the
+  // memory is another library's, Context is the type of that backend, which derives from SymmContext.
   template <typename Context = SymmContext>
   const Context& context() const {
     return *static_cast<const Context*>(verbena_team_host_context(handle_.get()));
   }
+  // Returns the address of the same context in GPU memory.
   template <typename Context = SymmContext>
   const Context* device_context() const {
     return static_cast<const Context*>(verbena_team_device_context(handle_.get()));
   }
   verbena_team* handle() const { return handle_.get(); }
-  // For a program's `meta_data` (device/tilescale_ranks.cuh): 1024 words. Teams of at most 1021 ranks.
+  // Returns the 1024 words for the `meta_data` of a TileScale program (device/tilescale_ranks.cuh). Throws if
+  // the team has more than 1021 ranks.
   std::vector<uint64_t> make_tilescale_table(const SymmetricWindow& window) const {
     constexpr size_t kWords = 1024, kFirstBase = 2;
     if (size() > kWords - kFirstBase - 1)
@@ -90,7 +94,7 @@ class SymmetricTeam {
     return table;
   }
 
-  // Calls in the order of a stream: verbena_*_on_stream() of verbena.h.
+  // Enqueue verbena_*_on_stream() on a stream.
   void barrier_on(void* stream, uint32_t barrier = 0) const {
     check(verbena_barrier_on_stream(handle_.get(), barrier, stream));
   }
@@ -123,27 +127,29 @@ class SymmetricWorkspace {
  public:
   explicit SymmetricWorkspace(verbena_workspace* handle) : handle_(handle) {}
 
-  // False on a rank that is not a member of the team: such a workspace serves only the collective calls.
+  // Returns false on a rank that is not a member of the team. Such a rank needs its workspace only for the
+  // collective calls.
   explicit operator bool() const { return verbena_workspace_host_context(handle_.get()) != nullptr; }
-  // Collective.
+  // Resets the workspace after a wait has timed out. Collective.
   void reset() { check(verbena_workspace_reset(handle_.get())); }
-  // Throws if a wait of the workspace timed out, and names it.
+  // Throws Failure with the reason if the workspace has failed.
   void check_error() {
     char text[512] = "";
     const verbena_result result = verbena_workspace_get_error(handle_.get(), text, sizeof(text));
     if (result != VERBENA_SUCCESS) throw Failure(result, text);
   }
   size_t slot_bytes() const { return verbena_workspace_slot_bytes(handle_.get()); }
-  // For a kernel's argument by value (const __grid_constant__ verbena::SymmWorkspace<>).
+  // Returns the workspace to pass to a kernel by value (const __grid_constant__ verbena::SymmWorkspace<>).
   template <typename Context = SymmContext>
   const SymmWorkspace<Context>& workspace() const {
     return *static_cast<const SymmWorkspace<Context>*>(verbena_workspace_host_context(handle_.get()));
   }
+  // Returns the address of the same workspace in GPU memory.
   template <typename Context = SymmContext>
   const SymmWorkspace<Context>* device_workspace() const {
     return static_cast<const SymmWorkspace<Context>*>(verbena_workspace_device_context(handle_.get()));
   }
-  // Its members, for the calls on streams.
+  // Returns the workspace's team, for the calls on streams.
   SymmetricTeam team() const {
     return SymmetricTeam(const_cast<verbena_team*>(verbena_workspace_team(handle_.get())), false);
   }
@@ -160,7 +166,7 @@ class SymmetricPool {
  public:
   explicit SymmetricPool(verbena_pool* handle) : handle_(handle) {}
 
-  // Collective. Throws if ranks have not allocated alike.
+  // Throws Failure if the ranks have made different allocations. Collective.
   void check() { verbena::check(verbena_pool_check(handle_.get())); }
   uint32_t index() const { return verbena_pool_index(handle_.get()); }
   size_t max_used() const { return verbena_pool_max_used(handle_.get()); }
@@ -193,7 +199,7 @@ class SymmetricContext {
     check(verbena_context_create_from_all_gather(all_gather, argument, rank, count_ranks, &handle));
     return SymmetricContext(handle);
   }
-  // Over another library's symmetric memory.
+  // Creates a context over another library's symmetric memory.
   static SymmetricContext over_heap(const verbena_heap& heap, verbena_all_gather all_gather, void* argument,
                                     uint32_t rank, uint32_t count_ranks) {
     verbena_context* handle = nullptr;
@@ -206,7 +212,7 @@ class SymmetricContext {
   void barrier() { check(verbena_context_barrier(handle_.get())); }
   void quiet() { check(verbena_context_quiet(handle_.get())); }
   void abort() { verbena_context_abort(handle_.get()); }
-  // Throws if kernels of this rank can no longer wait for peers, with the reason.
+  // Throws Failure with the reason if the context or one of its teams has failed.
   void check_error() {
     char text[512] = "";
     const verbena_result result = verbena_context_get_error(handle_.get(), text, sizeof(text));
@@ -242,9 +248,9 @@ class SymmetricContext {
     check(verbena_team_create(handle_.get(), ranks.data(), ranks.size(), &team));
     return SymmetricTeam(team);
   }
-  // Members pass the team, other ranks nothing.
+  // Resets a team after a wait has timed out. Collective. Ranks that are not members pass an empty team.
   void reset(const SymmetricTeam& team) { check(verbena_team_reset(handle_.get(), team.handle())); }
-  // Members pass the team, other ranks nothing.
+  // Creates a workspace. Collective. Ranks that are not members pass an empty team.
   SymmetricWorkspace create_workspace(const SymmetricTeam& team, size_t slots_bytes, uint32_t blocks) {
     verbena_workspace* workspace = nullptr;
     check(verbena_workspace_create(handle_.get(), team.handle(), slots_bytes, blocks, &workspace));

@@ -1,32 +1,32 @@
-// One-sided RDMA operations between the ranks of a group: put and get bytes, and write, add to or read 64-bit
-// words, in memory that the peer has registered. The peer's CPU takes no part.
+// One-sided RDMA operations between the ranks of a group: put and get bytes; write, add to and read 64-bit
+// words. They access memory that the peer has registered, without the peer's CPU.
 //
-// Life: open() on every rank; local_address(peer) for each peer, exchanged by the caller; connect(). Memory:
-// add_region() and its region_address(), exchanged; add_remote_region(). Then operations, ring(), poll().
+// Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses, and
+// connect(). For each region of memory, call add_region(), exchange its region_address(), and call
+// add_remote_region(). Then post operations, ring() and poll().
 //
-// Order: on one (peer, lane), gets and operations on words take effect at the peer after everything posted
-// earlier on that lane. A rank that sees a word sees the bytes of all earlier puts; an add takes effect after
-// earlier adds. Posting alone does not order:
+// Order: a lane is an ordered channel to one peer. Gets and operations on words take effect at the peer after
+// everything that was posted earlier on the same lane: a rank that reads a word also sees the bytes of all
+// earlier puts. The following are not ordered:
 // - operations on different lanes
-// - a put after earlier operations: with several rails, or where the network routes adaptively, it may
-//   overtake them
-// - operations after an add or a get, relative to its result: use fence()
-// - the bytes of a get in local memory, before its completion
+// - a put and earlier operations: the put may overtake them, with several rails or adaptive routing
+// - the result of an add or a get and later operations: use fence()
+// - the bytes of a get in local memory, until its completion
 //
-// Rails: an endpoint uses the ports nearest to its GPU, up to `rails` of them. Long puts are split over all
-// of them; other operations use one. When a rail fails, its operations continue over the others, or over the
-// same rail once it recovers: a word is written or added to exactly once, or the peer is marked as failed; a
-// put is not repeated once a word that was posted after it has been seen. An add may take effect and lose its
-// result; its completion then says so. Failover needs both ends to poll(), and a TCP connection between them.
-// VERBENA_FAILOVER=0: the peer fails at the first failure.
+// Rails: an endpoint uses up to `rails` ports, those nearest to its GPU. Long puts are split over all rails;
+// other operations use one. If a rail fails, its operations continue on the other rails, or on the same rail
+// once it recovers. A word is written or added to exactly once, or the peer is marked as failed. A put is not
+// repeated after a word that was posted later has become visible. An add may take effect and lose its result;
+// its completion then says so (is_answer_lost). Failover needs a TCP connection between the two ends, and
+// both must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
 //
-// Atomicity: adds to the memory of one rank are atomic with respect to each other, for all ranks and lanes:
-// one device of that rank executes them one at a time. They are not atomic with respect to other accesses to
-// the word: loads and stores by its owner, atomic operations of a CPU or a GPU, write_word().
+// Atomicity: adds to the memory of one rank are atomic with respect to each other, for all ranks and lanes,
+// because one device of that rank executes them one at a time. They are not atomic with respect to loads and
+// stores, atomic operations of a CPU or GPU, and write_word().
 //
-// Threads: one thread, the driver, calls ring(), poll(), fence(), give_up() and all operations. The other
-// functions may be called from any thread, also while the driver runs, if the driver does not use the peer or
-// region concerned at that time. Exchanging addresses orders the one before the other.
+// Threads: ring(), poll(), fence(), give_up() and all operations must be called by one thread, the driver.
+// All other functions may be called from any thread, even while the driver runs, as long as the driver does
+// not use the same peer or region at that time.
 #pragma once
 
 #include <cstddef>
@@ -41,41 +41,42 @@ namespace verbena {
 struct EndpointOptions {
   uint32_t rank = 0;
   uint32_t count_ranks = 1;
-  uint64_t nonce = 0;              // of the group: addresses of other groups are refused
-  int gpu = -1;                    // CUDA ordinal, whose nearest ports are used; -1: the first healthy ports
-  std::string device_filter = {};  // as VERBENA_HCA, which applies if this is empty
+  uint64_t nonce = 0;              // identifies the group; addresses with another nonce are refused
+  int gpu = -1;                    // CUDA ordinal: uses the nearest ports; -1: uses the first healthy ports
+  std::string device_filter = {};  // device names, as in VERBENA_HCA; empty: VERBENA_HCA
   uint32_t rails = 4;              // max ports, 1 to 8; the same on all ranks
-  uint32_t lanes = 1;              // to each peer, with a queue pair a rail, 1 to 16; the same on all ranks
-  uint32_t send_depth = 256;       // operations of a lane, and requests on each queue pair, 16 to 32768
+  uint32_t lanes = 1;              // lanes per peer, 1 to 16; one queue pair per rail; same on all ranks
+  uint32_t send_depth = 256;       // max operations in flight per lane and per queue pair, 16 to 32768
   uint32_t max_regions = 65536;    // region ids are 0 to max_regions - 1
   uint64_t max_message_bytes = 0;  // longer transfers are split; 0: the device's limit
-  bool pushes_all_gets = false;    // treats all gets like gets into GPU memory; for tests
-  bool is_observed = false;        // in the files of VERBENA_STATS and VERBENA_TRACE, and in state dumps
+  bool pushes_all_gets = false;    // for tests: handles all gets like gets into GPU memory
+  bool is_observed = false;        // include in VERBENA_STATS and VERBENA_TRACE files and in state dumps
 };
 
 // The result of posting an operation.
 enum class Posting : uint8_t {
-  kTaken,    // a completion will cover it, if only by its count_done
-  kFull,     // the lane has no free entry: ring() and poll() first
-  kRefused,  // invalid: refusal() has the reason
+  kTaken,    // posted; a later completion counts it in count_done
+  kFull,     // not posted: the lane has no free entry; call ring() and poll(), then try again
+  kRefused,  // not posted: an argument is invalid; refusal() has the reason
 };
 
-// Memory to register. The dma-buf is used where the device wants one (Endpoint::wants_dmabuf).
+// Memory to register. The dma-buf is used if Endpoint::wants_dmabuf() is true.
 struct EndpointMemory {
   void* address = nullptr;  // host memory, or a GPU's virtual address
   uint64_t bytes = 0;
   int dmabuf_fd = -1;          // owned by the caller, who may close it after the call
-  uint64_t dmabuf_offset = 0;  // of `address` from the start of the dma-buf, bytes
-  // false: no thread polls the memory, so puts may become visible in any order (PCIe relaxed ordering).
+  uint64_t dmabuf_offset = 0;  // bytes from the start of the dma-buf to `address`
+  // false: puts may become visible in any order (PCIe relaxed ordering), as no thread polls the memory.
   bool is_ordered = true;
 };
 
-// A transfer between a region of this rank and one of the peer. Offsets are bytes from the regions' starts.
+// A transfer between a region of this rank and a region of the peer. Offsets are bytes from the start of the
+// region.
 struct Transfer {
   uint32_t peer = 0, lane = 0;
   uint32_t local_region = 0, remote_region = 0;
   uint64_t local_offset = 0, remote_offset = 0;
-  uint64_t bytes = 0;  // 0 is legal: an operation that moves nothing
+  uint64_t bytes = 0;  // may be 0
 };
 
 // A 64-bit word of the peer's memory, aligned to 8 bytes.
@@ -87,83 +88,89 @@ struct RemoteWord {
 
 struct EndpointCompletion {
   uint32_t peer, lane;
-  bool has_failed;      // the last completion of this (peer, lane), and of all lanes of the peer; operations
-                        // beyond count_done may or may not have happened, and error(peer) has the reason
-  uint64_t count_done;  // operations on this (peer, lane), since connect(), that are complete at the peer
-  uint64_t cookie;      // of the operation that completed; 0 for operations without one
-  uint64_t value;       // that read_word() read, or of the word before an update
-  bool is_answer_lost = false;  // the update has happened, but `value` was lost with a rail that failed
+  bool has_failed;      // the peer has failed, and no completion of its lanes follows. Operations after
+                        // count_done may or may not have taken effect. error(peer) has the reason
+  uint64_t count_done;  // number of operations on this lane, since connect(), that are complete at the peer
+  uint64_t cookie;      // cookie of the completed operation; 0: the operation had none
+  uint64_t value;       // the word that read_word() read, or the word's value before an update
+  bool is_answer_lost = false;  // the update took effect, but a failed rail lost `value`
 };
 
 class Endpoint {
  public:
-  // Opens an endpoint. Parameters must have been loaded. Returns null, with the reason in *error and in the
-  // log, if there is no usable port or an option is out of range.
+  // Opens an endpoint. Load the parameters (base::load_parameters()) first.
+  // @return null if no port is usable or an option is out of range; *error and the log have the reason
   static std::unique_ptr<Endpoint> open(const EndpointOptions& options, std::string* error);
-  // Does not wait: operations in flight may or may not happen. Afterwards the memory of all regions may be
-  // freed.
+  // Closes the endpoint without waiting. Operations in flight may or may not take effect. The caller may free
+  // the memory of all regions afterwards.
   virtual ~Endpoint() = default;
 
-  // Returns `<device>:<port>`, for several rails joined by `, `.
+  // Returns the rails as `<device>:<port>`, separated by `, `.
   virtual std::string describe_rail() const = 0;
-  // Binds the calling thread to the CPUs nearest to the first port, among those that it may use. Returns
-  // false, and changes nothing, if these are unknown or not allowed.
+  // Binds the calling thread to the CPUs nearest to the first port, within its CPU affinity mask. Returns
+  // false, and changes nothing, if these CPUs are unknown or not in the mask.
   virtual bool bind_thread() const = 0;
-  // Returns whether GPU memory must be given as a dma-buf; otherwise by address.
+  // Returns true if GPU memory must be registered by a dma-buf, false if by its address.
   virtual bool wants_dmabuf() const = 0;
-  // Return the bytes of local_address() and region_address(), the same on all ranks.
+  // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.
   virtual size_t address_bytes() const = 0;
   virtual size_t region_address_bytes() const = 0;
 
-  // Creates this rank's end of the lanes to `peer`, which may be this rank itself. Returns the address that
-  // the peer needs to connect(); empty, with the reason in *error, if that fails.
+  // Creates this rank's end of the lanes to `peer`, which may be this rank itself.
+  // @return the address that the peer passes to connect(); empty on failure, with the reason in *error
   virtual std::vector<std::byte> local_address(uint32_t peer, std::string* error) = 0;
-  // Connects to the peer's local_address(rank). Call after local_address(peer). Returns false, with the
-  // reason in *error, if the address is not of that peer and rank, no two ports can be connected, or none
-  // reaches the peer's words.
+  // Connects the lanes to `peer`. Call local_address(peer) first.
+  // @param address  the result of local_address() on that peer for this rank
+  // @return false if the address is for another pair of ranks, if no two ports can be connected, or if no
+  //         port reaches the peer's words; *error has the reason
   virtual bool connect(uint32_t peer, std::span<const std::byte> address, std::string* error) = 0;
 
-  // Registers memory, which the caller owns and keeps until remove_region(). Returns false, with the reason
-  // in *error, if that fails.
+  // Registers memory of the caller, who must keep it until remove_region(). Returns false on failure, with
+  // the reason in *error.
   virtual bool add_region(uint32_t id, const EndpointMemory& memory, std::string* error) = 0;
-  // Returns what peers need to reach a region; empty if there is no such region.
+  // Returns the data that peers pass to add_remote_region(); empty if the region does not exist.
   virtual std::vector<std::byte> region_address(uint32_t id) const = 0;
+  // Makes a region of a peer available to operations. Returns false on failure, with the reason in *error.
   virtual bool add_remote_region(uint32_t peer, uint32_t id, std::span<const std::byte> address,
                                  std::string* error) = 0;
-  // Remove regions. No operation on them may be in flight, from either side.
+  // Remove a region of this rank, or the regions of all peers with this id. No operation on them may be in
+  // flight, on any rank.
   virtual void remove_region(uint32_t id) = 0;
   virtual void remove_remote_regions(uint32_t id) = 0;
 
-  // Operations. Each is checked against both regions, and may stay on this side until ring(). With a cookie
-  // other than 0 the operation gets its own completion; 0 saves that. When the operation is complete, local
-  // memory may be reused, and the bytes of a get may be read, by a GPU too.
+  // The operations. Each is checked against both regions, and is sent by ring() at the latest. Once an
+  // operation is complete, its local memory may be reused, and a GPU or CPU may read the bytes of a get.
+  // @param cookie  other than 0: the operation has its own completion with this cookie; 0: it has none, which
+  //                is cheaper
   virtual Posting put(const Transfer& transfer, uint64_t cookie) = 0;
   virtual Posting get(const Transfer& transfer, uint64_t cookie) = 0;
   virtual Posting write_word(const RemoteWord& word, uint64_t value, uint64_t cookie) = 0;
   virtual Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) = 0;
   virtual Posting read_word(const RemoteWord& word, uint64_t cookie) = 0;
-  // Sets the word to `desired` if it is `expected`; the completion carries the previous value.
-  // Ordered and atomic as add_word(). Refused if swaps_words() is false.
+  // Sets the word to `desired` if it equals `expected`. The completion has the previous value. Order and
+  // atomicity are those of add_word(). Returns kRefused if swaps_words() is false.
   virtual Posting compare_swap_word(const RemoteWord&, uint64_t /* expected */, uint64_t /* desired */,
                                     uint64_t /* cookie */) {
     return Posting::kRefused;
   }
   virtual bool swaps_words() const { return false; }
-  // Makes the next operation on this lane take effect after the adds and gets before it.
+  // Makes the next operation on this lane take effect after all earlier adds and gets of the lane.
   virtual void fence(uint32_t peer, uint32_t lane) = 0;
-  // Passes all posted operations to the device, and makes sure that a completion covers them.
+  // Passes all posted operations to the device, and requests a completion that counts them.
   virtual void ring() = 0;
-  // Returns how many entries of `out` were filled. In order for each (peer, lane).
+  // Polls for completions, which are in order for each lane. Returns the number of entries written to `out`.
   virtual uint32_t poll(std::span<EndpointCompletion> out) = 0;
 
-  // Fails the peer for the given reason, for a caller whose timeout has passed. No effect on a failed peer.
+  // Marks the peer as failed, with the given cause, for example after a timeout of the caller. Has no effect
+  // if the peer has already failed.
   virtual void give_up(uint32_t peer, const std::string& cause) = 0;
-  // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty while it works. For the
-  // driver alone.
+  // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty if the peer has not
+  // failed. Only the driver may call it.
   virtual const std::string& error(uint32_t peer) const = 0;
   // Returns why the last refused operation was refused.
   virtual const std::string& refusal() const = 0;
-  // Returns the operations taken on this lane so far: count_done once all are complete.
+  // Returns the number of operations posted on this lane since connect(). Once all are complete, count_done
+  // is equal.
   virtual uint64_t count_taken(uint32_t peer, uint32_t lane) const = 0;
 };
 

@@ -1,10 +1,11 @@
-// Describes a team of ranks with symmetric memory to kernels: structures that the host fills and copies to
-// GPU memory, and that kernels only read. Symmetric: kernels name memory of any rank by this rank's address
-// of the same offset.
+// The structures that describe a team with symmetric memory to kernels. The host fills them and passes them
+// to kernels, which only read them.
 //
-// A rank's heap is one range of GPU addresses. Every window lies in it, at the same offset on all ranks. The
-// heaps of the peers that loads and stores reach (over NVLink or the same GPU: the LSA domain) are mapped
-// contiguously, so that one delta for each peer leads from an address of this rank to the peer's.
+// Each rank has a heap, one range of GPU addresses that contains every window. A window has the same offset
+// in the heaps of all ranks: memory is symmetric, and kernels name memory of any rank by this rank's address
+// of the same offset. Peers that loads and stores reach, over NVLink or on the same GPU, form the LSA domain.
+// Their heaps are mapped contiguously, so adding one delta per peer to an address of this rank gives the
+// peer's address.
 #ifndef VERBENA_SYMM_ABI_H
 #define VERBENA_SYMM_ABI_H
 
@@ -16,76 +17,80 @@
 
 namespace verbena {
 
-// SymmContext::type: which backend reaches members beyond loads and stores, and which context derives from
-// it.
+// Values of SymmContext::type: the backend whose network reaches the members that loads and stores do not
+// reach. The type also determines which structure derives from SymmContext.
 inline constexpr int32_t kSymmNccl = 0;
 inline constexpr int32_t kSymmNvshmem = 1;
 inline constexpr int32_t kSymmNcclx = 2;
 inline constexpr int32_t kSymmVerbena = 3;
-inline constexpr int32_t kSymmFirstOther = 64;  // from here on: backends of applications
+inline constexpr int32_t kSymmFirstOther = 64;  // first type for backends of applications
 
-inline constexpr uint32_t kSymmSignals = 256;  // of a team, for users
-// Of a team, of each kind: three for each multiprocessor of the largest GPU. Their words are no signals.
+inline constexpr uint32_t kSymmSignals = 256;  // signals of a team
+// Barriers of a team, of each kind: three for each multiprocessor of the largest GPU.
 inline constexpr uint32_t kSymmBarriers = 512;
-// Rows of words for barriers: those of the ranks in reach, followed by those of whole teams.
+// Rows of barrier words: first the barriers among the LSA ranks, then the barriers of the whole team.
 inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
-// Blocks of a workspace, each with a barrier: more than any GPU has multiprocessors.
+// Max blocks of a workspace, each of which has a barrier. More than any GPU has multiprocessors.
 inline constexpr uint32_t kSymmMaxBlocks = kSymmBarriers;
-inline constexpr uint32_t kSymmTurns = 4;       // slots between two members, used in turn
-inline constexpr uint32_t kSymmSlotUnit = 128;  // bytes: a slot's address and length are multiples of it
+inline constexpr uint32_t kSymmTurns = 4;       // slots from one member to another, used round robin
+inline constexpr uint32_t kSymmSlotUnit = 128;  // bytes: alignment of a slot's address and length
 inline constexpr int32_t kSymmInlineDeltas = 8;
 inline constexpr int64_t kSymmOutOfReach = INT64_MIN;
 
 // The result of a call that may wait or fail; int32 in the extern "C" functions.
 enum class SymmStatus : int32_t {
   kDone = 0,
-  kTimedOut = -1,     // after SymmContext::timeout_ns, or another wait of the team did: SymmContext::failure
-  kAborted = -2,      // SymmContext::abort_word is set
+  kTimedOut = -1,     // this wait took longer than timeout_ns, or another wait of the team did
+  kAborted = -2,      // the context was aborted: SymmContext::abort_word
   kInvalid = -3,      // no such rank, signal or barrier, or an address that is not symmetric
   kUnreachable = -4,  // neither loads and stores nor a NIC reach the peer
-  kNetworkFailed = -5,  // a peer, or the network to it, failed: the host has the reason
-  kRefused = -6,        // the proxy refused an operation, such as for an address outside every window
+  kNetworkFailed = -5,  // a peer or the network failed: verbena_context_get_error() has the reason
+  kRefused = -6,        // the proxy refused an operation, such as one on an address outside all windows
 };
 
-// Values of SymmContext::abort_word. The first value that is set stays; it ends the context, on this rank.
+// Values of SymmContext::abort_word, which ends the context on this rank. The first value other than 0 stays.
 enum class SymmAbort : uint32_t {
   kNone = 0,
-  kByUser = 1,  // kAborted; so is any value that is not named here
+  kByUser = 1,  // waits return kAborted, as for any value that has no name here
   kNetworkFailed = 2,
   kRefused = 3,
 };
 
-// SymmContext::failure describes the first wait of a team that timed out, or the first invalid call, on any
-// member. Bits 0 to 7: the kind; from bit 8: the number of the barrier or signal; from bit 24: the member
-// that was waited for, or whose call it was; from bit 44: the member that waited. 0: no failure.
+// The failure word (SymmContext::failure) describes the first wait of a team that timed out, or the first
+// invalid call, on any member. 0: no failure. Otherwise it has four fields:
+//   from bit 0    kind, a SymmWait
+//   from bit 8    number of the barrier or signal
+//   from bit 24   member that was waited for, or that made the invalid call
+//   from bit 44   member that waited
 enum class SymmWait : uint8_t {
-  kBarrier = 1,     // of the whole team
-  kLsaBarrier = 2,  // of the ranks that loads and stores reach
-  kSignal = 3,      // for a signal of any member
-  kRequest = 4,     // for a free entry of a put queue, or for the data of a get
+  kBarrier = 1,     // barrier of the whole team
+  kLsaBarrier = 2,  // barrier of the LSA ranks
+  kSignal = 3,      // signal, which any member may send
+  kRequest = 4,     // free entry of a put queue, or the data of a get
   kCompletion = 5,  // symm_quiet, symm_flush, or the first half of a barrier
-  kPacket = 6,      // for a packet of low_latency.cuh; the number is the block's
-  kWord = 7,        // for a word of a window
-  kCall = 8,        // no wait: the member's arguments are invalid, or differ from its peers'
+  kPacket = 6,      // packet of low_latency.cuh; the number is the block's
+  kWord = 7,        // word in a window
+  kCall = 8,        // not a wait: the member's arguments are invalid, or differ from its peers' arguments
 };
 inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
 inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;
 inline constexpr uint32_t kSymmNobody =
-    (uint32_t{1} << kSymmFailureRankBits) - 1;  // a wait for no one member
+    (uint32_t{1} << kSymmFailureRankBits) - 1;  // the wait was not for one specific member
 
-// Comparisons, of signed integers.
+// Comparisons of signed integers.
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
-enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // the last adds 1
+enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // kIncrement adds 1
 
-// Registered memory of the application: its own addresses, and the delta to the window's symmetric ones. The
-// host changes the table while kernels run: an entry is valid while its end is not 0.
+// The addresses at which the application registered a window. Adding `delta` to an address from `begin` up to
+// `end` gives the symmetric address. The host changes the table while kernels run: an entry is valid while
+// `end` is not 0.
 struct SymmAlias {
   uint64_t begin, end;
-  uint64_t delta;  // added to an address in between
+  uint64_t delta;
 };
 inline constexpr uint32_t kSymmMaxAliases = 256;
 struct SymmAliases {
-  uint64_t count;  // of entries that may be valid, from the first on
+  uint64_t count;  // only the first `count` entries can be valid
   SymmAlias entries[kSymmMaxAliases];
 };
 
@@ -93,89 +98,95 @@ namespace device {
 struct TraceRing;
 }
 
-// Faults that a test injects by SymmProbes::faults. Compiled in only with VERBENA_DEVICE_FAULTS. Except for
-// the first, each happens once, to the first call that meets it, which clears its bit.
+// Faults that a test injects through SymmProbes::faults, in kernels compiled with VERBENA_DEVICE_FAULTS. The
+// first call that a fault applies to clears the fault's bit, so the fault happens once; kDelayPuts stays.
 enum class SymmFault : uint64_t {
-  kDelayPuts = 1,   // about a microsecond passes between the data of a put and what follows it
+  kDelayPuts = 1,   // each put waits about a microsecond between its data and the operation that follows
   kDropSignal = 2,  // a signal is not sent, but its sender gets kDone
   kLateWait = 4,    // a wait ends as if it had timed out
   kForceAbort = 8,  // a wait ends as if the context had been aborted
 };
 
-// Counters of kernels that are compiled with VERBENA_DEVICE_PROBES, for SymmContext::probes. In memory that
-// the GPU and the reader reach; zero at first. A group's call counts once.
+// Counters for SymmContext::probes, which kernels compiled with VERBENA_DEVICE_PROBES increment. The caller
+// zeroes them, in memory that the GPU and the reader can access. A call by a group of threads counts once.
 struct alignas(16) SymmProbes {
   uint64_t puts, put_bytes;
   uint64_t gets, get_bytes;
-  uint64_t signals;          // sent
-  uint64_t updates;          // of words in windows (symm_word.cuh)
-  uint64_t waits, wait_ns;   // for signals, words, barriers and completion; a barrier's second half
-  uint64_t late_waits;       // that timed out
-  uint64_t faults;           // a set of SymmFault; the host writes it
+  uint64_t signals;          // signals sent
+  uint64_t updates;          // updates of words in windows (symm_word.cuh)
+  uint64_t waits, wait_ns;   // waits for signals, words, completion, and the second half of barriers
+  uint64_t late_waits;       // waits that timed out
+  uint64_t faults;           // set of SymmFault, written by the host
   device::TraceRing* trace;  // may be null
   uint64_t reserved;         // 0
 };
 
-// One team on one rank. All pointers are valid on this rank's GPU. Pass it to kernels by value, as a
-// __grid_constant__, to have it in constant memory: a kernel reads a context in global memory again after
-// each acquire, which takes a quarter of a microsecond each time.
-// Contexts of other backends derive from it: their members begin directly after it, aligned to 16 bytes.
+// A team, as a kernel of one rank sees it. All pointers are valid on this rank's GPU. Pass the context to
+// kernels by value, as a __grid_constant__, so that it is in constant memory. Otherwise the kernel reads it
+// again from global memory after each acquire, which takes 0.25 us each time.
+// The contexts of other backends derive from SymmContext. Their members start directly after it, aligned to
+// 16 bytes.
 struct SymmContext {
   int32_t type;
-  int32_t rank, world_size;  // in the world
+  int32_t rank, world_size;  // in the world team
   int32_t team_size, team_rank;
-  int32_t lsa_size;       // ranks of the team that loads and stores reach, this one included
-  int32_t lsa_base_rank;  // the first of these, by its rank in the team
-  int32_t has_remote;     // 1: the team has other ranks too, whose signals NICs bring
-  uint64_t lsa_mask;      // bit r: loads and stores reach rank r of the team; teams of at most 64 ranks
-  // Bytes from an address of this rank to the peer's; kSymmOutOfReach if there is none. Here for teams of at
-  // most kSymmInlineDeltas ranks, at the pointer for larger ones.
+  int32_t lsa_size;       // number of members that loads and stores reach, including this rank
+  int32_t lsa_base_rank;  // team rank of the first of these members
+  int32_t has_remote;     // 1: loads and stores do not reach all members; NICs deliver the others' signals
+  uint64_t lsa_mask;      // bit r: loads and stores reach team rank r; valid for teams of at most 64 ranks
+  // Per member, bytes to add to an address of this rank to get the member's address; kSymmOutOfReach if loads
+  // and stores do not reach the member. inline_deltas serves teams of up to kSymmInlineDeltas ranks,
+  // more_deltas larger teams.
   int64_t inline_deltas[kSymmInlineDeltas];
   const int64_t* more_deltas;     // [team_size], or null
-  uint64_t heap_begin, heap_end;  // this rank's own
-  uint64_t multicast_delta;       // bytes to the multicast address of all ranks in reach; 0: none
-  // In the heap, at the same offset on all ranks. A signal is the sum of its two words, as GPUs and NICs do
-  // not see each other's atomics: ranks in reach change the first, NICs the second.
+  uint64_t heap_begin, heap_end;  // addresses of this rank's heap
+  uint64_t multicast_delta;       // bytes to the multicast address of all LSA ranks; 0: no multicast
+  // In the heap, at the same offset on all ranks. A signal is the sum of two words, because atomics of GPUs
+  // and NICs are not atomic with respect to each other: LSA ranks change `signals`, NICs change
+  // `remote_signals`.
   uint64_t* signals;         // [kSymmSignals]
   uint64_t* remote_signals;  // [kSymmSignals]
-  uint64_t* arrivals;  // [kSymmBarrierRows][team_size]: the round that rank r has reached, written by it
-  // In memory of this rank alone.
+  uint64_t* arrivals;  // [kSymmBarrierRows][team_size]: rank r writes the round that it has reached to [][r]
+  // In memory that only this rank uses.
   uint64_t* rounds;  // [kSymmBarrierRows]: the round that this rank has reached
-  // In the heap. A value other than 0 ends every wait of the team here: see SymmWait. Null: not reported.
+  // The failure word, in the heap: see SymmWait. A value other than 0 ends all waits of the team on this
+  // rank. Null: failures are not recorded.
   uint64_t* failure;
   uint64_t timeout_ns;
-  const uint32_t* abort_word;  // a SymmAbort: a value other than 0 ends every wait; null: none
-  // The queues to ranks beyond loads and stores, the same for all teams of a rank. No queues: kUnreachable.
+  const uint32_t* abort_word;  // a SymmAbort; a value other than 0 ends all waits. Null: cannot be aborted
+  // The put queues for members that loads and stores do not reach, shared by all teams of a rank. If there
+  // are no queues, operations on these members return kUnreachable.
   PutQueueView queues;
-  // The rank in the world of each member, as descriptors name it: here or at the pointer, as the deltas.
+  // The world rank of each member, which descriptors use. Stored like the deltas.
   int32_t inline_world_ranks[kSymmInlineDeltas];
   const int32_t* more_world_ranks;  // [team_size], or null
-  // 1: a GPU sees in order what NICs write to its own memory, but not what they write to other GPUs'. Ranks
-  // in reach of each other then wait for each other once more in a barrier of the whole team.
+  // 1: a GPU sees NIC writes to its own memory in order, but not NIC writes to other GPUs. In a barrier of
+  // the whole team, the LSA ranks then wait for each other a second time.
   uint32_t meets_twice;
-  // Block b uses put queue (first_queue + b) modulo their number. Kernels whose contexts differ in it, such
-  // as those of workspaces, share queues less often; a block's order is that of one context's calls.
+  // Block b uses put queue (first_queue + b) % queues.count. Workspaces have different values, so that their
+  // kernels share queues less often. Requests are ordered only among a block's calls on one context.
   uint32_t first_queue;
   const SymmAliases* aliases;  // of registered memory; null: none
-  // Counters, traces and faults of calls. NULL unless the caller of a kernel sets it in its copy.
+  // Counters, traces and faults of calls. Null, unless the application sets it in the copy that it passes to
+  // a kernel.
   SymmProbes* probes;
 };
 
-// The private data of a workspace's blocks.
+// State of a workspace for each block.
 struct SymmBlocks {
-  // [count], of this rank alone: the last call of low_latency.cuh that the block has finished. In memory, so
-  // that a kernel in a CUDA graph continues where the launch before it ended.
+  // [count], on this rank only: the number of the last call of low_latency.cuh that the block has finished.
+  // Kept in memory, so that each launch of a CUDA graph continues where the previous launch ended.
   uint64_t* epochs;
-  // In the heap: [count][kSymmTurns][team_size] slots of slot_bytes each. Slot [b][t][r] of a rank is written
-  // by block b of member r.
+  // In the heap: [count][kSymmTurns][team_size] slots of slot_bytes each. Block b of member r writes to slot
+  // [b][t][r] of the other members.
   char* slots;
-  uint64_t slot_bytes;  // a multiple of kSymmSlotUnit; 0: there are none
-  uint64_t count;       // of blocks, at most kSymmMaxBlocks
+  uint64_t slot_bytes;  // a multiple of kSymmSlotUnit; 0: no slots
+  uint64_t count;       // number of blocks, at most kSymmMaxBlocks
 };
 
-// A workspace of one stream or purpose: a team's context with separate signals, barriers and failure word, so
-// that kernels of the team that run at the same time, each with its own workspace, do not interfere. It
-// begins with the context: its address serves wherever a context's does.
+// A workspace: a context with its own signals, barriers and failure word, for one stream or purpose. Kernels
+// that run at the same time, each with its own workspace, do not interfere. A pointer to a workspace may be
+// used as a pointer to its context, which is the first member.
 template <typename Context = SymmContext>
 struct SymmWorkspace {
   Context context;

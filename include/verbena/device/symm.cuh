@@ -1,4 +1,4 @@
-// Symmetric memory in kernels: everything.
+// Includes all headers of symmetric memory for kernels.
 #ifndef VERBENA_DEVICE_SYMM_CUH
 #define VERBENA_DEVICE_SYMM_CUH
 

@@ -1,11 +1,14 @@
-// Barriers between one group of threads on each rank of a team, or on each rank that loads and stores reach.
-// Everything that any of their threads did before is visible to all of them after it, at system scope. A
-// barrier of the whole team also completes earlier puts and signals by NICs, to every peer. A barrier has a
-// number; two groups of a rank that may wait in barriers of one kind at the same time use different numbers,
-// such as those of their blocks. Rounds only grow, in GPU memory: a graph may be replayed.
+// Barriers of a team: one group of threads on each rank waits for the groups of all other ranks, or of the
+// ranks that loads and stores reach (symm_lsa_*). After the barrier, all threads of these groups see
+// everything that any of them did before it, at system scope. A barrier of the whole team also completes
+// earlier puts and signals by NICs.
 //
-// Every wait ends by the context's limits. If a barrier did not return kDone, the ranks are out of step and
-// the hosts must reset the team (verbena_team_reset).
+// Each barrier has a number, 0 to kSymmBarriers - 1. If two groups of a rank may wait at the same time, they
+// must use different numbers, such as their block indices. Round counters in GPU memory only grow, so a CUDA
+// graph with barriers may be replayed.
+//
+// Every wait ends within the context's timeout. If a barrier returns anything but kDone, the ranks are out of
+// step, and the hosts must reset the team (verbena_team_reset).
 #ifndef VERBENA_DEVICE_SYMM_BARRIER_CUH
 #define VERBENA_DEVICE_SYMM_BARRIER_CUH
 
@@ -22,7 +25,7 @@ VERBENA_DEVICE uint64_t find_next_round(const SymmContext& context, uint32_t row
   return load_relaxed<Scope::kGpu>(context.rounds + row) + 1;
 }
 
-// Notifies the ranks in reach; returns the round that has begun.
+// Notifies the ranks that loads and stores reach. Returns the new round.
 template <typename Group>
 VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const Group& group) {
   group.sync();
@@ -36,9 +39,9 @@ VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const G
   return round;
 }
 
-// If an arrival only follows what went to the same peer, ranks in reach of each other wait for each other
-// twice:
-// then the words count two rounds for each barrier, and the network's own count one.
+// Returns whether ranks that reach each other must wait for each other twice per barrier. This is needed if
+// the network orders an arrival only after puts to the same peer. The arrival words then count two rounds per
+// barrier, while the network counts one.
 template <typename Context>
 VERBENA_DEVICE bool meets_twice(const Context& context) {
   return context.has_remote != 0 &&
@@ -49,7 +52,8 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
   return meets_twice(context) ? (round + 1) / 2 : round;
 }
 
-// Notifies the other ranks; after all earlier operations of this rank if the barrier completes them.
+// Notifies the ranks that only the network reaches. If kCompletes, first waits until all earlier operations
+// of this rank are complete, where the network requires that.
 template <bool kCompletes, typename Context, typename Group>
 VERBENA_DEVICE SymmStatus arrive_remote(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
@@ -84,7 +88,8 @@ VERBENA_DEVICE SymmStatus arrive_whole(const Context& context, uint32_t barrier,
   return SymmStatus::kDone;
 }
 
-// Calls `wait_remote(peer, limits)` for a peer beyond loads and stores.
+// Waits for the arrivals of all members. Calls `wait_remote(peer, limits)` for each peer that only the
+// network reaches.
 template <typename Context, typename Group, typename WaitFar>
 VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t round, const Group& group,
                                 const WaitFar& wait_remote) {
@@ -103,8 +108,8 @@ VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t r
                : wait_until<Relation::kGreaterEqual, Scope::kSystem>(arrivals + i, round, limits);
   }
   const SymmStatus status = conclude(context, group, mine, awaited);
-  // After conclude(): all threads have read the old round. The next arrive's group.sync() shows them the new
-  // one.
+  // All threads have read the old round before conclude(). The group.sync() of the next arrive() makes the
+  // new round visible to them.
   if (group.elect()) store_relaxed<Scope::kGpu>(context.rounds + row, round);
   return status;
 }
@@ -129,7 +134,7 @@ VERBENA_DEVICE SymmStatus await_whole(const Context& context, uint32_t barrier, 
 
 }  // namespace detail
 
-// First half, called by all threads of the group, of a barrier of the ranks that loads and stores reach.
+// First half of symm_lsa_barrier(): notifies the other ranks without waiting.
 template <typename Group>
 VERBENA_DEVICE SymmStatus symm_lsa_barrier_arrive(const SymmContext& context, uint32_t barrier,
                                                   const Group& group) {
@@ -138,7 +143,7 @@ VERBENA_DEVICE SymmStatus symm_lsa_barrier_arrive(const SymmContext& context, ui
   return SymmStatus::kDone;
 }
 
-// Second half, once for each first half.
+// Second half of symm_lsa_barrier(): waits for the other ranks. Call it once for each first half.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier_wait(const SymmContext& context, uint32_t barrier,
                                                               const Group& group) {
@@ -146,7 +151,7 @@ template <typename Group>
   return detail::await_reach(context, barrier, detail::find_next_round(context, barrier), group);
 }
 
-// Waits for the ranks that loads and stores reach.
+// Waits for all ranks that loads and stores reach. All threads of the group call.
 template <typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier(const SymmContext& context, uint32_t barrier,
                                                          const Group& group = {}) {
@@ -154,7 +159,7 @@ template <typename Group = BlockGroup>
   return detail::await_reach(context, barrier, detail::arrive(context, barrier, group), group);
 }
 
-// The halves of symm_barrier. The first waits for earlier operations by NICs.
+// The two halves of symm_barrier(). The first half waits for earlier operations by NICs.
 template <typename Context, typename Group>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier_arrive(const Context& context, uint32_t barrier,
                                                             const Group& group) {
@@ -170,7 +175,7 @@ template <typename Context, typename Group>
   return detail::await_whole(context, barrier, round, group);
 }
 
-// Waits for the whole team.
+// Waits for the whole team. All threads of the group call.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier(const Context& context, uint32_t barrier,
                                                      const Group& group = {}) {
@@ -179,8 +184,8 @@ template <typename Context, typename Group = BlockGroup>
   return status == SymmStatus::kDone ? detail::await_whole(context, barrier, round, group) : status;
 }
 
-// The same without waiting for operations by NICs: loads and stores of the ranks in reach are visible after
-// it, puts by NICs are not.
+// Waits for the whole team like symm_barrier(), but does not complete operations by NICs. Loads and stores
+// between ranks that reach each other are visible afterwards; puts by NICs may not be.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_sync(const Context& context, uint32_t barrier,
                                                   const Group& group = {}) {

@@ -1,12 +1,13 @@
-// The symm_* primitives as functions with C names, for callers that name a device function, such as Triton.
-// `context` is the address of a SymmContext that the GPU reaches; other addresses are integers too. All
-// threads of a block call with the same arguments, and the operation happens once for the block. Without an
-// explicit barrier a block uses the barrier with its own number: the same blocks of all ranks call. Functions
-// that return int32 return a SymmStatus unless the comment says otherwise.
+// The symm_* functions with C names, for callers that find device functions by name, such as Triton.
+// Addresses are integers; `context` is the address of a SymmContext in memory that the GPU can access. All
+// threads of a block call with the same arguments, and the operation happens once per block. Functions
+// without a barrier argument use the barrier with the block's number, so the blocks with that number must
+// call on all ranks. Functions that return int32 return a SymmStatus unless their comment says otherwise.
 //
-// Define before inclusion, if needed: VERBENA_SYMM_FUNCTION, the attributes of each definition, after `extern
-// "C"`; and VERBENA_SYMM_CONTEXTS, the contexts of the backends that the functions serve. With several,
-// SymmContext::type selects the backend for members out of reach; with one, the type is not read.
+// Two macros may be defined before inclusion. VERBENA_SYMM_FUNCTION sets the attributes of each function
+// definition, after `extern "C"`. VERBENA_SYMM_CONTEXTS lists the context types of the backends to support.
+// With several backends, SymmContext::type selects the one that reaches members beyond loads and stores. With
+// one, the type is not read.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -34,8 +35,8 @@ template <typename T>
 VERBENA_DEVICE int64_t as_number(T* pointer) {
   return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
 }
-// Returns the result of `call(context)` as an integer; a NULL context is invalid. `run` passes the context of
-// its backend, `run_in_reach` the common part.
+// Return the result of `call(context)` as an integer; a null context is invalid. run() passes the context as
+// the type of its backend, run_in_reach() as a SymmContext.
 template <typename Call>
 VERBENA_DEVICE int32_t run(int64_t context, const Call& call) {
   using Context = ChosenContext<VERBENA_SYMM_CONTEXTS>::Type;
@@ -46,8 +47,8 @@ template <typename Call>
 VERBENA_DEVICE int32_t run_in_reach(int64_t context, const Call& call) {
   return static_cast<int32_t>(context == 0 ? SymmStatus::kInvalid : call(as_context(context)));
 }
-// The same for `count` elements of element_bytes: `call(context, length in bytes)`. Negative counts are
-// invalid.
+// Returns the result of `call(context, length_bytes)`, as run(), for `count` elements of element_bytes each.
+// Negative counts are invalid.
 template <typename Call>
 VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_bytes, const Call& call) {
   return run(context, [&](const auto& on) {
@@ -59,7 +60,7 @@ VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_
 VERBENA_DEVICE SymmQueue as_queue(int32_t queue) {
   return queue < 0 ? SymmQueue{} : SymmQueue{static_cast<uint32_t>(queue)};
 }
-// Returns a request as an integer: 0 is complete.
+// Returns a request as an integer; 0: the request is complete.
 VERBENA_DEVICE int64_t as_number(const SymmRequest& asked) {
   return static_cast<int64_t>(asked.after * kPutMaxQueues + asked.queue);
 }
@@ -68,7 +69,7 @@ VERBENA_DEVICE SymmRequest as_request(int64_t number) {
   return {bits / kPutMaxQueues, static_cast<uint32_t>(bits % kPutMaxQueues)};
 }
 
-// Returns a value for which the comparison with `wanted` is false, if there is one.
+// Returns a value for which the comparison with `wanted` is false, if such a value exists.
 VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted) {
   if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
   if (compare == SymmCompare::kLessEqual) return INT64_MAX;
@@ -79,7 +80,7 @@ VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted
 
 extern "C" {
 
-// Return an address, or 0.
+// Return the address that the function of the same name in symm_team.cuh returns, or 0.
 VERBENA_SYMM_FUNCTION int64_t symm_lsa_ptr(int64_t context, int64_t local, int32_t peer) {
   using namespace verbena::device;
   if (context == 0) return 0;
@@ -95,7 +96,8 @@ VERBENA_SYMM_FUNCTION int64_t symm_lsa_signal_ptr(int64_t context, int32_t peer)
   return context == 0 ? 0 : detail::as_number(symm_lsa_signal_ptr(detail::as_context(context), peer));
 }
 
-// Return a number of ranks, or a rank.
+// Return the number of members, this rank's number in the team, and the number of members that loads and
+// stores reach.
 VERBENA_SYMM_FUNCTION int32_t symm_team_size(int64_t context) {
   return context == 0 ? 0 : verbena::device::detail::as_context(context).team_size;
 }
@@ -105,13 +107,14 @@ VERBENA_SYMM_FUNCTION int32_t symm_team_rank(int64_t context) {
 VERBENA_SYMM_FUNCTION int32_t symm_team_lsa_size(int64_t context) {
   return context == 0 ? 0 : verbena::device::detail::as_context(context).lsa_size;
 }
-// Returns 1 or 0.
+// Returns 1 if loads and stores reach the peer, otherwise 0.
 VERBENA_SYMM_FUNCTION int32_t symm_team_lsa(int64_t context, int32_t peer) {
   using namespace verbena::device;
   return context != 0 && symm_team_lsa(detail::as_context(context), peer) ? 1 : 0;
 }
 
-// `index` is the number of a barrier, of the whole team or of the ranks in reach.
+// `index` is the number of a barrier of the whole team or, in symm_lsa_*, of the members that loads and
+// stores reach.
 #define VERBENA_SYMM_BARRIER(name, run)                                               \
   VERBENA_SYMM_FUNCTION int32_t name(int64_t context, int32_t index) {                \
     using namespace verbena::device;                                                  \
@@ -131,7 +134,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_barrier(int64_t context) {
   return detail::run(context, [](const auto& on) { return symm_barrier(on, block_index(), BlockGroup{}); });
 }
 
-// A fence of each thread. `scope`: 0 block, 1 GPU, 2 system.
+// Executes a fence in each thread. `scope`: 0 block, 1 GPU, 2 system.
 VERBENA_SYMM_FUNCTION int32_t symm_fence(int64_t context, int32_t scope) {
   using namespace verbena::device;
   static_cast<void>(context);
@@ -169,15 +172,15 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal(int64_t context, int32_t signal, int32
                        static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
   });
 }
-// Returns the signal's value when the wait ended, the same to all threads. If the comparison is false for it,
-// the wait has failed. `compare` is a SymmCompare.
+// Returns the value of the signal when the wait ended, in all threads. If the comparison is false for that
+// value, the wait has failed. `compare` is a SymmCompare.
 VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t signal, int32_t compare,
                                                      int64_t wanted) {
   using namespace verbena::device;
   const auto relation = static_cast<verbena::SymmCompare>(compare);
   int64_t seen = detail::find_value_that_fails(relation, wanted);
   if (context == 0) return seen;
-  // Its status shows in `seen`.
+  // After an error, the comparison is false for `seen`.
   static_cast<void>(detail::run(context, [&](const auto& on) {
     return symm_signal_wait_until<int64_t>(on, static_cast<uint32_t>(signal), relation, wanted, &seen,
                                            BlockGroup{});
@@ -220,8 +223,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
   });
 }
 
-// The same through a put queue that the caller chooses; negative: the block's own. Operations through one
-// queue to one peer take effect there in order.
+// Puts through put queue `queue`; negative: the block's queue. Operations through one queue take effect in
+// order at a peer.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async_by(int64_t context, int64_t destination, int64_t source,
                                                 int32_t count, int32_t element_size, int32_t peer,
                                                 int32_t queue) {
@@ -252,7 +255,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, in
                        detail::as_queue(queue));
   });
 }
-// Signals after all puts of all blocks to the peer that this thread has observed.
+// Signals the peer after all puts to the peer, by any block, that this thread has observed.
 VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t signal, int32_t peer,
                                                      int64_t value, int32_t operation) {
   using namespace verbena::device;
@@ -262,7 +265,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t si
   });
 }
 
-// Returns a request, which any block may wait for; 0: the data has arrived; below 0: a SymmStatus.
+// Returns a request for symm_request_wait(), which any block may call. 0: the data has already arrived; below
+// 0: a SymmStatus.
 VERBENA_SYMM_FUNCTION int64_t symm_get_async(int64_t context, int64_t destination, int64_t source,
                                              int32_t count, int32_t element_size, int32_t peer,
                                              int32_t queue) {
@@ -283,7 +287,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_request_wait(int64_t context, int64_t request
   });
 }
 
-// Puts and gets rows of `row_count` elements; strides are in elements.
+// Put and get `rows` rows of `row_count` elements each. Strides are in elements.
 VERBENA_SYMM_FUNCTION int32_t symm_put_rows(int64_t context, int64_t destination, int64_t destination_stride,
                                             int64_t source, int64_t source_stride, int32_t row_count,
                                             int32_t rows, int32_t element_size, int32_t peer) {
@@ -313,7 +317,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_get_rows(int64_t context, int64_t destination
   });
 }
 
-// Update 64-bit words in windows (symm_word.cuh); `word` is this rank's address of the word.
+// Update a peer's 64-bit word in a window (symm_word.cuh). `word` is this rank's address of the same offset.
 VERBENA_SYMM_FUNCTION int32_t symm_put_value(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   return detail::run(context, [&](const auto& on) {
@@ -327,8 +331,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t va
     return symm_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, BlockGroup{});
   });
 }
-// Returns the word's previous value, the same in every thread. INT64_MIN means that the call failed, or that
-// this was the previous value.
+// Return the word's previous value in all threads, or INT64_MIN if the call failed. A previous value of
+// INT64_MIN cannot be told from a failure.
 VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   uint64_t before = 0;
@@ -348,7 +352,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_compare_swap(int64_t context, int64_t word, i
   });
   return status != 0 ? INT64_MIN : static_cast<int64_t>(before);
 }
-// Waits for a word of this rank, as symm_signal_wait_until() for a signal.
+// Waits for a word of this rank. Returns its value as symm_signal_wait_until() does for a signal.
 VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int32_t compare,
                                               int64_t wanted) {
   using namespace verbena::device;
@@ -361,7 +365,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int
   }));
   return seen;
 }
-// Waits for `count` contiguous words.
+// Waits until the comparison is true for each of `count` contiguous words.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted) {
   using namespace verbena::device;
@@ -370,8 +374,9 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words
                                static_cast<verbena::SymmCompare>(compare), wanted, BlockGroup{});
   });
 }
-// Returns the index of a word that compares. `skipped` is 0, or the address of an int32 for each word: words
-// whose int32 is not 0 are ignored.
+// Waits until the comparison is true for one of `count` contiguous words. Returns the index of that word, or
+// a SymmStatus below 0. `skipped` is 0 or the address of one int32 per word: words whose int32 is not 0 are
+// ignored.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted, int64_t skipped) {
   using namespace verbena::device;
@@ -384,9 +389,9 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words
   return status != 0 ? status : static_cast<int32_t>(which);
 }
 
-// symm_widen() returns the bits of the float for the element in the lowest bits of `bits`; the other converts
-// back, rounding to nearest, ties to even (packed.cuh). `type` 1 is half, 2 bfloat16, 3 e4m3, 4 e5m2; any
-// other type gives 0. Any thread may call on its own.
+// Convert elements (packed.cuh). symm_widen() converts the element in the lowest bits of `bits` to float and
+// returns the bits of the float. symm_narrow() converts back and rounds to nearest even. `type`: 1 half, 2
+// bfloat16, 3 e4m3, 4 e5m2; other types return 0. A single thread may call them.
 VERBENA_SYMM_FUNCTION int32_t symm_widen(int32_t bits, int32_t type) {
   using namespace verbena::device;
   const auto pattern = static_cast<uint32_t>(bits);
@@ -406,7 +411,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_narrow(int32_t float_bits, int32_t type) {
   return type == 4 ? narrow<E5m2>(value).bits : 0;
 }
 
-// Reduces in place. `operation` 0 is the sum, `type` 0 is float.
+// Sums floats across all members, in place. `byte_offset` is added to `local`. `operation` must be 0 (sum)
+// and `type` 0 (float).
 VERBENA_SYMM_FUNCTION int32_t symm_all_reduce(int64_t context, int64_t local, int32_t byte_offset,
                                               int32_t count, int32_t operation, int32_t type) {
   using namespace verbena::device;

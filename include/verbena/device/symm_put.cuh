@@ -1,15 +1,16 @@
-// Moves data to and from peers' memory: put, get, atomics, and what orders them. All threads of a group call,
-// and move a range together. Addresses at a peer are given as this rank's own (symm_abi.h), in a window or in
-// registered memory. The other side of a copy is any memory of this GPU if loads and stores reach the peer;
-// otherwise a NIC copies, and it must be in a window or registered memory too. Lengths are bytes. Ranges must
-// not overlap. Each thread may read any part of the source: sync the group first if its threads have written
-// it.
+// Puts data into peers' memory, gets data from it, and updates words by atomics. All threads of a group
+// (group.cuh) make the same call and copy the range together. Lengths are bytes; ranges must not overlap.
 //
-// A put is in flight when the call returns; the peer may read the data after a signal or a barrier that
-// follows the put. All threads of the group may reuse the source at once if loads and stores reach the peer;
-// otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope: a peer
-// may poll such a word, and sees all of it or none. A peer that does not wait for a signal may see any part
-// of a longer put.
+// Addresses: a peer's memory is named by this rank's address of the same offset (symm_abi.h), in a window.
+// The other side of the copy is any memory of this GPU if loads and stores reach the peer. Otherwise a NIC
+// copies, and that side must be in a window, too. Any thread may read any part of the source, so sync the
+// group before a put if its threads have just written the source.
+//
+// Completion: a put may still be in flight when the call returns. The peer may read the data after a signal
+// or a barrier that follows the put. The source may be reused immediately if loads and stores reach the peer,
+// otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope, so a peer
+// may poll such a word and never sees a part of it. Without waiting for a signal, a peer may see any part of
+// a longer put.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH
 #define VERBENA_DEVICE_SYMM_PUT_CUH
 
@@ -24,14 +25,15 @@ VERBENA_DEVICE void copy_together(const ThreadGroup&, void* destination, const v
                                   uint64_t length_bytes) {
   copy_thread(destination, source, length_bytes);
 }
-// Whole warps.
+// For groups of whole warps.
 template <typename Group>
 VERBENA_DEVICE void copy_together(const Group& group, void* destination, const void* source,
                                   uint64_t length_bytes) {
   copy_group(group, destination, source, length_bytes);
 }
 
-// `*symmetric` becomes the heap's address.
+// Returns whether `peer` is a member and the range is in a window. Replaces a registered address by the
+// symmetric one.
 template <typename T>
 VERBENA_DEVICE bool is_at_peer(const SymmContext& context, T** symmetric, uint64_t length_bytes,
                                int32_t peer) {
@@ -55,7 +57,7 @@ VERBENA_DEVICE bool put_word(void* destination, const void* source, uint64_t len
   return true;
 }
 
-// Puts to a member that loads and stores reach. The source is in use until the group's next sync().
+// Puts to a member that loads and stores reach. The source must not change before the group's next sync().
 template <typename Group>
 VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* source,
                                   uint64_t length_bytes) {
@@ -67,8 +69,8 @@ VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* s
                     put_word<uint32_t>(there, source, length_bytes));
 }
 
-// Gets from a member beyond loads and stores, over a network with gets: one thread of the group calls
-// `ask(network, destination)`.
+// Gets from a member that only the network reaches: one thread of the group calls `ask(network,
+// destination)`. Returns kUnreachable if the network has no gets.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* destination, uint64_t length_bytes,
                                              int32_t peer, const Group& group, const Ask& ask) {
@@ -84,8 +86,8 @@ VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* desti
   }
 }
 
-// Puts to a member beyond loads and stores: one thread of the group calls `ask(network, source)`, unless the
-// length is 0.
+// Puts to a member that only the network reaches: one thread of the group calls `ask(network, source)`,
+// unless the length is 0.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void* source,
                                              uint64_t length_bytes, int32_t peer, const Group& group,
@@ -96,8 +98,8 @@ VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void*
   return post_once(context, peer, group, [=] { return ask(SymmNetwork<Context>{}, source); });
 }
 
-// Returns the bytes from the first of the first row to the last of the last row; UINT64_MAX: more than a
-// heap.
+// Returns the length of the range from the start of the first row to the end of the last row, in bytes;
+// UINT64_MAX if it is longer than any heap.
 VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
   if (rows == 0 || row_bytes == 0) return 0;
   constexpr uint64_t kMaxCount = uint64_t{1} << 60;
@@ -105,7 +107,7 @@ VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t
   return row_bytes > kMaxCount ? UINT64_MAX : (rows - 1) * stride_bytes + row_bytes;
 }
 
-// Copies rows in units of T: each thread takes the next unit, row by row.
+// Copies rows in units of T, which the threads take in turn, row by row.
 template <typename T, typename Group>
 VERBENA_DEVICE void copy_units(const Group& group, char* destination, uint64_t destination_stride,
                                const char* source, uint64_t source_stride, uint64_t row_bytes,
@@ -139,7 +141,7 @@ VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_
   copy_units<uint8_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
 }
 
-// Called by one thread, for a member beyond loads and stores.
+// Put and get rows of a member that only the network reaches. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_rows_remote(const Context& context, int32_t peer, void* destination,
                                               const void* source, const SymmRows& rows, SymmQueue queue) {
@@ -172,6 +174,11 @@ VERBENA_DEVICE_FAR WaitResult get_rows_remote(const Context& context, int32_t pe
 
 }  // namespace detail
 
+// Puts data into the peer's memory, without waiting for the network.
+// @param destination  address in a window of this rank; the peer's memory at the same offset is written
+// @param source       memory of this GPU; in a window if loads and stores do not reach the peer
+// @param peer         a rank of the team
+// @return kInvalid if `peer` or an address is invalid; kUnreachable if no network reaches the peer
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destination, const void* source,
                                          uint64_t length_bytes, int32_t peer, const Group& group = {},
@@ -191,7 +198,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
   return SymmStatus::kDone;
 }
 
-// Puts data, then signals the peer: after waiting for the signal the peer sees the data.
+// Puts data, then signals the peer. A peer that has waited for the signal sees the data.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* destination, const void* source,
                                                 uint64_t length_bytes, int32_t peer, uint32_t signal,
@@ -238,8 +245,10 @@ VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, co
   return SymmStatus::kDone;
 }
 
-// The same without waiting where a NIC brings the data: it arrives before symm_request_wait() or symm_quiet()
-// returns. `*asked` is private to each thread and equal in all; another group may wait for it too.
+// Starts a get. If loads and stores reach the peer, the data has arrived when the call returns. Otherwise the
+// data arrives before symm_request_wait() or symm_quiet() returns.
+// @param asked  private to each thread; receives the request, the same in all threads. Another group may wait
+//               for it
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destination, const void* source,
                                          uint64_t length_bytes, int32_t peer, SymmRequest* asked,
@@ -266,7 +275,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
   return status;
 }
 
-// Waits for a symm_get_async(): all threads of the group see the data when the call returns.
+// Waits for the data of a symm_get_async(). All threads of the group see the data when the call returns.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_request_wait(const Context& context, const SymmRequest& asked,
                                                           const Group& group = {}) {
@@ -277,8 +286,8 @@ template <typename Context, typename Group = ThreadGroup>
   }
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
-// Returns whether the data of a symm_get_async() has arrived, for the calling thread. A network that does not
-// report single operations returns false until a wait.
+// Returns whether the data of a symm_get_async() has arrived; if so, the calling thread sees it. Over a
+// network that does not report single operations, the call returns false until symm_request_wait().
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {
@@ -288,8 +297,9 @@ VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest&
   }
 }
 
-// Puts `rows` rows of `row_bytes` each, with a stride in bytes on either side: a part of a matrix, a column
-// of a halo. The network gets one request. Rows at the destination must not overlap.
+// Puts `rows` rows of `row_bytes` each, such as a part of a matrix or a column of a halo. Strides are in
+// bytes, from the start of one row to the start of the next. Networks with support for rows get a single
+// request. Rows at the destination must not overlap.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destination,
                                         uint64_t destination_stride, const void* source,
@@ -313,7 +323,8 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
   return SymmStatus::kDone;
 }
 
-// Gets rows and waits: all threads of the group see them when the call returns.
+// Gets rows and waits. All threads of the group see the rows when the call returns. The parameters are those
+// of symm_put_rows().
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destination,
                                         uint64_t destination_stride, const void* source,
@@ -337,8 +348,10 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
   return SymmStatus::kDone;
 }
 
-// Updates a word of 4 or 8 bytes in the heap of a peer that loads and stores reach (symm_team_lsa), by one
-// thread. `before`, if not null, receives the value before.
+// Updates a word of 4 or 8 bytes of a peer by an atomic. Each calling thread makes its own update.
+// @param address  this rank's address of the word, in a window
+// @param before   receives the previous value; may be null
+// @return kUnreachable if loads and stores do not reach the peer (symm_team_lsa)
 template <Operation operation, Order order = Order::kRelaxed, typename T>
 VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address, detail::Same<T> value,
                                           int32_t peer, T* before = nullptr) {
@@ -350,25 +363,25 @@ VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address
   return SymmStatus::kDone;
 }
 
-// Orders this thread's earlier accesses before its later ones, at the scope. Not a barrier.
+// Orders this thread's earlier memory accesses before its later ones, at the given scope. Not a barrier.
 template <Scope scope>
 VERBENA_DEVICE void symm_fence() {
   fence<Order::kAcquireRelease, scope>();
 }
 
-// Waits until all earlier puts, gets and signals of this rank that happen before the call (of the same block
-// before a barrier, of earlier kernels) are complete at every peer. Not collective.
+// Waits until all puts, gets and signals of this rank that happen before the call are complete at all peers.
+// These include operations of the same block before a block barrier, and of earlier kernels. Not collective.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);
   group.sync();
-  fence<Order::kAcquireRelease, Scope::kSystem>();  // by each thread: each may report it now
+  fence<Order::kAcquireRelease, Scope::kSystem>();  // in each thread, so that each may publish the completion
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = SymmNetwork<Context>::complete(context);
   return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, kSymmNobody, begun_ns});
 }
 
-// The same for one peer; the call does not wait for other peers.
+// Waits like symm_quiet(), but only for operations on one peer.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, int32_t peer,
                                                    const Group& group = {}) {
@@ -383,7 +396,7 @@ template <typename Context, typename Group = ThreadGroup>
                           {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer), begun_ns});
 }
 
-// Waits until the sources of all earlier puts, those that symm_quiet waits for, may be reused.
+// Waits until the sources of all puts that symm_quiet() would wait for may be reused.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_flush(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);

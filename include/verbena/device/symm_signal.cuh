@@ -1,10 +1,11 @@
-// Signals: 64-bit words of a team that any rank sets or adds to on any other rank, and waits for on its own.
-// Setting is defined while no other rank sets or adds to the same signal. All threads of a group (group.cuh)
-// call, and the group signals or waits once.
+// Signals: 64-bit words of a team. A rank sets a signal of any rank or adds to it, and waits for its own
+// signals. All threads of a group (group.cuh) call, and the group signals or waits once. A rank may set a
+// signal only while no other rank sets it or adds to it.
 //
-// A rank that has waited for a signal sees what the group did before it: all loads and stores, and all puts
-// and signals of the block, or of the named queue, to the same peer. To include what went to another peer by
-// a NIC, call symm_quiet first. For signals in windows of your own see symm_word.cuh.
+// A rank that has waited for a signal sees everything that the sending group did before: its loads and
+// stores, and all puts and signals to the same peer that its block, or the given queue, has posted. To
+// include NIC operations on other peers, call symm_quiet() before the signal. symm_word.cuh has signals in
+// windows of your own.
 #ifndef VERBENA_DEVICE_SYMM_SIGNAL_CUH
 #define VERBENA_DEVICE_SYMM_SIGNAL_CUH
 
@@ -42,13 +43,14 @@ VERBENA_DEVICE bool holds(T value, SymmCompare compare, T wanted) {
   }
 }
 
-// Called by one thread; releases at system scope. Loads and stores reach the peer; not kIncrement.
+// Sets or adds to a signal of a peer that loads and stores reach; releases at system scope. Called by one
+// thread. `operation` is kSet or kAdd.
 template <typename Context>
 VERBENA_DEVICE void write_signal(const Context& context, int64_t delta_bytes, uint32_t signal, uint64_t value,
                                  SymmSignalOperation operation) {
   uint64_t* const word = shift(context.signals + signal, delta_bytes);
   if (operation == SymmSignalOperation::kAdd) return reduce_add<Order::kRelease, Scope::kSystem>(word, value);
-  // Makes the sum `value`: what the network has added before stays.
+  // The signal is the sum of two words. Subtracting the network's word makes the sum `value`.
   if (context.has_remote != 0) value -= SymmNetwork<Context>::read_signal(context, signal, delta_bytes);
   store_release<Scope::kSystem>(word, value);
 }
@@ -64,8 +66,9 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
   value = 1;
 }
 
-// Calls `ask()` once for the group, for a member beyond loads and stores. It captures by value all but the
-// context: captures by reference would go to memory for other members too.
+// Calls `ask()` once for the group, for a member that only the network reaches. `ask` should capture
+// everything by value except the context: captures by reference would put the variables into memory for all
+// members.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, const Group& group,
                                         const Ask& ask) {
@@ -76,7 +79,7 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
   return conclude(context, group, mine, {SymmWait::kRequest, 0, static_cast<uint32_t>(peer)});
 }
 
-// Called by one thread, for a member beyond loads and stores.
+// Signals a member that only the network reaches. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE WaitResult signal_remote(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
                                         SymmSignalOperation operation, SymmQueue queue) {
@@ -86,9 +89,10 @@ VERBENA_DEVICE WaitResult signal_remote(const Context& context, int32_t peer, ui
 
 }  // namespace detail
 
-// Sets the peer's signal to `value`, adds `value`, or adds 1 (`value` is ignored then). For a peer beyond
-// loads and stores the call waits only for a free queue entry. Setting takes a round trip there, which delays
-// later operations of the queue to that peer; symm_put_value() to a word of your own does not.
+// Sets the peer's signal to `value`, adds `value`, or adds 1 (kIncrement, which ignores `value`). For a peer
+// that only the network reaches, the call waits only for a free queue entry. Setting a signal of such a peer
+// takes a round trip, which delays later operations of the queue on that peer; symm_put_value() has no such
+// delay.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, int32_t peer, uint64_t value,
                                       SymmSignalOperation operation, const Group& group = {},
@@ -109,9 +113,9 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   return SymmStatus::kDone;
 }
 
-// The same after the puts and signals of all blocks to the peer that happen before the call (before a barrier
-// of the grid, or in an earlier kernel): one signal for the puts of many blocks. The caller does not wait for
-// them, unless the backend needs it (NVSHMEM).
+// Signals the peer after all puts and signals to the peer, by any block, that happen before the call: before
+// a grid barrier or in an earlier kernel. One signal thus covers the puts of many blocks. The caller does not
+// wait for these puts, except over NVSHMEM.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
@@ -128,15 +132,16 @@ VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_
   });
 }
 
-// Returns a signal of this rank; acquires at system scope.
+// Returns the value of a signal of this rank, or 0 if the number is invalid. Acquires at system scope.
 template <typename Context>
 VERBENA_DEVICE uint64_t symm_signal_read(const Context& context, uint32_t signal) {
   return signal < kSymmSignals ? detail::read_signal(context, signal) : 0;
 }
 
-// Waits until this rank's signal, as T (int64_t, or int32_t: its lower half), compares with `wanted`;
-// acquires at system scope for all threads of the group. `seen` is null in all threads or in none; each
-// receives the value that ended the wait, also after an error.
+// Waits until the comparison of a signal of this rank with `wanted` is true. Acquires at system scope for all
+// threads of the group.
+// @tparam T    type of the comparison: int64_t, or int32_t for the lower half of the signal
+// @param seen  null in all threads or in none; receives the last value read, also after an error
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until(const Context& context, uint32_t signal,
                                                                SymmCompare compare, T wanted,

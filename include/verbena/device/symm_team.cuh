@@ -1,5 +1,5 @@
-// Ranks of a team, and a peer's address of symmetric memory. Any thread may call, alone or with others; no
-// call waits.
+// Returns the ranks of a team, and the addresses of peers' symmetric memory. Any thread may call these
+// functions. They do not wait.
 #ifndef VERBENA_DEVICE_SYMM_TEAM_CUH
 #define VERBENA_DEVICE_SYMM_TEAM_CUH
 
@@ -8,17 +8,17 @@
 
 namespace verbena::device {
 
-// The put queue through which a call requests RDMA: a number, modulo their count. The default is the block's
-// queue (SymmContext::first_queue). Operations through one queue to one peer take effect there in order. A
-// network without queues ignores it.
+// The put queue through which a call requests RDMA. The number is taken modulo the number of queues; the
+// default is the block's queue (SymmContext::first_queue). Operations through one queue take effect in order
+// at a peer. Networks without put queues ignore it.
 struct SymmQueue {
   static constexpr uint32_t kOfBlock = ~uint32_t{0};
   uint32_t number = kOfBlock;
 };
 
-// An operation that was started and not waited for: see symm_get_async.
+// An operation that has been started: see symm_get_async().
 struct SymmRequest {
-  uint64_t after = 0;  // the position after it in its queue; 0: it is complete
+  uint64_t after = 0;  // the queue position after the operation; 0: the operation is complete
   uint32_t queue = 0;
 };
 
@@ -28,11 +28,11 @@ VERBENA_DEVICE bool is_member(const SymmContext& context, int32_t peer) {
   return static_cast<uint32_t>(peer) < static_cast<uint32_t>(context.team_size);
 }
 
-// Returns the rank in the world of a member.
+// Returns the bytes from an address of this rank to a member's address of the same offset.
 VERBENA_DEVICE int64_t get_delta(const SymmContext& context, int32_t peer) {
   return context.team_size <= kSymmInlineDeltas ? context.inline_deltas[peer] : context.more_deltas[peer];
 }
-// Returns the bytes from an address of this rank to the peer's; kSymmOutOfReach also for an invalid rank.
+// Returns get_delta(), or kSymmOutOfReach if `peer` is not a rank of the team.
 VERBENA_DEVICE int64_t find_delta(const SymmContext& context, int32_t peer) {
   return is_member(context, peer) ? get_delta(context, peer) : kSymmOutOfReach;
 }
@@ -42,7 +42,7 @@ VERBENA_DEVICE bool is_in_heap(const SymmContext& context, const void* address, 
   return begin >= context.heap_begin && begin <= context.heap_end && length_bytes <= context.heap_end - begin;
 }
 
-// Returns the symmetric address of registered memory outside the heap; 0 if it is not registered.
+// Returns the symmetric address of registered memory outside the heap, or 0 if the memory is not registered.
 template <typename Context>
 VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, uint64_t length_bytes) {
   const SymmAliases* const aliases = context.aliases;
@@ -55,7 +55,8 @@ VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, u
   }
   return 0;
 }
-// Returns whether `length_bytes` from the address on are in a window; sets the address to the symmetric one.
+// Returns whether the `length_bytes` bytes at `*address` are in the heap or in registered memory. Replaces a
+// registered address by the symmetric one.
 template <typename T>
 VERBENA_DEVICE bool find_symmetric(const SymmContext& context, T** address, uint64_t length_bytes) {
   if (is_in_heap(context, *address, length_bytes)) return true;
@@ -74,7 +75,8 @@ VERBENA_DEVICE WaitLimits limit_wait(const SymmContext& context) {
   return limits;
 }
 
-// Reads the reason of an abort again: the word keeps its first value.
+// Converts the result of a wait. After an abort, reads the reason from the abort word, which keeps its first
+// value.
 VERBENA_DEVICE SymmStatus as_status(const SymmContext& context, WaitResult result) {
   if (result == WaitResult::kReached) return SymmStatus::kDone;
   if (result == WaitResult::kTimedOut) return SymmStatus::kTimedOut;
@@ -90,6 +92,8 @@ VERBENA_DEVICE SymmStatus as_status(const SymmContext& context, WaitResult resul
 
 }  // namespace detail
 
+// Return the number of members, this rank's number in the team, and the number of members that loads and
+// stores reach.
 VERBENA_DEVICE int32_t symm_team_size(const SymmContext& context) {
   return context.team_size;
 }
@@ -99,14 +103,15 @@ VERBENA_DEVICE int32_t symm_team_rank(const SymmContext& context) {
 VERBENA_DEVICE int32_t symm_team_lsa_size(const SymmContext& context) {
   return context.lsa_size;
 }
-// Returns whether loads and stores reach the peer's heap.
+// Returns whether loads and stores reach the peer.
 VERBENA_DEVICE bool symm_team_lsa(const SymmContext& context, int32_t peer) {
   return detail::find_delta(context, peer) != kSymmOutOfReach;
 }
 
-// Returns the peer's address for an address of this rank's heap or registered memory; null if loads and
-// stores do not reach the peer, or the address is neither. Valid for loads, stores and atomics as long as the
-// window.
+// Returns the address of the peer's memory at the same offset as `local`, for loads, stores and atomics. It
+// is valid until the window is freed. Returns null if loads and stores do not reach the peer, or if `local`
+// is not in a window.
+// @param local  address of this rank, symmetric or registered
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t peer) {
   const int64_t delta_bytes = detail::find_delta(context, peer);
@@ -114,15 +119,16 @@ VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t pee
   return detail::shift(local, delta_bytes);
 }
 
-// Returns the address for multimem instructions on the memory of all ranks in reach; null without multicast.
+// Returns the multicast address of the memory at the offset of `local`, for multimem instructions that access
+// all ranks that loads and stores reach. Returns null if the team has no multicast.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
   if (context.multicast_delta == 0 || !detail::find_symmetric(context, &local, 1)) return nullptr;
   return detail::shift(local, static_cast<int64_t>(context.multicast_delta));
 }
 
-// Returns the peer's signals, kSymmSignals words, for the kernel's own loads and stores: the words that
-// symm_signal writes if loads and stores reach the peer. Null if they do not.
+// Returns the address of the peer's kSymmSignals signal words that symm_signal() writes, for loads and stores
+// by the kernel. Returns null if loads and stores do not reach the peer.
 VERBENA_DEVICE uint64_t* symm_lsa_signal_ptr(const SymmContext& context, int32_t peer) {
   return symm_lsa_ptr(context, context.signals, peer);
 }

@@ -1,16 +1,17 @@
-// Signals of your own: 64-bit words in windows. Any rank writes, adds to or exchanges them on any rank, and
-// waits for its own. A word is aligned to 8 bytes and named by this rank's address of it. All threads of a
-// group (group.cuh) call, and the group acts once.
+// Signals of your own: 64-bit words in windows. Any rank may write, add to or compare-and-swap a word of any
+// rank, and wait for its own words. A word is aligned to 8 bytes; functions take this rank's address of the
+// word. All threads of a group (group.cuh) call, and the group acts once.
 //
-// A rank that sees the new value of a word sees what the group did before: all loads and stores, and all puts
-// and signals of the block, or of the named queue, to the same peer. An update that returns the value before
-// also acquires what earlier updates released.
+// Visibility: a rank that reads the new value of a word sees everything that the updating group did before:
+// its loads and stores, and all puts and signals to the same peer that its block, or the given queue, has
+// posted. An update that returns the previous value also acquires what earlier updates have released.
 //
-// Updates of one word by members of one team are atomic among each other. In a team with members beyond loads
-// and stores NICs execute all of them, also those of ranks in reach and of this rank itself, since the
-// atomics of GPUs and NICs do not see each other; such an update is complete after symm_quiet(context, peer).
-// NCCL's networks do not update words: kUnreachable where one would have to. Writing is not atomic with
-// updates: while one rank writes, no rank may update.
+// Atomicity: updates of a word by the members of a team are atomic with respect to each other.
+// symm_put_value() is not atomic with respect to updates: while one rank writes a word, no rank may update
+// it. Atomics of GPUs and NICs are not atomic with respect to each other. So if a team has members that only
+// the network reaches, NICs execute all updates, also those of this rank's own words; such an update is
+// complete after symm_quiet(context, peer). NCCL's networks cannot update words: calls that need a NIC return
+// kUnreachable.
 #ifndef VERBENA_DEVICE_SYMM_WORD_CUH
 #define VERBENA_DEVICE_SYMM_WORD_CUH
 
@@ -20,14 +21,15 @@ namespace verbena::device {
 
 namespace detail {
 
-// Sets `*word` to the symmetric address; returns false if it has none.
+// Returns whether `peer` is a member and the `count` words are aligned and in a window. Replaces a registered
+// address by the symmetric one.
 template <typename Word>
 VERBENA_DEVICE bool find_words(const SymmContext& context, Word** word, int32_t peer, uint64_t count = 1) {
   return is_member(context, peer) && reinterpret_cast<uint64_t>(*word) % sizeof(uint64_t) == 0 &&
          find_symmetric(context, word, count * sizeof(uint64_t));
 }
 
-// Called by one thread of the group: updates through the network, for any peer.
+// Updates a word of any member through the network: one thread of the group calls `ask(network)`.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE SymmStatus update_by_network(const Context& context, int32_t peer, const Group& group,
                                             const Ask& ask) {
@@ -39,14 +41,15 @@ VERBENA_DEVICE SymmStatus update_by_network(const Context& context, int32_t peer
   }
 }
 
-// The thread that has updated shares the value before with the others.
+// Shares the previous value, which the elected thread has, with all threads.
 template <typename Group>
 VERBENA_DEVICE void share_before(const Group& group, bool is_elected, uint64_t found, uint64_t* before) {
   found = group.share(found, is_elected);
   if (before != nullptr) *before = found;
 }
 
-// Waits until `find()` of a thread returns a number below kNone; returns the same number to all threads.
+// Waits until `find()` returns a value other than kNoWord in one of the threads. `*found` receives that value
+// in all threads.
 inline constexpr uint64_t kNoWord = ~uint64_t{0};
 template <typename Group, typename Find>
 VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& group, const Find& find,
@@ -63,7 +66,7 @@ VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& g
   }
 }
 
-// Returns whether `read(i)` of all `count` words compares with the value.
+// Waits until the comparison of `read(i)` with `wanted` is true for all i below `count`.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, Awaited awaited, const Group& group, const Read& read) {
@@ -74,7 +77,8 @@ VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, Symm
     mine = wait_for(limits, [&] { return holds(static_cast<int64_t>(read(i)), compare, wanted); });
   return conclude(context, group, mine, awaited);
 }
-// Returns whether one of them does, of those that `skipped` does not name.
+// Waits until the comparison is true for one i below `count`, which `*which` receives. Ignores each i with
+// skipped[i] != 0; returns kInvalid if all are ignored.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, const uint32_t* skipped, uint32_t* which, Awaited awaited,
@@ -99,7 +103,7 @@ VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, Symm
 
 }  // namespace detail
 
-// Writes the peer's word, by a plain store or a NIC. No other rank may write or update it at the same time.
+// Writes the peer's word, by a store or a NIC. No other rank may write or update the word at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                          const Group& group = {}, SymmQueue queue = {}) {
@@ -133,7 +137,8 @@ VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint6
   return SymmStatus::kDone;
 }
 
-// The same; each thread whose `before` is not null receives the value before. Waits for the network's answer.
+// Adds to the peer's word and returns its previous value. Waits for the reply of the network.
+// @param before  receives the previous value, the same in all threads; may be null
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fetch_add(const Context& context, uint64_t* word, uint64_t value,
                                                        int32_t peer, uint64_t* before,
@@ -159,8 +164,9 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Sets the peer's word to `desired` if it is `expected`; `before` receives the value before, which says
-// whether it was. kUnreachable if the NIC has no such operation.
+// Sets the peer's word to `desired` if it equals `expected`. Waits for the reply of the network.
+// @param before  receives the previous value, which equals `expected` if the word was set; may be null
+// @return kUnreachable if the NIC has no compare-and-swap
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_compare_swap(const Context& context, uint64_t* word,
                                                           uint64_t expected, uint64_t desired, int32_t peer,
@@ -190,7 +196,8 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Waits until a word of this rank compares with `wanted`, as symm_signal_wait_until() for a signal.
+// Waits until the comparison of a word of this rank with `wanted` is true. T, `seen` and memory order are
+// those of symm_signal_wait_until().
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until(const Context& context, const uint64_t* word,
                                                         SymmCompare compare, T wanted, T* seen = nullptr,
@@ -214,7 +221,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Waits until each of `count` contiguous words compares with `wanted`.
+// Waits until the comparison with `wanted` is true for each of `count` contiguous words.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_all(const Context& context, const uint64_t* words,
                                                             uint32_t count, SymmCompare compare,
@@ -224,9 +231,11 @@ template <typename Context, typename Group = ThreadGroup>
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
 
-// Waits until one of them does; `*which` receives the index of one that does, the same in all threads.
-// `skipped`, if not null, has a number for each word, in memory that the group may read: a word whose number
-// is not 0 is ignored.
+// Waits until the comparison with `wanted` is true for one of `count` contiguous words.
+// @param skipped  [count], readable by all threads: a word i with skipped[i] != 0 is ignored; null: no word
+//                 is ignored
+// @param which    receives the index of a word for which the comparison is true, the same in all threads
+// @return kInvalid if all words are ignored
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_any(const Context& context, const uint64_t* words,
                                                             uint32_t count, SymmCompare compare,
@@ -237,7 +246,8 @@ template <typename Context, typename Group = ThreadGroup>
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
 
-// The same for `count` signals from `first` on.
+// Wait like symm_wait_until_all() and symm_wait_until_any(), for `count` signals of this rank from signal
+// `first` on.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until_all(const Context& context, uint32_t first,
                                                                    uint32_t count, SymmCompare compare,

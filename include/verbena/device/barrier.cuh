@@ -1,10 +1,10 @@
-// Reusable barriers wider than a block: between the blocks of a grid, and between the GPUs (ranks) of a
-// system. They count up in 64 bits and are never reset, so no round can meet a late thread of another. What
-// any thread did before a barrier is visible to every thread after it, at the barrier's scope.
+// Reusable barriers between the blocks of a grid, and between the GPUs (ranks) of a system. Everything that
+// any thread did before a barrier is visible to every thread after it, at the barrier's scope. The barriers
+// count rounds in 64-bit words that are never reset, so a late thread cannot confuse two rounds.
 //
-// Every call ends at its limits. After any result but kReached the counts are out of step: the host zeroes
-// the words of all ranks, with no kernel running, before the barrier is used again. All blocks that take part
-// must be resident at the same time (a cooperative launch, or no more blocks than fit).
+// Every call ends within its limits. After any result but kReached, the counts are out of step: before the
+// barrier is used again, the host must zero the words of all ranks while no kernel runs. All blocks that take
+// part must be resident at the same time: use a cooperative launch, or no more blocks than fit on the GPU.
 #ifndef VERBENA_DEVICE_BARRIER_CUH
 #define VERBENA_DEVICE_BARRIER_CUH
 
@@ -14,15 +14,15 @@
 
 namespace verbena::device {
 
-// A barrier between `count_blocks` blocks of one GPU, the same number each time. `arrived` is a dedicated
-// word in global memory, zero before its first use and kept from kernel to kernel.
+// A barrier between `count_blocks` blocks of one GPU. The number must be the same in each use. `arrived` is a
+// dedicated word in global memory, which is 0 before its first use and keeps its value between kernels.
 struct GridBarrier {
   uint64_t* arrived;
   uint32_t count_blocks;
 
   // Called by one thread of each block, after a block barrier if other threads' work must be visible. A
   // release.
-  // @return the value that `arrived` has when the last block has come
+  // @return the value of `arrived` once the last block has arrived
   VERBENA_DEVICE uint64_t arrive() const {
     const uint64_t before = fetch_add<Order::kRelease, Scope::kGpu>(arrived, 1);
     return (before / count_blocks + 1) * count_blocks;
@@ -34,7 +34,7 @@ struct GridBarrier {
                                                                                      limits);
   }
 
-  // Called by all threads of the block's group.
+  // Arrives and waits. Called by all threads of the group.
   template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
             typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE WaitResult sync(const WaitLimits& limits, const Group& group = {}) const {
@@ -45,16 +45,17 @@ struct GridBarrier {
   }
 };
 
-// A barrier between one group of threads on each of `count_ranks` GPUs (or processes). Each rank has
-// `count_ranks` words that its peers write and one that counts its own rounds, all zero before the first use.
+// A barrier between one group of threads on each of `count_ranks` GPUs or processes. Each rank has
+// `count_ranks` words that the ranks write, and a word that counts its own rounds. All words are 0 before the
+// first use.
 struct SystemBarrier {
-  uint64_t* const* arrivals;  // of each rank, as this GPU addresses it: word r is written by rank r
-  uint64_t* rounds;           // this rank's own
+  uint64_t* const* arrivals;  // [count_ranks]: this GPU's addresses of each rank's words; rank r writes word r
+  uint64_t* rounds;           // this rank's round
   uint32_t rank;
   uint32_t count_ranks;
 
   // Called by all threads of the group, after a group barrier. A release at system scope.
-  // @return the round that has begun
+  // @return the new round, for wait()
   template <typename Group>
   VERBENA_DEVICE uint64_t arrive(const Group& group) const {
     const uint64_t round = load_relaxed<Scope::kGpu>(rounds) + 1;
@@ -86,28 +87,27 @@ struct SystemBarrier {
   }
 };
 
-// A barrier of all blocks of all ranks: a grid barrier, then block 0 of each grid with its peers, then a grid
-// barrier.
+// A barrier of all blocks of all ranks. It consists of a grid barrier, a system barrier between the blocks 0,
+// and another grid barrier.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
 [[nodiscard]] VERBENA_DEVICE WaitResult sync_all_ranks(const GridBarrier& grid, const SystemBarrier& system,
                                                        const WaitLimits& limits) {
   WaitResult result = grid.sync<BackOff, kSpinsPerCheck>(limits);
   if (result == WaitResult::kReached && block_index() == 0)
     result = system.sync<BackOff, kSpinsPerCheck>(limits);
-  if (result != WaitResult::kReached) return result;  // the other blocks' limits end their wait too
+  if (result != WaitResult::kReached) return result;  // the other blocks' waits end by their own limits
   return grid.sync<BackOff, kSpinsPerCheck>(limits);
 }
 
-// All threads of a grid as a group (group.cuh), for any function that takes one: a symm_barrier between all
-// blocks of all ranks, a symm_put_async by all of them. Blocks are whole warps, the same ones each time.
-// Nothing else uses its barrier. When one of its limits has ended a sync(), is_broken() returns true for this
-// object and any() returns true, so that no wait counts as reached; the host zeroes the words as for the
-// barrier.
+// All threads of a grid as a group (group.cuh), for any function that takes a group, such as symm_barrier()
+// or symm_put_async(). Blocks must consist of whole warps. Nothing else may use the group's barrier. If a
+// sync() timed out or was aborted, is_broken() and any() return true from then on, so that no wait counts as
+// reached. The host must then zero the words, as for the barrier.
 struct GridGroup {
   static constexpr uint32_t kWords = 4;
 
   GridBarrier barrier;
-  uint64_t* words;  // [kWords], in global memory, zero before their first use
+  uint64_t* words;  // [kWords], in global memory, 0 before their first use
   WaitLimits limits;
   mutable WaitResult result = WaitResult::kReached;
 
@@ -117,8 +117,9 @@ struct GridGroup {
   VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
   VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
 
-  // Three words in turn: while the votes of one round are counted, those of the round before may still be
-  // read, and block 0 clears the word of the next round, which all had read when they came to this round.
+  // Rounds use three words in turn. While the threads vote in the word of this round, other threads may still
+  // read the word of the previous round. Block 0 clears the word of the next round, which all threads have
+  // already read.
   VERBENA_DEVICE bool any(bool vote) const {
     if (is_broken()) return true;
     const BlockGroup block;
@@ -126,7 +127,7 @@ struct GridGroup {
     bool is_yes = false;
     WaitResult mine = WaitResult::kReached;
     if (block.elect()) {
-      // This block has not arrived: the count is still of this round.
+      // This block has not arrived yet, so the count is still that of this round.
       const uint64_t round = load_relaxed<Scope::kGpu>(barrier.arrived) / barrier.count_blocks;
       if (block_index() == 0) store_relaxed<Scope::kGpu>(words + (round + 1) % 3, 0);
       if (is_vote) store_relaxed<Scope::kGpu>(words + round % 3, 1);

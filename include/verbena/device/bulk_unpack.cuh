@@ -1,7 +1,7 @@
-// Unpacks messages through shared memory, for sm_90 and later: the bulk copy engine loads pieces into shared
-// memory and stores them, and no register waits for a load. The engine also loads pieces that are not aligned
-// to 16 bytes; then the warp realigns them on the way out. Pass a CopyThroughShared to the functions of
-// unpack.cuh.
+// Unpacks messages by bulk copies through shared memory, on sm_90 and later. The bulk copy engine loads
+// pieces into shared memory and stores them from there, so no register waits for a load. If a piece is not
+// aligned to 16 bytes, the engine loads it and the warp realigns and stores it. Pass a CopyThroughShared to
+// the functions of unpack.cuh.
 #ifndef VERBENA_DEVICE_BULK_UNPACK_CUH
 #define VERBENA_DEVICE_BULK_UNPACK_CUH
 
@@ -10,25 +10,26 @@
 
 namespace verbena::device {
 
-// One thread's view of its group's stages. Each warp owns a ring of stages; the whole ring is in flight while
-// there is work. All threads of the group construct it once in a kernel, and use it for any number of
-// messages.
+// A copy method (unpack.cuh) with a ring of stages in shared memory for each warp. A stage holds one piece;
+// while there is work, all stages are in flight. All threads of the group construct the object once per
+// kernel, and use it for any number of messages.
 class CopyThroughShared {
  public:
   static constexpr int kPieceShift = 12;
-  // The engine is a fifth slower for addresses that are not multiples of this.
+  // The alignment of loads. Without it the engine is 20 % slower.
   static constexpr uint32_t kLineBytes = 128;
-  // A piece may have a head of 15 bytes, and begin inside a line.
+  // A piece may start inside a line, and have a head of up to 15 bytes.
   static constexpr uint32_t kStageBytes = (1u << kPieceShift) + 2 * kLineBytes;
 
-  // Returns the bytes of shared memory that the group needs.
-  // @param stages  of each warp, 2 to 32; three reach the speed of a copy kernel
+  // Returns the size of the shared memory for a group, in bytes.
+  // @param stages  stages per warp, 2 to 32; three reach the speed of a copy kernel
   VERBENA_HOST_DEVICE static constexpr uint32_t count_shared_bytes(uint32_t warps, uint32_t stages) {
     return warps * stages * (kStageBytes + sizeof(CopyBarrier));
   }
 
-  // @param shared  count_shared_bytes() of the group's warps, aligned to kLineBytes; nothing else uses it
-  //   while this object lives
+  // @param shared  count_shared_bytes() bytes of shared memory, aligned to kLineBytes; used by this object
+  //                alone until
+  //   its destruction
   template <typename Group>
   VERBENA_DEVICE CopyThroughShared(const Group& group, void* shared, uint32_t stages)
       : stages_(static_cast<char*>(shared) + (group.rank() / kWarpLanes) * stages * kStageBytes),
@@ -39,11 +40,12 @@ class CopyThroughShared {
     if (lane() == 0) {
       for (uint32_t stage = 0; stage < stages; ++stage) init_copy_barrier(barriers_ + stage, 1);
     }
-    // The other lanes read them after the barriers in which a batch is staged.
+    // The group syncs while it stages a batch, before the other lanes use the barriers.
   }
 
-  // No lane waits any more, as the lanes meet after each wait that is not lane 0's alone. The memory may be
-  // used by another object, or for another purpose after a barrier of the group.
+  // Lane 0 may destroy the barriers: lanes sync after each wait in which all take part, so none is still
+  // waiting. The memory may then be used by another object, or, after a barrier of the group, for another
+  // purpose.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
     if (lane() != 0) return;
@@ -60,7 +62,7 @@ class CopyThroughShared {
       detail::copy_rows(walk);
       return;
     }
-    if (lane() == 0) fence_async_proxy();  // what the group can read, the engine must see
+    if (lane() == 0) fence_async_proxy();  // makes everything that the group can read visible to the engine
     while (walk.has_next()) {
       if (in_flight_ == stage_count_) finish();
       begin(walk.take());
@@ -73,7 +75,7 @@ class CopyThroughShared {
   }
 
  private:
-  // A position in the ring and the parity of its round: barriers alternate.
+  // A position in the ring, and the parity of its round, which alternates.
   struct Cursor {
     uint32_t stage = 0, parity = 0;
     VERBENA_DEVICE void advance(uint32_t stages) {
@@ -85,14 +87,14 @@ class CopyThroughShared {
     const uint32_t stage = begun_.stage;
     begun_.advance(stage_count_);
     ++in_flight_;
-    // Reads of up to one line before the piece stay on its page.
+    // Starting the load at a line boundary is safe: the bytes before the piece are on the same page.
     const auto offset = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(piece.source)) % kLineBytes;
     if (lane() == stage) {
       destination_ = piece.destination;
       offset_and_length_ = offset | piece.length_bytes * kLineBytes;
     }
     if (lane() != 0) return;
-    wait_bulk_groups_read<0>();  // the stage's last piece may still be on its way out
+    wait_bulk_groups_read<0>();  // the engine may still be reading the stage's last piece
     const uint32_t units = (offset + piece.length_bytes + kVectorBytes - 1) / kVectorBytes;
     arrive_expecting(barriers_ + stage, units * kVectorBytes);
     copy_bulk_global_to_shared(stages_ + stage * kStageBytes, piece.source - offset, units * kVectorBytes,
@@ -114,7 +116,7 @@ class CopyThroughShared {
     if (!is_whole) {
       wait(stage, parity);
       store_realigned(CopyShape::of(piece));
-      sync_warp();  // before the stage is filled again
+      sync_warp();  // all lanes have read the stage, which may now be filled again
     } else if (lane() == 0) {
       wait(stage, parity);
       copy_bulk_shared_to_global(piece.destination, piece.source, piece.length_bytes);
@@ -122,7 +124,7 @@ class CopyThroughShared {
     }
   }
 
-  // Waits without a deadline: the engine completes its copies.
+  // Waits without a deadline, because the engine always completes its copies.
   VERBENA_DEVICE void wait(uint32_t stage, uint32_t parity) const {
     while (!try_wait_parity(barriers_ + stage, parity)) continue;
   }
@@ -145,11 +147,11 @@ class CopyThroughShared {
     if (mine < shape.tail_bytes) put(shape.vectors * kVectorBytes + mine);
   }
 
-  char* const stages_;           // of this thread's warp
+  char* const stages_;           // stages of this thread's warp
   CopyBarrier* const barriers_;  // one for each stage
   const uint32_t stage_count_;
   Cursor begun_, finished_;
-  uint32_t in_flight_ = 0;  // stages between the two
+  uint32_t in_flight_ = 0;  // number of stages between finished_ and begun_
   // Lane s holds the state of stage s.
   char* destination_ = nullptr;
   uint32_t offset_and_length_ = 0;

@@ -1,14 +1,14 @@
-// Copies any number of bytes between any two addresses: whole 16-byte vectors with many independent loads in
+// Copies any number of bytes between any two addresses, in 16-byte vectors with many independent loads in
 // flight. If source and destination differ modulo 16, the source is realigned in registers.
 //
-// copy_group() copies by all threads of a group, copy_thread() by one thread. Source and destination must not
-// overlap. The source is read in whole aligned 16-byte units, so up to 15 bytes before and after it are also
-// read, and ignored: allocations consist of such units, but a bounds checker of the buffer may report it.
-// Exactly the bytes of the destination are written.
+// copy_group() copies with all threads of a group, copy_thread() with one thread. Source and destination must
+// not overlap. Only the bytes of the destination are written. The source is read in aligned 16-byte units, so
+// up to 15 bytes before and after the source are read and ignored. Allocations consist of such units, but a
+// bounds checker may report these reads.
 //
-// All accesses are weak. A thread that reads what others wrote has acquired it first (load_acquire, or a
-// barrier after one), which also drops stale lines of the L1 cache. Loads at system scope would not need
-// that, but mapped host memory answers them thread by thread, 30 ns each.
+// All accesses are weak. Before a thread reads data of other threads, it must have acquired the data
+// (load_acquire, or a barrier after one), which also drops stale lines of the L1 cache. Loads at system scope
+// would not need that, but from mapped host memory they take 30 ns for each thread, one after the other.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 
@@ -20,7 +20,7 @@ namespace verbena::device {
 
 inline constexpr uint32_t kVectorBytes = sizeof(Vector16);
 inline constexpr uint32_t kRowShift = 9;
-inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // moved by one instruction of a warp
+inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // bytes that one instruction of a warp moves
 static_assert(kRowBytes == kVectorBytes * kWarpLanes, "verbena: a vector a lane");
 
 namespace detail {
@@ -70,12 +70,13 @@ struct CopyPiece {
   uint32_t length_bytes;
 };
 
-// How a copy is divided: a head up to the destination's first 16-byte boundary, whole vectors, and a tail.
+// Splits a copy into three parts: a head up to the destination's first 16-byte boundary, whole vectors, and a
+// tail.
 struct CopyShape {
   uint32_t head_bytes = 0, vectors = 0, tail_bytes = 0;
-  uint32_t shift = 0;  // bytes from an aligned unit of the source to the first byte of the first vector
-  char* destination = nullptr;   // of the first vector
-  const char* source = nullptr;  // the aligned unit in which the bytes of the first vector begin
+  uint32_t shift = 0;            // offset of the first vector's bytes in their aligned unit of the source
+  char* destination = nullptr;   // address of the first vector
+  const char* source = nullptr;  // aligned unit of the source in which the first vector starts
 
   VERBENA_DEVICE static CopyShape of(const CopyPiece& piece) {
     const auto [destination, source, length_bytes] = piece;
@@ -91,7 +92,7 @@ struct CopyShape {
     return shape;
   }
 
-  // Copies head and tail, one byte a lane.
+  // Copies head and tail, one byte per lane.
   VERBENA_DEVICE void copy_ends(uint32_t lane) const {
     if ((head_bytes | tail_bytes) == 0) return;
     const char* const from = source + shift;
@@ -106,8 +107,8 @@ struct CopyShape {
   }
 };
 
-// A warp's copy of at most kRows rows, in two halves, load() and store(), so that other work, or the loads of
-// a second piece, can run between them. All 32 lanes call all functions with the same piece.
+// A copy of at most kRows rows by a warp, in two steps: load() and store(). Other work, such as the loads of
+// a second piece, can run between the two. All 32 lanes call the functions, with the same piece.
 template <int kRows>
 class WarpPiece {
  public:
@@ -117,7 +118,7 @@ class WarpPiece {
     shape_ = CopyShape::of(piece);
     const uint32_t lane = device::lane();
     const char* const from = shape_.source + lane * kVectorBytes;
-    // A shifted vector also needs the unit after it: one more in all.
+    // A shifted vector also needs the next unit, so the copy needs one unit more than vectors.
     const uint32_t units = shape_.shift == 0 || shape_.vectors == 0 ? shape_.vectors : shape_.vectors + 1;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -138,8 +139,8 @@ class WarpPiece {
   }
 
  private:
-  // The next unit is the next lane's; the last lane's next unit is the first of the next row, which lane 0
-  // passes on.
+  // Each lane needs the unit of the next lane. The last lane needs the first unit of the next row, which lane
+  // 0 passes on.
   VERBENA_DEVICE Vector16 realign_row(uint32_t row, uint32_t lane) {
     Vector16 mine = rows_[row];
     if (lane == 0) mine = row + 1 < kRows ? rows_[row + 1 < kRows ? row + 1 : row] : beyond_;
@@ -161,8 +162,8 @@ inline constexpr uint32_t kCopyPieceShift = 11;
 static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
               "verbena: a piece fills the registers");
 
-// Returns the `index`-th piece of a copy in pieces of 2^piece_shift bytes: all but the first begin at a
-// vector of the destination.
+// Returns piece `index` of a copy that is split into pieces of 2^piece_shift bytes. Each piece but the first
+// starts at a 16-byte boundary of the destination; the first also contains the head.
 template <typename Length>
 VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length length_bytes, Length index,
                                    uint32_t piece_shift) {
@@ -180,7 +181,7 @@ VERBENA_DEVICE Length count_pieces(const char* destination, Length length_bytes,
   return ((length_bytes - head - 1) >> piece_shift) + 1;
 }
 
-// Copies the pieces first, first + step, ... by one warp; the next piece is loaded while one is stored.
+// Copies pieces first, first + step, ... with one warp. Loads the next piece while it stores one.
 VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t length_bytes, uint64_t first,
                                 uint64_t step) {
   const uint64_t pieces = count_pieces(destination, length_bytes, kCopyPieceShift);
@@ -201,8 +202,8 @@ VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t 
 
 }  // namespace detail
 
-// Copies all bytes by one thread. Not unrolled: that would be longer and no faster, as a store waits for its
-// load.
+// Copies all bytes with one thread. Not unrolled, because each store waits for its load: unrolling would not
+// be faster.
 VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t length_bytes) {
   auto* const to = static_cast<char*>(destination);
   const auto* const from = static_cast<const char*>(source);
@@ -219,8 +220,8 @@ VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t le
   for (; done < length_bytes; ++done) detail::copy_byte(to + done, from + done);
 }
 
-// Copies by all threads of a group (group.cuh) together: whole warps with all lanes. Call group.sync() before
-// one thread reads what another has written.
+// Copies with all threads of a group (group.cuh), which must consist of whole warps. Call group.sync() before
+// a thread reads bytes that another thread has copied.
 template <typename Group>
 VERBENA_DEVICE void copy_group(const Group& group, void* destination, const void* source,
                                size_t length_bytes) {

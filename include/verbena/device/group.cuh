@@ -1,14 +1,14 @@
-// Groups of threads that act together, as types with the same functions, so that a wait, a barrier or a copy
-// is written once for all of them: ThreadGroup, WarpGroup, WarpsGroup, BlockGroup, GridGroup (barrier.cuh).
-//   rank()                   the caller's index, 0 to size() - 1
-//   size()                   the number of threads
+// Groups of threads that call a function together: ThreadGroup, WarpGroup, WarpsGroup, BlockGroup, and
+// GridGroup (barrier.cuh). All groups have the same member functions, so that a wait, a barrier or a copy is
+// written once.
+//   rank()                   returns the calling thread's index, 0 to size() - 1
+//   size()                   returns the number of threads
 //   sync()                   waits for all threads; what each did before is visible to all (block scope)
-//   any(vote)                sync(), and whether any thread voted yes: the same result for all
-//   elect()                  true in exactly one thread; every thread calls it, each warp converged
-//   share(value, is_giver)   every thread calls it, and gets the 64-bit `value` of the one thread whose
-//                            `is_giver` is true
-// Groups are values, cheap to construct and to copy. Groups that are in use at the same time must not share a
-// thread or a hardware barrier.
+//   any(vote)                syncs, and returns in all threads whether any thread voted true
+//   elect()                  returns true in exactly one thread; every thread calls it, with converged warps
+//   share(value, is_giver)   returns in all threads the 64-bit `value` of a thread whose `is_giver` is true
+// Groups are cheap to construct and to copy. Groups that are in use at the same time must not share a thread
+// or a hardware barrier.
 #ifndef VERBENA_DEVICE_GROUP_CUH
 #define VERBENA_DEVICE_GROUP_CUH
 
@@ -19,8 +19,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Returns the block's word for the values that groups share, one for each hardware barrier. Takes shared
-// memory of a kernel that uses it.
+// Returns the word of shared memory through which share() passes values: one word for each hardware barrier.
+// Only kernels that call this function use the shared memory.
 VERBENA_DEVICE uint64_t* find_shared_word(int barrier) {
 #if VERBENA_EMULATED
   static const char key = 0;
@@ -32,7 +32,7 @@ VERBENA_DEVICE uint64_t* find_shared_word(int barrier) {
   return words + barrier;
 }
 
-// Two barriers: the word is written and read, and may be written again.
+// Syncs twice: after the word is written, and after it is read, so that it may be written again.
 template <typename Group>
 VERBENA_DEVICE uint64_t share_by_word(const Group& group, uint64_t* word, uint64_t value, bool is_giver) {
   if (is_giver) store_relaxed<Scope::kBlock>(word, value);
@@ -97,7 +97,7 @@ struct KeptGroup : Group {
   uint32_t rank_, size_;
 };
 
-// Some consecutive whole warps of a block, with a dedicated hardware barrier.
+// Consecutive whole warps of a block, with a dedicated hardware barrier.
 struct WarpsGroup {
   uint32_t first_thread;   // a multiple of 32
   uint32_t count_threads;  // a multiple of 32

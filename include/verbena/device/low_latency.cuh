@@ -1,10 +1,11 @@
-// Messages of a few KiB between ranks that reach each other by loads and stores, in one NVLink trip. A packet
-// needs no flag (packet.cuh): a reader that finds the packet's slot filled has the data. No fence, barrier or
-// signal.
+// Messages of a few KiB between ranks that reach each other by loads and stores, with the latency of one trip
+// over NVLink. Messages are sent in packets, whose arrival the receiver recognises by the data (packet.cuh).
+// No flag, fence, barrier or signal is needed.
 //
-// A call is what the same block of all ranks does together, in the same order on all ranks: send() or
-// broadcast() from memory at any address, receive() or receive_reduce(), then turn() or finish(). A message
-// is received in the call in which it was sent.
+// A call is an exchange between the blocks with the same index on all ranks. It consists of send() or
+// broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
+// the same order. A message is received in the call in which it was sent. Sources and destinations may have
+// any address.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -12,25 +13,26 @@
 //   status = exchange.receive_reduce(input, output, count, group);
 //   status = exchange.finish(group);
 //
-// All threads of the group make these calls with the same arguments. No call allocates, so kernels may be
-// captured in a CUDA graph. A packet orders no other memory: use signals or barriers for that. Each wait ends
-// at the context's limits. After any status but kDone the ranks are out of step: kernels read the workspace's
-// failure word together with the epoch, and neither send nor receive until the hosts have reset the workspace
+// All threads of the group make these calls with the same arguments. The kernels may be captured in a CUDA
+// graph. A packet does not order other memory accesses: use signals or barriers for that. Each wait ends
+// within the context's timeout. After any status but kDone the ranks are out of step. Later kernels find the
+// workspace's failure word set, and neither send nor receive until the hosts have reset the workspace
 // (verbena_workspace_reset).
 //
-// Why no barrier is needed between calls: each member has a slot at each other member for each block, in four
-// copies, and call k uses copy k modulo 4. Two rules make four copies enough. In each call every rank gets a
-// message, which may be empty, from every other rank. And at least at every second call, what a rank has read
-// and emptied is ordered before what it sends (by a fence, or by the end of a kernel). Let rank p begin to
-// write call k+4 into its slot at rank q, and let f be the last call before p's last fence.
-//   1. k+4 is the first or the second call after that fence: f is k+2 or k+3.
-//   2. p has ended call f: it has got q's message of call f.
-//   3. q sent that message two calls or more after call k, so after a fence that followed q's emptying of
+// Why no barrier is needed between calls: for each block, a member has four slots at each other member, and
+// call k uses slot k % 4. Four slots are enough under two rules. First, in each call every rank receives a
+// message, which may be empty, from every other rank. Second, at least at every second call, a fence or the
+// end of a kernel orders the slots that a rank has read and emptied before the packets that it sends next.
+// Assume that rank p starts to write call k+4 into its slot at rank q, and that f is the last call before p's
+// last fence.
+//   1. k+4 is the first or the second call after that fence, so f is k+3 or k+2.
+//   2. p has finished call f, so p has received q's message of call f.
+//   3. q sent that message at least two calls after call k, so after a fence that followed q's emptying of
 //      call k.
-//   4. So q has emptied what p wrote in call k, and that was in the copy that p writes now.
-// A call in which some rank does not receive from every other rank (a broadcast by one rank, a ring) ends
-// with Heard::kSome, which is a barrier: then 3 follows from the barrier. A kernel that breaks the rules
-// reads wrong data, or waits for overwritten data until the timeout.
+//   4. So q has emptied the packets that p wrote in call k, to the slot that p writes now.
+// If some rank does not receive from every other rank in a call, as in a broadcast by one rank or in a ring,
+// the call must end with Heard::kSome. This adds a barrier, from which step 3 follows. A kernel that breaks
+// the rules reads wrong data, or waits for overwritten data until the timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -40,16 +42,16 @@
 
 namespace verbena::device {
 
-// Whether each rank has received a message from every other rank in a call.
+// Says whether each rank has received a message from every other rank in a call.
 enum class Heard : uint8_t { kEverybody, kSome };
 
-// Limits how long all waits of a thread may take together. Reads the clock only after a wait has taken
+// Limits the total time of all waits of a thread. Reads the clock only after a wait has taken
 // kDefaultSpinsPerCheck polls.
 class Patience {
  public:
   VERBENA_DEVICE explicit Patience(const SymmContext& context) : context_(context) {}
 
-  // Returns kReached while the wait for `member` may continue. Not inlined, so that loops stay short.
+  // Returns kReached while the wait for `member` may continue. Not inlined, which keeps loops short.
   VERBENA_DEVICE_FAR WaitResult check(int32_t member = 0) {
     WaitLimits limits = detail::limit_wait(context_);
     if (deadline_ns_ != 0) limits.deadline_ns = deadline_ns_;
@@ -64,7 +66,7 @@ class Patience {
 
  private:
   const SymmContext& context_;
-  uint64_t deadline_ns_ = 0;  // 0: not read yet
+  uint64_t deadline_ns_ = 0;  // 0: not set yet
   WaitResult result_ = WaitResult::kReached;
   int32_t member_ = 0;
 };
@@ -73,14 +75,14 @@ template <typename Context = SymmContext>
 class LowLatency {
  public:
   using Data = Packet::Data;
-  // Polls before a packet counts as late.
+  // Number of polls after which the fast path gives up on a packet.
   static constexpr uint32_t kPollsAtOnce = 64;
-  // Calls that may be in flight together: half of the copies of a slot.
+  // Max calls in flight together: half of the slots from one member to another.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
-  // All threads of the calling group construct it.
-  // @param workspace  outlives this object
-  // @param block  below the workspace's number of blocks; no other group uses that block at the same time
+  // Constructed by all threads of the calling group.
+  // @param workspace  must outlive this object
+  // @param block  index below the workspace's number of blocks; no other group may use it at the same time
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
       : workspace_(workspace),
         context_(workspace.context),
@@ -93,7 +95,7 @@ class LowLatency {
         failure_(keep(workspace.context.failure)),
         block_(block) {}
 
-  // Returns the maximum bytes of a message.
+  // Returns the max length of a message in bytes.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
     constexpr uint64_t kMaxCount = uint64_t{1} << 31;  // offsets have 32 bits
     const uint64_t room = data_bytes();
@@ -102,16 +104,16 @@ class LowLatency {
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
   VERBENA_DEVICE uint32_t block() const { return block_; }
 
-  // Begins the first call of a kernel, or the first `calls` calls if they are in flight together (the packet
-  // calls below). The kernels before this one must have ended.
+  // Begins the first call of a kernel, or the first `calls` calls if they are in flight together (see `ahead`
+  // below). Earlier kernels that use the workspace's block must have finished.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
     return conclude(group, trouble());
   }
-  // The two steps of begin(). The second step needs the kernels before this one to have ended. After it a
-  // thread whose trouble() is not 0 sends and receives nothing, and passes its trouble to conclude().
+  // The two steps of begin(). Only load_epoch() must wait for earlier kernels. If trouble() is not 0
+  // afterwards, the thread must not send or receive, and passes trouble() to conclude().
   [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
@@ -132,9 +134,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls > kCallsAtOnce) {
-      // Orders what all threads have read before what they send next, also for the reader of that data. The
-      // group has met in receive() before the fence, and meets again after it, as one thread reads and
-      // another sends.
+      // Orders the reads and the emptying of slots by all threads before their next sends. One thread may
+      // read what another's send overwrites, so the group must sync before the fence, as it did in receive(),
+      // and after it.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -151,8 +153,8 @@ class LowLatency {
     return status;
   }
 
-  // Sends a message to one other member, at most once in a call. The source may be changed after the group's
-  // next sync().
+  // Sends a message to one other member, at most once per member and call. The source may be changed after
+  // the group's next sync().
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus send(int32_t peer, const void* source, uint64_t length_bytes,
                                                const Group& group = {}) const {
@@ -166,7 +168,7 @@ class LowLatency {
   }
 
   // Sends the same message to all other members.
-  // @tparam kRanks  the team's size if it is known at compile time, else 0
+  // @tparam kRanks  size of the team, if known at compile time; otherwise 0
   template <int kRanks = 0, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const void* source, uint64_t length_bytes,
                                                     const Group& group = {}) const {
@@ -179,7 +181,7 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Receives the message of one other member, with the length with which it was sent.
+  // Receives the message of one other member. The length must be that of the send.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
@@ -195,8 +197,8 @@ class LowLatency {
     return conclude(group, have_come, patience);
   }
 
-  // Writes the sum of all members' messages to `destination`, in the order of ranks, with the same bits on
-  // all ranks.
+  // Writes the sum of all members' messages to `destination`. Elements are added in rank order, so all ranks
+  // get the same bits.
   // @param own  this rank's `count` elements of T; may be `destination`
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive_reduce(const T* own, T* destination, uint64_t count,
@@ -212,12 +214,12 @@ class LowLatency {
     return conclude(group, have_come, patience);
   }
 
-  // ---- Packet by packet: each thread calls these for itself. `ahead` selects the call in flight: 0 is the
-  // first. All packets that a thread has received are read when the next conclude() returns. A function
-  // returns false if a packet has not come; `patience` then names the sender.
+  // ---- Single packets. Each thread calls these functions for itself. `ahead` selects a call in flight; 0 is
+  // the first. A function returns false if a packet did not arrive in time; `patience` then names the sender.
+  // Call conclude() after receiving: once it returns, all packets of the group have been read.
 
-  // The packets of several members, in the order of ranks: of all members if their number is known at compile
-  // time, otherwise of some at a time.
+  // Packets of several members in rank order: of all members if kRanks is known, otherwise of up to 4 at a
+  // time.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -250,7 +252,7 @@ class LowLatency {
     data = some[0];
     return true;
   }
-  // Receives packet index[i] of peers[i] for each set bit i of `which`. Polls all of them together.
+  // Receives packet index[i] of peers[i] for each set bit i of `which`. Polls all these packets together.
   template <uint32_t kCount>
   VERBENA_DEVICE bool receive_packets(const int32_t (&peers)[kCount], const uint32_t (&index)[kCount],
                                       uint32_t which, Patience& patience, Data (&data)[kCount]) const {
@@ -264,10 +266,11 @@ class LowLatency {
     }
     return true;
   }
-  // Receives packets index[i] of each member, of a few members at a time.
-  // @param has  has(i, member) returns whether that member sends its packet here; if not, own[i] takes its
-  //   place
-  // @param take  take(i, addends) is called for each index, in the order of ranks
+  // Receives packets index[i] of each member, from a few members at a time.
+  // @param has  has(i, member) returns whether the member sends packet index[i] to this rank; if not, own[i]
+  //             is used
+  //   instead
+  // @param take  take(i, addends) is called for each i and group of members, in rank order
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
                                       const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
@@ -305,8 +308,8 @@ class LowLatency {
     }
     return true;
   }
-  // Reduces packets that all members have sent by `reduce` (reduction.cuh). data[i] is this rank's own packet
-  // index[i], and receives the result.
+  // Reduces packets index[i] of all members with `reduce` (reduction.cuh). data[i] has this rank's packet,
+  // and receives the result.
   template <int kRanks, uint32_t kCount, typename Reduce>
   VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], Patience& patience,
                                      Data (&data)[kCount], const Reduce& reduce) const {
@@ -322,20 +325,22 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
-  // ---- All members send to all members, each also to itself: no data stays in registers while a thread
-  // waits, and no packet is a special case. The rare cases, data that needs notes and packets that are late,
-  // are calls that take values, so that loops are short and keep their own values in registers.
+  // ---- Exchanges in which all members send to all members, including themselves. So no data stays in
+  // registers while a thread waits, and this rank's packet is not a special case. Data that needs notes
+  // (packet.cuh) and delayed packets are rare. Functions that are not inlined handle them and take their
+  // arguments by value, which keeps the loops short and their variables in registers.
 
-  // Why a packet has not come: 0 if it has; otherwise a WaitResult in the low 8 bits and the member above
-  // them.
+  // The reason why a packet did not arrive: a WaitResult in the low 8 bits, and the sender above them. 0: it
+  // arrived.
   using Trouble = uint32_t;
-  // Returns the team's state at the start of the kernel: not 0 if a wait of the team had timed out before. A
-  // peer may fail at any moment, so the threads of a group may differ until they conclude().
+  // Returns a value other than 0 if the team had failed before load_epoch(). A peer may fail at any moment,
+  // so threads of a group may get different results; conclude() combines them.
   VERBENA_DEVICE Trouble trouble() const {
     return has_failed_ ? static_cast<Trouble>(WaitResult::kTimedOut) : 0;
   }
 
-  // Loads what send_to_members() needs. Call it before a wait for earlier kernels, to overlap the two.
+  // Loads the addresses that send_to_members() needs. Call it before waiting for earlier kernels, to overlap
+  // the two.
   template <int kRanks>
   VERBENA_DEVICE void prepare() const {
     VERBENA_UNROLL
@@ -358,7 +363,8 @@ class LowLatency {
         Packet::send_plain(detail::shift(mine, find_delta<kRanks>(member)), stored);
     }
   }
-  // Reduces packets index[i] for each set bit i of `which` by `reduce`, and writes the results to data[i].
+  // Reduces packets index[i] of all members with `reduce`, for each set bit i of `which`. Writes the results
+  // to data[i].
   template <int kRanks, uint32_t kCount, typename Reduce>
   [[nodiscard]] VERBENA_DEVICE Trouble reduce_from_members(const uint32_t (&index)[kCount], uint32_t which,
                                                            Data (&data)[kCount], const Reduce& reduce) const {
@@ -376,13 +382,13 @@ class LowLatency {
     return trouble;
   }
 
-  // The other members, from the next rank on, for exchanges in which each member gets different data.
+  // The other members, starting with the next rank, for exchanges in which each member gets different data.
   template <int kRanks>
   struct Peers {
     static constexpr uint32_t kCount = kRanks - 1;
     int32_t member[kCount];
     int64_t delta_bytes[kCount];
-    char* here[kCount];  // this rank's part of each slot, in the first copy
+    char* here[kCount];  // the first slot of this rank that the member writes
   };
   template <int kRanks>
   VERBENA_DEVICE Peers<kRanks> find_peers() const {
@@ -405,7 +411,7 @@ class LowLatency {
     Packet::send_plain(detail::shift(find_own_slot(ahead) + index * Packet::kBytes, peers.delta_bytes[peer]),
                        stored);
   }
-  // Receives packets index[i] of all peers: data[i][k] is from peer k.
+  // Receives packets index[i] from all peers: data[i][k] comes from peer k.
   template <int kRanks, uint32_t kCount>
   [[nodiscard]] VERBENA_DEVICE Trouble receive_from_peers(const Peers<kRanks>& peers,
                                                           const uint32_t (&index)[kCount], uint32_t ahead,
@@ -433,8 +439,8 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Calls `body(index)` for this thread's share of `packets` packets, kCount at a time and the rest one at a
-  // time, while `body` returns true. `index` is an array.
+  // Calls `body(index)` for this thread's share of `packets` packets until `body` returns false. `index` is
+  // an array of kCount packet indices, or of one for the last packets.
   // @return the last result of `body`
   template <uint32_t kCount = 2, typename Group, typename Body>
   VERBENA_DEVICE static bool for_several(uint32_t packets, const Group& group, const Body& body) {
@@ -472,21 +478,21 @@ class LowLatency {
       return true;
     });
   }
-  // For callers that know where packets lie in a slot. Returns the slot at `peer` that this rank writes, and
-  // the slot here that `peer` writes.
+  // Return the slot of `peer` that this rank writes, and the slot of this rank that `peer` writes. For
+  // callers that address packets in slots themselves.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // Returns the bytes of a slot that hold packets; their notes follow.
+  // Returns the bytes of a slot that hold packets. The notes of the packets follow.
   VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + data_bytes() + index * Packet::kNoteBytes;
   }
-  // Combines what all threads of the group have seen of their waits and of the team's state at the start of
-  // the kernel.
+  // Returns the combined result of all threads of the group: of their waits, and of the team's state at the
+  // start of the kernel.
   // @param have_come  false if a wait of this thread timed out
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
@@ -506,7 +512,7 @@ class LowLatency {
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
     return find_turn(slots_, ahead) + static_cast<uint32_t>(source) * slot_bytes_;
   }
-  // Returns the slot here that has the offset of this rank's slots at other ranks.
+  // Returns the local slot with the same offset as the slots of other ranks that this rank writes.
   VERBENA_DEVICE char* find_own_slot(uint32_t ahead) const { return find_turn(own_slots_, ahead); }
   VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
     return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
@@ -517,12 +523,13 @@ class LowLatency {
 
     VERBENA_DEVICE char* packet() const { return slot + Packet::offset(index); }
   };
-  // Polls find(i) for each set bit i of `awaited`, sent by member_of(i), all of them in each round.
+  // Waits for the packet at find(i), sent by member_of(i), for each set bit i of `awaited`. Polls all of them
+  // in each round.
   template <uint32_t kCount, typename Find, typename MemberOf>
   VERBENA_DEVICE bool await(uint32_t awaited, Data (&stored)[kCount], const Find& find,
                             const MemberOf& member_of, Patience& patience, uint32_t ahead) const {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kCount; ++i) stored[i] = Packet::mask(Data{});  // counts as arrived
+    for (uint32_t i = 0; i < kCount; ++i) stored[i] = Packet::mask(Data{});  // treated as arrived
     for (uint32_t spins = 1;; ++spins) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
@@ -577,7 +584,8 @@ class LowLatency {
     }
     return trouble;
   }
-  // Takes the data of the packets at find(i, k) if all come soon and need no notes, and empties their slots.
+  // Fast path: takes the data of the packets at find(i, k) and empties their slots. Returns false, and takes
+  // nothing, unless all arrive within kPollsAtOnce polls and need no notes.
   template <uint32_t kCount, uint32_t kSenders, typename Find>
   VERBENA_DEVICE bool poll_at_once(const Find& find, Data (&data)[kCount][kSenders]) const {
     const auto for_each = [&](const auto& body) {
@@ -628,7 +636,7 @@ class LowLatency {
     if (!exchange.receive_packet(member, index, patience, late.data)) late.trouble = patience.trouble();
     return late;
   }
-  // Stands for all members instead of one.
+  // A value of `to` that stands for all members.
   static constexpr int32_t kAll = -1;
   VERBENA_DEVICE_FAR static void send_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
                                              uint64_t epoch, uint32_t index, Data stored, int32_t to = kAll) {
@@ -646,8 +654,8 @@ class LowLatency {
     return kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[member]
                                                       : detail::get_delta(context_, member);
   }
-  // Calls `body(delta)` for each other member: the distance from an address here to the same address there.
-  // Each rank begins with a different member.
+  // Calls `body(delta)` for each other member, with the member's delta in bytes. Each rank begins with a
+  // different member.
   template <int kRanks, typename Body>
   VERBENA_DEVICE void for_peers(const Body& body) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
@@ -663,7 +671,8 @@ class LowLatency {
     return Packet::count(static_cast<uint32_t>(length_bytes));
   }
 
-  // A group that has heard from everybody has met in receive().
+  // Ends a call. With Heard::kEverybody no barrier is needed: the threads of the group have synced in
+  // receive().
   template <typename Group>
   VERBENA_DEVICE SymmStatus close(const Group& group, Heard heard) const {
     return heard == Heard::kSome ? meet(context_, block_, group) : SymmStatus::kDone;
@@ -676,15 +685,15 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // To find the block's slots, and this rank's among them, only the epoch is missing.
+  // Addresses of the block's slots, computed early: only the epoch has to be added.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;
   const uint64_t* failure_;  // the team's failure word, read together with the epoch
   uint32_t block_;
-  uint32_t calls_ = 1;           // in flight
-  uint32_t unfenced_calls_ = 0;  // ended since the last fence or the start of the kernel
-  uint64_t epoch_ = 0;           // of the first call in flight
+  uint32_t calls_ = 1;           // calls in flight
+  uint32_t unfenced_calls_ = 0;  // calls finished since the last fence or the start of the kernel
+  uint64_t epoch_ = 0;           // number of the first call in flight
   bool has_failed_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Reads and writes the bytes of a message in place: at any address, of any length, contiguous or in rows.
-// Whole vectors are loaded and stored where alignment allows.
+// Reads and writes the bytes of a message in the caller's tensor, packet by packet. The tensor may have any
+// address and length, and be contiguous or in rows. Whole vectors are used where alignment allows.
 #ifndef VERBENA_DEVICE_MESSAGE_BYTES_CUH
 #define VERBENA_DEVICE_MESSAGE_BYTES_CUH
 
@@ -7,8 +7,8 @@
 
 namespace verbena::device {
 
-// The bytes of a message that are not contiguous: rows of `row_bytes` bytes, each `stride_bytes` after the
-// row before; the message begins at byte `first` of all rows. If the two lengths are equal the bytes are
+// A message in rows of row_bytes bytes, with a distance of stride_bytes from one row to the next. The message
+// starts at byte `first`, counted over the bytes of all rows. If row_bytes equals stride_bytes, the bytes are
 // contiguous.
 struct Rows {
   char* begin;
@@ -23,7 +23,7 @@ struct Rows {
   VERBENA_DEVICE char* find(uint64_t offset) const {
     offset += first;
     if (is_contiguous()) return begin + offset;
-    // A 32-bit division is several times as fast.
+    // A 32-bit division is several times as fast as a 64-bit one.
     const uint64_t row = (offset | row_bytes) >> 32 == 0  // FAULT(rows_wrap_at_4_gib)
                              ? static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)
                              : offset / row_bytes;
@@ -42,7 +42,7 @@ VERBENA_DEVICE char* find_byte(char* place, uint64_t offset) {
 VERBENA_DEVICE char* find_byte(const Rows& place, uint64_t offset) {
   return place.find(offset);
 }
-// Returns the address of `bytes` bytes at `offset` if they are contiguous, else NULL.
+// Returns the address of the `bytes` bytes at `offset` if they are contiguous, otherwise null.
 template <typename Place>
 VERBENA_DEVICE auto find_part(const Place& place, uint64_t offset, uint64_t bytes) {
   auto* const first = find_byte(place, offset);
@@ -55,9 +55,9 @@ VERBENA_DEVICE char* find_part(char* place, uint64_t offset, uint64_t) {
   return place + offset;
 }
 
-// A part of the data that one thread loads or stores at once. A part that is not aligned to its length, or
-// that exceeds the message, is moved byte by byte in a function that is not inlined, so that the fast path
-// stays short. Bytes after the end of the message are loaded as 0.
+// Load and store a Part, the unit of one access by a thread, byte by byte. This is needed if the part is not
+// aligned to its size or extends past the end of the message. Not inlined, which keeps the fast path short.
+// Bytes after the end of the message are loaded as 0.
 template <typename Part, typename Place>
 VERBENA_DEVICE_FAR Part load_by_bytes(const Place source, uint32_t offset, uint32_t length_bytes) {
   Part part = 0;
@@ -78,8 +78,9 @@ VERBENA_DEVICE_FAR void store_by_bytes(const Place destination, uint32_t offset,
         reinterpret_cast<uint8_t*>(find_byte(destination, offset + i)),
         static_cast<uint8_t>(part >> (8 * i)));
 }
-// Returns whether the whole part lies in the message.
-// @param address  receives where
+// Returns whether the part at `address` can be accessed at once: it is aligned, and entirely inside the
+// message.
+// @param address  result of find_part(); null: the part is not contiguous
 template <typename Part, typename Address>
 VERBENA_DEVICE bool is_whole(Address address, uint32_t offset, uint32_t length_bytes) {
   constexpr auto kBytes = static_cast<uint32_t>(sizeof(Part));
@@ -101,8 +102,8 @@ VERBENA_DEVICE void store_part(const Place& destination, uint32_t offset, uint32
   store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Part*>(to), part);
 }
 
-// Loads and stores 16 bytes of a message, at any address, at offsets that are multiples of 16. Bytes after
-// its end are loaded as 0.
+// Load and store 16 bytes of a message at any address. `offset` is a multiple of 16. Bytes after the end of
+// the message are loaded as 0.
 template <typename Place>
 VERBENA_DEVICE Vector16 load_vector(const Place& from, uint32_t offset, uint32_t length_bytes) {
   const char* const whole = find_part(from, offset, kVectorBytes);
@@ -128,7 +129,7 @@ VERBENA_DEVICE_FAR void store_vector_apart(const Place to, uint32_t offset, uint
   store_vector(to, offset, length_bytes, vector);
 }
 
-// Returns the address if all bytes are contiguous and aligned to 16, else NULL.
+// Returns the address if the bytes are contiguous and aligned to 16, otherwise null.
 VERBENA_DEVICE char* find_vectors(const char* place) {
   return offset_in_vector(place) == 0 ? const_cast<char*>(place) : nullptr;
 }
@@ -138,8 +139,8 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 
 }  // namespace detail
 
-// A message in memory at any address, accessed packet by packet. Bytes after its end are loaded as 0. A
-// packet is one load or store if the whole message is aligned vectors, and a function call otherwise.
+// A message in memory at any address, accessed packet by packet. Bytes after its end are loaded as 0. If the
+// message is contiguous and aligned to 16 bytes, a packet is one load or store, otherwise a function call.
 template <typename Place>
 class MessageBytes {
  public:

@@ -1,12 +1,12 @@
-// Elements as tensors hold them, in vectors of 4 to 32 bytes: loaded and stored whole, summed in float and
-// rounded once. The five types have the bits of CUDA's float, __half, __nv_bfloat16, __nv_fp8_e4m3 and
-// __nv_fp8_e5m2: cast pointers to convert. Every other type is summed in itself, classes of two bytes in
-// float by their own conversions.
+// Loads, stores and sums the elements of tensors in vectors of 4 to 32 bytes. float, Half, Bfloat16, E4m3 and
+// E5m2 have the bits of CUDA's float, __half, __nv_bfloat16, __nv_fp8_e4m3 and __nv_fp8_e5m2: cast pointers
+// to convert. They are summed in float and rounded once. Other classes of two bytes are also summed in float,
+// by their own conversions. All other types are summed in their own type.
 //
-// Rounding is to nearest, ties to even. Values too large for a half or a bfloat16 become infinite; values too
-// large for e4m3 and e5m2, infinities too, become the largest value (448, 57344). A NaN becomes the NaN
-// 0x7fff or 0x7f. All paths give the same bits: PTX's conversions where the architecture has them, arithmetic
-// elsewhere (e4m3 and e5m2 below sm_89, bfloat16 below sm_80, the host).
+// Rounding is to nearest even. Values too large for a half or a bfloat16 become infinite. Values too large
+// for e4m3 or e5m2, including infinities, become the largest finite value (448 or 57344). NaNs become 0x7fff
+// or 0x7f. The results have the same bits whether PTX's conversions are used or arithmetic (e4m3 and e5m2
+// below sm_89, bfloat16 below sm_80, the host).
 #ifndef VERBENA_DEVICE_PACKED_CUH
 #define VERBENA_DEVICE_PACKED_CUH
 
@@ -20,7 +20,7 @@ struct Half {
 struct Bfloat16 {
   uint16_t bits;
 };
-struct E4m3 {  // a sign, 4 bits of exponent, 3 of mantissa; no infinities
+struct E4m3 {  // 1 sign bit, 4 exponent bits, 3 mantissa bits; no infinities
   uint8_t bits;
 };
 struct E5m2 {
@@ -36,20 +36,20 @@ VERBENA_DEVICE float from_bits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-// A float of kExponent and kMantissa bits, as in IEEE 754, except that the largest exponent also holds
-// numbers if there are no infinities.
+// A floating-point format with kExponent and kMantissa bits, as in IEEE 754. If the format has no infinities,
+// its largest exponent is used for finite values, too.
 template <int kExponent, int kMantissa, bool kHasInfinity, bool kSaturates>
 struct SmallFloat {
-  static constexpr int kShift = 23 - kMantissa;  // from its mantissa to a float's
+  static constexpr int kShift = 23 - kMantissa;  // shift from this mantissa to a float's mantissa
   static constexpr uint32_t kBits = 1 + kExponent + kMantissa, kSign = 1u << (kBits - 1);
   static constexpr uint32_t kNan = kSign - 1;
   static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
   static constexpr uint32_t kLargest = (kHasInfinity ? kInfinity : kNan) - 1;
   static constexpr uint32_t kOverflow = kSaturates ? kLargest : kInfinity;
-  // What is added to an exponent, in place: a float's bias minus this type's.
+  // The bias of a float minus the bias of this type, at the position of a float's exponent.
   static constexpr uint32_t kRebias = static_cast<uint32_t>(128 - (1 << (kExponent - 1))) << 23;
-  static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as a float's bits
-  // A float whose last bit is worth as much as the last bit of a subnormal number of this type.
+  static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as the bits of a float
+  // A float whose last bit has the value of the last bit of a subnormal number of this type.
   static constexpr uint32_t kSubnormalUnit = kRebias + (static_cast<uint32_t>(kShift + 1) << 23);
 
   VERBENA_DEVICE static float widen(uint32_t bits) {
@@ -57,7 +57,7 @@ struct SmallFloat {
     const uint32_t moved = magnitude << kShift;
     uint32_t result = moved + kRebias;
     if (magnitude < (1u << kMantissa)) {
-      // Through a normal number: subnormal floats may be flushed to zero.
+      // Avoids subnormal floats, which may be flushed to zero.
       result = to_bits(from_bits(kSmallestNormal + moved) - from_bits(kSmallestNormal));
     } else if (kHasInfinity ? magnitude >= kInfinity : magnitude == kNan) {
       result = magnitude == kInfinity && kHasInfinity ? 0x7f800000u : 0x7fffffffu;
@@ -69,7 +69,7 @@ struct SmallFloat {
     const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
     const uint32_t sign = bits >> 31 << (kBits - 1);
     if (magnitude > 0x7f800000u) return kNan;
-    // Half of the last bit, minus one if the number is even.
+    // Adds half of the last bit; minus one if the value is even, so that ties round to even.
     const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1);
     uint32_t result = (rounded - kRebias) >> kShift;
     if (magnitude < kSmallestNormal) {
@@ -95,7 +95,7 @@ struct Bfloat16Arithmetic {
   }
 };
 
-// Converts word by word; a word's first element is in its lowest bits.
+// Converts all elements of a word. The first element is in the lowest bits.
 template <typename Arithmetic, uint32_t kBits>
 struct WordArithmetic {
   static constexpr uint32_t kPerUnit = 32 / kBits;
@@ -120,13 +120,13 @@ VERBENA_DEVICE void widen_halves(uint32_t word, float* numbers) {
       : "=f"(numbers[0]), "=f"(numbers[1])
       : "r"(word));
 }
-// The first source goes to the upper half.
+// The first source operand goes to the upper half.
 #if VERBENA_ARCH >= 800
 #define VERBENA_NARROW_PAIR(type) \
   asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(numbers[1]), "f"(numbers[0]))
 #endif
 #if VERBENA_ARCH >= 890
-// Elements of 8 bits are exact as halves.
+// Widens through halves, which represent all 8-bit elements exactly.
 #define VERBENA_WIDEN_BYTES(type)                                                      \
   uint32_t low, high;                                                                  \
   asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\t"              \
@@ -151,8 +151,8 @@ using E5m2Word = WordArithmetic<E5m2Arithmetic, 8>;
 
 }  // namespace detail
 
-// How elements lie in a unit of memory, and the type in which they are summed. The first element is in the
-// unit's lowest bits. A type other than the four below must have conversions.
+// Defines the unit of memory in which elements are accessed, and the type in which they are summed. The first
+// element is in the lowest bits of the unit. Types without a specialisation below must have conversions.
 template <typename T>
 struct Element {
   using Unit = decltype(detail::make_bits<(sizeof(T) < 4 ? size_t{4} : sizeof(T))>());
@@ -277,7 +277,8 @@ struct Element<E5m2> {
   }
 };
 
-// Contiguous elements, 4, 8, 16 or 32 bytes together; or a single element, in the lowest bits of its unit.
+// A vector of contiguous elements, of 4, 8, 16 or 32 bytes; or a single element, in the lowest bits of its
+// unit.
 template <typename T, uint32_t kBytes = 16>
 struct Packed {
   using Unit = typename Element<T>::Unit;
@@ -298,7 +299,8 @@ struct TwoVectors {
 
 }  // namespace detail
 
-// Weak accesses to global memory. The address is aligned to kBytes; for 32, to 16, and two accesses are made.
+// Load and store a vector in global memory by weak accesses. The address must be aligned to kBytes. 32 bytes
+// need an alignment of 16, and are two accesses.
 template <uint32_t kBytes = 16, typename T>
 VERBENA_DEVICE Packed<T, kBytes> load_packed(const T* address) {
   if constexpr (kBytes == 32) {
@@ -338,13 +340,13 @@ VERBENA_DEVICE void store_packed(T* address, const Packed<T, kBytes>& packed) {
   }
 }
 
-// Packed elements in the type in which they are summed: float, whatever type they are rounded to. Added in
-// the order of ranks they give the same bits on all ranks.
+// Sums of packed elements, in the type in which they are added. Adding the elements in rank order gives the
+// same bits on all ranks.
 template <typename T, uint32_t kBytes = 16>
 struct PackedSum {
   using Elements = Packed<T, kBytes>;
   using Sum = typename Element<T>::Sum;
-  static constexpr uint32_t kCount = Elements::kCount;  // of the sums that hold elements
+  static constexpr uint32_t kCount = Elements::kCount;  // number of sums that are used
 
   Sum sums[Elements::kUnits * Element<T>::kPerUnit];
 

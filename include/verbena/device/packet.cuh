@@ -1,5 +1,5 @@
-// A packet: 16 bytes of a message in a slot of 16 bytes. The reader sees from the data itself that the slot
-// is filled, so no flag is needed. low_latency.cuh sends messages as packets.
+// A packet: 16 bytes of a message, sent by one store without a flag. The receiver recognises the arrival by
+// the data itself. low_latency.cuh sends messages as packets.
 #ifndef VERBENA_DEVICE_PACKET_CUH
 #define VERBENA_DEVICE_PACKET_CUH
 
@@ -9,8 +9,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Stores and loads packets: strong, since both ranks access the slot at the same time; relaxed, since the
-// data and what marks it as arrived are one access.
+// Store and load packets. The accesses are strong, because both ranks access the slot at the same time.
+// Relaxed order is enough, because the same access transfers the data and shows its arrival.
 template <typename T>
 VERBENA_DEVICE void send_bits(char* there, const T& bits) {
   store<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(reinterpret_cast<T*>(there), bits);
@@ -23,27 +23,30 @@ VERBENA_DEVICE T poll_bits(const char* here) {
 
 }  // namespace detail
 
-// Sends 16 bytes of data in one store of 16 bytes. In each 8-byte half of an empty slot the first word is
-// zero. Data words are sent XORed with a constant, so that almost no word is sent as zero, and the reader
-// empties a slot after reading it. The words that would look empty, the constant itself and its neighbour,
-// are sent as kNoted, and a note says which of the two they are: each slot has one, a word with the number of
-// the call. So every bit pattern arrives unchanged, these two more slowly. Each half is complete in itself,
-// as a store of 16 bytes may arrive as two of 8.
+// A packet consists of two 8-byte halves, because a store of 16 bytes may arrive as two stores of 8. A half
+// is empty while its first 32-bit word is 0. The sender XORs this word with kSentinel, so that data rarely
+// becomes 0. The receiver sets the packet to 0 after reading it.
+//
+// Two values of the word need more: kSentinel would be sent as 0, which looks empty, and kSentinel ^ 1 as
+// kNoted. Both are sent as kNoted, and a note says which value is meant. Each packet of a slot has a note, a
+// word that also contains the number of the call. So every bit pattern arrives unchanged; these two values
+// take longer.
 struct Packet {
   using Data = Vector16;
   static constexpr uint32_t kBytes = 16, kNoteBytes = 8;
   static constexpr uint32_t kSentinel = 0xd92e'8e14, kNoted = 1;
 
-  // Return the offset of a packet's data in its message, and the packets of a message, at least one.
+  // Return the offset of a packet's data in the message, and the number of packets of a message, at least
+  // one.
   VERBENA_DEVICE static uint32_t offset(uint32_t index) { return index * kBytes; }
   VERBENA_DEVICE static uint32_t count(uint32_t length_bytes) {
     return length_bytes == 0 ? 1 : (length_bytes - 1) / kBytes + 1;
   }
-  // Convert data to the words that are stored, and back.
+  // Converts data to the words that are stored, and back.
   VERBENA_DEVICE static Data mask(const Data& data) {
     return {data.x ^ kSentinel, data.y, data.z ^ kSentinel, data.w};
   }
-  // Returns whether both halves are filled and need no note.
+  // Returns whether both halves have arrived and need no note.
   VERBENA_DEVICE static bool is_plain(const Data& stored) {
     // FAULT(second_half_is_not_looked_at)
     return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
@@ -53,8 +56,8 @@ struct Packet {
     if (is_plain(stored)) return send_plain(there, stored);
     send_noted(there, note, stored, epoch);
   }
-  // Sends data of which some words need the note. A note has these words, 0 or 1, in its low bits, and the
-  // number of the call above them.
+  // Sends data with a word that needs the note. Bits 0 and 1 of the note have the values, 0 or 1, that the
+  // first words of the two halves would be sent as. The higher bits have the number of the call.
   VERBENA_DEVICE static void send_noted(char* there, char* note, Data stored, uint64_t epoch) {
     detail::send_bits(note, epoch << 2 | uint64_t{stored.z & 1} << 1 | (stored.x & 1));
     if (stored.x <= kNoted) stored.x = kNoted;
@@ -62,7 +65,8 @@ struct Packet {
     detail::send_bits(there, stored);
   }
   VERBENA_DEVICE static Data poll(const char* here) { return detail::poll_bits<Data>(here); }
-  // Returns whether the polled packet has arrived; `stored` is then what a plain packet would have had.
+  // Returns whether the polled packet has arrived. If it has a note, replaces kNoted in `stored` by the value
+  // in the note.
   VERBENA_DEVICE static bool has_come(Data& stored, const char* its_note, uint64_t epoch) {
     if (is_plain(stored)) return true;
     if (stored.x == 0 || stored.z == 0) return false;
@@ -72,8 +76,8 @@ struct Packet {
     if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note >> 1 & 1);
     return true;
   }
-  // Returns the data of a packet that has arrived, and empties its slot. The store is strong, as the sender's
-  // is: nothing but the value orders the two.
+  // Returns the data of a packet that has arrived, and sets the packet to 0. The store must be strong like
+  // the sender's store, because nothing but the value orders the two.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
     empty(here);
     return mask(stored);

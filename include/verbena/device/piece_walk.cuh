@@ -1,6 +1,6 @@
-// Divides a message among the warps of a group (for unpack.cuh): a batch of descriptors goes to shared
-// memory, each descriptor is split into pieces, a prefix sum numbers the pieces of the batch, and each warp
-// walks over its own.
+// Distributes a message over the warps of a group, for unpack.cuh. A batch of descriptors is loaded into
+// shared memory and split into pieces. A prefix sum numbers the pieces of the batch, and each warp copies its
+// share of them.
 #ifndef VERBENA_DEVICE_PIECE_WALK_CUH
 #define VERBENA_DEVICE_PIECE_WALK_CUH
 
@@ -9,34 +9,35 @@
 
 namespace verbena::device {
 
-// Pieces of what a warp has staged, if split into rows and if split into whole pieces.
+// The number of pieces of a warp's descriptors, if they are split into single rows, and if into pieces of
+// full size.
 struct StagedCounts {
   uint32_t rows, pieces;
 };
 
-// Shared memory of one group of threads (a block or a warp).
-// @tparam kBatch  number of descriptors staged at a time, a multiple of 32; use 256 for a block (5.4 KiB) and
-//   32 for a warp
+// Shared memory for one group of threads (a block or a warp).
+// @tparam kBatch  max descriptors of a batch, a multiple of 32; use 256 for a block (5.4 KiB) and 32 for a
+//                 warp
 template <int kBatch = 256>
 struct alignas(16) UnpackScratch {
   static_assert(kBatch >= kWarpLanes && kBatch % kWarpLanes == 0, "verbena: kBatch must be a multiple of 32");
   LoadMeta descriptors[kBatch];
-  // The number of the first piece of each descriptor; all bits are set after the last descriptor, which ends
-  // a search.
+  // The number of each descriptor's first piece. Entries after the last descriptor have all bits set, which
+  // ends a search.
   uint32_t first_piece[kBatch + kWarpLanes];
   StagedCounts staged[kBatch / kWarpLanes];
-  uint64_t count;  // passed on by wait_message
+  uint64_t count;  // used by wait_message() to pass the count to all threads
 };
 
 namespace detail {
 
-// Reads the queue, which the host wrote and the group has acquired.
+// Reads the queue. The group must have acquired it.
 template <typename T>
 VERBENA_DEVICE T load_queue(const T* address) {
   return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(address);
 }
 
-// Returns the descriptors staged at a time: one a thread.
+// Returns the max descriptors of a batch: one per thread, up to kBatch.
 template <int kBatch, typename Group>
 VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
   return group.size() < kBatch ? group.size() : kBatch;
@@ -44,9 +45,8 @@ VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
 
 // The pieces of a batch, the same in all threads of the group.
 struct Batch {
-  uint32_t pieces;
-  uint32_t piece_shift;  // a piece is 2^piece_shift bytes of the destination's vectors, and a head where
-                         // there is one
+  uint32_t pieces;       // number of pieces
+  uint32_t piece_shift;  // a piece has 2^piece_shift bytes, and a head before them if it is the first
 };
 
 // Returns the inclusive prefix sum over the lanes of a warp.
@@ -60,8 +60,8 @@ VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
   return value;
 }
 
-// Writes `count` descriptors, of which thread i has the i-th, to the scratch, and numbers their pieces. A
-// message that would leave warps without work is split into single rows.
+// Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a
+// batch has too few pieces for all warps, it is split into single rows.
 template <int kPieceShift, int kBatch, typename Group>
 VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
                                  uint32_t count, const char* data) {
@@ -93,8 +93,8 @@ VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scra
   return small ? Batch{rows_in_all, kRowShift} : Batch{pieces_in_all, kPieceShift};
 }
 
-// A warp's walk over its pieces of a batch. Piece numbers grow, so the search for a descriptor starts at the
-// last one.
+// Iterates over a warp's pieces of a batch. The piece numbers grow, so the search for the next descriptor
+// starts at the last one.
 template <int kBatch>
 class PieceWalk {
  public:
@@ -110,11 +110,12 @@ class PieceWalk {
 
   VERBENA_DEVICE bool has_next() const { return next_ < batch_.pieces; }
 
-  // Returns the next piece, which exists. All lanes call it.
+  // Returns the next piece; has_next() must be true. All lanes call it.
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // The lanes read the next 32 descriptors: those that begin at or before the piece are a run of lanes.
+      // The lanes read the first pieces of the next 32 descriptors. Descriptors that start at or before the
+      // piece are in consecutive lanes from lane 0 on.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));
       if (begun != kFullWarp) break;
@@ -134,7 +135,8 @@ class PieceWalk {
   uint32_t descriptor_ = 0;
 };
 
-// The same for a message of at most 32 descriptors: lane i of every warp has the i-th, and nothing is shared.
+// Iterates like PieceWalk, for a message of at most 32 descriptors. Lane i of every warp has descriptor i, so
+// no shared memory is needed.
 template <uint32_t kPieceShift = kRowShift>
 class LaneWalk {
  public:
@@ -150,7 +152,7 @@ class LaneWalk {
     pieces_ = shuffle(kFullWarp, so_far, kWarpLanes - 1);
   }
 
-  // A few pieces a warp; longer messages are worth staging.
+  // Returns whether each warp has at most two pieces. Longer messages are faster through shared memory.
   template <typename Group>
   VERBENA_DEVICE bool is_short(const Group& group) const {
     return pieces_ <= group.size() / kWarpLanes * 2;
@@ -173,10 +175,10 @@ class LaneWalk {
   char* const data_;
   uint32_t next_, step_, pieces_ = 0;
   LoadMeta mine_{};
-  uint32_t first_ = ~0u;  // the number of the descriptor's first piece
+  uint32_t first_ = ~0u;  // number of the descriptor's first piece
 };
 
-// Copies pieces of kRows rows; the loads of one are in flight while another is stored.
+// Copies pieces of kRows rows. Loads the next piece while it stores one.
 template <int kRows, typename Walk>
 VERBENA_DEVICE void copy_walk(Walk& walk) {
   if (!walk.has_next()) return;
@@ -194,7 +196,7 @@ VERBENA_DEVICE void copy_walk(Walk& walk) {
   }
 }
 
-// Copies single rows, two in flight at a time: the pieces of a short message.
+// Copies the pieces of a short message, which are single rows, two at a time.
 template <typename Walk>
 VERBENA_DEVICE void copy_rows(Walk& walk) {
   while (walk.has_next()) {

@@ -1,9 +1,9 @@
-// Adds a range of elements across the ranks of a team that reach each other by loads and stores: the loop
-// that reductions and copies share. A group of threads passes over the range with the loads of several ranks
-// and vectors in flight. Two functions of the caller transform each rank's elements and consume the sums.
+// Sums a range of elements across the ranks of a team that reach each other by loads and stores. A group of
+// threads keeps the loads of several ranks and vectors in flight. Two functions of the caller transform each
+// rank's elements (the prologue) and consume the sums (the epilogue).
 //
-// If the team's size is known at compile time (kRanks, else 0), the ranks' addresses stay in registers and no
-// loop branches. Nothing here waits: barriers, signals or flags in the data are the caller's.
+// If the team's size is known at compile time (kRanks; otherwise 0), the ranks' addresses stay in registers
+// and no loop branches. Nothing here waits: the caller synchronises by barriers, signals or flags.
 #ifndef VERBENA_DEVICE_REDUCE_COPY_CUH
 #define VERBENA_DEVICE_REDUCE_COPY_CUH
 
@@ -13,7 +13,7 @@
 
 namespace verbena::device {
 
-// The distance from an address of this rank to the same address of each rank. for_each() calls `body(rank)`.
+// The deltas of all ranks. at() returns a rank's address of the same offset; for_each() calls `body(rank)`.
 template <int kRanks>
 class RankDeltas {
  public:
@@ -35,7 +35,7 @@ class RankDeltas {
  private:
   int64_t bytes_[kRanks];
 };
-// Read from the context each time.
+// For teams whose size is not known at compile time: reads the deltas from the context each time.
 template <>
 class RankDeltas<0> {
  public:
@@ -64,9 +64,9 @@ struct AsTheyAre {
 
 namespace detail {
 
-inline constexpr uint32_t kLoadsInFlight = 8;  // of a thread, 16 bytes each
+inline constexpr uint32_t kLoadsInFlight = 8;  // per thread, 16 bytes each
 
-// Sums kVectors vectors, `step` elements apart, of which the first `count` exist.
+// Sums the first `count` of kVectors vectors, which are `step` elements apart.
 template <int kRanks, uint32_t kBytes, uint32_t kVectors, typename T, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* input, uint64_t first,
                                   uint64_t step, uint32_t count, const Prologue& prologue,
@@ -102,7 +102,7 @@ VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* inp
   }
 }
 
-// Sums the elements begin to end, kBytes of them together.
+// Sums elements from `begin` up to `end`, in vectors of kBytes.
 template <int kRanks, uint32_t kBytes, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& group, const T* input,
                                  uint64_t begin, uint64_t end, const Prologue& prologue,
@@ -122,14 +122,16 @@ VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& 
 
 }  // namespace detail
 
-// Calls `epilogue(index, sum)` for each of `count` elements at `input`, of this rank and at the same offset
-// of all other ranks.
-// @param is_aligned  all addresses are multiples of 16: vectors of 16 bytes are used, and single elements for
-//   the rest
-// @param prologue  prologue(rank, elements) returns what is added for a rank: the Packed elements, or any
-//   function of them
-// @param epilogue  `sum` is a PackedSum of the elements from `index` on, added in float in the order of ranks
-//   (packed.cuh); its round() packs them
+// Sums `count` elements at `input` across all ranks, and calls `epilogue(index, sum)` for each vector of
+// sums.
+// @param input  address of this rank, in a window of the same offset on all ranks
+// @param is_aligned  true: all addresses are multiples of 16, so vectors of 16 bytes are used where possible;
+//                    false:
+//   single elements are used
+// @param prologue  prologue(rank, elements) returns the Packed elements to add for a rank
+// @param epilogue  `sum` is a PackedSum of the elements from `index` on, added in float in rank order
+//                  (packed.cuh). Its
+//   round() rounds and packs them
 template <int kRanks = 0, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_copy(const SymmContext& context, const Group& group, const T* input,
                                 uint64_t count, bool is_aligned, const Prologue& prologue,

@@ -1,6 +1,6 @@
 // Reduces elements across ranks: sum, mean, minimum and maximum, of types known at compile time or at run
-// time. Floating-point elements are added in float in the order of ranks, and rounded once (packed.cuh);
-// int32 wraps on overflow, and its mean truncates toward zero. Minimum and maximum propagate NaN.
+// time. Floating-point elements are added in float, in rank order, and rounded once (packed.cuh). int32 wraps
+// on overflow, and its mean truncates toward zero. Minimum and maximum propagate NaN.
 #ifndef VERBENA_DEVICE_REDUCTION_CUH
 #define VERBENA_DEVICE_REDUCTION_CUH
 
@@ -8,7 +8,7 @@
 
 namespace verbena::device {
 
-// Same values as verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
+// The values are those of verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
 enum class DataType : uint32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt32 = 3, kE4m3 = 4 };
 enum class Reduction : uint32_t { kSum = 0, kMean = 1, kMin = 2, kMax = 3 };
 
@@ -36,7 +36,7 @@ namespace detail {
 template <typename T, typename Bits>
 using SumsOf = PackedSum<T, sizeof(Bits)>;
 
-// Adds `count` addends; the first is rank `first`'s.
+// Adds the addends of ranks `first` to first + count - 1.
 template <typename T, int kMaxCount, typename Bits>
 VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&addends)[kMaxCount],
                                  int32_t first, int32_t count) {
@@ -73,9 +73,9 @@ VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32
 
 }  // namespace detail
 
-// A reduction whose type and operation are known at compile time. A reduction has Sums, for 4, 8 or 16 bytes
-// of contiguous elements; add(), which is called with the elements of some ranks at a time, from rank 0 on;
-// and finish().
+// A reduction whose type and operation are known at compile time. Every reduction has a type Sums, for 4, 8
+// or 16 bytes of contiguous elements. add() adds the elements of some ranks, starting with rank 0; finish()
+// returns the result.
 template <typename T, Reduction kReduction = Reduction::kSum>
 struct ReduceAs {
   template <typename Bits>
@@ -92,15 +92,16 @@ struct ReduceAs {
   }
 };
 
-// A reduction chosen at run time: a branch in each call. Sums of float, half and bfloat16 are fast; all else
-// is in functions that are not inlined, so that it does not slow them.
+// A reduction whose type and operation are known at run time; each call has a branch. Sums of float, half and
+// bfloat16 are fast. All other cases are in functions that are not inlined, so that they do not slow the fast
+// cases down.
 struct ReduceAny {
   DataType type;
   Reduction reduction;
 
   template <typename Bits>
   struct Sums {
-    uint32_t words[sizeof(Bits)] = {};  // e4m3 needs the most: one for each byte
+    uint32_t words[sizeof(Bits)] = {};  // enough for e4m3, which needs one word per byte
   };
 
   template <int kMaxCount, typename Bits>
@@ -111,7 +112,8 @@ struct ReduceAny {
       if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, addends, first, count);
       if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, addends, first, count);
     }
-    // Copies: a variable whose address is passed to a call lives in memory, and the caller's would, too.
+    // A variable whose address is passed to a call is kept in memory. The copy leaves the caller's in
+    // registers.
     Sums<Bits> copy = sums;
     for (int32_t addend = 0; addend < kMaxCount; ++addend) {
       if (addend >= count) break;
@@ -131,8 +133,8 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
-  // Sums before they are rounded, of some ranks: how many words they are in `Bits`, and adding those of later
-  // ranks.
+  // Return the number of words that unrounded sums of `Bits` have, and the combination of a word of some
+  // ranks' sums with the same word of later ranks' sums.
   template <typename Bits>
   VERBENA_DEVICE uint32_t count_words() const {
     return type == DataType::kE4m3 ? sizeof(Bits)
@@ -204,7 +206,8 @@ struct ReduceAny {
   }
 };
 
-// Sums of float, half and bfloat16 only: no calls, which would move registers to memory.
+// A reduction for sums of float, half and bfloat16 only. It has no function calls, which would spill
+// registers.
 struct ReduceFloats {
   DataType type;
 

@@ -1,4 +1,4 @@
-// A context whose backend is known only at run time: SymmAnyContext, for Python, Triton and C.
+// SymmAnyContext: a context whose backend is known only at run time, for Python, Triton and C.
 #ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
 #define VERBENA_DEVICE_SYMM_BACKENDS_CUH
 
@@ -6,7 +6,8 @@
 
 namespace verbena {
 
-// Used by address only: it is one of `Contexts`, as its type field says, followed by that backend's members.
+// Refers to a context of one of the types `Contexts`; the `type` member says which. Use it by reference only,
+// because the members of the backend follow.
 template <typename... Contexts>
 struct SymmAnyContext : SymmContext {};
 
@@ -14,9 +15,9 @@ struct SymmAnyContext : SymmContext {};
 
 namespace verbena::device {
 
-// Dispatches to the backends. What backends have in common does not look at the type, so it costs nothing
-// where loads and stores reach the peer. If no backend serves the type, only members within reach of loads
-// and stores are reachable.
+// Dispatches calls to the backend of the context. Code that all backends share does not read the type, so
+// operations on peers that loads and stores reach cost nothing extra. If no backend serves the type, only
+// these peers can be reached.
 template <typename... Contexts>
 struct SymmNetwork<SymmAnyContext<Contexts...>> {
   using Context = SymmAnyContext<Contexts...>;
@@ -174,10 +175,10 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   }
 
  private:
-  // A network that does not exist gets no requests.
+  // The result of choose() if no backend serves the type. Calls on such a context do nothing.
   static constexpr WaitResult kNone = WaitResult::kReached;
 
-  // Returns `call(network, context)` with the context as its backend's type; compiled to a switch.
+  // Returns `call(network, context)`, with the context cast to the type of its backend. Compiles to a switch.
   template <typename Result, typename Call>
   VERBENA_DEVICE static Result choose(const Context& context, Result otherwise, const Call& call) {
     const int32_t type = context.type;
@@ -186,7 +187,7 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
         ((SymmNetwork<Contexts>::serves(type) && (call_one<Contexts>(context, call, &result), true)) || ...));
     return result;
   }
-  // The same for networks that have functions of this kind; other networks are skipped.
+  // Does the same for functions that not all networks have. A network without them gets no call.
   enum Kind : uint8_t { kOfGets, kOfUpdates };
   template <Kind kind, typename Call>
   VERBENA_DEVICE static WaitResult choose_of(const Context& context, const Call& call) {
@@ -209,7 +210,7 @@ namespace detail {
 template <typename... Contexts>
 struct NetworkTraits<SymmAnyContext<Contexts...>> : SymmNetwork<SymmAnyContext<Contexts...>> {};
 
-// The only backend, or any of several.
+// The context type for the given backends: with one backend its own type, with several SymmAnyContext.
 template <typename... Contexts>
 struct ChosenContext {
   using Type = SymmAnyContext<Contexts...>;

@@ -1,5 +1,5 @@
-// Broadcast and all-gather by puts and a barrier, for blocks and grids of kernels that do other work too.
-// collectives/ has faster ones over a workspace.
+// Broadcast and all-gather for kernels that also do other work, made of puts and a barrier. collectives/ has
+// faster collectives over a workspace.
 #ifndef VERBENA_DEVICE_SYMM_COLLECT_CUH
 #define VERBENA_DEVICE_SYMM_COLLECT_CUH
 
@@ -10,8 +10,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Puts what the group's threads have written to every member, this one included, beginning with the next
-// rank, so that ranks put to different peers at any time.
+// Puts the source to every member, including this rank. Each rank starts with its successor, so that the
+// ranks put to different peers at any time.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, const void* source,
                                      uint64_t length_bytes, const Group& group) {
@@ -19,7 +19,7 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
   group.sync();
   for (int32_t i = 1; i <= size; ++i) {
     const int32_t peer = (context.team_rank + i) % size;
-    // The destination of this member may be the source.
+    // This rank's destination may be the source itself.
     if (peer == context.team_rank && destination == source) continue;
     const SymmStatus status = symm_put_async(context, destination, source, length_bytes, peer, group);
     if (status != SymmStatus::kDone) return status;
@@ -29,9 +29,10 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
 
 }  // namespace detail
 
-// Copies the root's `source` to the `destination` of every member, and waits. `source` may be `destination`.
-// One group of each member calls, with its own addresses; `destination` is symmetric, and so is `source` if a
-// put needs it. No other group may use the barrier or the destinations at the same time.
+// Copies the root's `source` to the `destination` of every member, and waits in a barrier. One group of each
+// member calls. No other group may use the barrier or the destinations at the same time.
+// @param destination  address in a window, of the same offset on all ranks
+// @param source       as in symm_put_async(); may be `destination`; ignored on other ranks than the root
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_broadcast(const Context& context, void* destination,
                                                        const void* source, uint64_t length_bytes,
@@ -45,7 +46,8 @@ template <typename Context, typename Group = BlockGroup>
   return symm_barrier(context, barrier, group);
 }
 
-// Gathers every member's `length_bytes`: those of member r are written to `destination` + r * `length_bytes`.
+// Gathers `length_bytes` bytes from every member on every member, and waits in a barrier. The bytes of member
+// r are written to destination + r * length_bytes. Parameters and rules are those of symm_broadcast().
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fcollect(const Context& context, void* destination,
                                                       const void* source, uint64_t length_bytes,

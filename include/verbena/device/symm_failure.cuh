@@ -1,5 +1,5 @@
-// The failure word of a team: a wait that times out sets it on this rank and its peers, so that the hosts can
-// report it and no member waits for one that has given up. Internal to symm_*.
+// The failure word of a team. A wait that times out sets the word on this rank and on its peers, so that the
+// hosts can report the timeout, and no member waits for a member that has given up. Internal to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_FAILURE_CUH
 #define VERBENA_DEVICE_SYMM_FAILURE_CUH
 
@@ -11,12 +11,12 @@ namespace verbena::device {
 
 namespace detail {
 
-// Which wait, for which member.
+// Describes a wait.
 struct Awaited {
   SymmWait wait;
-  uint32_t number = 0;          // of the barrier or signal
-  uint32_t peer = kSymmNobody;  // a member
-  uint64_t begun_ns = 0;        // of begin_wait(); 0: the wait is not recorded
+  uint32_t number = 0;          // number of the barrier or signal
+  uint32_t peer = kSymmNobody;  // member that is waited for
+  uint64_t begun_ns = 0;        // result of begin_wait(); 0: the wait is not recorded
 };
 
 VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& awaited) {
@@ -25,8 +25,8 @@ VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& 
          static_cast<uint64_t>(context.team_rank) << kSymmFailureRank;
 }
 
-// Returns whether a wait of the team timed out on any member, or a call was invalid. The ranks are out of
-// step then: data in slots may be of another call.
+// Returns whether the team has failed: a wait timed out on any member, or a call was invalid. The ranks may
+// then be out of step, and slots may contain data of another call.
 VERBENA_DEVICE bool has_failed(const uint64_t* failure) {
   return failure != nullptr && load_relaxed<Scope::kSystem>(failure) != 0;
 }
@@ -34,8 +34,9 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
   return has_failed(context.failure);
 }
 
-// Called by each thread that has timed out; the first thread's word is kept. Members that only a NIC reaches
-// are notified if that needs no wait: they have their own deadlines.
+// Sets the failure word of all members. Called by each thread whose wait timed out; the first thread's value
+// stays. Members that only the network reaches are notified without waiting, at best effort: their waits time
+// out, too.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;
@@ -53,8 +54,8 @@ VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited
   }
 }
 
-// Combines the results of all threads of a group, as agree() does; a thread that has timed out records the
-// failure.
+// Returns the combined result of all threads of a group, as agree() does. A thread whose wait timed out
+// records the failure.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, WaitResult mine,
                                    const Awaited& awaited) {
@@ -68,7 +69,7 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
   return as_status(context, agree(group, mine));
 }
 
-// For the first call of a kernel: returns kTimedOut, to all threads of the group, once the team has failed.
+// Returns kTimedOut in all threads of the group if the team has failed. Called at the start of a kernel.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus begin_in_step(const Context& context, const Group& group) {
   return group.any(has_failed(context)) ? SymmStatus::kTimedOut : SymmStatus::kDone;

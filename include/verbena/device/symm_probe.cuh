@@ -1,5 +1,5 @@
-// Counts, traces and injected faults of symm_* calls, for profilers and tests: see SymmProbes (symm_abi.h).
-// Nothing of it is compiled without VERBENA_DEVICE_PROBES or VERBENA_DEVICE_FAULTS. Internal to symm_*.
+// Counters, traces and injected faults of symm_* calls, for profilers and tests: see SymmProbes (symm_abi.h).
+// Compiled in only with VERBENA_DEVICE_PROBES or VERBENA_DEVICE_FAULTS. Internal to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_PROBE_CUH
 #define VERBENA_DEVICE_SYMM_PROBE_CUH
 
@@ -14,7 +14,7 @@ VERBENA_DEVICE void count_probe(uint64_t* counter, uint64_t amount) {
   reduce_add<Order::kRelaxed, Scope::kSystem>(counter, amount);
 }
 
-// Records a call of a group. All threads call it; one of them records.
+// Counts and traces a call of a group. All threads call this function; one of them records.
 template <typename Group>
 VERBENA_DEVICE void record_call(const SymmContext& context, const Group& group, TraceEvent event,
                                 uint32_t number, int32_t peer, uint64_t second, uint64_t SymmProbes::*calls,
@@ -49,7 +49,7 @@ VERBENA_DEVICE void record_update(const SymmContext& context, const Group& group
   record_call(context, group, TraceEvent::kSymmUpdate, 0, peer, value, &SymmProbes::updates);
 }
 
-// Returns when a wait begins, for record_wait(); 0: waits are not recorded.
+// Returns the start time of a wait, for record_wait(); 0 if waits are not recorded.
 VERBENA_DEVICE uint64_t begin_wait(const SymmContext& context) {
   if constexpr (kHasProbes || kHasFaults) {
     return context.probes == nullptr ? 0 : clock_ns() | 1;
@@ -75,7 +75,7 @@ VERBENA_DEVICE void record_wait(const SymmContext& context, const Group& group, 
   }
 }
 
-// Called by one thread, where the fault would happen. Clears the fault.
+// Returns whether the fault is to happen here, and clears it. Called by one thread.
 VERBENA_DEVICE bool take_fault(const SymmContext& context, SymmFault fault) {
   if constexpr (kHasFaults) {
     if (context.probes == nullptr) return false;

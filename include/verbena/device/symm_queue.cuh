@@ -1,8 +1,8 @@
-// How a thread requests RDMA from the host's proxy: descriptors in the put queues (put_abi.h). A block always
-// uses the same queue of a context unless it names another, so that its requests to one peer take effect
-// there in order. Internal to symm_*.
+// Requests RDMA from the host's proxy, through descriptors in the put queues (put_abi.h). By default a block
+// always uses the same queue of a context, so its requests take effect in order at each peer. Internal to
+// symm_*.
 //
-// Every wait has the context's limits, and a producer that gives up has reserved nothing.
+// Every wait ends within the context's timeout. A producer that gives up has not reserved anything.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
 #define VERBENA_DEVICE_SYMM_QUEUE_CUH
 
@@ -13,12 +13,12 @@ namespace verbena::device {
 
 namespace detail {
 
-inline constexpr uint32_t kLooksPerCheck = 64;  // each poll is a read over PCIe
+inline constexpr uint32_t kLooksPerCheck = 64;  // polls between checks of the timeout; a poll reads over PCIe
 
 struct PutRequest {
   PutOperation operation;
-  uint64_t operand, extent, place;  // as in PutDescriptor, without the turn
-  bool tells = false;               // kPutReports
+  uint64_t operand, extent, place;  // as in PutDescriptor, but without the turn
+  bool tells = false;               // sets the flag kPutReports
 };
 
 VERBENA_DEVICE bool has_queues(const SymmContext& context) {
@@ -36,26 +36,28 @@ VERBENA_DEVICE uint64_t find_offset(const SymmContext& context, const void* addr
   return reinterpret_cast<uint64_t>(address) - context.heap_begin;
 }
 
-// Returns a member's rank in the world.
+// Returns the world rank of a member.
 VERBENA_DEVICE uint32_t get_world_rank(const SymmContext& context, int32_t peer) {
   return static_cast<uint32_t>(context.team_size <= kSymmInlineDeltas ? context.inline_world_ranks[peer]
                                                                       : context.more_world_ranks[peer]);
 }
 
-// Positions only grow: a stale one makes the difference smaller than it is, or the exchange fail.
+// Returns whether `count` slots from position `next` on are free. Stale values are safe: positions only grow,
+// so with a stale `consumed` the queue looks fuller than it is, and with a stale `next` the compare-exchange
+// fails.
 VERBENA_DEVICE bool has_space(const SymmContext& context, uint64_t next, uint32_t count, uint64_t consumed) {
   return static_cast<int64_t>(next + count - consumed) <= int64_t{1} << context.queues.depth_shift;
 }
 
-// Reads the proxy's progress, over PCIe, and keeps it in the GPU's memory for other threads. That copy may
-// decrease for a moment, which makes a thread poll again.
+// Reads the proxy's progress over PCIe, and caches it in GPU memory for other threads. The cached value may
+// decrease for a moment, which only makes a thread poll again.
 VERBENA_DEVICE uint64_t poll_for_space(const SymmContext& context, uint32_t queue) {
   const uint64_t consumed = load_acquire<Scope::kSystem>(&context.queues.progress[queue].consumed);
   store_release<Scope::kGpu>(&context.queues.cursors[queue].consumed_seen, consumed);
   return consumed;
 }
 
-// Reserves `count` consecutive positions from *position on, whose slots are free.
+// Reserves `count` consecutive positions whose slots are free. `*position` receives the first of them.
 VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, uint32_t count, bool waits,
                                   uint64_t* position) {
   PutCursors& cursors = context.queues.cursors[queue];
@@ -97,7 +99,7 @@ VERBENA_DEVICE void write_first_half(PutDescriptor* slot, const PutRequest& requ
       reinterpret_cast<Vector16*>(&slot->operand), __builtin_bit_cast(Vector16, half));
 }
 
-// Called after a fence: with it this store is a release.
+// Publishes a descriptor. The caller has executed a fence, which makes this store a release.
 VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor* slot, uint64_t position,
                                       uint32_t world_rank, const PutRequest& request) {
   const uint64_t turn = ((position >> context.queues.depth_shift) + 1) << kPutTurnShift;
@@ -108,10 +110,11 @@ VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor*
       reinterpret_cast<Vector16*>(&slot->place), __builtin_bit_cast(Vector16, half));
 }
 
-// Enqueues `count` requests, by one thread, consecutively. What this thread has observed, at system scope,
-// precedes them. Descriptors name ranks of the world; `peer` is a member.
-// @param waits  false: returns kTimedOut if the queue has no space now
-// @param asked  receives the last request; may be NULL
+// Enqueues `count` consecutive requests. Called by one thread. Everything that this thread has observed at
+// system scope is ordered before the requests.
+// @param peer   a rank of the team
+// @param waits  false: returns kTimedOut if the queue is full
+// @param asked  receives the last request; may be null
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, SymmQueue by, int32_t peer,
                                       const PutRequest* requests, uint32_t count, bool waits,
@@ -134,8 +137,8 @@ VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, SymmQueue by, int3
   return enqueue(context, by, peer, requests, kCount, true, asked);
 }
 
-// Called by one thread: the next request in this queue for the peer starts after all requests of other queues
-// for that peer are complete, as far as this thread has observed them.
+// Makes the queue's next request for the peer start only after the requests of all other queues for that peer
+// are complete. Only requests that this thread has observed count. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer, SymmQueue by) {
   const uint32_t mine = choose_queue(context, by);
@@ -155,8 +158,8 @@ VERBENA_DEVICE PutReply* find_reply(const SymmContext& context, const SymmReques
   return context.queues.replies + asked.queue * depth + ((asked.after - 1) & (depth - 1));
 }
 
-// Returns whether a request that is reported on its own is complete; acquires. A later position's reply may
-// have overwritten its own: then the completed prefix shows it.
+// Returns whether a request with the flag kPutReports is complete; acquires. If the reply of a later position
+// has overwritten the reply, PutProgress::completed shows the completion.
 VERBENA_DEVICE bool is_complete(const SymmContext& context, const SymmRequest& asked) {
   return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.after ||
          load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.after;
@@ -167,8 +170,8 @@ VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRe
   return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
 }
 
-// Requests an update, by one thread, and waits for the value before. The reply belongs to the thread until it
-// leaves it, with or without the value.
+// Requests an update of a word, and waits for the previous value. Called by one thread, which owns the reply
+// until it adds kPutReplyLeft to it, also after a timeout.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by, int32_t peer,
                                             const PutRequest& request, uint64_t* before) {
@@ -193,8 +196,8 @@ VERBENA_DEVICE WaitResult await_completed(const SymmContext& context, uint32_t q
   return result;
 }
 
-// Called by one thread: waits until all earlier requests in any queue, as far as this thread has observed
-// them, are complete. If nothing is in flight, nothing is read over PCIe.
+// Waits until all earlier requests in all queues that this thread has observed are complete. Called by one
+// thread. Reads nothing over PCIe if nothing is in flight.
 VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   WaitResult result = WaitResult::kReached;
   for (uint32_t queue = 0; queue < context.queues.count && result == WaitResult::kReached; ++queue) {
@@ -206,8 +209,8 @@ VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   return result;
 }
 
-// The same for the requests to one peer: each queue with something in flight is asked for a reply after it.
-// `place` is the offset of any word of the heap.
+// Waits until the requests to one peer are complete: enqueues an empty put with a reply in each queue that
+// has requests in flight, and waits for the replies. `place` is the offset of any word of the heap.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult complete_at(const Context& context, int32_t peer, uint64_t place) {
   SymmRequest asked[kPutMaxQueues];

@@ -1,10 +1,10 @@
-// Sums across the ranks of a team that loads and stores reach. A group of whole warps on each rank takes
-// part, with its own range and barrier: a grid splits the range by blocks. Every rank adds in the order of
-// ranks, so all get the same bits. Elements of one and two bytes are added in float and rounded once
-// (packed.cuh).
+// All-reduces (sums) for teams whose members all reach each other by loads and stores. One group of whole
+// warps on each rank calls, with its own range and barrier, so a grid can split a tensor over its blocks.
+// Elements are added in rank order, so all ranks get the same bits. Elements of one and two bytes are added
+// in float and rounded once (packed.cuh).
 //
-// One-shot: each rank reads all inputs; for small tensors. Two-shot: rank r sums the r-th part and writes the
-// sum to all ranks; in place, and each link carries every byte once.
+// One-shot: each rank reads all inputs; best for small tensors. Two-shot: rank r sums the r-th part in place
+// and writes the sum to all ranks, so each link carries every byte once.
 #ifndef VERBENA_DEVICE_SYMM_REDUCE_CUH
 #define VERBENA_DEVICE_SYMM_REDUCE_CUH
 
@@ -16,8 +16,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Checks a call's team, and its size if the kernel was compiled for one; sets `*data` to the symmetric
-// address.
+// Checks that loads and stores reach all members, that the team has `ranks` members unless `ranks` is 0, and
+// that the data is in a window. Replaces a registered address by the symmetric one.
 template <typename T>
 VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks, T** data,
                                           uint64_t length_bytes) {
@@ -28,9 +28,10 @@ VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks,
 
 }  // namespace detail
 
-// Writes the sum of all ranks' `input`, `count` elements at the same symmetric address, to `output`: other
-// memory of this GPU. The input may be changed when the call returns. kRanks is the team's size if it is
-// known when the kernel is compiled, or 0.
+// Writes the sum of all ranks' `input` to `output`. The input may be changed when the call returns.
+// @tparam kRanks  size of the team, if known when the kernel is compiled; otherwise 0
+// @param output   `count` elements of this GPU's memory; must not overlap `input`
+// @param input    `count` elements in a window, at the same offset on all ranks
 template <int kRanks = 0, typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_one_shot(const SymmContext& context, uint32_t barrier,
                                                                  T* output, const T* input, uint64_t count,
@@ -44,7 +45,8 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
   return symm_lsa_barrier(context, barrier, group);
 }
 
-// Sums in place `count` elements at the same symmetric address of every rank.
+// Sums `data` across all ranks, in place.
+// @param data  `count` elements in a window, at the same offset on all ranks
 template <int kRanks = 0, typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_two_shot(const SymmContext& context, uint32_t barrier,
                                                                  T* data, uint64_t count,
@@ -67,10 +69,12 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
   return symm_lsa_barrier(context, barrier, group);
 }
 
-// Sums in place by NVLink's switches (multimem.cuh): rank r lets them sum the r-th part and store it at all
-// ranks. `count` elements of float, Half or Bfloat16, aligned to 16 bytes, in whole vectors of 16 bytes. The
-// switches choose the order of the sum. kUnreachable if the team has no multicast address: see
-// symm_lsa_multicast_ptr().
+// Sums `data` across all ranks, in place, in the NVLink switches (multimem.cuh): rank r has them sum the r-th
+// part and store it at all ranks. The switches choose the order of the additions.
+// @param data   `count` elements of float, Half or Bfloat16 in a window, at the same offset on all ranks,
+//               aligned to 16 bytes
+// @param count  a multiple of the elements in 16 bytes
+// @return kUnreachable if the team has no multicast address (symm_lsa_multicast_ptr)
 template <typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_multicast(const SymmContext& context,
                                                                   uint32_t barrier, T* data, uint64_t count,

@@ -1,5 +1,5 @@
-// Verbena's own network backend for members that loads and stores do not reach: requests to the host's proxy,
-// through put queues (symm_queue.cuh).
+// Verbena's own network backend for members that loads and stores do not reach. It sends requests to the
+// host's proxy through put queues (symm_queue.cuh).
 #ifndef VERBENA_DEVICE_SYMM_VERBENA_CUH
 #define VERBENA_DEVICE_SYMM_VERBENA_CUH
 
@@ -15,7 +15,7 @@ VERBENA_DEVICE PutRequest request_copy(const SymmContext& context, PutOperation 
   return {operation, find_offset(context, here), length_bytes, find_offset(context, there)};
 }
 
-// NICs write a separate word.
+// NICs change remote_signals, the second word of a signal.
 VERBENA_DEVICE PutRequest request_signal(const SymmContext& context, uint32_t signal, uint64_t value,
                                          SymmSignalOperation operation) {
   const uint64_t place = find_offset(context, context.remote_signals + signal);
@@ -119,7 +119,7 @@ struct SymmNetwork<SymmContext> {
     return detail::follow_queues(context, peer, queue);
   }
 
-  // A put that is complete has released its source, and the proxy reports nothing else.
+  // Also used by release_sources(): the proxy reports only completed puts, which have released their sources.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
   }
@@ -132,7 +132,7 @@ struct SymmNetwork<SymmContext> {
                                              int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + signal, delta_bytes));
   }
-  // Resetting a signal writes the other word.
+  // Does nothing: setting a signal changes the word in SymmContext::signals so that the sum is right.
   VERBENA_DEVICE static void reset_signal(const SymmContext& context, uint32_t signal) {
     static_cast<void>(context), static_cast<void>(signal);
   }

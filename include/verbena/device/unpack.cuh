@@ -1,15 +1,15 @@
-// Unpacks received messages: the descriptors in a slot of the unpack queue (verbena/unpack_abi.h) name pieces
-// of bounce pages, and a group of threads copies these pieces to the message's destination.
+// Unpacks received messages. The descriptors in a slot of the unpack queue (verbena/unpack_abi.h) name parts
+// of bounce pages; a group of threads copies these parts to the message's destination.
 //
-// All functions are called by all threads of a group (group.cuh: a warp, several warps, a block) together,
-// with the same arguments. A kernel alternates wait_message() and unpack_message(), and reports what it has
-// consumed to the plugin (irecvConsumed) before slots and pages are reused.
+// All threads of a group (group.cuh: a warp, several warps or a block) call each function with the same
+// arguments. A kernel calls wait_message() and unpack_message() for each message. Slots and pages are reused
+// after the consumption has been reported to the plugin (irecvConsumed).
 //
-// The work is divided by bytes. The group loads a batch of descriptors into shared memory, splits each into
-// pieces of a few rows and numbers the pieces of the batch by a prefix sum; warp w of W takes the pieces w, w
-// + W, ... So all warps are equally busy, whether a message is one page of 64 KiB or a thousand of 16 bytes.
-// Descriptors come from the host over PCIe: each is read once, in a coalesced load, at the same time as their
-// count.
+// Work is distributed over warps by bytes. The group loads a batch of descriptors into shared memory, splits
+// each into pieces of a few rows, and numbers the pieces of the batch by a prefix sum. Warp w of W copies
+// pieces w, w + W, and so on. So all warps are equally busy, whether a message is one page of 64 KiB or a
+// thousand pages of 16 bytes. The descriptors are in host memory: each is read over PCIe once, in a coalesced
+// load, at the same time as the count.
 #ifndef VERBENA_DEVICE_UNPACK_CUH
 #define VERBENA_DEVICE_UNPACK_CUH
 
@@ -18,9 +18,9 @@
 
 namespace verbena::device {
 
-// Copies through registers: works on every architecture, and needs no memory but the scratch. A copy method
-// has two functions: copy() takes its share of a batch and may leave copies in flight that no longer need the
-// scratch; drain() completes them.
+// A copy method that uses registers. It works on every architecture, and needs no memory but the scratch.
+// Each copy method has two functions. copy() copies this thread's share of a batch; it may leave copies in
+// flight, which no longer need the scratch. drain() waits for these copies.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
@@ -38,13 +38,13 @@ struct CopyThroughRegisters {
 
 enum class UnpackResult : uint8_t {
   kDone,
-  kBadCount,  // the count exceeds what a slot can hold: nothing was written
+  kBadCount,  // the count exceeds kUnpackMaxDescriptors: nothing was written
 };
 
 namespace detail {
 
-// What a group reads of a slot first: thread i has the i-th descriptor. The count and the descriptors cross
-// PCIe at the same time; descriptors after the count are ignored.
+// The first loads of a slot: the count, and descriptor i in thread i. They cross PCIe at the same time;
+// descriptors after the count are ignored.
 struct SlotHead {
   const LoadMeta* list;
   uint64_t count;
@@ -59,8 +59,8 @@ struct SlotHead {
   }
 };
 
-// Unpacks one message. Calls `load_next` once, early in the last batch, so that what it loads arrives during
-// the copy.
+// Unpacks one message. Calls `load_next` once, before the copies of the last batch, so that its loads overlap
+// them.
 template <typename Group, int kBatch, typename Copy, typename LoadNext>
 VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                 const SlotHead& head, const char* bounce, char* data, LoadNext&& load_next) {
@@ -78,20 +78,20 @@ VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scrat
       mine = load_queue(head.list + next);
     }
     copy.copy(group, scratch, batch, bounce, data);
-    group.sync();  // the scratch has been read
+    group.sync();  // all threads have read the scratch
   }
 }
 
 }  // namespace detail
 
-// Unpacks the messages of `messages` consecutive slots; slot 0 follows slot 15. Several messages in one call
-// cost less than one call each: the descriptors of the next message are loaded during the copies of one. A
-// count of 0 writes nothing. Before the call the caller's threads have acquired all messages: one thread by
-// loads at system scope (wait_message, or NCCL's step), the others by a barrier after it. On return every
-// thread of the group can read all bytes.
+// Unpacks the messages of `messages` consecutive slots; slot 0 follows slot 15. One call is faster than a
+// call per message, because it loads the descriptors of the next message while it copies one. A message with
+// a count of 0 writes nothing. All threads of the group must have acquired all messages before the call: one
+// thread by loads at system scope (wait_message, or NCCL's step), the others by a barrier. When the call
+// returns, every thread of the group can read all bytes.
 // @param first_slot  0 to 15
-// @param place  place(i) returns the destination (void*) of the i-th message; all threads call it
-// @return kBadCount if a count exceeds what a slot can hold
+// @param place  place(i) returns the destination (void*) of message i; all threads call it
+// @return kBadCount if a count exceeds kUnpackMaxDescriptors
 template <typename Group, int kBatch, typename Copy, typename Place>
 VERBENA_DEVICE UnpackResult unpack_messages(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                             const NetUnpackMeta* meta, uint32_t first_slot, uint32_t messages,
@@ -119,7 +119,7 @@ VERBENA_DEVICE UnpackResult unpack_messages(const Group& group, UnpackScratch<kB
   return result;
 }
 
-// Unpacks one message whose count the caller does not know, as NCCL's kernels do not.
+// Unpacks one message, for callers that do not know its count, such as NCCL's kernels.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, const void* bounce,
@@ -127,8 +127,9 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return unpack_messages(group, scratch, copy, meta, slot, 1, bounce, [data](uint32_t) { return data; });
 }
 
-// Unpacks one message of `count` descriptors, as wait_message() returned. Faster than the form without a
-// count: it reads no more than needed, and a short message needs neither the scratch nor its barriers.
+// Unpacks one message, given the count that wait_message() returned. Faster than the overload without a
+// count: it reads only the descriptors of the message, and short messages need neither the scratch nor its
+// barriers.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, uint64_t count,
@@ -154,9 +155,9 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return UnpackResult::kDone;
 }
 
-// Unpacks the same message without shared memory and barriers: warps take whole batches of descriptors, and
-// divide the pieces of a message of few descriptors. The caller synchronises the group's threads before one
-// reads what another has written.
+// Unpacks one message without shared memory and barriers. Each warp takes whole batches of descriptors; if
+// the message has few descriptors, the warps share its pieces. The caller must sync the group before a thread
+// reads bytes that another thread has written.
 template <typename Group>
 VERBENA_DEVICE UnpackResult unpack_by_warps(const Group& group, const NetUnpackMeta* meta, uint32_t slot,
                                             const void* bounce, void* data) {
@@ -189,11 +190,11 @@ VERBENA_DEVICE UnpackResult unpack_by_warps(const Group& group, const NetUnpackM
 
 struct MessageWait {
   WaitResult result;
-  uint64_t count;  // descriptors of the message, if the result is kReached
+  uint64_t count;  // number of descriptors of the message, if the result is kReached
 };
 
-// Waits, as a group, for the message in a slot. The group calls sync() or unpacks between two calls.
-// @return kReached and the count; or why the wait ended
+// Waits for the message in a slot. Between two calls, the group must call sync() or unpack a message.
+// @return kReached and the count, or the reason why the wait ended early
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Group, int kBatch>
 [[nodiscard]] VERBENA_DEVICE MessageWait wait_message(const Group& group, UnpackScratch<kBatch>& scratch,

@@ -1,6 +1,6 @@
 // Waits for a word that another thread, another GPU, the host or a NIC writes. A wait is an acquire at its
-// scope: when it returns kReached, what the writer did before its release is visible. No wait is endless: a
-// deadline and an abort word end it, both checked every kSpinsPerCheck polls.
+// scope: after kReached, everything that the writer did before its release is visible. A deadline and an
+// abort word end every wait; both are checked every kSpinsPerCheck polls.
 #ifndef VERBENA_DEVICE_WAIT_CUH
 #define VERBENA_DEVICE_WAIT_CUH
 
@@ -11,14 +11,14 @@ namespace verbena::device {
 
 enum class WaitResult : uint8_t { kReached, kTimedOut, kAborted };
 
-// Same values as TileScale's.
+// The values are those of TileScale.
 enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kGreater, kLess };
 
-// What ends a wait that does not reach its value.
+// The conditions that end a wait early.
 struct WaitLimits {
-  uint64_t deadline_ns;                 // of clock_ns()
-  const uint32_t* abort_word;           // anything but 0 ends the wait; may be NULL
-  const uint64_t* late_word = nullptr;  // not 0: another thread has timed out, so this wait ends; may be NULL
+  uint64_t deadline_ns;                 // in the time of clock_ns()
+  const uint32_t* abort_word;           // a value other than 0 ends the wait; may be null
+  const uint64_t* late_word = nullptr;  // a value other than 0: another wait has timed out; may be null
 
   VERBENA_DEVICE static WaitLimits within(uint64_t timeout_ns, const uint32_t* abort_word = nullptr) {
     const uint64_t now_ns = clock_ns();
@@ -34,8 +34,8 @@ struct WaitLimits {
   }
 };
 
-// What a wait does between two polls. SpinWithoutPause is for waits of microseconds; the other leaves the SM
-// to other warps.
+// Pauses between two polls of a wait. SpinWithoutPause is best for waits of microseconds.
+// PauseLongerAndLonger leaves the SM to other warps.
 struct SpinWithoutPause {
   VERBENA_DEVICE void pause() {}
 };
@@ -68,7 +68,7 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
   }
 }
 
-// One thread waits until `condition()`, which it calls each time, returns true.
+// Waits until `condition()` returns true; calls it in each poll. Called by one thread.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Condition>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_for(const WaitLimits& limits, const Condition& condition) {
@@ -85,9 +85,9 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
   return WaitResult::kReached;
 }
 
-// One thread waits until `*address relation value`.
-// @tparam T  an integer of 1 to 8 bytes; its sign decides comparisons
-// @param seen  receives the word that ended the wait; may be NULL
+// Waits until the comparison `*address relation value` is true. Called by one thread.
+// @tparam T  an integer of 1 to 8 bytes; signed types are compared as signed
+// @param seen  receives the value that ended the wait; may be null
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_until(const T* address, detail::Same<T> value,
@@ -101,15 +101,16 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
   });
 }
 
-// Combines the results of all threads of a group: kReached only if all reached; kAborted precedes kTimedOut.
-// All threads call it; what each has acquired is visible to all others.
+// Returns the combined result of all threads of a group: kReached if all have reached it; otherwise kAborted
+// if any was aborted, or kTimedOut. All threads call it. Afterwards everything that each has acquired is
+// visible to all.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE WaitResult agree(const Group& group, WaitResult mine) {
   if (!group.any(mine != WaitResult::kReached)) return WaitResult::kReached;
   return group.any(mine == WaitResult::kAborted) ? WaitResult::kAborted : WaitResult::kTimedOut;
 }
 
-// All threads of a group wait; one of them polls.
+// Makes all threads of a group wait, of which one polls.
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename Group, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_together(const Group& group, const T* address,

@@ -4,8 +4,9 @@
 // A queue is a ring of descriptors in pinned host memory. Any thread of a kernel can be a producer: it waits
 // for free space, reserves positions and fills them in. Positions only grow; position p is in slot p % depth.
 // The turn of position p is p / depth + 1. The proxy takes descriptors in order, each as soon as both words
-// of its second half contain the turn of its position, and publishes its progress. Operations for one peer
-// keep the order of the queue. Operations for different peers do not wait for each other.
+// of its second half contain the turn of its position, and publishes its progress. It posts the operations
+// for one peer in the order of the queue, to the lane of the queue (endpoint.h). Operations for different
+// peers do not wait for each other.
 #ifndef VERBENA_PUT_ABI_H
 #define VERBENA_PUT_ABI_H
 

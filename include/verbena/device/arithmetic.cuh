@@ -1,6 +1,6 @@
-// Float arithmetic with the same result everywhere: each operation rounds once, to nearest, keeps subnormal
-// numbers, and is never fused with another one, whatever the compiler's options. For kernels whose results
-// must agree bit for bit, with each other or with the host. Internal to the device library.
+// Float arithmetic with bitwise identical results in all kernels and on the host. Each operation rounds once,
+// to nearest, keeps subnormal values, and is never fused with another one, whatever the compiler options.
+// Internal to the device library.
 #ifndef VERBENA_DEVICE_ARITHMETIC_CUH
 #define VERBENA_DEVICE_ARITHMETIC_CUH
 
@@ -33,7 +33,7 @@ VERBENA_DEVICE float multiply(float a, float b) {
   return a * b;
 #endif
 }
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 VERBENA_DEVICE float multiply_add(float a, float b, float c) {
 #if VERBENA_PTX
   float result;
@@ -50,8 +50,8 @@ VERBENA_DEVICE float divide(float a, float b) {
   return a / b;
 #endif
 }
-// Without the special cases that divide() handles: the divisor, the quotient and their inverses are normal
-// numbers. The last bit may be wrong in either direction, and differ between platforms.
+// Returns about a / b, faster than divide(). The divisor, the quotient and their inverses must be normal
+// numbers. The result may be off by one in the last bit, and may differ between platforms.
 VERBENA_DEVICE float divide_nearly(float a, float b) {
 #if VERBENA_PTX
   float inverse;
@@ -71,7 +71,7 @@ VERBENA_DEVICE float find_inverse_root(float a) {
 #endif
 }
 
-// Return the larger and the smaller number; a NaN if one of them is NaN.
+// Return the larger or the smaller value, or a NaN if one of the values is NaN.
 VERBENA_DEVICE float choose_larger(float a, float b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   VERBENA_TWO("max.NaN.f32", a, b);
@@ -86,7 +86,7 @@ VERBENA_DEVICE float choose_smaller(float a, float b) {
   return a != a || a < b ? a : b;
 #endif
 }
-// The same for two bfloat16 in each word.
+// Returns the larger values of two pairs of bfloat16, like choose_larger(). Each word has one pair.
 VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -99,20 +99,23 @@ VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #endif
 }
 
-// Powers of two as E8M0 has them: a float's exponent, 255 for NaN. Here at least 1, so that the power and its
-// inverse are normal numbers. Returns the smallest power that is not below a magnitude of up to 2^126.
+// The next functions return powers of two in E8M0, which is the exponent field of a float, with 255 for NaN.
+// Exponents are at least 1, so that the power and its inverse are normal floats.
+
+// Returns the smallest power of two that is not below the magnitude, which is at most 2^126.
 VERBENA_DEVICE uint32_t round_up_to_power(float magnitude) {
   const uint32_t bits = to_bits(magnitude);
   if (bits >= 0x7f800000u) return 255;
   return bits < 0x00800000u ? 1 : (bits + 0x7fffff) >> 23;
 }
-// Returns the smallest power p with magnitude / p at most 448 = 1.75 * 2^8, e4m3's largest number.
+// Returns the smallest power of two p with magnitude / p <= 448, the largest e4m3 value (1.75 * 2^8).
 VERBENA_DEVICE uint32_t choose_exponent(float magnitude) {
   const uint32_t bits = to_bits(magnitude),
                  exponent = (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);
   if (bits >= 0x7f800000u) return 255;
   return exponent > 9 ? exponent - 8 : 1;
 }
+// Returns 1 / p for the power of two p.
 VERBENA_DEVICE float invert_exponent(uint32_t exponent) {
   return from_bits(exponent == 255 ? 0x7fffffffu : (254 - exponent) << 23);
 }

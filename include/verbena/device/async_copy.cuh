@@ -1,10 +1,11 @@
-// Asynchronous copies by the GPU: cp.async (sm_80), 16 bytes a thread; cp.async.bulk (sm_90), started by one
-// thread, which an mbarrier counts when it loads to shared memory and bulk groups when it stores. On older
-// architectures ptxas rejects the instruction. In the emulation a bulk copy is complete when it returns;
-// cp.async is not emulated.
+// Asynchronous copies between global and shared memory. cp.async (sm_80) copies 16 bytes per thread. One
+// thread starts a bulk copy, cp.async.bulk (sm_90). An mbarrier tracks the completion of bulk copies to
+// shared memory, bulk groups that of bulk copies to global memory. On older architectures ptxas rejects the
+// instructions. In the emulation, a bulk copy is complete when the function returns; cp.async is not
+// emulated.
 //
-// Bulk addresses and lengths are multiples of 16 bytes; "shared" pointers are generic addresses of this
-// block's shared memory, other pointers are of global memory.
+// Addresses and lengths of bulk copies are multiples of 16 bytes. Parameters named `shared` are generic
+// addresses of this block's shared memory; other pointers point to global memory.
 #ifndef VERBENA_DEVICE_ASYNC_COPY_CUH
 #define VERBENA_DEVICE_ASYNC_COPY_CUH
 
@@ -17,13 +18,13 @@ namespace verbena::device {
 
 #if VERBENA_PTX
 
-// A phase ends when the number of threads given at initialisation has arrived and all expected bytes have
-// come. The parity that waits name is that of the phase to wait for, 0 for the first. Lives in shared memory.
+// An mbarrier, in shared memory. A phase ends when count_arrivals threads and all expected bytes have
+// arrived. A wait passes the parity of the phase that it waits for, which is 0 for the first phase.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };
 
-// Returns the address within the shared window, as the .shared forms of instructions take it.
+// Returns the address in the shared state space, for the .shared forms of instructions.
 VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
   uint32_t result;
   asm("{\n\t.reg .u64 address;\n\tcvta.to.shared.u64 address, %1;\n\tcvt.u32.u64 %0, address;\n\t}"
@@ -32,7 +33,7 @@ VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
   return result;
 }
 
-// Initialises the barrier, by one thread, before any other thread uses it: the caller adds a block barrier.
+// Initialises the barrier. Called by one thread; the block must sync before other threads use the barrier.
 VERBENA_DEVICE void init_copy_barrier(CopyBarrier* barrier, uint32_t count_arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(get_shared_address(barrier)), "r"(count_arrivals)
                : "memory");
@@ -44,8 +45,8 @@ VERBENA_DEVICE void destroy_copy_barrier(CopyBarrier* barrier) {
   asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(get_shared_address(barrier)) : "memory");
 }
 
-// Arrives, with release at block scope, and adds bytes to those that the phase waits for; at most 2^20 - 1 at
-// once.
+// Arrives, as a release at block scope, and adds length_bytes, at most 2^20 - 1, to the bytes that the phase
+// expects.
 VERBENA_DEVICE void arrive_expecting(CopyBarrier* barrier, uint32_t length_bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.release.cta.shared.b64 _, [%0], %1;" ::"r"(get_shared_address(barrier)),
@@ -58,8 +59,8 @@ VERBENA_DEVICE void arrive(CopyBarrier* barrier) {
                : "memory");
 }
 
-// Returns true once the phase of that parity has ended; what was copied in it is then visible to the caller
-// (acquire at block scope). May sleep for a limited time before it returns false.
+// Returns whether the phase with this parity has ended. If so, the bytes copied in the phase are visible to
+// the caller (acquire at block scope). May sleep for a limited time before it returns false.
 VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity) {
   uint32_t is_over;
   asm volatile(
@@ -71,7 +72,7 @@ VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity)
   return is_over != 0;
 }
 
-// Started by one thread; the barrier's phase counts the bytes as they arrive.
+// Starts a bulk copy. Called by one thread. The barrier's phase counts the bytes as they arrive.
 VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
                                                CopyBarrier* barrier) {
   asm volatile(
@@ -81,8 +82,8 @@ VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global,
       : "memory");
 }
 
-// Started by one thread, after fence_async_proxy() if threads have written the bytes; belongs to the thread's
-// next committed group.
+// Starts a bulk copy, which belongs to the bulk group that the thread commits next. Called by one thread,
+// after fence_async_proxy() if threads have written the bytes.
 VERBENA_DEVICE void copy_bulk_shared_to_global(void* global, const void* shared, uint32_t length_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(get_shared_address(shared)), "r"(length_bytes)
@@ -93,21 +94,21 @@ VERBENA_DEVICE void commit_bulk_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until at most that many of this thread's latest groups are in flight: the bytes of the others are
-// written and visible to it.
+// Waits until at most count_pending of this thread's latest bulk groups are in flight. The bytes of all
+// earlier groups are then written and visible to the thread.
 template <int count_pending>
 VERBENA_DEVICE void wait_bulk_groups() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(count_pending) : "memory");
 }
 
-// The same, but only until the source of the others may be overwritten.
+// Waits like wait_bulk_groups(), but only until the sources of all earlier groups may be overwritten.
 template <int count_pending>
 VERBENA_DEVICE void wait_bulk_groups_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
 }
 
-// Orders this thread's accesses before those of bulk copies that it starts later, to shared memory or to all
-// memory.
+// Order this thread's accesses before those of bulk copies that it starts later: accesses to shared memory,
+// or to all memory.
 VERBENA_DEVICE void fence_async_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -115,7 +116,7 @@ VERBENA_DEVICE void fence_async_proxy() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// Copies 16 bytes, bypassing L1; both addresses are multiples of 16.
+// Starts a copy of 16 bytes that bypasses L1. Both addresses must be multiples of 16.
 VERBENA_DEVICE void copy_async_global_to_shared(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(get_shared_address(shared)), "l"(global)
                : "memory");
@@ -125,8 +126,8 @@ VERBENA_DEVICE void commit_async_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most that many of this thread's latest groups are in flight; its own bytes are then visible
-// to it, and to others after a barrier.
+// Waits until at most count_pending of this thread's latest groups are in flight. The bytes of all earlier
+// groups are then visible to this thread, and to other threads after a barrier.
 template <int count_pending>
 VERBENA_DEVICE void wait_async_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(count_pending) : "memory");
@@ -134,7 +135,8 @@ VERBENA_DEVICE void wait_async_groups() {
 
 #else
 
-// Emulated: `word` counts the phases that have ended. Nothing calls these in nvcc's host pass.
+// In the emulation, `word` counts the phases that have ended. The host pass of nvcc does not call these
+// functions.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };

@@ -1,7 +1,7 @@
-// Read-modify-write operations on 4 and 8 bytes, with PTX's orders and scopes. update() and the functions
-// named fetch_* return the value before; reduce() and reduce_* return nothing and cost less. Addresses are as
-// in memory_order.cuh, aligned to the size. Any thread may call any of these; combinations that PTX lacks do
-// not compile.
+// Atomic read-modify-write operations on 4 and 8 bytes, with the memory orders and scopes of PTX. update()
+// and fetch_* return the previous value. reduce() and reduce_* return nothing and are cheaper. Addresses are
+// generic or global, as in memory_order.cuh, and aligned to the size. Any thread may call these functions.
+// Combinations that PTX does not have do not compile.
 #ifndef VERBENA_DEVICE_ATOMIC_CUH
 #define VERBENA_DEVICE_ATOMIC_CUH
 
@@ -13,7 +13,7 @@ namespace detail {
 
 template <typename T>
 inline constexpr bool kIsWord = sizeof(T) == 4 || sizeof(T) == 8;
-// Returns false for a floating-point type; a type that is not a number does not compile.
+// True for integers, false for floating-point types. Does not compile for other types.
 template <typename T>
 inline constexpr bool kIsInteger = static_cast<T>(3) / static_cast<T>(2) * 2 != 3;
 template <typename T>
@@ -25,7 +25,7 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
 }  // namespace detail
 
 #if VERBENA_PTX
-// Updates `bits` at the address, with or without the value before.
+// Update the word at the address with `bits`. VERBENA_ATOM also writes the previous value to `before`.
 #define VERBENA_ATOM(opcode, type32, type64)                                                                 \
   if constexpr (sizeof(T) == 4)                                                                              \
     asm volatile("atom" opcode type32 " %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(bits) : "memory"); \
@@ -80,8 +80,8 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
   }
 #endif
 
-// Replaces the value by `desired` if it is `expected`.
-// @return the value before, which tells whether it was replaced
+// Replaces the value by `desired` if it equals `expected`.
+// @return the previous value, which equals `expected` if the value was replaced
 template <Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T compare_exchange(T* address, detail::Same<T> expected, detail::Same<T> desired) {
   static_assert(detail::kIsWord<T>, "verbena: an update is of 4 or 8 bytes");
@@ -124,7 +124,7 @@ VERBENA_DEVICE T exchange(T* address, detail::Same<T> value) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// The emulator's minimum and maximum compare unsigned.
+// Minimum and maximum of signed integers; those of the emulator compare unsigned.
 template <Operation operation, Order order, Scope scope, typename T>
 VERBENA_DEVICE T update_signed(T* address, T value) {
   T before = load<Order::kRelaxed, scope>(address);
@@ -139,7 +139,8 @@ VERBENA_DEVICE T update_signed(T* address, T value) {
 }  // namespace detail
 #endif
 
-// Replaces the integer at the address by `operation` of it and `value`; T's sign decides minimum and maximum.
+// Applies `operation` to the integer at the address and `value`, and returns the previous value. Minimum and
+// maximum are signed if T is.
 template <Operation operation, Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T update(T* address, detail::Same<T> value) {
   static_assert(operation != Operation::kExchange && operation != Operation::kCompareExchange,
@@ -187,7 +188,8 @@ VERBENA_DEVICE void reduce(T* address, detail::Same<T> value) {
 #endif
 }
 
-// fetch_add<order, scope>(address, value) returns the value before, reduce_add does not; and so on.
+// Define functions named after each operation: fetch_add<order, scope>(address, value) returns the previous
+// value, reduce_add() returns nothing.
 #define VERBENA_NAME_UPDATE(name, operation)                                     \
   template <Order order, Scope scope, Space space = Space::kGeneric, typename T> \
   VERBENA_DEVICE T fetch_##name(T* address, detail::Same<T> value) {             \

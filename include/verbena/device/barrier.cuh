@@ -49,7 +49,7 @@ struct GridBarrier {
 // `count_ranks` words that the ranks write, and a word that counts its own rounds. All words are 0 before the
 // first use.
 struct SystemBarrier {
-  uint64_t* const* arrivals;  // [count_ranks]: this GPU's addresses of each rank's words; rank r writes word r
+  uint64_t* const* arrivals;  // [count_ranks] pointers to the words of each rank; rank r writes word r
   uint64_t* rounds;           // this rank's round
   uint32_t rank;
   uint32_t count_ranks;

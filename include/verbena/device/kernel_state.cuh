@@ -1,10 +1,10 @@
-// The state of a kernel that receives by UNPACK, in shared memory: the channel of the block, its receive
-// queues by group and peer, whether it was aborted, and where errors and traces go. A block declares one
-// KernelState (static or dynamic shared memory; it is passed by reference). All its threads call
+// The state of a kernel that receives by UNPACK, in shared memory: the channel of the block, the receive
+// queues of each group and peer, whether the block was aborted, and the addresses of errors and traces. A
+// block declares one KernelState in static or dynamic shared memory. All threads of the block call
 // start_kernel() first and finish_kernel() at the end.
 //
-// Each field has one writer: start_kernel(); after it, the thread with rank 0 of a group for that group's
-// heads, and any thread for `aborted`, which only ever becomes 1.
+// start_kernel() writes all fields. Afterwards, only the thread with rank 0 of a group writes the group's
+// heads, and any thread may set `aborted` to 1.
 #ifndef VERBENA_DEVICE_KERNEL_STATE_CUH
 #define VERBENA_DEVICE_KERNEL_STATE_CUH
 
@@ -16,7 +16,7 @@ namespace verbena::device {
 
 enum class ErrorCode : uint8_t { kNone, kBadCount, kBadIndex, kAborted, kTimedOut };
 
-// The first error of a launch, in memory that the host reads too; 0 while there is none.
+// The first error of a launch, in memory that the host can also read. 0: no error.
 struct alignas(8) ErrorWord {
   uint64_t bits;  // code in bits 0-7, group 8-15, peer 16-23, slot 24-31, block 32-63
 
@@ -30,32 +30,33 @@ struct alignas(8) ErrorWord {
   }
 };
 
-// Faults that a test requests in KernelArguments::faults. Compiled in only with VERBENA_DEVICE_FAULTS;
-// without it the mask is ignored.
+// Faults that a test injects through KernelArguments::faults, in kernels compiled with VERBENA_DEVICE_FAULTS.
+// Other kernels ignore the mask.
 enum class Fault : uint64_t {
-  kDelayPlacing = 1,  // a group pauses about a microsecond between a message's arrival and its unpacking
+  kDelayPlacing = 1,  // a group pauses for about a microsecond before it unpacks a message
   kForceAbort = 2,    // the next receive ends as if the abort word were set
-  kCorruptCount = 4,  // a message's count reads as more than a slot can hold
+  kCorruptCount = 4,  // the count of a message is replaced by an invalid one
 };
 
-// The arguments of a launch. The host writes them once, to memory that the GPU reads. A multiple of 16 bytes.
+// The arguments of a launch. The host writes them once, to memory that the GPU can read. The size is a
+// multiple of 16 bytes.
 struct alignas(16) KernelArguments {
   static constexpr int kMaskWords = 4;
   uint64_t channel_mask[kMaskWords];           // block b works on the channel of the b-th set bit
-  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; NULL where there is no queue
+  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; an entry is null without a queue
   const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be NULL
   ErrorWord* error;                            // may be NULL
   TraceRing* trace;                            // may be NULL
-  uint32_t groups, peers;                      // of receive_handles; at most the state's
-  uint64_t timeout_ns;                         // of each wait
-  uint64_t faults;                             // a set of Fault
+  uint32_t groups, peers;                      // dimensions of receive_handles; at most those of the state
+  uint64_t timeout_ns;                         // timeout of each wait
+  uint64_t faults;                             // set of Fault
 };
 static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
 
-// One receive queue of a group. `head` counts as NCCL's does: it is incremented before the slot head mod 16
-// is used.
+// A receive queue of a group. `head` counts like NCCL's head: it is incremented first, then slot head % 16 is
+// used.
 struct alignas(16) ReceiveQueue {
-  UnpackDeviceHandle* handle;  // NULL where there is none
+  UnpackDeviceHandle* handle;  // null: no queue
   const NetUnpackMeta* meta;
   const char* bounce;
   uint64_t head;
@@ -84,7 +85,7 @@ struct alignas(16) KernelState {
     return kHasFaults && (arguments.faults & static_cast<uint64_t>(fault)) != 0;
   }
 
-  // Keeps the first report of a launch. Any thread may call it.
+  // Reports an error to the host, which gets the first one of a launch. Any thread may call it.
   VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {
     if (arguments.error != nullptr) {
       const uint64_t bits = ErrorWord::pack(code, group, peer, slot, block_index());
@@ -102,7 +103,8 @@ VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
   return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
 }
 
-// Returns the channel of a block: the position of the mask's block-th set bit; ~0 if it has fewer bits.
+// Returns the channel of a block: the position of set bit number `block` of the mask, counted from 0. Returns
+// ~0 if the mask has fewer set bits.
 VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
   for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
     uint64_t bits = mask[word];
@@ -119,8 +121,8 @@ VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMa
 
 }  // namespace detail
 
-// Called by all threads of the block, before anything else. Reads the launch's arguments, and after a barrier
-// the handles of this block's channel; a second barrier follows.
+// Reads the arguments of the launch and the handles of this block's channel. All threads of the block call it
+// first. It ends with a barrier of the block.
 // @return false if the block has no channel
 template <typename State>
 VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments) {
@@ -129,7 +131,7 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   auto* const to = reinterpret_cast<Vector16*>(&state.arguments);
   for (uint32_t i = block.rank(); i < sizeof(KernelArguments) / sizeof(Vector16); i += block.size())
     to[i] = from[i];
-  // The second warp, if there is one, so that neither waits for the other's loads.
+  // A thread of the second warp, if there is one, so that its loads overlap those of the first warp.
   if (block.rank() == (block.size() > kWarpLanes ? kWarpLanes : 0)) {
     state.channel = detail::find_channel(arguments->channel_mask, block_index());
     state.aborted = 0;
@@ -154,7 +156,7 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   return true;
 }
 
-// Called by all threads of the block, at the end: writes the heads to their handles, for the next launch.
+// Writes the heads back to the handles, for the next launch. All threads of the block call it last.
 template <typename State>
 VERBENA_DEVICE void finish_kernel(State& state) {
   const BlockGroup block;

@@ -1,7 +1,7 @@
-// The GPU's instructions that C++ has no words for: thread and block indices, barriers of blocks, warps and
-// clusters, warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words.
-// PTX, or emulation.h when compiled for the host. The sync functions order the memory accesses of the threads
-// that take part, at block scope.
+// GPU instructions that C++ does not have: thread and block indices, barriers of blocks, warps and clusters,
+// warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words. They are
+// written in PTX; on the host they call emulation.h. The sync functions order the memory accesses of the
+// participating threads, at block scope.
 #ifndef VERBENA_DEVICE_MACHINE_CUH
 #define VERBENA_DEVICE_MACHINE_CUH
 
@@ -12,14 +12,14 @@
 
 namespace verbena::device {
 
-inline constexpr int kHardwareBarriers = 16;  // of a block
+inline constexpr int kHardwareBarriers = 16;  // per block
 
 #if VERBENA_PTX
 #define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
 namespace detail {
 
-// Returns an index counted as CUDA numbers lanes. CUDA's blocks and grids may have three dimensions, ours
-// have one.
+// Converts a three-dimensional index of CUDA to the one-dimensional index that CUDA also uses to number
+// lanes.
 VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t width, uint32_t height) {
   return x + width * (y + height * z);
 }
@@ -27,8 +27,8 @@ VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t wid
 }  // namespace detail
 #endif
 
-// Returns the value, computed by now and kept in a register. Without it compilers move loads and computations
-// to after a wait, where the value is used.
+// Returns the value, and makes the compiler compute it here and keep it in a register. Otherwise compilers
+// may move the computation to the use of the value, which may be after a wait.
 template <typename T>
 VERBENA_DEVICE T keep(T value) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -107,8 +107,9 @@ VERBENA_DEVICE uint32_t blocks_per_grid() {
   return result;
 }
 
-// Clusters, from sm_90 on: adjacent blocks that run at the same time and reach each other's shared memory. On
-// older GPUs, and in kernels that are launched without clusters, each block is a cluster of one.
+// Returns the number of blocks in this block's cluster. The blocks of a cluster run at the same time and can
+// access each other's shared memory (sm_90). On older GPUs, and in kernels that are launched without
+// clusters, each block is a cluster of one.
 VERBENA_DEVICE uint32_t blocks_per_cluster() {
   uint32_t result = 1;
 #if VERBENA_EMULATED
@@ -140,7 +141,7 @@ VERBENA_DEVICE uint32_t lane() {
   return result;
 }
 
-// Waits for all threads of the block; the lanes of a warp call it together.
+// Waits for all threads of the block. The lanes of a warp must call it together.
 VERBENA_DEVICE void sync_block() {
 #if VERBENA_EMULATED
   emulation::sync_block();
@@ -149,8 +150,8 @@ VERBENA_DEVICE void sync_block() {
 #endif
 }
 
-// The two halves of a barrier of all threads of the cluster; the lanes of a warp call them together. What a
-// thread has stored before the first half is visible to all after the second.
+// The two halves of a barrier of all threads of the cluster. The lanes of a warp must call each together.
+// Everything that a thread has stored before the first half is visible to all threads after the second.
 VERBENA_DEVICE void arrive_at_cluster() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -158,7 +159,7 @@ VERBENA_DEVICE void arrive_at_cluster() {
 }
 VERBENA_DEVICE void await_cluster() {
 #if VERBENA_EMULATED
-  emulation::sync_cluster();  // both halves
+  emulation::sync_cluster();  // does both halves
 #elif VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
@@ -166,8 +167,9 @@ VERBENA_DEVICE void await_cluster() {
 #endif
 }
 
-// Returns the address in another block of the cluster of what is at this address of shared memory. All blocks
-// have begun (await_cluster()), and none ends before the last access of the others.
+// Returns the address of the same variable in the shared memory of another block of the cluster. Sync the
+// cluster before the first access, so that all blocks have started, and after the last access, so that none
+// has ended.
 template <typename T>
 VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #if VERBENA_EMULATED
@@ -182,8 +184,8 @@ VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #endif
 }
 
-// Waits until `count_threads` threads have come: whole warps, whose lanes call it together.
-// @param barrier  0 to 15; 0 is also sync_block()'s
+// Waits until `count_threads` threads have called. They must be whole warps, whose lanes call together.
+// @param barrier  0 to 15; sync_block() uses 0
 VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
   emulation::sync_named(barrier, count_threads);
@@ -197,8 +199,8 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Votes by a word for each barrier, with the block's own barrier as `meet`. The first meeting follows the
-// reads of the round before.
+// Combines votes in one word per barrier. `meet` waits in the barrier; its first call makes sure that all
+// threads have read the votes of the previous round.
 template <typename Meet>
 VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
   static const char key = 0;
@@ -217,7 +219,7 @@ VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
 }  // namespace detail
 #endif
 
-// sync_block(); returns whether any thread voted yes.
+// Syncs like sync_block(), and returns whether any thread voted true.
 VERBENA_DEVICE bool sync_block_any(bool vote) {
 #if VERBENA_EMULATED
   return detail::meet_and_vote(0, vote, [] { sync_block(); });
@@ -235,7 +237,7 @@ VERBENA_DEVICE bool sync_block_any(bool vote) {
 #endif
 }
 
-// sync_named(); returns whether any thread voted yes.
+// Syncs like sync_named(), and returns whether any thread voted true.
 VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 #if VERBENA_EMULATED
   return detail::meet_and_vote(barrier, vote, [&] { sync_named(barrier, count_threads); });
@@ -254,8 +256,10 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 #endif
 }
 
-// sync_warp() to elect_one(): every lane of `lanes` calls them with the same mask, and the caller is one of
-// these lanes.
+// In the functions from sync_warp() to elect_one(), `lanes` is a mask of lanes. All these lanes must call
+// with the same mask.
+
+// Waits for the lanes.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #if VERBENA_EMULATED
   emulation::sync_warp(lanes);
@@ -266,7 +270,7 @@ VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #endif
 }
 
-// Returns `value` of `source_lane`, which is one of `lanes`.
+// Returns the `value` of lane source_lane, which must be in the mask.
 VERBENA_DEVICE uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane) {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -281,7 +285,7 @@ VERBENA_DEVICE uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane)
   return result;
 }
 
-// Returns the lanes that vote yes, a bit each.
+// Returns the mask of the lanes that vote true.
 VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -298,7 +302,8 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// Returns true in exactly one lane, the lowest; sm_90's instruction tells the compiler that it is one lane.
+// Returns true in exactly one lane, the lowest. On sm_90 an instruction is used from which the compiler knows
+// that it is a single lane.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   uint32_t elected;
@@ -313,11 +318,11 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #endif
 }
 
-// Programmatic dependent launch, from sm_90 on. On older GPUs, and in kernels that are launched without it, a
-// grid starts when the grids before it in its stream have ended, and both functions do nothing.
-// wait_for_earlier_grids() returns when those grids have ended and their writes are visible: before it a
-// kernel must neither write, nor read what they may write. The other function lets the next grid start once
-// all blocks have called it or have ended.
+// Programmatic dependent launch (sm_90). wait_for_earlier_grids() returns when the earlier grids of the
+// stream have ended and their writes are visible. Before this call, a kernel must not write, and must not
+// read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start,
+// once all blocks have called it or have ended. On older GPUs, and in kernels that are launched without it,
+// both functions do nothing, because a grid starts after the earlier grids have ended.
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -333,8 +338,8 @@ VERBENA_DEVICE void let_next_grid_start() {
 #endif
 }
 
-// Returns nanoseconds of a clock that all SMs share and that never goes back, with a resolution of 32 ns to 1
-// us.
+// Returns the time in nanoseconds of a clock that all SMs share. The clock never goes back and has a
+// resolution of 32 ns to 1 us.
 VERBENA_DEVICE uint64_t clock_ns() {
   uint64_t result = 0;
 #if VERBENA_EMULATED
@@ -345,7 +350,8 @@ VERBENA_DEVICE uint64_t clock_ns() {
   return result;
 }
 
-// Lets the other warps of the SM run for about that time: up to twice as long, and at most 1 ms.
+// Pauses this warp for about `nanoseconds`, so that other warps of the SM can run. The pause may be twice as
+// long, and is at most 1 ms.
 VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #if VERBENA_EMULATED
   emulation::pause(nanoseconds);
@@ -356,8 +362,9 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #endif
 }
 
-// What a kernel does before it first touches memory that the kernels before it in its stream wrote or read.
-// With programmatic dependent launch, work before that overlaps with those kernels.
+// Waits for the earlier kernels of the stream. A kernel calls it before its first access to memory that these
+// kernels may write or read. With programmatic dependent launch, the work before the call overlaps with these
+// kernels.
 struct GridStart {
   uint32_t programmatic_launch = 0;  // 1: lets the next kernel start
   // For tests: pauses before the wait for earlier grids, and after the trigger.
@@ -365,7 +372,7 @@ struct GridStart {
 
   VERBENA_DEVICE void operator()() const {
     const uint32_t lets = keep(programmatic_launch), after_ns = keep(pause_after_ns);
-    // A branch: compilers leave computations before it.
+    // This is a branch, which compilers do not move computations across.
     if (pause_before_ns != 0) pause(pause_before_ns);
     wait_for_earlier_grids();
     if (lets != 0) let_next_grid_start();
@@ -373,7 +380,7 @@ struct GridStart {
   }
 };
 
-// Returns the low word of (high:low) >> (bits mod 32).
+// Returns the low word of (high:low) >> (bits % 32).
 VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t bits) {
 #if VERBENA_PTX
   uint32_t result;
@@ -384,8 +391,8 @@ VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t b
 #endif
 }
 
-// Returns four bytes of (high:low): hex digit i of `selector` (0 to 7) names the byte that becomes result
-// byte i.
+// Selects four bytes of (high:low). Byte i of the result is the byte whose index, 0 to 7, is hex digit i of
+// `selector`.
 VERBENA_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t result = 0;
 #if VERBENA_PTX

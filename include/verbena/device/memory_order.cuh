@@ -1,13 +1,12 @@
-// Loads, stores and fences with PTX's orders and scopes, for memory that other threads, GPUs, the host or a
-// NIC may access at the same time. All PTX of the library is here and in the headers beside it that wrap
-// instructions; compiled for the host, the same calls go to emulation.h.
+// Loads, stores and fences with the memory orders and scopes of PTX, for memory that other threads, GPUs, the
+// host or a NIC may access at the same time. On the host they call emulation.h.
 //
-// Addresses are generic unless Space::kGlobal says that they are in global memory (the GPU's, a peer's or
-// mapped host memory), which is a little faster. They are aligned to the size of the access. An access of up
-// to 8 bytes is single-copy atomic; one of 16 bytes is two of 8 under one order. Any thread may call any of
-// these functions; comments name the exceptions in which a whole warp or block must call. Combinations that
-// PTX lacks do not compile. A cluster scope below sm_90, where a cluster is one block, is emitted as the
-// wider .gpu.
+// Addresses must be aligned to the size of the access. They are generic, unless Space::kGlobal states that
+// they are in global memory (of this GPU, of a peer, or mapped host memory), which is a little faster. An
+// access of up to 8 bytes is single-copy atomic. An access of 16 bytes consists of two of 8 bytes with the
+// same order. Any thread may call these functions, unless a comment says that a whole warp or block must
+// call. Combinations that PTX does not have do not compile. Below sm_90, where a cluster is one block,
+// cluster scope is compiled as the wider .gpu scope.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 
@@ -18,8 +17,8 @@
 
 namespace verbena::device {
 
-// Cache hints. Non-coherent loads (ld.global.nc, of global memory only) are for bytes that nothing writes
-// while a kernel may read them this way: no acquire makes them fresh.
+// Cache hints. Non-coherent loads (ld.global.nc) work on global memory only. Use them only for bytes that
+// nothing writes while a kernel may read them this way, because no acquire makes such a load see new values.
 enum class Cache : uint8_t {
   kDefault,
   kNoAllocate,
@@ -59,7 +58,7 @@ template <typename T>
 struct Unchanged {
   using Type = T;
 };
-// A parameter of this type takes no part in deduction: fetch_add(&word64, 1) adds a 64-bit 1.
+// A parameter of this type takes no part in template deduction: fetch_add(&word64, 1) adds a 64-bit 1.
 template <typename T>
 using Same = typename Unchanged<T>::Type;
 
@@ -77,8 +76,8 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
 #else
 #define VERBENA_CLUSTER_SCOPE ".gpu"
 #endif
-// Each macro appends to an opcode what a template parameter of the enclosing function selects, and continues
-// with `next`; `leaf` is the macro that writes the instruction.
+// Each of these macros appends the suffix for a template parameter of the enclosing function to an opcode,
+// and continues with the macro `next`. The macro `leaf` writes the instruction.
 #define VERBENA_BY_SCOPE(next, leaf, opcode)       \
   if constexpr (scope == Scope::kBlock) {          \
     next(leaf, opcode ".cta");                     \
@@ -111,8 +110,9 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
   } else {                                       \
     VERBENA_BY_CACHE(leaf, opcode);              \
   }
-// One load into `bits`, or one store from `bits`. Registers have at least 32 bits. A weak access of 16 bytes
-// is by words; an ordered one by 64-bit halves, the widest that every architecture makes atomic.
+// Load into `bits`, or store from `bits`. Registers have at least 32 bits. A weak access of 16 bytes is split
+// into words. An ordered one is split into 64-bit halves, the largest size that is atomic on every
+// architecture.
 #define VERBENA_LOAD(opcode)                                                        \
   if constexpr (sizeof(T) <= 4) {                                                   \
     uint32_t word;                                                                  \
@@ -216,8 +216,9 @@ VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
 #endif
 }
 
-// A fence.
-// @tparam order  kAcquireRelease or kSequential; the scope is wider than a thread
+// Executes a fence.
+// @tparam order  kAcquireRelease or kSequential
+// @tparam scope  any scope but kThreads
 template <Order order, Scope scope>
 VERBENA_DEVICE void fence() {
   static_assert(order == Order::kAcquireRelease || order == Order::kSequential,

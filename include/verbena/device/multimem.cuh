@@ -1,10 +1,10 @@
-// Accesses memory of all GPUs of a multicast group at once, through NVLink switches (sm_90): a load that
-// reduces the values of all GPUs, and a store and an update that reach all of them. Addresses are multicast
-// addresses, such as those of symm_lsa_multicast_ptr(). To access the same memory by its ordinary address,
-// call fence_multicast() and a barrier in between. All accesses are relaxed at system scope; for a release
-// put a fence before them.
+// Accesses the memory of all GPUs of a multicast group at once, through NVLink switches (sm_90). A load
+// reduces the values of all GPUs; stores and updates go to all GPUs. Addresses are multicast addresses, such
+// as those of symm_lsa_multicast_ptr(). Between an access by multicast address and one by ordinary address to
+// the same memory, call fence_multicast() and a barrier. All accesses are relaxed at system scope; for a
+// release, add a fence before them.
 //
-// In the emulation they are single accesses, in the order of the group.
+// The emulation accesses the GPUs one after the other, in the order of the group.
 #ifndef VERBENA_DEVICE_MULTIMEM_CUH
 #define VERBENA_DEVICE_MULTIMEM_CUH
 
@@ -13,7 +13,7 @@
 
 namespace verbena::device {
 
-// Orders this thread's accesses by multicast addresses and by ordinary ones, at system scope.
+// Orders this thread's accesses by multicast addresses and those by ordinary addresses, at system scope.
 VERBENA_DEVICE void fence_multicast() {
 #if VERBENA_EMULATED
   fence<Order::kAcquireRelease, Scope::kSystem>();
@@ -25,7 +25,7 @@ VERBENA_DEVICE void fence_multicast() {
 namespace detail {
 
 #if VERBENA_EMULATED
-// Calls `body(place)` with the address at each GPU of the group.
+// Calls `body(place)` with the address of the memory of each GPU of the group.
 template <typename T, typename Body>
 void at_each_place(T* address, const Body& body) {
   constexpr size_t kMaxCount = 64;
@@ -59,7 +59,7 @@ inline constexpr bool kIsReduction =
 }  // namespace detail
 
 // Returns the reduction of the words of all GPUs: sum (modulo 2^32 or 2^64), minimum, maximum, and, or, xor.
-// @tparam T  an integer of 4 or 8 bytes; its sign decides minimum and maximum
+// @tparam T  an integer of 4 or 8 bytes; minimum and maximum are signed if T is
 template <Operation operation, typename T>
 VERBENA_DEVICE T multimem_load_reduce(const T* address) {
   static_assert(detail::kIsWord<T> && detail::kIsReduction<operation>,
@@ -114,7 +114,7 @@ VERBENA_DEVICE T multimem_load_reduce(const T* address) {
   return result;
 }
 
-// Stores words of 4 or 8 bytes, or a vector, at all GPUs.
+// Stores a word of 4 or 8 bytes, or a vector, at all GPUs.
 template <typename T>
 VERBENA_DEVICE void multimem_store(T* address, detail::Same<T> value) {
 #if VERBENA_EMULATED
@@ -141,7 +141,7 @@ VERBENA_DEVICE void multimem_store(T* address, detail::Same<T> value) {
 #endif
 }
 
-// Adds to the word at each GPU.
+// Adds `value` to the word at each GPU.
 template <typename T>
 VERBENA_DEVICE void multimem_add(T* address, detail::Same<T> value) {
   static_assert(detail::kIsWord<T>, "verbena: an update is of 4 or 8 bytes");
@@ -158,8 +158,8 @@ VERBENA_DEVICE void multimem_add(T* address, detail::Same<T> value) {
 #endif
 }
 
-// 16 bytes of float, Half or Bfloat16, aligned to 16. Sums are in float, in an order that the switch chooses,
-// and rounded once.
+// The next functions take 16 bytes of float, Half or Bfloat16, aligned to 16. The switch sums in float, in an
+// order that it chooses, and rounds once.
 #define VERBENA_MULTICAST_NUMBER(T)                                                  \
   static_assert(__is_same(T, float) || __is_same(T, Half) || __is_same(T, Bfloat16), \
                 "verbena: switches add float, Half and Bfloat16")
@@ -207,13 +207,13 @@ VERBENA_DEVICE void multimem_store_packed(T* address, const Packed<T>& packed) {
   multimem_store(reinterpret_cast<Vector16*>(address), __builtin_bit_cast(Vector16, packed));
 }
 
-// Adds to the elements at each GPU, and rounds there.
+// Adds to the elements at each GPU, which rounds the results.
 template <typename T>
 VERBENA_DEVICE void multimem_add_packed(T* address, const Packed<T>& packed) {
   VERBENA_MULTICAST_NUMBER(T);
   const auto bits = __builtin_bit_cast(Vector16, packed);
 #if VERBENA_EMULATED
-  // Element by element, as the hardware is not atomic for more.
+  // Adds element by element, because the hardware is atomic only for single elements.
   detail::at_each_place(reinterpret_cast<Vector16*>(address), [&](Vector16* place) {
     auto* const words = reinterpret_cast<uint32_t*>(place);
     const uint32_t values[] = {bits.x, bits.y, bits.z, bits.w};

@@ -1,13 +1,13 @@
-// ncclNetDeviceUnpack and its family, for kernels outside NCCL: the names and the order of calls are NCCL's,
-// with a KernelState instead of NCCL's shared memory.
+// ncclNetDeviceUnpack and related functions, for kernels outside NCCL. Names and order of calls are those of
+// NCCL. A KernelState replaces NCCL's shared memory.
 //
 //   setup       once for each queue                        ncclNetDeviceUnpackSetup
 //   increment   before each receive                        ncclNetDeviceIncrementHead
 //   unpack      when the receive is complete               ncclNetDeviceUnpack<1>
 //   save        when the primitive is over                 ncclNetDeviceSaveHead
 //
-// Two differences from NCCL: an index out of range is reported and does nothing, and after an abort unpacking
-// returns at once, whatever the counts say.
+// There are two differences from NCCL. A call with an index out of range reports an error and does nothing.
+// After an abort, unpacking returns immediately, whatever the counts are.
 #ifndef VERBENA_DEVICE_NCCL_UNPACK_CUH
 #define VERBENA_DEVICE_NCCL_UNPACK_CUH
 
@@ -22,7 +22,7 @@ VERBENA_DEVICE bool is_in_range(uint32_t group, uint32_t index) {
   return group < State::kGroups && index < State::kPeers;
 }
 
-// Returns the queue, or reports that the index is out of range. One thread calls it.
+// Returns whether the queue exists; if not, reports an error. Called by one thread.
 template <typename State>
 VERBENA_DEVICE bool is_queue(State& state, uint32_t group, uint32_t index) {
   if (is_in_range<State>(group, index)) return true;
@@ -32,8 +32,7 @@ VERBENA_DEVICE bool is_queue(State& state, uint32_t group, uint32_t index) {
 
 }  // namespace detail
 
-// Sets up a queue. One thread of the group calls it; the group calls sync() before anything else uses the
-// queue.
+// Sets up a queue. Called by one thread of the group. The group must call sync() before it uses the queue.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceUnpackSetup(State& state, void* handle, uint32_t group, uint32_t index) {
   if (!detail::is_queue(state, group, index)) return;
@@ -41,26 +40,27 @@ VERBENA_DEVICE void ncclNetDeviceUnpackSetup(State& state, void* handle, uint32_
   state.queues[group][index] = {queue, queue->meta, static_cast<const char*>(queue->bounce_buf), queue->head};
 }
 
-// Counts a receive. One thread of the group calls it.
+// Counts a receive. Called by one thread of the group.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceIncrementHead(State& state, uint32_t group, uint32_t index) {
   if (detail::is_queue(state, group, index)) state.queues[group][index].head++;
 }
 
-// Saves the head of a queue. One thread of the group calls it, after the group's last unpack.
+// Writes the head of a queue back to its handle. Called by one thread of the group, after the group's last
+// unpack.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceSaveHead(State& state, void* handle, uint32_t group, uint32_t index) {
   if (detail::is_queue(state, group, index))
     static_cast<UnpackDeviceHandle*>(handle)->head = state.queues[group][index].head;
 }
 
-// Unpacks the receive at the head of one queue to `data`.
+// Unpacks the receive at the head of one queue to `data`. Called by all threads of the group.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, Copy& copy,
                                              uint32_t group_index, uint32_t index, void* data) {
   const ReceiveQueue& queue = state.queues[group_index][index];
   const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
-  // One decision for the whole group, as another group may abort meanwhile.
+  // The group decides together, because another group may abort meanwhile.
   if (group.any(state.is_aborted() || queue.meta == nullptr)) return;
   const UnpackResult result =
       unpack_message(group, state.scratch[group_index], copy, queue.meta, slot, queue.bounce, data);
@@ -69,9 +69,9 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, C
   trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
 }
 
-// Unpacks the receive at the head of queue p to data[p], for each set bit p of `mask`. All threads of the
-// group call it; they have acquired NCCL's steps, or their equivalent. Sends (kReceive 0) have nothing to
-// unpack.
+// Unpacks the receive at the head of queue p to data[p], for each set bit p of `mask`. Called by all threads
+// of the group, which must have acquired the messages, as NCCL's kernels do by their steps. Does nothing for
+// sends (kReceive 0).
 template <int kReceive, typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                         uint32_t mask, void* const* data) {
@@ -87,10 +87,10 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
   }
 }
 
-// One whole receive of a kernel: takes the next slot, waits for the message and unpacks it. All threads of
-// the group call it and get the same result. An abort, a deadline, a count out of range or a queue without a
-// handle is reported, and makes all later receives return at once. A receive that was not unpacked keeps its
-// slot: the next receive, of this launch or a later one, is for the same message.
+// Receives a message: waits for the message in the next slot and unpacks it. All threads of the group call it
+// and get the same result. An abort, a timeout, a count out of range and a queue without a handle are
+// reported as errors, and make all later receives return immediately. A failed receive does not advance the
+// head: the next receive, of this launch or a later one, waits for the same message.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {
@@ -128,7 +128,7 @@ VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy
     }
     return WaitResult::kAborted;
   }
-  // The others read it after the barrier with which the next receive begins.
+  // The other threads read the head after the barrier at the start of the next receive.
   if (group.rank() == 0)
     trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, ++queue.head);
   return WaitResult::kReached;

@@ -1,9 +1,11 @@
-// NVSHMEM's names for kernels that were generated against them, such as TileScale's, on a Verbena team: the
-// team in the program's table (tilescale_ranks.cuh). No NVSHMEM library is needed. Names and arguments are
-// NVSHMEM's. Differences: each call returns a SymmStatus (kUnreachable without a team); waits end at the
-// team's limits; signals are any 64-bit words of windows; a team is the address of its SymmContext on the
-// GPU, and NVSHMEM_TEAM_WORLD is the table's team. Between two barriers of a team each rank has one caller,
-// as in NVSHMEM.
+// Functions with NVSHMEM's names and arguments over a Verbena team, for kernels that were written or
+// generated for NVSHMEM, such as TileScale's. The team is that of the program's table (tilescale_ranks.cuh).
+// The NVSHMEM library is not needed. As in NVSHMEM, only one thread, warp or block per rank may use a team's
+// barriers at the same time.
+//
+// Differences from NVSHMEM: calls return a SymmStatus, which is kUnreachable without a team. Waits end within
+// the context's timeout. Signals may be any 64-bit words in windows. A team is the address of its SymmContext
+// in GPU memory; NVSHMEM_TEAM_WORLD is the team of the table.
 #ifndef VERBENA_DEVICE_NVSHMEM_NAMES_CUH
 #define VERBENA_DEVICE_NVSHMEM_NAMES_CUH
 
@@ -24,7 +26,7 @@ inline constexpr nvshmem_team_t NVSHMEM_TEAM_WORLD = nullptr;
 
 namespace verbena::device::detail {
 
-// Calls `body(context)` if there is a team.
+// Returns `body(context)`, or kUnreachable if there is no team.
 template <typename Body>
 VERBENA_DEVICE SymmStatus by_team(nvshmem_team_t team, const Body& body) {
   if (team == NVSHMEM_TEAM_WORLD) team = tl::detail::find_team();
@@ -42,7 +44,7 @@ VERBENA_DEVICE SymmStatus signal_by_name(uint64_t* word, uint64_t value, int ope
 template <bool kReusable, typename Group>
 VERBENA_DEVICE SymmStatus put_by_name(void* destination, const void* source, size_t bytes, int pe) {
   return by_team(NVSHMEM_TEAM_WORLD, [&](const SymmContext& world) {
-    Group{}.sync();  // any thread may have written the source
+    Group{}.sync();  // because any thread may have written the source
     const SymmStatus status = symm_put_async(world, destination, source, bytes, pe, Group{});
     return kReusable && status == SymmStatus::kDone ? symm_flush(world, Group{}) : status;
   });
@@ -97,15 +99,15 @@ VERBENA_DEVICE int nvshmem_team_my_pe(nvshmem_team_t team) {
 VERBENA_DEVICE int nvshmem_team_n_pes(nvshmem_team_t team) {
   return team == NVSHMEM_TEAM_WORLD ? nvshmem_n_pes() : verbena::device::symm_team_size(*team);
 }
-// Returns NULL if loads and stores do not reach the PE.
+// Returns null if loads and stores do not reach the PE.
 VERBENA_DEVICE void* nvshmem_ptr(const void* dest, int pe) {
   const verbena::SymmContext* const world = tl::detail::find_team();
   if (world == nullptr) return nullptr;
   return verbena::device::symm_lsa_ptr(*world, const_cast<void*>(dest), pe);
 }
 
-// Stores at a peer that stores reach; returns kUnreachable for others, whose NICs take 64-bit values
-// (nvshmemx_signal_op).
+// Stores a value at a peer. Returns kUnreachable if stores do not reach the peer, because NICs write 64-bit
+// values only (nvshmemx_signal_op).
 VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   namespace vd = verbena::device;
   auto* const there = static_cast<int*>(nvshmem_ptr(dest, pe));
@@ -114,7 +116,7 @@ VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   return verbena::SymmStatus::kDone;
 }
 
-// Orders this thread's earlier puts to each peer, as its queue does anyway, and its stores.
+// Orders this thread's stores. Signals need no fence to follow earlier puts by NICs to the same peer.
 VERBENA_DEVICE void nvshmem_fence() {
   tl::memory_fence_sys();
 }
@@ -128,7 +130,7 @@ VERBENA_DEVICE verbena::SymmStatus nvshmemx_signal_op(uint64_t* sig_addr, uint64
                                                       int pe) {
   return verbena::device::detail::signal_by_name<verbena::device::ThreadGroup>(sig_addr, signal, sig_op, pe);
 }
-// Returns the word that ended the wait, also if the wait has failed.
+// Returns the last value of the signal, also if the wait has failed.
 VERBENA_DEVICE uint64_t nvshmem_signal_wait_until(uint64_t* sig_addr, int cmp, uint64_t cmp_val) {
   namespace vd = verbena::device;
   uint64_t seen = 0;
@@ -141,8 +143,8 @@ VERBENA_DEVICE uint64_t nvshmem_signal_fetch(uint64_t* sig_addr) {
   return verbena::device::load_acquire<verbena::device::Scope::kSystem>(sig_addr);
 }
 
-// Called by a thread, a warp and a block. A put without `nbi` has released its source on return; a get has
-// its data.
+// Define the functions that a thread, a warp or a block calls. When a put without `nbi` returns, its source
+// may be reused. When a get returns, its data has arrived.
 #define VERBENA_NAME_SCOPE(prefix, suffix, group)                                                          \
   VERBENA_DEVICE verbena::SymmStatus prefix##_barrier_all##suffix() {                                      \
     return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {    \

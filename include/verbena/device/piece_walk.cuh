@@ -46,7 +46,7 @@ VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
 // The pieces of a batch, the same in all threads of the group.
 struct Batch {
   uint32_t pieces;       // number of pieces
-  uint32_t piece_shift;  // a piece has 2^piece_shift bytes, and a head before them if it is the first
+  uint32_t piece_shift;  // pieces have 2^piece_shift bytes; a descriptor's first piece also has its head
 };
 
 // Returns the inclusive prefix sum over the lanes of a warp.

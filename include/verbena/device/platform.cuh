@@ -1,8 +1,10 @@
-// Detects who compiles the device library, and defines the attributes of its functions. One source serves:
+// Detects the compiler of the device library, and defines the attributes of its functions. The same source
+// compiles with:
 //   nvcc, or clang with CUDA's headers      kernels of an application
 //   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
 //   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)
-// Nothing here includes CUDA's headers. NVRTC needs VERBENA_NO_STANDARD_HEADERS and <stdint.h>'s types.
+// No header of the library includes CUDA's headers. NVRTC needs VERBENA_NO_STANDARD_HEADERS and the types of
+// <stdint.h>.
 #ifndef VERBENA_DEVICE_PLATFORM_CUH
 #define VERBENA_DEVICE_PLATFORM_CUH
 
@@ -43,19 +45,20 @@
 #define VERBENA_DEVICE inline
 #define VERBENA_DEVICE_FAR inline
 #endif
-// VERBENA_DEVICE_FAR marks templates that are not inlined in a kernel: paths that are rare, or that wait for
-// PCIe, so that they take neither registers nor code of the path that stores. Bitcode of one backend inlines
-// everything; that of several (VERBENA_BITCODE_CALLS) does not, since the paths of all backends, inlined into
-// the path that stores, would slow it.
+// VERBENA_DEVICE_FAR marks templates that are not inlined: slow paths that are rare or wait for PCIe, which
+// would take registers and code size from the fast paths. In bitcode for a single backend everything is
+// inlined. In bitcode for several backends (VERBENA_BITCODE_CALLS) these templates are not inlined, because
+// the slow paths of all backends together would slow the fast paths down.
 
-// The architecture of this pass, 900 for sm_90; 0 on the host and in an nvcc host pass.
+// The GPU architecture of this compiler pass, such as 900 for sm_90; 0 on the host and in the host pass of
+// nvcc.
 #if defined(__CUDA_ARCH__)
 #define VERBENA_ARCH __CUDA_ARCH__
 #else
 #define VERBENA_ARCH 0
 #endif
 
-// True where device instructions may be used: in nvcc's host pass the bodies are parsed, not compiled.
+// 1 if device instructions may be used. The host pass of nvcc only parses the bodies of device functions.
 #if !VERBENA_EMULATED && VERBENA_ARCH > 0
 #define VERBENA_PTX 1
 #else
@@ -73,8 +76,8 @@
 
 namespace verbena::device {
 
-// What a program compiles in for its tests and its profiler: injected faults, by VERBENA_DEVICE_FAULTS, and
-// counters of symm_* calls, by VERBENA_DEVICE_PROBES. If not defined, neither costs an instruction.
+// VERBENA_DEVICE_FAULTS compiles in faults for tests, VERBENA_DEVICE_PROBES counters of symm_* calls for
+// profilers. Without these macros, neither costs an instruction.
 #ifdef VERBENA_DEVICE_FAULTS
 inline constexpr bool kHasFaults = true;
 #else
@@ -89,12 +92,12 @@ inline constexpr bool kHasProbes = false;
 inline constexpr int kWarpLanes = 32;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
-// PTX's orders and scopes. kWeak is an access that the program orders by other means; kVolatile is PTX's.
+// The memory orders and scopes of PTX. kWeak is an access that the program orders by other means.
 enum class Order : uint8_t { kWeak, kVolatile, kRelaxed, kAcquire, kRelease, kAcquireRelease, kSequential };
 enum class Scope : uint8_t { kThreads, kBlock, kCluster, kGpu, kSystem };
 enum class Operation : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCompareExchange };
 
-// 16 bytes as one load or store moves them.
+// 16 bytes that one instruction loads or stores.
 struct alignas(16) Vector16 {
   uint32_t x, y, z, w;
 };

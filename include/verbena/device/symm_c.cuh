@@ -223,8 +223,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
   });
 }
 
-// Puts through put queue `queue`; negative: the block's queue. Operations through one queue take effect in
-// order at a peer.
+// Puts through put queue `queue`; negative: the block's queue. See SymmQueue for the order of operations.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async_by(int64_t context, int64_t destination, int64_t source,
                                                 int32_t count, int32_t element_size, int32_t peer,
                                                 int32_t queue) {

@@ -1,6 +1,6 @@
 // Requests RDMA from the host's proxy, through descriptors in the put queues (put_abi.h). By default a block
-// always uses the same queue of a context, so its requests take effect in order at each peer. Internal to
-// symm_*.
+// always uses the same queue of a context, so its signals follow its earlier puts to the same peer. Internal
+// to symm_*.
 //
 // Every wait ends within the context's timeout. A producer that gives up has not reserved anything.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH

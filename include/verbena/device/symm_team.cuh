@@ -9,8 +9,8 @@
 namespace verbena::device {
 
 // The put queue through which a call requests RDMA. The number is taken modulo the number of queues; the
-// default is the block's queue (SymmContext::first_queue). Operations through one queue take effect in order
-// at a peer. Networks without put queues ignore it.
+// default is the block's queue (SymmContext::first_queue). At a peer, a signal or an update of a word takes
+// effect after all earlier operations through the same queue. Networks without put queues ignore it.
 struct SymmQueue {
   static constexpr uint32_t kOfBlock = ~uint32_t{0};
   uint32_t number = kOfBlock;

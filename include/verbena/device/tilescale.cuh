@@ -1,12 +1,14 @@
-// TileScale's names (src/tl_templates/cuda: ldst.h, sync.h, intrin.h) for kernels that were generated against
-// them, each a thin alias of a function of this library. Names, template parameters and the order of
-// arguments are TileScale's. Fixed: a weak load is valid PTX; waits and barriers acquire, end at their limits
-// and return a result; a barrier's arrival follows the work of the whole block. `na` is L1::no_allocate, `nc`
-// the non-coherent path; a scope on a weak or volatile access, which PTX does not have, is ignored, as in
-// TileScale. Sizes are 1, 2, 4, 8 and 16 bytes. tilescale_ranks.cuh has the functions between ranks;
-// include/verbena/tilescale has TileScale's file names.
+// Functions with TileScale's names (src/tl_templates/cuda: ldst.h, sync.h, intrin.h), for kernels that
+// TileScale generates. Each calls a function of this library. Names, template parameters and the order of
+// arguments are those of TileScale. include/verbena/tilescale has TileScale's file names; tilescale_ranks.cuh
+// has the functions between ranks.
 //
-// Calls without limits, as generated code has them, end after VERBENA_TILESCALE_TIMEOUT_NS.
+// Differences from TileScale: weak loads are valid PTX. Waits and barriers acquire, end within their limits
+// and return a result. A block arrives at a barrier after the work of all its threads. Waits without limits,
+// as in generated code, end after VERBENA_TILESCALE_TIMEOUT_NS.
+//
+// Loads and stores move 1, 2, 4, 8 or 16 bytes. `na` selects L1::no_allocate, `nc` the non-coherent path. The
+// scope of a weak or volatile access is ignored, as in TileScale, because PTX has no such scope.
 #ifndef VERBENA_DEVICE_TILESCALE_CUH
 #define VERBENA_DEVICE_TILESCALE_CUH
 
@@ -21,7 +23,7 @@
 #define TL_DEVICE VERBENA_DEVICE
 #endif
 
-// Global, as in TileScale.
+// In the global namespace, as in TileScale.
 enum class Semantic { WEAK, VOLATILE, ACQUIRE, RELEASE, RELAXED };
 enum class Scope { CTA, GPU, SYS };
 
@@ -57,13 +59,14 @@ VERBENA_DEVICE vd::WaitLimits limit_by_default() {
   return vd::WaitLimits::within(VERBENA_TILESCALE_TIMEOUT_NS);
 }
 
-// The type that a pointer points to; an address given as a number has none.
+// The size of the type that a pointer points to; 0 for an address that is an integer.
 template <typename T>
 inline constexpr uint32_t kElementBytes = 0;
 template <typename T>
 inline constexpr uint32_t kElementBytes<T*> = sizeof(T);
 
-// A number is the address of 32-bit words, as TileScale's waits take it.
+// Convert the address argument of a wait to a pointer. An integer is the address of a 32-bit word, as in
+// TileScale.
 template <typename T>
 VERBENA_DEVICE const T* as_words(const T* ptr) {
   return ptr;
@@ -74,7 +77,7 @@ VERBENA_DEVICE const int32_t* as_words(uint64_t address) {
 
 }  // namespace detail
 
-// P is a pointer, or an address as uint64_t, of global memory; T is the type that is moved.
+// Store and load a value of type T. P is a pointer to global memory, or its address as a uint64_t.
 template <Semantic semantic, ::Scope scope, bool na, typename P, typename T>
 VERBENA_DEVICE void st(P ptr, T value) {
   detail::vd::store<detail::kOrder<semantic>, detail::kScope<semantic, scope>, detail::kCache<false, na>,
@@ -107,7 +110,7 @@ VERBENA_DEVICE int ld_volatile_global(const int* ptr) {
                           detail::vd::Cache::kDefault, detail::vd::Space::kGlobal>(ptr);
 }
 
-// Returns the value before. TileScale takes pointers to const for memory that it updates.
+// Add to a word and return the previous value. The pointers are to const because they are in TileScale.
 #define VERBENA_NAME_ADD(name, order, scope)                                                                 \
   VERBENA_DEVICE uint32_t name(const uint32_t* ptr, uint32_t value) {                                        \
     return detail::vd::fetch_add<detail::vd::Order::order, detail::vd::Scope::scope>((uint32_t*)ptr, value); \
@@ -126,8 +129,8 @@ VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
 }
 
-// A barrier for one use by kExpected blocks. init_barrier_gpu is for a kernel before the one that uses the
-// barrier: a block of the same kernel might arrive first. The host may write this value instead.
+// A barrier for a single use by kExpected blocks. Call init_barrier_gpu() in an earlier kernel, because in
+// the same kernel another block might arrive first. The host may write kBarrierStart instead.
 template <uint32_t kExpected>
 inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
 template <const uint32_t kExpected>
@@ -135,7 +138,7 @@ VERBENA_DEVICE void init_barrier_gpu(uint32_t* barrier) {
   if (IS_MASTER_BLOCK() && IS_MASTER_THREAD())
     detail::vd::store_relaxed<detail::vd::Scope::kGpu>(barrier, kBarrierStart<kExpected>);
 }
-// Called by all threads of a block.
+// All threads of a block call the functions of the barrier.
 VERBENA_DEVICE void arrive_barrier_gpu(uint32_t* barrier) {
   detail::vd::sync_block();
   if (IS_MASTER_THREAD()) atomic_add_release_gpu_u32(barrier, 1);
@@ -157,15 +160,15 @@ VERBENA_DEVICE detail::vd::WaitResult sync_barrier_gpu(uint32_t* barrier) {
   return sync_barrier_gpu(barrier, detail::limit_by_default());
 }
 
-// A reusable barrier of all blocks of a grid that run at once: a word that is zero before its first use. Its
-// highest bit toggles when all have come.
+// A reusable barrier of all blocks of a grid, which must be resident at the same time. `barrier` is a word
+// that is 0 before the first use. Its highest bit toggles when all blocks have arrived.
 VERBENA_DEVICE uint32_t sync_grids_arrive(uint32_t* barrier) {
   detail::vd::sync_block();
   if (!IS_MASTER_THREAD()) return 0;
   const uint32_t others = detail::vd::blocks_per_grid() - 1;
   return atomic_add_release_gpu_u32(barrier, IS_MASTER_BLOCK() ? BARRIER_MAGIC - others : 1);
 }
-// @param before  what the same thread's arrival returned
+// @param before  the result of sync_grids_arrive() in the same thread
 VERBENA_DEVICE detail::vd::WaitResult sync_grids_wait(uint32_t before, uint32_t* barrier) {
   detail::vd::WaitResult mine = detail::vd::WaitResult::kReached;
   if (IS_MASTER_THREAD()) {
@@ -179,7 +182,8 @@ VERBENA_DEVICE detail::vd::WaitResult sync_grid(uint32_t* barrier) {
   return sync_grids_wait(sync_grids_arrive(barrier), barrier);
 }
 
-// wait_eq(ptr, value, limits) and so on, by one thread; words of 4 and 8 bytes, signed or unsigned.
+// Define wait_eq(ptr, value, limits) and so on: wait until the comparison of a word with `value` is true.
+// Called by one thread. Words are signed or unsigned integers of 4 or 8 bytes.
 #define VERBENA_NAME_WAIT(name, relation)                                                                 \
   template <typename T>                                                                                   \
   [[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_##name(                                        \
@@ -208,8 +212,8 @@ VERBENA_DEVICE int get_warp_idx(int warp_size = 32) {
 VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 4) {
   return get_warp_idx(warp_size) / (warps_per_group > 0 ? warps_per_group : 4);
 }
-// Returns true in one thread of every `thread_extent` of a block (whole warps), of the whole block if that is
-// 0.
+// Returns true in one thread of every `thread_extent` threads of a block, a multiple of 32. 0 stands for the
+// whole block.
 template <int thread_extent>
 VERBENA_DEVICE bool tl_shuffle_elect() {
   static_assert(thread_extent >= 0 && thread_extent % 32 == 0, "verbena: an extent is of whole warps");
@@ -220,9 +224,10 @@ VERBENA_DEVICE bool tl_shuffle_elect() {
   }
 }
 
-// Copies N elements, of the type that either address points to, by a warp and by a block. All lanes call, and
-// synchronise before one reads what another has written. Unrolling and vectors are chosen here; any alignment
-// is allowed.
+// Copy N elements with a warp or a block. All threads of the warp or block call, and must sync before a
+// thread reads elements that another has copied. At least one of the addresses is a pointer, which gives the
+// type of the elements. Addresses may have any alignment. UNROLL_FACTOR and enable_aggressive_vectorize have
+// no effect.
 template <int N, int UNROLL_FACTOR = 4, bool enable_aggressive_vectorize = false, typename D, typename S>
 VERBENA_DEVICE void cp_warp(D dst, S src) {
   constexpr uint32_t kBytes =
@@ -238,7 +243,7 @@ VERBENA_DEVICE void cp_block(D dst, S src) {
   detail::vd::copy_block((void*)dst, (const void*)src, size_t{N} * kBytes);
 }
 
-// Of sm_90a only: see warpgroup.cuh.
+// For sm_90a only: see warpgroup.cuh.
 VERBENA_DEVICE void warpgroup_arrive() {
   detail::vd::fence_warpgroup();
 }

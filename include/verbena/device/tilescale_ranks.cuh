@@ -1,10 +1,12 @@
-// TileScale's names for communication between ranks: its table of ranks, copies to and from them, barriers of
-// blocks on all of them. Every program has its own table, `meta_data`, in constant memory, which the host
-// fills before a launch with the result of a team's make_tilescale_table() (verbena.hpp, Python):
-//   [0] this rank   [1] ranks, at most kTilescaleMaxRanks   [2 + r] rank r's memory, as addressed here; 0:
-//   out of reach    [1023] the team's SymmContext on the GPU, for nvshmem_names.cuh; 0: there is none
-// Addresses at a peer are given as this rank's own, in the window of the table. Loads and stores move the
-// data: for peers out of reach use nvshmem_names.cuh.
+// Functions with TileScale's names for communication between ranks: the table of ranks, copies between ranks,
+// and barriers of blocks on all ranks. Every program has its own table `meta_data` in constant memory. Before
+// a launch, the host fills it with the result of a team's make_tilescale_table() (verbena.hpp, Python):
+//   [0]      this rank
+//   [1]      number of ranks, at most kTilescaleMaxRanks
+//   [2 + r]  address of rank r's memory on this GPU; 0: loads and stores do not reach rank r
+//   [1023]   address of the team's SymmContext in GPU memory, for nvshmem_names.cuh; 0: none
+// A peer's memory is named by this rank's address of the same offset, in the window of the table. Data moves
+// by loads and stores; nvshmem_names.cuh also serves peers that they do not reach.
 #ifndef VERBENA_DEVICE_TILESCALE_RANKS_CUH
 #define VERBENA_DEVICE_TILESCALE_RANKS_CUH
 
@@ -19,7 +21,7 @@ inline constexpr int kTilescaleMaxRanks = kTilescaleTableWords - 3;
 
 }  // namespace tl
 
-// TileScale's symbol, defined here: only one of the sources that are linked as device code may include this.
+// Defines TileScale's symbol meta_data, so only one source file of a device link may include this header.
 #if VERBENA_FREESTANDING
 extern "C" {
 __attribute__((constant)) uint64_t meta_data[tl::kTilescaleTableWords];
@@ -35,7 +37,7 @@ namespace tl {
 namespace detail {
 
 #if VERBENA_EMULATED
-// In a block's shared memory, where the test's kernel writes it first.
+// The table is in the block's shared memory; the kernel of a test writes it first.
 inline uint64_t* find_table() {
   static const char key = 0;
   return static_cast<uint64_t*>(
@@ -47,7 +49,7 @@ VERBENA_DEVICE const uint64_t* find_table() {
 }
 #endif
 
-// Returns NULL if the table is of a team without a context.
+// Returns the context in the table, or null if it has none.
 VERBENA_DEVICE const verbena::SymmContext* find_team() {
   return reinterpret_cast<const verbena::SymmContext*>(find_table()[kTilescaleTableWords - 1]);
 }
@@ -68,7 +70,8 @@ VERBENA_DEVICE uint64_t get_uintptr_t(T* ptr) {
   return reinterpret_cast<uint64_t>(ptr);
 }
 
-// Returns an address at rank `pe`, which is in reach; -1 is this rank.
+// Returns the address of the same offset at rank `pe`, which loads and stores must reach; -1 stands for this
+// rank.
 template <typename P>
 VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
   if (pe < 0) return ptr;
@@ -76,8 +79,8 @@ VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
              get_remote_base_ptr(static_cast<uint64_t>(pe)));
 }
 
-// Copies N elements from `src` to `dst`, one of them at rank `pe`. The peer sees a put after a signal or
-// barrier that follows it.
+// Copy N elements from `src` to `dst`. In a put `dst` is at rank `pe`, in a get `src`. The peer sees the data
+// of a put after a signal or barrier that follows it.
 #define VERBENA_NAME_COPY(scope)                               \
   template <int N, typename D, typename S>                     \
   VERBENA_DEVICE void put_##scope(D dst, S src, int pe = -1) { \
@@ -91,10 +94,13 @@ VERBENA_NAME_COPY(warp)
 VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
-// A reusable barrier of one block on each of the first `num_ranks` ranks; all threads of these blocks call
-// it. `offset` is from the start of a rank's memory to `num_ranks` 32-bit words, zero before the first use.
-// Each two ranks add to and subtract from one word at either rank, which is 0 when both have come. Orders
-// what the blocks did; `need_fence` is TileScale's.
+// A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
+// call it. It also orders memory accesses before and after it, whatever need_fence is.
+//
+// Word p of rank r counts between r and p: r adds to it, and p subtracts the same number from it. Rank r has
+// waited for p when the word is 0 or less.
+// @param offset  bytes from the start of a rank's memory to `num_ranks` 32-bit words, which are 0 before the
+//                first use
 template <bool need_fence = true>
 VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, int num_ranks) {
   namespace vd = ::verbena::device;
@@ -106,7 +112,7 @@ VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, 
   const auto first = static_cast<int>(vd::thread_index()), step = static_cast<int>(vd::threads_per_block());
   for (int peer = first; peer < num_ranks; peer += step) {
     vd::reduce_add<vd::Order::kRelaxed, vd::Scope::kSystem>(find(rank, peer),
-                                                            kStep);  // which only this thread awaits
+                                                            kStep);  // only this thread waits for the word
     vd::reduce_add<vd::Order::kRelease, vd::Scope::kSystem>(find(peer, rank), 0u - kStep);
   }
   const vd::WaitLimits limits = detail::limit_by_default();
@@ -120,8 +126,9 @@ VERBENA_DEVICE detail::vd::WaitResult sync_blocks(uint64_t offset, int rank, int
   return barrier_blocks<false>(offset, rank, num_ranks);
 }
 
-// By team: a SymmContext or a SymmWorkspace's context, of which they use barrier 511; all members call, one
-// block each. barrier_all completes requests to NICs, sync_all does not.
+// Functions of a team, whose context is a SymmContext or the context of a SymmWorkspace. One block of each
+// member calls. They use barrier 511 of the team. barrier_all() completes requests to NICs, sync_all() does
+// not.
 inline constexpr uint32_t kBarrierOfAll = verbena::kSymmBarriers - 1;
 
 template <typename Context, typename Group = detail::vd::BlockGroup>
@@ -138,7 +145,7 @@ VERBENA_DEVICE verbena::SymmStatus broadcast(const Context& team, T* dst, const 
                                              int root, const Group& group = {}) {
   return detail::vd::symm_broadcast(team, dst, src, count * sizeof(T), root, kBarrierOfAll, group);
 }
-// Gathers `count` elements of each member, contiguously.
+// Gathers `count` elements of each member to `dst` of every member, in rank order.
 template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus fcollect(const Context& team, T* dst, const T* src, uint64_t count,
                                             const Group& group = {}) {

@@ -1,5 +1,5 @@
-// Records what a kernel did and when, in a ring in global memory that the host can read also after an abort.
-// With a NULL ring a call costs one test.
+// Records events of kernels with their times, in a ring in global memory. The host can read the ring, even
+// after an abort. If the ring is null, a call costs one test.
 #ifndef VERBENA_DEVICE_TRACE_CUH
 #define VERBENA_DEVICE_TRACE_CUH
 
@@ -15,8 +15,8 @@ enum class TraceEvent : uint16_t {
   kAborted,
   kError,
   kKernelEnd,
-  // With SymmContext::probes: the group is the number of the barrier or signal; first is the peer; second is
-  // bytes, the value, or the nanoseconds of the wait.
+  // Events of symm_* calls, with SymmContext::probes. `group` is the number of the barrier or signal, data[0]
+  // the peer, and data[1] the bytes, the value, or the duration of the wait in nanoseconds.
   kSymmPut,
   kSymmGet,
   kSymmSignal,
@@ -26,11 +26,10 @@ enum class TraceEvent : uint16_t {
   kUser = 256
 };
 
-// To read entries while kernels run, the host reads the time with acquire, then the rest, and after an
-// acquire fence the time again: if it has not changed and is not 0, the entry is complete. If a writer is
-// overtaken by as many writers as there are entries, the later event of that entry is dropped.
+// To read an entry while kernels run, the host reads time_ns with acquire, then the other members, and after
+// an acquire fence time_ns again. If time_ns has not changed and is not 0, the entry is complete.
 struct alignas(16) TraceEntry {
-  uint64_t time_ns;  // clock_ns(); 0 while the rest is written
+  uint64_t time_ns;  // clock_ns(); 0 while the other members are written
   uint16_t event;    // a TraceEvent, or kUser and more
   uint16_t group;
   uint32_t block;
@@ -38,27 +37,28 @@ struct alignas(16) TraceEntry {
 };
 static_assert(sizeof(TraceEntry) == 32, "the host reads entries by this layout");
 
-// The host allocates it, zeroed, with `entries` a power of two, in memory that both sides reach. If the ring
-// wraps around while a writer is still in its entry, the event that would use the same entry is dropped. A
-// host that clears entries clears the whole ring, `tail` too, between launches.
+// The host allocates the ring in memory that host and GPU can access, and zeroes it. `entries` is a power of
+// two. If the ring wraps around while a thread still writes an entry, the later event of that entry is
+// dropped. To clear entries, the host must zero the whole ring, including `tail`, between launches.
 struct alignas(16) TraceRing {
-  uint64_t tail;  // events recorded so far, dropped ones too
+  uint64_t tail;  // number of events so far, including dropped ones
   uint64_t entries;
 
   VERBENA_DEVICE TraceEntry* slots() { return reinterpret_cast<TraceEntry*>(this + 1); }
 };
 
-// Records an event, by one thread. Any number of blocks may use one ring.
+// Records an event. Called by one thread. Any number of blocks may use one ring.
 VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uint64_t first = 0,
                           uint64_t second = 0) {
   if (ring == nullptr) return;
   const uint64_t position = fetch_add<Order::kRelaxed, Scope::kGpu>(&ring->tail, 1);
   TraceEntry* const entry = ring->slots() + (position & (ring->entries - 1));
-  // The thread that takes the old time away owns the entry until it writes the new one. The first writers
-  // find no time.
+  // The thread that replaces a time by 0 owns the entry until it writes the new time. If another thread owns
+  // the entry, the event is dropped. In the first round of the ring, the entries are 0 without an owner.
   const uint64_t before_ns = exchange<Order::kRelaxed, Scope::kSystem>(&entry->time_ns, 0);
   if (before_ns == 0 && position >= ring->entries) return;
-  // A reader that sees any of the rest sees that the old time is gone; and the writer before has ended.
+  // Orders the stores below after the exchange, so a reader that sees one of them also sees that time_ns has
+  // changed. Also orders them after the stores of the entry's previous owner.
   fence<Order::kAcquireRelease, Scope::kSystem>();
   store_relaxed<Scope::kSystem>(&entry->event, static_cast<uint16_t>(event));
   store_relaxed<Scope::kSystem>(&entry->group, static_cast<uint16_t>(group));

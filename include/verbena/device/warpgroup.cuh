@@ -1,6 +1,6 @@
-// Instructions of sm_90a's warpgroups, four warps that multiply matrices together: the order of their matrix
-// operations, and how a warp gives registers to other warps. All lanes of all four warps call. On other GPUs
-// ptxas rejects them. An emulated GPU has no such operations; there each call synchronises the warp.
+// Instructions for warpgroups of sm_90a, which are four warps that multiply matrices together. They order
+// matrix operations, and move registers between warps. All lanes of all four warps must call. On other GPUs,
+// ptxas rejects the instructions. In the emulation, which has no matrix operations, each call syncs the warp.
 #ifndef VERBENA_DEVICE_WARPGROUP_CUH
 #define VERBENA_DEVICE_WARPGROUP_CUH
 
@@ -19,7 +19,7 @@ VERBENA_DEVICE void fence_warpgroup() {
 #endif
 }
 
-// Commits the matrix operations so far as a group, which can be awaited.
+// Commits all matrix operations so far as a group, for wait_warpgroup().
 VERBENA_DEVICE void commit_warpgroup() {
 #if VERBENA_EMULATED
   sync_warp();
@@ -39,8 +39,8 @@ VERBENA_DEVICE void wait_warpgroup() {
 #endif
 }
 
-// Sets the number of registers of each thread of the warp: more, as soon as other warps have released them,
-// or fewer.
+// Set the number of registers per thread of the warp. take_registers() raises it, and waits until other warps
+// have released enough registers. The other function lowers it.
 template <uint32_t kRegisters>
 VERBENA_DEVICE void take_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,

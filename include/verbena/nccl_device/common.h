@@ -1,6 +1,7 @@
-// A block's ncclShmem for kernels that NCCL does not launch: the fields that its own kernels use between
-// their primitives and ncclNetDeviceUnpack, by NCCL's names and in its order. The kernel zeroes it, all
-// threads meet, and one thread writes srcs[], the mask and what ncclNetDeviceUnpackSetup does.
+// Defines a block's ncclShmem for kernels that NCCL does not launch. It has the members that NCCL's own
+// kernels use between their primitives and ncclNetDeviceUnpack, with NCCL's names and order. The kernel
+// zeroes ncclShmem and syncs the block. Then one thread writes srcs[] and the mask, and calls
+// ncclNetDeviceUnpackSetup.
 #ifndef VERBENA_NCCL_COMMON_H
 #define VERBENA_NCCL_COMMON_H
 

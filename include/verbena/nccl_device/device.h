@@ -1,4 +1,4 @@
-// What NCCL's device.h says of a block, as far as kernels that unpack need it.
+// The limits of a block from NCCL's device.h that kernels with UNPACK need.
 #ifndef VERBENA_NCCL_DEVICE_H
 #define VERBENA_NCCL_DEVICE_H
 

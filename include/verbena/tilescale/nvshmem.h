@@ -1,4 +1,4 @@
-// NVSHMEM's names over a team of Verbena's.
+// NVSHMEM names over a Verbena team.
 #ifndef VERBENA_TILESCALE_NVSHMEM_H
 #define VERBENA_TILESCALE_NVSHMEM_H
 

@@ -1,15 +1,19 @@
-// NCCL's device API (2.28 and later) as the backend for members that loads and stores do not reach: GIN puts
-// and signals of a device communicator. The heap is a window of the communicator (ncclCommWindowRegister),
-// and heap_begin its first byte; kernels are compiled against the headers of the NCCL that runs.
+// Network backend over NCCL's device API (2.28 and later). GIN puts and signals of a device communicator
+// reach the members that loads and stores do not reach ("out of reach"). The heap is a window of the
+// communicator (ncclCommWindowRegister), which starts at heap_begin. Compile kernels with the headers of the
+// NCCL version that runs.
 //
-// GIN adds to its own signals and cannot set one: `remote_signals` subtracts what GIN had added when a signal
-// was reset. Hence no rank may set a signal to which members out of reach add, until the signal's rank has
-// reset it. Everything uses GIN's context 0, in which a signal follows all puts to that peer. Arrivals of
-// members out of reach are GIN's too, so their words here are free: such a word holds the value of a signal
-// of that member while it is sent. GIN reports that sources may be reused, but not that data has arrived at a
-// peer: symm_quiet() is only symm_flush() here, and a signal or a barrier makes data visible. There is no
-// get() before NCCL 2.30, and GIN does not update words of a window. GIN waits for queue space without a
-// limit.
+// Limits of GIN, and their consequences:
+// - Signals: GIN adds to its own signals, and cannot set them. When a rank resets a signal, `remote_signals`
+//   gets the negative of GIN's value. So no rank may set a signal that members out of reach add to, before
+//   the signal's owner has reset it.
+// - Completion: GIN reports that sources may be reused, but not that data has arrived at a peer. So
+//   symm_quiet() is only as strong as symm_flush(); use a signal or a barrier to make data visible.
+// - Gets need NCCL 2.30. GIN cannot update words in windows. GIN waits for queue space without a timeout.
+//
+// All operations use GIN context 0, in which a signal follows all puts to the same peer. Barriers use GIN
+// signals for members out of reach, so the arrival words of these members are free. They hold the values of
+// signals while these are sent.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 
@@ -19,13 +23,14 @@
 
 namespace verbena {
 
-// The device communicator has GIN signals for kNcclSymmSignals (ncclDevCommRequirements::ginSignalCount).
+// The number of GIN signals that the device communicator must have (ncclDevCommRequirements::ginSignalCount).
 inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 
 struct NcclSymmContext : SymmContext {
-  const ncclDevComm* communicator;  // in GPU memory; NULL: members out of reach are unreachable
-  ncclWindow_t window;              // of the heap
-  // A second window after it, of a buffer of the application, by symmetric addresses; may be NULL.
+  const ncclDevComm* communicator;  // in GPU memory; null: members out of reach cannot be reached
+  ncclWindow_t window;              // window of the heap
+  // A second window, of a buffer of the application, with the symmetric addresses buffer_begin to buffer_end;
+  // may be null.
   ncclWindow_t buffer;
   uint64_t buffer_begin, buffer_end;
 };
@@ -44,7 +49,7 @@ struct SymmNetwork<NcclSymmContext> {
   static constexpr bool kArrivesAfterPuts = false;
   static_assert(kSymmSignals <= kSymmBarrierRows, "verbena: a word for each signal of a member out of reach");
 
-  // NCCLX has NCCL's device API.
+  // NCCLX has the same device API as NCCL.
   VERBENA_DEVICE static constexpr bool serves(int32_t type) {
     return type == kSymmNccl || type == kSymmNcclx;
   }
@@ -72,7 +77,8 @@ struct SymmNetwork<NcclSymmContext> {
     if (operation == SymmSignalOperation::kAdd) {
       add_signal(context, peer, number, value);
     } else {
-      // NCCL 2.28's proxy fails on its own putValue(). This word is for this signal of this peer only.
+      // Sends the value by a put, because putValue() fails in the proxy of NCCL 2.28. Each signal of each
+      // peer has its own source word.
       uint64_t* const source = detail::find_arrivals(context, number) + peer;
       store_relaxed<Scope::kSystem>(source, value);
       put(context, peer, context.signals + number, source, sizeof(value));
@@ -80,7 +86,7 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
-  // All blocks put by one GIN context, whose signals follow all that it has put to the peer.
+  // Does nothing: all blocks put through one GIN context, whose signals follow all its puts to the peer.
   VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t, SymmQueue) {
     return WaitResult::kReached;
   }
@@ -91,7 +97,7 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
-  // A rank sees its own GIN signals only.
+  // Returns 0 for another rank's signal, because a rank can read only its own GIN signals.
   VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
     if (delta_bytes != 0 || !is_there(context)) return 0;
     return make_gin(context).readSignal(number) + context.remote_signals[number];
@@ -110,7 +116,8 @@ struct SymmNetwork<NcclSymmContext> {
     const uint32_t number = kSymmSignals + SymmArrivalCount::find_word(barrier, round);
     return make_gin(context).readSignal(number) >= SymmArrivalCount::count_all(context, round);
   }
-  // GIN may wait for a peer that has exited: members out of reach have their own deadlines.
+  // Does nothing, because GIN may wait forever if the peer has exited. Waits of members out of reach time
+  // out, too.
   VERBENA_DEVICE static void notify(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:

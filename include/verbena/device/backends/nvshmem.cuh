@@ -1,10 +1,11 @@
-// NVSHMEM 3 as the backend for members that loads and stores do not reach. The heap is in NVSHMEM's symmetric
-// heap (nvshmem_malloc), at the same offset on every PE, and the host has initialised the device library in
-// the module (nvshmemx_cumodule_init) before the first launch. Members' ranks in the world are PEs.
+// Network backend over NVSHMEM 3. The heap is part of NVSHMEM's symmetric heap (nvshmem_malloc), at the same
+// offset on every PE. World ranks are PEs. The host must initialise the device library in the module
+// (nvshmemx_cumodule_init) before the first launch.
 //
-// NVSHMEM waits in its calls without a limit: if a peer has exited, get() and complete() do not return.
-// Compiled against NVSHMEM's headers; without CUDA's headers, or with VERBENA_NVSHMEM_BY_NAME, its device
-// functions are declared here and linked by name.
+// NVSHMEM waits without a timeout: if a peer has exited, get() and complete() do not return.
+//
+// By default this header includes NVSHMEM's headers. Without CUDA's headers, or with VERBENA_NVSHMEM_BY_NAME,
+// it declares NVSHMEM's device functions itself, to be linked by name.
 #ifndef VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 #define VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 
@@ -85,7 +86,7 @@ struct SymmNetwork<NvshmemSymmContext> {
     nvshmem_getmem(destination, source, length_bytes, find_pe(context, peer));
     return WaitResult::kReached;
   }
-  // NVSHMEM does not report single requests.
+  // NVSHMEM does not report the completion of single requests.
   VERBENA_DEVICE static WaitResult get_async(const Context& context, int32_t peer, void* destination,
                                              const void* source, uint64_t length_bytes, SymmQueue,
                                              SymmRequest* asked) {
@@ -135,13 +136,13 @@ struct SymmNetwork<NvshmemSymmContext> {
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult complete_at(const Context& context, int32_t) { return complete(context); }
-  // NVSHMEM has no weaker call that reports a source as free.
+  // Completes all operations, because NVSHMEM has no call that waits only until sources may be reused.
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) { return complete(context); }
 
   VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + number, delta_bytes));
   }
-  // Resetting a signal writes the other word.
+  // Does nothing: setting a signal changes the word in SymmContext::signals so that the sum is right.
   VERBENA_DEVICE static void reset_signal(const Context&, uint32_t) {}
 
   VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,
@@ -155,23 +156,25 @@ struct SymmNetwork<NvshmemSymmContext> {
                                          uint64_t round) {
     return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
   }
-  // NVSHMEM may wait for a peer that has exited: members out of reach have their own deadlines.
+  // Does nothing, because NVSHMEM may wait forever if the peer has exited. Waits of other members time out,
+  // too.
   VERBENA_DEVICE static void notify(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:
   VERBENA_DEVICE static int find_pe(const Context& context, int32_t peer) {
     return static_cast<int>(detail::get_world_rank(context, peer));
   }
-  // What this thread has observed, and the puts before, precede the signal.
+  // Orders everything that this thread has observed, and its earlier puts, before the signal.
   VERBENA_DEVICE static void begin_signal() {
     fence<Order::kAcquireRelease, Scope::kSystem>();
     nvshmem_fence();
   }
-  // NVSHMEM's values.
+  // Returns NVSHMEM's value for the operation.
   VERBENA_DEVICE static constexpr int name(SymmSignalOperation operation) {
     return operation == SymmSignalOperation::kAdd ? 10 : 9;
   }
-  // To set a signal: its sum with the word that members in reach set becomes the value.
+  // Returns the operand of the NIC's update. To set a signal, the sum of its two words must become `value`,
+  // so the word in SymmContext::signals is subtracted.
   VERBENA_DEVICE static uint64_t find_operand(const Context& context, int32_t peer, uint32_t number,
                                               uint64_t value, SymmSignalOperation operation) {
     if (operation == SymmSignalOperation::kAdd) return value;

@@ -1,10 +1,9 @@
-// ncclNetDeviceUnpack and its family with NCCL's own signatures, over its `ncclShmem`: for kernels that were
-// written against NCCL's header of this name. Like that one it takes ncclShmem from "common.h": NCCL's, the
-// application's, or the one beside this folder. Calls and their order are those of
-// verbena/device/nccl_unpack.cuh.
+// ncclNetDeviceUnpack and related functions with NCCL's own signatures, for kernels that were written for
+// NCCL's header of the same name. ncclShmem comes from "common.h": NCCL's, the application's, or the one in
+// verbena/nccl_device. The functions and their order are those of verbena/device/nccl_unpack.cuh.
 //
-// Other than in NCCL: neither barriers nor a warp's scratch are used; a queue that was not set up and a count
-// that no slot can hold place nothing.
+// Differences from NCCL: no barriers and no scratch of a warp are used. A queue that was not set up, or a
+// count that exceeds a slot, unpacks nothing.
 #ifndef VERBENA_NCCL_UNPACK_H
 #define VERBENA_NCCL_UNPACK_H
 
@@ -15,7 +14,7 @@
 
 namespace verbena::device::detail {
 
-// NCCL's workers, as a group that never meets.
+// NCCL's worker threads as a group (group.cuh). It has no sync(), because unpack_by_warps() does not need it.
 struct NcclWorkers {
   uint32_t thread, count_threads;
 
@@ -48,7 +47,8 @@ VERBENA_DEVICE void ncclNetDeviceSaveHead(void* ohandle, const int group, const 
         ncclShmem.groups[group].devicePlugin.unpack.head[index];
 }
 
-// `src` is where the message goes, `step` the head of its queue. The bytes are those of the descriptors.
+// Unpacks one message. `src` is its destination, and `step` the head of its queue. The descriptors have the
+// lengths.
 VERBENA_DEVICE void ncclNetDeviceUnpackInner(const int tid, const int, const int nworkers, const int group,
                                              const int index, void* src, const int, const uint64_t step) {
   if (!ncclNetDeviceHasQueue(group, index)) return;
@@ -62,7 +62,8 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(const int tid, const int, const int
                                    ncclShmem.devicePlugin.unpack.bounce_buf, src);
 }
 
-// For each set bit of `mask`: that peer's message goes to srcs[bit + Src]. Sends have nothing to unpack.
+// Unpacks the message of peer p to srcs[p + Src], for each set bit p of `mask`. Does nothing for sends (Recv
+// 0).
 template <int Recv>
 VERBENA_DEVICE void ncclNetDeviceUnpack(const int tid, const int tidInBlock, const int nworkers,
                                         const int group, int mask, int Src, int workSize) {

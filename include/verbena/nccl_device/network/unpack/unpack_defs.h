@@ -1,5 +1,5 @@
-// NCCL's names for the memory of its UNPACK device handle (verbena/unpack_abi.h), and for what a kernel
-// keeps of it in shared memory.
+// NCCL's names for the memory of its UNPACK device handle (verbena/unpack_abi.h), and for the state that a
+// kernel keeps in shared memory.
 #ifndef VERBENA_NCCL_UNPACK_DEFS_H
 #define VERBENA_NCCL_UNPACK_DEFS_H
 
@@ -43,11 +43,11 @@ struct unpackNetDeviceHandle {
 };
 static_assert(sizeof(unpackNetDeviceHandle) == sizeof(verbena::UnpackDeviceHandle), "the handle");
 
-// Of a block.
+// State of a block.
 struct unpackShmem {
   void* bounce_buf;
 };
-// Of a group.
+// State of a group.
 struct unpackGroupShmem {
   int unpackNetDeviceIndexMask;
   uint64_t head[NET_UNPACK_MAX_NPEERS];

@@ -1,5 +1,5 @@
-// Before TileLang's file of this name, which is taken too where it is on the include path: what TileScale's
-// kernels need of Verbena.
+// Replaces TileLang's common.h: includes that file too if it is on the include path, and adds the functions
+// that TileScale's kernels need.
 #ifndef VERBENA_TILESCALE_COMMON_H
 #define VERBENA_TILESCALE_COMMON_H
 

@@ -1,4 +1,4 @@
-// TileScale's table of ranks and copies between them.
+// TileScale names: the table of ranks, and copies between ranks.
 #ifndef VERBENA_TILESCALE_DISTRIBUTED_H
 #define VERBENA_TILESCALE_DISTRIBUTED_H
 

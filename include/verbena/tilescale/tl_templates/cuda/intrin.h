@@ -1,4 +1,4 @@
-// TileScale's places in a block, warpgroups, registers.
+// TileScale names: positions in a block, warpgroups, registers.
 #ifndef VERBENA_TILESCALE_INTRIN_H
 #define VERBENA_TILESCALE_INTRIN_H
 

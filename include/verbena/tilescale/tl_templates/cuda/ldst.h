@@ -1,4 +1,4 @@
-// TileScale's loads and stores.
+// TileScale names: loads and stores.
 #ifndef VERBENA_TILESCALE_LDST_H
 #define VERBENA_TILESCALE_LDST_H
 

@@ -1,4 +1,4 @@
-// TileScale's fences, barriers and waits.
+// TileScale names: fences, barriers and waits.
 #ifndef VERBENA_TILESCALE_SYNC_H
 #define VERBENA_TILESCALE_SYNC_H
 

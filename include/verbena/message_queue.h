@@ -37,7 +37,7 @@ typedef struct {
   uint32_t count_chunks;  /* chunks of the ring, 2 to 65536: limits the messages in flight */
   size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
   int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1: never sleeps */
-  const char* address; /* numeric IP address to listen at; NULL: the address of VERBENA_SOCKET_IFNAME */
+  const char* address;    /* numeric IP address to listen at; NULL: the address of VERBENA_SOCKET_IFNAME */
   const uint32_t* reader_ranks; /* [count_readers] ranks by which errors name the readers;
                                    VERBENA_QUEUE_ANY_READER, or NULL: no rank */
 } verbena_queue_options;

@@ -226,8 +226,8 @@ typedef enum {
   VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* FP8_BLOCK with scales rounded up to powers of two */
   VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* FP8_BLOCK_POWER with scales as UE8M0, four blocks per 32-bit word */
   VERBENA_OPS_MXFP8_BLOCK = 6,        /* one E8M0 scale, one byte, per 32 elements */
-  VERBENA_OPS_MXFP8_SWIZZLED = 7, /* MXFP8_BLOCK in tiles of 128 rows by 4 scales, 512 bytes, 0-padded */
-  VERBENA_OPS_INT8_TOKEN = 8      /* one float scale per row: the row's largest magnitude / 127 */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK in tiles of 128 rows by 4 scales, 512 bytes, 0-padded */
+  VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
 /* Parameters of an RMSNorm of a tensor x, [rows][hidden] of float16 or bfloat16, with an optional residual

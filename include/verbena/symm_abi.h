@@ -40,10 +40,10 @@ inline constexpr int64_t kSymmOutOfReach = INT64_MIN;
 // The result of a call that may wait or fail; int32 in the extern "C" functions.
 enum class SymmStatus : int32_t {
   kDone = 0,
-  kTimedOut = -1,     // this wait took longer than timeout_ns, or another wait of the team did
-  kAborted = -2,      // the context was aborted: SymmContext::abort_word
-  kInvalid = -3,      // no such rank, signal or barrier, or an address that is not symmetric
-  kUnreachable = -4,  // neither loads and stores nor a NIC reach the peer
+  kTimedOut = -1,       // this wait took longer than timeout_ns, or another wait of the team did
+  kAborted = -2,        // the context was aborted: SymmContext::abort_word
+  kInvalid = -3,        // no such rank, signal or barrier, or an address that is not symmetric
+  kUnreachable = -4,    // neither loads and stores nor a NIC reach the peer
   kNetworkFailed = -5,  // a peer or the network failed: verbena_context_get_error() has the reason
   kRefused = -6,        // the proxy refused an operation, such as one on an address outside all windows
 };

@@ -1,14 +1,14 @@
-// RMSNorm of the rows of a tensor by blocks or clusters, optionally with a residual added before it and a
-// quantised result, as inference engines run between an all-reduce and the next matrix product:
+// RMSNorm of the rows of a tensor, by blocks or clusters. Optionally adds a residual first and quantises the
+// result, as inference engines do between an all-reduce and the next matrix product:
 //
 //   h = x + residual              x: the row; h is rounded to T
 //   residual_out = h
 //   output = h / sqrt(mean(h^2) + epsilon) * (weight_offset + weight)
 //   quantised = output as e4m3 or int8, with scales
 //
-// norm_rows() normalises rows in memory; all_reduce_norm.cuh passes rows in registers. Computes in float, in
-// an order that depends on the row's length only: a row has the same bits in every kernel, with any number of
-// threads, wherever x comes from.
+// norm_rows() normalises rows in memory; all_reduce_norm.cuh passes rows in registers. The arithmetic is in
+// float, in an order that depends only on the length of the row. So the results have the same bits in every
+// kernel, with any number of threads.
 #ifndef VERBENA_DEVICE_RMS_NORM_CUH
 #define VERBENA_DEVICE_RMS_NORM_CUH
 
@@ -18,68 +18,69 @@
 
 namespace verbena::device {
 
-// How rows are quantised, to one byte an element, and how their scales are stored: element = byte * scale.
+// Formats of quantised rows. Each element is one byte, e4m3 or int8, and element = byte * scale.
 enum class RowQuantisation : uint32_t {
   kNone = 0,
-  kFloat8Tensor = 1,  // e4m3; one scale, given by the caller
-  kFloat8Token = 2,   // e4m3; a float for each row: its largest magnitude / 448
-  kFloat8Block = 3,   // e4m3; a float for each 128 elements of a row
-  // The same, but the scales are powers of two, rounded up: as floats, or as exponents (UE8M0), four blocks
-  // in a word.
+  kFloat8Tensor = 1,  // e4m3; one float scale for the tensor, passed by the caller
+  kFloat8Token = 2,   // e4m3; one float scale per row: the row's largest magnitude / 448
+  kFloat8Block = 3,   // e4m3; one float scale per 128 elements of a row
+  // kFloat8Block with scales rounded up to powers of two: stored as floats, or as exponents (UE8M0), four
+  // blocks per word.
   kFloat8BlockPower = 4,
   kFloat8BlockExponent = 5,
-  kMxFloat8 = 6,          // e4m3; an exponent byte (E8M0) for each 32 elements
-  kMxFloat8Swizzled = 7,  // the same in tiles of 128 rows of 4 scales, as tensor cores read them
-  kInt8Token = 8,         // a float for each row: its largest magnitude / 127
+  kMxFloat8 = 6,          // e4m3; one E8M0 scale, one byte, per 32 elements
+  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4, as tensor cores read them
+  kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
-// The quantised rows. The scale of block b of row r is at r * scale_row_stride + b * scale_block_stride,
-// counted in scales; of kFloat8BlockExponent in words, where word b / 4 has block b; of kMxFloat8Swizzled
-// where the tiles have it. Scales in a word or a tile that the tensor does not have are set to 0.
+// The quantised rows. The scale of block b of row r is element r * scale_row_stride + b * scale_block_stride
+// of `scales`. kFloat8BlockExponent has b / 4 instead of b, because a word has four blocks. kMxFloat8Swizzled
+// has the order of tiles instead. Unused scales in the last word or tile are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
-  uint64_t row_bytes = 0;  // stride
-  void* scales = nullptr;  // floats, words or bytes; read for kFloat8Tensor
+  uint64_t row_bytes = 0;  // distance between rows
+  void* scales = nullptr;  // floats, words or bytes; input for kFloat8Tensor, otherwise output
   uint64_t scale_row_stride = 1, scale_block_stride = 1;
-  float min_scale = 1e-10F;  // of scales that are computed as floats
+  float min_scale = 1e-10F;  // lower bound of computed float scales
 };
 
-// The tensors of a norm. Rows are `hidden` elements; strides are in elements from row to row. NULL: there is
-// no such tensor. residual_out may be residual_in; other tensors that are written must not overlap.
+// The tensors of a norm. Rows have `hidden` elements; strides are distances between rows, in elements. A
+// tensor that is null is left out. residual_out may be residual_in; apart from that, no output may overlap
+// another tensor.
 template <typename T>
 struct RmsNorm {
   uint64_t rows, hidden;
-  const T* weight;  // [hidden]; NULL: ones
+  const T* weight;  // [hidden]; null: 1
   float epsilon = 1e-6F, weight_offset = 0;
-  // Whether h is rounded to T before it is squared, as it is in residual_out; and h / sqrt(...) before it is
-  // multiplied by the weight.
+  // rounds_sum: h is rounded to T before it is squared. rounds_normed: h / sqrt(...) is rounded to T before
+  // it is multiplied by the weight.
   bool rounds_sum = false, rounds_normed = false;
 
   const T* residual_in = nullptr;
   T* residual_out = nullptr;
   T* output = nullptr;
   uint64_t residual_in_stride = 0, residual_out_stride = 0, output_stride = 0;
-  // Columns of `output` and of the quantised rows after `hidden` that are set to 0.
+  // Number of columns after `hidden` that are set to 0 in `output` and in the quantised rows.
   uint64_t padding = 0;
   QuantisedRows quantised{};
 };
 
 namespace detail {
 
-// Where partial results of a row are combined: one word for every kCountWords-th piece of 32 vectors, of
-// which a warp handles one at a time.
+// The number of words through which the threads of a row combine partial results. A warp handles pieces of 32
+// vectors, one at a time; word w combines pieces w, w + kCountWords, and so on.
 inline constexpr uint32_t kCountWords = 64;
 
-// A warp's partial result for the others. For the row of a cluster it also has the number of its turn, so
-// that one store is enough and no barrier is needed: a cluster's barrier waits for every store of its
-// threads, also those to peers.
+// A warp's partial result, for the other warps. A turn is one reduction over a row. If a cluster shares the
+// row, the word also has the number of the turn, so that one store is enough and no barrier is needed. A
+// barrier of the cluster would be slow: it waits for all stores of its threads, including those to peers.
 struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// The words of two turns, which reductions use alternately: a thread that has all words of one turn knows
-// that all threads have read those of the turn before.
+// Returns the words of two turns, which reductions use alternately. A thread that has received all words of
+// one turn knows that all threads have read the words of the previous turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -94,7 +95,7 @@ VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
   return turn % 2 * kCountWords;
 }
 
-// Combines each lane's value over `lanes` adjacent lanes, with the same bits in all of them.
+// Returns the combination of the values of `lanes` adjacent lanes, with the same bits in all of them.
 template <typename Combine>
 VERBENA_DEVICE float combine_lanes(float value, uint32_t lanes, const Combine& combine) {
   for (uint32_t step = lanes / 2; step > 0; step /= 2)
@@ -109,19 +110,20 @@ struct ChooseLarger {
   VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
 };
 
-// The owner of a row: a block, or a cluster of blocks, each of which has the words that all have put. The
-// number of their warps divides kCountWords. `word` is below 2 * kCountWords.
+// RowOfBlock and RowOfCluster are owners of a row: a block, or a cluster of blocks. A warp publishes its
+// partial results by put(), and all threads read them by take(); in a cluster each block has a copy of the
+// words. The number of the owner's warps must divide kCountWords. `word` is below 2 * kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;
   VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
   VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
   VERBENA_DEVICE void meet() const { sync_block(); }
-  // Stores the value of a warp, which all of its lanes have.
+  // Stores the value of a warp. All lanes have the same value.
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
-  // Loads a value, after meet(). Returns true.
+  // Loads a value. Call it after meet(). Returns true.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t, float& value) const {
     value = from_bits(load<Order::kWeak, Scope::kThreads>(&words_[word].bits));
     return true;
@@ -130,8 +132,8 @@ class RowOfBlock {
  private:
   RowWord* words_ = find_row_words();
 };
-// Each warp puts a word for each of its pieces in each turn, also after the end of the row: so no warp is a
-// turn ahead of another.
+// In each turn, every warp puts a word for each of its pieces, even for pieces after the end of the row. So
+// no warp gets a turn ahead of another.
 class RowOfCluster {
  public:
   static constexpr bool kIsOfCluster = true;
@@ -139,8 +141,8 @@ class RowOfCluster {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
   VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
-  // Called by all threads, before the first put(): sets words to no turn, whatever they were. Those of other
-  // blocks are initialised after the second half.
+  // Resets the words. All threads call it before the first put(). await_others() is the second half: after
+  // it, the words of the other blocks are also reset.
   VERBENA_DEVICE void begin() const {
     for (uint32_t i = thread_index(); i < 2 * kCountWords; i += threads_per_block())
       store<Order::kRelaxed, Scope::kCluster>(words_ + i, RowWord{0, 0});
@@ -155,7 +157,7 @@ class RowOfCluster {
     if (others_words_ != nullptr)
       store<Order::kRelaxed, Scope::kCluster>(others_words_ + word, RowWord{to_bits(value), turn});
   }
-  // Returns false if the value has not come yet.
+  // Returns false if the value has not arrived yet.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t turn, float& value) const {
     const auto taken = load<Order::kRelaxed, Scope::kCluster>(words_ + word);
     value = from_bits(taken.bits);
@@ -163,11 +165,12 @@ class RowOfCluster {
   }
 
  private:
-  RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;  // of one block, another for each lane
+  // others_words_ are the words of the block with the lane's number; null in lanes without such a block.
+  RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;
 };
 
-// Returns the combination of the first `count` words of a turn, when all threads have put theirs: the same
-// bits in all threads. Propagates a negative number.
+// Waits until all warps have put their words of a turn, and returns the combination of the first `count`
+// words, with the same bits in all threads. For a cluster, returns -1 if a word is negative.
 template <typename Owner, typename Combine>
 VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
                                    const Combine& combine) {
@@ -176,8 +179,8 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
   const bool has_first = lane() < count, has_second = lane() + kWarpLanes < count;
   float first = 0, second = 0;
   bool have_come = false;
-  // Blocks of a cluster run at the same time: no wait times out. The lanes leave the loop together; if some
-  // waited for others after it, each shuffle would cost several times as much.
+  // The wait needs no timeout, because the blocks of a cluster run at the same time. The lanes leave the loop
+  // together: otherwise the shuffles after it would be several times as slow.
   do {
     have_come = (!has_first || owner.take(word, turn, first)) &&
                 (!has_second || owner.take(word + kWarpLanes, turn, second));
@@ -186,10 +189,10 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
   return combine_lanes(combine(first, second), kWarpLanes, combine);
 }
 
-// Which vectors of a row a thread has, and how many there are.
+// The vectors of a row that a thread handles.
 struct RowVectors {
-  uint32_t first, step;    // of the thread; step: threads of the row
-  uint64_t hidden, whole;  // elements of the row; vectors with all of their elements
+  uint32_t first, step;    // the thread's first vector, and the number of threads of the row
+  uint64_t hidden, whole;  // the number of elements, and of full vectors, of the row
 
   VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
   template <uint32_t kElements>
@@ -199,7 +202,7 @@ struct RowVectors {
   }
 };
 
-// Writes a row's output quantised.
+// Quantises the output of a row and writes it.
 template <typename T, typename Owner>
 class RowQuantiser {
  public:
@@ -219,9 +222,8 @@ class RowQuantiser {
   VERBENA_DEVICE bool has_row_scale() const {
     return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
   }
-  // Begins a row.
-  // @param largest  the maximum magnitude of the thread's elements, for kinds with a scale for each row;
-  //   called by all threads of the row
+  // Begins a row. Called by all threads of the row.
+  // @param largest  the largest magnitude of the thread's elements; used for formats with a scale per row
   VERBENA_DEVICE void begin(float largest) {
     if (to_.kind == RowQuantisation::kFloat8Tensor) {
       inverse_scale_ = divide(1, load<Order::kWeak, Scope::kThreads>(static_cast<const float*>(to_.scales)));
@@ -238,7 +240,8 @@ class RowQuantiser {
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
-  // Called by all lanes of a warp together, some of which may be after the row's end.
+  // Quantises and stores a vector. All lanes of a warp call it together, even if their vectors are after the
+  // end of the row.
   VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
     const uint32_t count = vectors_.template count_elements<kElements>(vector);
@@ -267,8 +270,8 @@ class RowQuantiser {
     for (uint32_t i = 0; i < count; ++i)
       store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
   }
-  // Clears what the tensors have after the row: `padding` elements; in tiles, scales up to a multiple of 4,
-  // and after the last row all others.
+  // Sets `padding` elements after the row to 0. In tiles of scales, also clears the unused scales of the row
+  // and, after the last row, of the rows that fill up the tile.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
       store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
@@ -295,7 +298,7 @@ class RowQuantiser {
                                            scale);
     return scale;
   }
-  // Returns the factor by which elements are multiplied before they are rounded; writes the scales of blocks.
+  // Returns the factor by which elements are multiplied before rounding. Also writes the scale of the block.
   VERBENA_DEVICE float find_inverse(uint64_t vector, const Elements& numbers) const {
     const RowQuantisation kind = to_.kind;
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
@@ -343,13 +346,14 @@ class RowQuantiser {
     store<Order::kWeak, Scope::kThreads>(static_cast<uint8_t*>(to_.scales) + place,
                                          static_cast<uint8_t>(exponent));
   }
-  // Returns the offset of a row's scale in tiles of 512 bytes, of 128 rows and 4 scales.
+  // Returns the offset of a scale in the tiles. A tile has 512 bytes, for 128 rows by 4 scales.
   VERBENA_DEVICE uint64_t find_swizzled(uint64_t row, uint64_t block) const {
     return (row / 128 * count_tiles() + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
   }
-  VERBENA_DEVICE uint64_t count_tiles() const { return (vectors_.hidden + 127) / 128; }  // of a row
+  VERBENA_DEVICE uint64_t count_tiles() const { return (vectors_.hidden + 127) / 128; }  // per row
 
-  // Rounds elements up to 127: the sum's last bit is worth 1.
+  // Rounds values of magnitude up to 127 to integers: in the sum with 1.5 * 2^23, the last bit has the value
+  // 1.
   VERBENA_DEVICE static uint32_t round_to_int8(const float (&numbers)[4]) {
     uint32_t word = 0;
     VERBENA_UNROLL
@@ -372,10 +376,10 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
          (reinterpret_cast<uint64_t>(address) | step * sizeof(T)) % alignment_bytes == 0;
 }
 
-// Normalises rows, vector by vector: of the threads that share a row, thread t has vectors t, t + threads and
-// so on. Loads the first kKept of them together, with their weights, and keeps them in registers. Of longer
-// rows, which belong to a single block, it loads the rest again; in place, it therefore writes in the last
-// pass.
+// Normalises rows, vector by vector. Thread t of the `threads` threads of a row handles vectors t, t +
+// threads, and so on. It loads its first kKept vectors together, with their weights, and keeps them in
+// registers. Longer rows are only possible with a single block per row; their remaining vectors are loaded
+// again in each pass. Outputs are written in the last pass, so that they may be in place.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -406,11 +410,12 @@ class RowNorm {
   }
 
   // Normalises a row.
-  // @param load_sum  load_sum(vector) returns the row's elements of x, zeros after its end; called once for
-  //   each of the first kKept vectors of a thread, up to three times for others
+  // @param load_sum  load_sum(vector) returns elements of x, with zeros after the end of the row. It is
+  //                  called once for
+  //   each of the thread's first kKept vectors, and up to three times for others
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
-    // All loads are in flight together: none waits for the elements of another one.
+    // All loads are in flight together.
     load_addends(row);
     Elements x[kMaxKept];
     VERBENA_UNROLL
@@ -419,7 +424,7 @@ class RowNorm {
     (void)finish(load_sum);
   }
   VERBENA_DEVICE Owner& owner() { return owner_; }
-  // The same in three steps, for elements of x that come from elsewhere.
+  // load_addends(), add_kept() and finish() do the same as apply() in three steps, for x in registers.
   VERBENA_DEVICE void load_addends(uint64_t row) {
     row_ = row;
     residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
@@ -431,7 +436,7 @@ class RowNorm {
     }
   }
   // @param x  x[k] is vector find_vector(k)
-  // @param is_there  whether x has arrived in this block, for the row of a cluster
+  // @param is_there  false if x has not arrived in this block of a cluster
   template <uint32_t kCount, typename LoadSum>
   VERBENA_DEVICE void add_kept(const Elements (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
@@ -442,23 +447,23 @@ class RowNorm {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
-      // The sums of squares are not negative.
+      // -1 reports missing data: sums of squares are not negative.
       put_piece(vector, is_there ? squares : -1);
     });
-    // Overlaps with the exchange of the words.
+    // This overlaps with the exchange of the words.
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       if (is_there) store_residual(find_vector(k), kept_[k]);
       factors_[k] = find_factors(weights_[k]);
     }
   }
-  // Returns false if x has not arrived in all blocks of the cluster: then nothing is written.
+  // Returns false, and writes nothing more, if x has not arrived in all blocks of the cluster.
   template <typename LoadSum>
   VERBENA_DEVICE bool finish(const LoadSum& load_sum) {
     const float squares = combine_words(owner_, turn_, count_words_, AddFloats{});
     if (Owner::kIsOfCluster && squares < 0) return false;
     inverse_root_ = find_inverse_root(multiply_add(squares, inverse_hidden_, epsilon_));
-    Several rounded{};  // zeros after the row's end
+    Several rounded{};  // zeros after the end of the row
     for_kept<0>([&](uint64_t vector, const Floats& h, const auto& find_factors, uint32_t k) {
       rounded.of[k] = make_output(h, find_factors());
       if (has(kOutput)) store_elements(output_, vector, rounded.of[k], has(kAlignment));
@@ -483,7 +488,7 @@ class RowNorm {
 
   VERBENA_DEVICE uint64_t count_vectors() const { return count_vectors_; }
   VERBENA_DEVICE uint64_t find_vector(uint32_t k) const { return vectors_.find(k); }
-  // Loads elements; those after the row's end are 0.
+  // Loads a vector, with zeros after the end of the row.
   VERBENA_DEVICE Elements load_elements(const T* row, uint64_t vector, bool is_aligned) const {
     if (__builtin_expect(is_aligned && vector < vectors_.whole, 1))
       return load_packed(row + vector * kElements);
@@ -497,8 +502,8 @@ class RowNorm {
 
  private:
   using Quantiser = RowQuantiser<T, Owner>;
-  // Which tensors the norm has, a bit each: computed before the wait for earlier kernels, where it costs
-  // nothing.
+  // Bits that say which tensors and options the norm has. They are computed before the wait for earlier
+  // kernels, where the computation costs nothing.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
@@ -509,7 +514,7 @@ class RowNorm {
   struct Several {
     Elements of[kMaxKept];
   };
-  // Not inlined, so that the common path stays contiguous.
+  // Not inlined, which keeps the code of the common path contiguous.
   VERBENA_DEVICE_FAR static Elements load_apart(const T* from, uint32_t count) {
     Some numbers{};
     for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);
@@ -523,8 +528,8 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // A scale for each row takes one more reduction. Each turn is used: its words would otherwise be taken for
-  // the next turn's.
+  // A scale per row needs one more reduction, which takes a turn. No turn may be skipped: otherwise its words
+  // would be taken for those of the next turn.
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);
@@ -545,13 +550,13 @@ class RowNorm {
     return largest;
   }
 
-  // Puts the value of a warp for the 32 vectors that include `vector`.
+  // Puts the partial result of a warp for the 32 vectors that include `vector`.
   VERBENA_DEVICE void put_piece(uint64_t vector, float value) const {
     const uint64_t piece = vector / kWarpLanes;
     const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);
     if (!Owner::kIsOfCluster) {
       if (vector - lane() >= count_vectors_) return;
-      // One warp has all pieces of a word, and comes to them in order.
+      // The same warp handles all pieces of a word, in order.
       if (piece >= kCountWords && lane() == 0) {
         float before = 0;
         (void)owner_.take(word, turn_, before);
@@ -569,9 +574,10 @@ class RowNorm {
     }
     return pieces < kCountWords ? static_cast<uint32_t>(pieces) : kCountWords;
   }
-  // Returns whether any thread of the row has vector k.
+  // Returns whether any thread of the row has a vector number k.
   VERBENA_DEVICE bool is_kept(uint32_t k) const { return k * uint64_t{vectors_.step} < count_vectors_; }
-  // Calls `body(vector, h, find_factors, k)`; k has a meaning for vectors that are kept in registers only.
+  // Calls `body(vector, h, find_factors, k)` for each of the thread's vectors. k is kKept for vectors that
+  // are not kept in registers.
   template <typename LoadSum, typename Body>
   VERBENA_DEVICE void for_vectors(const LoadSum& load_sum, const Body& body) {
     for_kept<0>(body);
@@ -588,7 +594,8 @@ class RowNorm {
     }
   }
 
-  // A loop that every compiler unrolls, since it indexes registers.
+  // A loop over the kept vectors, written as a recursion so that every compiler unrolls it: it indexes
+  // registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -616,7 +623,7 @@ class RowNorm {
     for (uint32_t i = 0; i < kElements; ++i) h[i] = sums.sums[i];
   }
 
-  // Returns the factors by which normalised elements are multiplied.
+  // Returns weight_offset + weight, the factors of the normalised elements.
   VERBENA_DEVICE Sums find_factors(const Elements& weights) const {
     Sums factors;
     factors.begin(weights);
@@ -625,7 +632,7 @@ class RowNorm {
       factors.sums[i] = add(norm_.weight_offset, !has(kWeight) ? 1 : factors.sums[i]);
     return factors;
   }
-  // Returns the row's output; zeros after its end.
+  // Returns a vector of the output, with zeros after the end of the row.
   VERBENA_DEVICE Elements make_output(const Floats& h, const Sums& factors) const {
     Sums sums;
     VERBENA_UNROLL
@@ -652,28 +659,28 @@ class RowNorm {
   Floats kept_[kMaxKept];
   Elements residuals_[kMaxKept], weights_[kMaxKept];
   Sums factors_[kMaxKept];
-  T *residual_out_ = nullptr, *output_ = nullptr;  // of the row
+  T *residual_out_ = nullptr, *output_ = nullptr;  // addresses of the row
 };
 
 }  // namespace detail
 
-// Normalises the rows first, first + step and so on of a tensor x in memory.
-// @param x  `x_stride` elements from row to row; may be residual_out or output if it has the same stride
-//   Called by all threads of a block of 1, 2, 4, 8, 16 or 32 warps, after their earlier writes are visible to
-//   the block.
+// Normalises rows first, first + step, and so on below `end` of a tensor x in memory. Called by all threads
+// of a block of 1, 2, 4, 8, 16 or 32 warps, after their earlier writes are visible to the block.
+// @param x  may be residual_out or output if the strides are equal
+// @param x_stride  distance between rows of x, in elements
 template <uint32_t kKept = 2, typename T>
 VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_stride, uint64_t first,
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // Also orders the reads of an earlier norm.
+  // Also waits until an earlier norm of this block has read the words.
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,
                [&](uint64_t vector) { return rows.load_elements(x + row * x_stride, vector, is_aligned); });
 }
 
-// The same, as a parameter of functions that normalise.
+// A function object that calls norm_rows(), for functions that take the norm as a parameter.
 struct NormRows {
   template <typename T>
   VERBENA_DEVICE void operator()(const RmsNorm<T>& norm, const T* x, uint64_t first, uint64_t end) const {

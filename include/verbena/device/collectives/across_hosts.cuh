@@ -1,33 +1,35 @@
-// All-reduces, reduce-scatters, all-gathers and broadcasts of a team whose ranks are on several hosts, the
-// same number on each: ranks of a host reach each other by loads and stores, all others through NICs.
+// All-reduce, reduce-scatter, all-gather and broadcast for teams on several hosts, with the same number of
+// ranks on each host. Ranks of the same host reach each other by loads and stores, others through NICs.
 //
 //   AcrossHosts<> calls(team_workspace, host_workspace, places, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, ReduceAny{...});
 //   status = calls.finish();
 //
-// An all-reduce is bulk.cuh's all-reduce within the host, with one more step: the rank that sums a share of a
-// chunk does not round its host's sum, but sends it to its counterparts, the ranks with the same index on the
-// other hosts, and adds theirs to it. So a NIC carries one share of the tensor to each other host. Sums
-// travel unrounded, 4 bytes an element, and are rounded once: addends are added in the order of ranks within
-// a host, then the hosts' sums in the order of hosts. All hosts do the same and get the same bits.
-// all_reduce_quantised() encodes those sums, and each rank decodes the same bytes of all hosts, its own too:
-// an element is quantised once for each host. Within a host nothing is quantised.
+// The counterparts of a rank are the ranks with the same index on the other hosts.
 //
-// A chunk's host sums are in the team's workspace: in this rank's own slot of the chunk's number, from which
-// NICs read them, and in the slots of the counterparts, to which their NICs write them, followed by a flag.
-// Slots and their numbers are bulk.cuh's. Each rank takes part in each chunk, even if its share is empty. So
-// a rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and
-// so has every rank of its host whose sums s-1 it has: no rank uses slot s-4 any more.
+// An all-reduce is bulk.cuh's all-reduce within each host, with one more step. The rank that sums a share of
+// a chunk sends its host's sum to its counterparts and adds their sums. So a NIC carries one share of the
+// tensor to each other host. Host sums are sent unrounded, with 4 bytes per element. Addends are added in
+// rank order within a host, then the host sums in the order of hosts, and the result is rounded once. So all
+// hosts get the same bits. all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all
+// hosts, including its own, so an element is quantised once per host. Nothing is quantised within a host.
 //
-// A reduce-scatter works the same way: for each host in turn, the ranks of this host add up what is for that
-// host's ranks, each for its counterpart there. Data for other hosts is staged in the upper half of the slot
-// of the rank that gets it, as in an exchange.
+// The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
+// and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are those of
+// bulk.cuh. Every rank takes part in every chunk, even if its share is empty. When a rank begins chunk s, it
+// has received the flags of chunk s-1 from all counterparts, which they sent after chunk s-2. The same holds
+// for each rank of its host whose sums of chunk s-1 it has received. So no rank still uses slot s-4.
 //
-// An all-gather sends this rank's message to its counterparts only; when theirs have arrived in the output,
-// the ranks of each host exchange them within the host. A broadcast is an all-gather of a single message.
+// A reduce-scatter works similarly. For each host in turn, the ranks of this host sum the data for the ranks
+// of that host, each for its counterpart there. Sums for other hosts are staged in the upper half of the slot
+// for the receiving rank, as in an exchange.
 //
-// Ranks wait for ranks that wait themselves. The rank next to a late one must be the first to report it:
-// therefore its host's workspace has a shorter timeout than the team's.
+// In an all-gather, a rank sends its message only to its counterparts. When their messages have arrived in
+// the output, the ranks of each host exchange them within the host. A broadcast is an all-gather of a single
+// message.
+//
+// Timeouts: ranks wait for ranks that wait for other ranks. The neighbour of a late rank should be the first
+// to report it, so the workspace of a host has a shorter timeout than that of the team.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 
@@ -36,17 +38,18 @@
 
 namespace verbena::device {
 
-// Which ranks are on which host.
+// The ranks of each host.
 struct HostPlaces {
   uint32_t hosts;
-  const uint8_t* members;  // [hosts][ranks of each]: their ranks in the team
+  const uint8_t* members;  // [hosts][ranks per host]: team ranks
 };
 
 // @tparam Reduce  ReduceAny; ReduceFloats for all_reduce_quantised()
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
-  // Both workspaces have the same number of blocks. Otherwise as Bulk's constructor.
+  // The parameters are those of Bulk's constructor.
+  // @param team, host  workspaces of the team and of the ranks on this host, with the same number of blocks
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,
                              uint32_t chunk_bytes = 0)
@@ -62,7 +65,7 @@ class AcrossHosts {
     if (block >= blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit) status_ = SymmStatus::kInvalid;
   }
 
-  // As Bulk::all_reduce().
+  // Writes the reduction of all ranks' `input` to `output`, which may be `input`.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {
@@ -73,7 +76,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
   }
-  // Sums bfloat16 or half elements.
+  // Writes the quantised sum of all ranks' `input` to `output`. Elements are bfloat16 or half.
   template <typename Codec, typename Rounding = RoundToNearest, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const char* input, char* output,
                                                                uint64_t length_bytes, const Reduce& reduce,
@@ -87,13 +90,14 @@ class AcrossHosts {
     return status_;
   }
 
-  // Sends each member's message to all ranks, as `plan` describes it for Bulk's exchange; only the message of
-  // `root` if that is a rank.
+  // Sends each member's message to all ranks.
+  // @param plan  the plan of Bulk::exchange()
+  // @param root  0 or more: only this rank's message is sent
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    // These chunk numbers follow those of earlier calls, and precede those of later ones.
+    // Saves the chunk number for `far`, which continues the numbers of earlier calls.
     if (number_ != 0) {
       store_number(group);
       group.sync();
@@ -106,7 +110,8 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // Sends what this rank's output has from its counterpart there, and takes the same from each neighbour.
+      // Sends the message that this rank has received from its counterpart on `host` to all ranks of this
+      // host, and receives the messages of their counterparts.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
                    theirs = plan(find_member(host, neighbour));
@@ -117,7 +122,7 @@ class AcrossHosts {
     return status_;
   }
 
-  // As Bulk::exchange_reduce(); this rank knows the lengths of all messages.
+  // Reduces like Bulk::exchange_reduce(). Each rank must know the lengths of all messages.
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
@@ -142,10 +147,10 @@ class AcrossHosts {
   struct Words {
     uint32_t of[kVectorBytes / sizeof(uint32_t)];
   };
-  static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // of a vector
+  static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // words per vector
   static constexpr uint32_t kMaxVectors = sizeof(Sums) / kVectorBytes;
 
-  // Bulk's codecs, within the host.
+  // The codecs that Bulk calls within the host.
   struct HostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
 
@@ -163,7 +168,7 @@ class AcrossHosts {
       return calls.reduce_chunk(addends, sums, this->reduce, group);
     }
   };
-  // Chunks are whole tiles.
+  // Here chunks consist of whole tiles.
   template <typename Codec, typename Rounding>
   struct CodedHostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
@@ -208,7 +213,7 @@ class AcrossHosts {
     return false;
   }
 
-  // Counts the vectors of a vector's sums.
+  // Returns the number of vectors that the unrounded sums of one vector take.
   VERBENA_DEVICE static uint32_t count_vectors(const Reduce& reduce) {
     return reduce.template count_words<Vector16>() / kWords;
   }
@@ -224,13 +229,13 @@ class AcrossHosts {
   VERBENA_DEVICE uint64_t half_bytes() const {
     return (blocks_.slot_bytes - kSymmSlotUnit) / 2 / kSymmSlotUnit * kSymmSlotUnit;
   }
-  // Returns where this rank has its host's sums for its counterpart on a host.
+  // Returns the address of this host's sums for this rank's counterpart on a host.
   VERBENA_DEVICE char* find_sums(uint64_t number, uint32_t host) const {
     const int32_t peer = find_member(host, host_.team_rank);
     return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
   }
 
-  // Adds up the part of each message that begins at `at`, `most` bytes of it.
+  // Reduces the `most` bytes at offset `at` of each message.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void reduce_round(const Plan& plan, uint64_t at, uint64_t most, const Reduce& reduce,
                                    const Group& group) {
@@ -306,7 +311,7 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
 
-  // Each warp encodes one tile at a time.
+  // Does the same as reduce_chunk() with encoded host sums. Each warp encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
   VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& addends, const BulkChunk& sums,
                                                    const Reduce& reduce, const Rounding& rounding,
@@ -319,7 +324,7 @@ class AcrossHosts {
     const uint32_t lane_offset = lane() * kVectorBytes;
     const char* const input = addends.input + addends.begin(host_.team_rank);
     char* const own = find_slot(number, context_.team_rank);
-    // Stochastic rounding: each rank, block, chunk and tile has another sequence.
+    // For stochastic rounding, each rank, block, chunk and tile has a different random sequence.
     const uint64_t sender = (number << 8 | static_cast<uint64_t>(context_.team_rank)) << 16 | block_;
     for (uint32_t tile = first; tile < tiles; tile += warps) {
       TileElements numbers{};
@@ -422,7 +427,8 @@ class AcrossHosts {
   VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
   }
-  // Sends what `find(host)` names to each counterpart and waits for theirs, with one thread for each.
+  // Sends the bytes of `find(host)` to each counterpart and waits for the counterparts' bytes, with one
+  // thread per host.
   template <typename Find, typename Group>
   VERBENA_DEVICE bool exchange(uint64_t number, const Find& find, const Group& group) {
     group.sync();
@@ -454,13 +460,13 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
 
-  // Releases the ranks of this host that wait for this one, after its wait for another host has timed out.
-  // The failure word of the team across hosts names the late rank.
+  // Ends the waits of this host's ranks after a wait for another host has timed out. The failure word of the
+  // team names the late rank.
   template <typename Group>
   VERBENA_DEVICE void end_host(const Group& group) const {
     if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
   }
-  // Takes the status of a call within the host. If its wait has timed out, notifies the other hosts of the
+  // Handles the status of a call within the host. If a wait has timed out, notifies the other hosts of the
   // late rank.
   template <typename Group>
   VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
@@ -485,7 +491,7 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  uint64_t number_ = 0;  // of the next chunk; 0: it is still in memory
+  uint64_t number_ = 0;  // number of the next chunk; 0: not loaded from memory yet
   SymmStatus status_ = SymmStatus::kDone;
 };
 

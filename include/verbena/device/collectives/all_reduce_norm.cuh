@@ -1,12 +1,13 @@
-// Collectives fused with the RMSNorm that follows them, in one kernel: an all-reduce that keeps rows in
-// registers, and a reduce-scatter and an all-gather with the norm of a share between them.
+// Collectives fused with an RMSNorm in one kernel. all_reduce_norm() is an all-reduce that keeps rows in
+// registers for the norm. reduce_scatter_norm_all_gather() normalises each rank's share of the rows between a
+// reduce-scatter and an all-gather.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);          // a kernel of clusters, or of single blocks
 //   status = all_reduce_norm(calls, input, sum, norm);
 //   status = calls.finish();
 //
-// All ranks have the same rows, row lengths and blocks, so the grid is the same on all ranks. Results have
-// the same bits as the collective followed by norm_rows() in another kernel.
+// The number and length of rows and the grid must be the same on all ranks. Results have the same bits as the
+// collective followed by norm_rows() in another kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 
@@ -15,8 +16,8 @@
 
 namespace verbena::device {
 
-// Returns the bytes of the smallest number of whole rows that is a multiple of vectors: the unit that blocks
-// divide.
+// Returns the unit in which rows are split over blocks: the smallest number of whole rows that fills whole
+// vectors, in bytes.
 VERBENA_DEVICE uint64_t find_row_unit(uint64_t row_bytes) {
   uint64_t unit = row_bytes;
   while (unit % kVectorBytes != 0) unit += row_bytes;
@@ -35,11 +36,14 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 }  // namespace detail
 
-// Writes the sum of all ranks' `input`, norm.rows contiguous rows, to `sum`, and normalises its rows. Each
-// cluster handles one row at a time; each thread holds up to kKept vectors of 16 bytes of it, so sums pass to
-// the norm in registers. Each block's part of a row is a message.
-// @param sum  may be `input`; may be norm.output if output_stride is norm.hidden, and then is not stored
-// @param calls  a OneShot for this block; a block has 1, 2, 4, 8 or 16 warps, a cluster at most 64
+// Sums all ranks' `input` and normalises the rows of the sum. Each cluster handles one row at a time. Each
+// thread holds up to kKept vectors of 16 bytes of the row, so the sums stay in registers for the norm. Each
+// block's part of a row is a message.
+// @param calls  the OneShot of this block. A block has 1, 2, 4, 8 or 16 warps, a cluster at most 64
+// @param input  norm.rows contiguous rows
+// @param sum  receives the sum; may be `input`. If it is norm.output, whose stride must be norm.hidden, the
+//             sum is not
+//   stored
 template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
                                                         const RmsNorm<T>& norm) {
@@ -49,7 +53,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint32_t is_sum_aligned = keep(detail::is_vector(sum, norm.hidden) ? 1u : 0);
   const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
   if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
-  uint64_t mine = 0;  // of this block
+  uint64_t mine = 0;  // number of vectors of a row in this block
   VERBENA_UNROLL
   for (uint32_t k = 0; k < kKept; ++k) {
     const uint64_t before = k * uint64_t{RowOfCluster::count_threads()} + block_in_cluster() * threads;
@@ -66,25 +70,26 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // otherwise the output overwrites it
   SymmStatus status = SymmStatus::kDone;
   for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
-    // Inside the loop, so that compilers move what each iteration needs before the wait for earlier kernels.
+    // Called inside the loop, so that compilers compute the values of the iteration before the wait for
+    // earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k)
       some[k] =
           __builtin_bit_cast(Vector16, rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
-    // A block without a part sends nothing on any rank.
+    // A block without a part of the row has none on any rank.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     rows.load_addends(row);
-    // All blocks have begun before the first of them writes a word.
+    // No block may write a word before all blocks of the cluster have reset their words.
     if (row == first) rows.owner().await_others();
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template reduce_vectors<kRanks, kKept>(some, count, ReduceAs<T>{}, group);
     Packed<T> x[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = __builtin_bit_cast(Packed<T>, some[k]);
-    // Blocks that have failed notify the others.
+    // A block that has failed notifies the others.
     const auto load_none = [](uint64_t) { return Packed<T>{}; };
     rows.add_kept(x, load_none, status == SymmStatus::kDone);
     VERBENA_UNROLL
@@ -100,7 +105,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 
 namespace detail {
 
-// Rows of a tensor divided among ranks and among blocks; the rows of a rank are contiguous.
+// Splits the rows of a tensor over ranks and blocks. The rows of a rank are contiguous.
 class ShardedRows {
  public:
   VERBENA_DEVICE ShardedRows(uint64_t rows, uint64_t row_bytes, int32_t ranks, uint32_t block,
@@ -116,12 +121,12 @@ class ShardedRows {
     return first < rows_ ? first : rows_;
   }
   VERBENA_DEVICE uint64_t count_of(int32_t member) const { return first_of(member + 1) - first_of(member); }
-  // Returns the rows of this block in a member's share.
+  // Returns this block's rows in a member's share.
   VERBENA_DEVICE SomeRows block_rows(int32_t member) const {
     const SomeRows rows = find_rows(count_of(member), row_bytes_, block_, blocks_);
     return {first_of(member) + rows.first, rows.count};
   }
-  // Returns the maximum rows of any block of any rank.
+  // Returns the max number of rows of a block, over all blocks and ranks.
   VERBENA_DEVICE uint64_t max_rows() const {
     return find_part_bytes(share_ * row_bytes_, blocks_, find_row_unit(row_bytes_)) / row_bytes_;
   }
@@ -131,8 +136,9 @@ class ShardedRows {
   uint32_t block_, blocks_;
 };
 
-// A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `stride_bytes`
-// apart; or, by columns, a fixed number of bytes of each of `columns` columns for each row.
+// A tensor of which each block gathers its rows from all ranks. If `columns` is 0, rows have row_bytes bytes
+// and are stride_bytes apart. Otherwise the tensor is stored by columns: each row has row_bytes bytes in each
+// of `columns` columns, which are stride_bytes apart.
 struct RowsToGather {
   char* begin;
   uint64_t row_bytes, stride_bytes, columns = 0;
@@ -141,14 +147,14 @@ struct RowsToGather {
     return rows * row_bytes * (columns == 0 ? 1 : columns);
   }
   VERBENA_DEVICE Rows find(const SomeRows& rows) const {
-    if (rows.count == 0) return Rows::contiguous(begin);  // nothing to move
+    if (rows.count == 0) return Rows::contiguous(begin);  // an empty message
     if (columns == 0) return {begin + rows.first * stride_bytes, row_bytes, stride_bytes};
     return {begin + rows.first * row_bytes, rows.count * row_bytes, stride_bytes};
   }
 };
 
-// Writes `find_entry(member)` for each member to the plan, by all threads of the block. No thread reads the
-// plan after the exchange has ended.
+// Writes `find_entry(member)` for each member to the plan. Called by all threads of the block. No thread may
+// still read the plan of an earlier exchange.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_entry) {
@@ -172,8 +178,8 @@ VERBENA_DEVICE SymmStatus gather_rows(const SymmContext& context, Calls& calls, 
   return calls.exchange(plan, plan.max_bytes);
 }
 
-// Finds where a norm's scales lie.
-// @return false if they are not in rows or columns
+// Describes the scales of a norm as a tensor to gather.
+// @return false if the scales are not in rows or columns
 template <typename T>
 VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
   const QuantisedRows& rows = norm.quantised;
@@ -196,10 +202,12 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
 }  // namespace detail
 
 // Reduces like all_reduce_norm(), but each rank normalises only its share of the rows: rank r the r-th share
-// (rows / ranks, rounded up). All ranks get norm.output and the quantised rows with their scales, which lie
-// in rows or columns (not swizzled).
-// @param sum  receives the rows of the share; residual_in and residual_out have only these rows
-// @param plan  in the block's shared memory
+// of ceil(rows / ranks) rows. All ranks get all rows of norm.output and of the quantised output with its
+// scales, which must not be swizzled.
+// @param calls  a OneShot or Bulk of this block
+// @param plan  memory for a plan, in shared memory of the block
+// @param sum  receives the rows of this rank's share; residual_in and residual_out have only these rows
+// @param make_norm  make_norm() returns the RmsNorm
 template <typename Calls, typename T, typename MakeNorm, typename Reduce = ReduceAs<T>,
           typename Norm = NormRows>
 [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter_norm_all_gather(
@@ -232,7 +240,7 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
       !detail::find_scales(norm, tensors[2]))
     return SymmStatus::kInvalid;
-  // Tensors of the share, addressed as if they had all rows.
+  // Returns the address that row 0 would have, for a tensor that has only the rows of the share.
   const auto extend = [&](auto* tensor, uint64_t step) {
     using Element = decltype(tensor);
     return tensor == nullptr

@@ -1,29 +1,30 @@
-// Collectives of large tensors: each rank pushes chunks into its peers' slots and sets a flag after each
-// chunk, so that links carry almost nothing but data. Inputs and outputs may lie at any address.
+// Collectives for large tensors. Each rank pushes chunks into its peers' slots and sets a flag after each
+// chunk, so links carry almost only data. Inputs and outputs may have any address.
 //
 //   Bulk<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, PlainCodec<ReduceAs<float>>{});   // or exchange
 //   status = calls.finish();
 //
-// The workspace is separate from that of low_latency.cuh. Rules, order of sums and errors are those of
-// one_shot.cuh.
+// Use a separate workspace, not that of low_latency.cuh. The rules for blocks, the order of additions and the
+// errors are those of one_shot.cuh.
 //
-// A slot has two halves, for addends and for sums, and ends with two flags: the numbers of the last chunks in
-// the halves. Chunks are numbered consecutively across launches; chunk s uses slot s modulo kSymmTurns, which
-// is four. In step s a block sends the addends of chunk s, sums chunk s-1 and sends the sums, and stores the
-// sums of chunk s-2. A slot becomes free by a flag that comes later anyway:
-//   Addends s overwrite addends s-4 at rank q. Their sender has got q's addends s-2, which q sent after it
-//   had summed chunk s-4.
-//   Sums s overwrite sums s-4 at rank q. Their sender has got q's addends s, which q sent after it had stored
-//   the sums of chunk s-3.
-// An exchange has addends only: in step s a block sends chunk s and stores chunk s-1, and the first rule
-// holds. A broadcast has both: its addends are the root's shares, each for another rank, which passes its
-// share on as a sum.
+// An all-reduce is two-shot: rank r sums share r of each chunk, and sends the sum to all. A slot has two
+// halves, for addends and for sums, and ends with two flags, which are the numbers of the last chunks in the
+// halves. Chunks are numbered consecutively across launches; chunk s uses slot s % 4 (kSymmTurns). In step s,
+// a block sends the addends of chunk s, sums chunk s-1 and sends the sums, and stores the sums of chunk s-2.
+// No message is needed to free a slot, because flags of later chunks show that it is free:
+//   Addends s overwrite addends s-4 at rank q. Their sender has received q's addends s-2, which q sent after
+//   it had summed chunk s-4.
+//   Sums s overwrite sums s-4 at rank q. Their sender has received q's addends s, which q sent after it had
+//   stored the sums of chunk s-3.
+// An exchange only has addends: in step s, a block sends chunk s and stores chunk s-1, and the first rule
+// holds. A broadcast has both: the root sends each other rank its share as an addend, and that rank sends the
+// share to the others as a sum.
 //
-// Bulk<SymmContext, true> also exchanges with members that only a NIC reaches: the message is staged in the
-// upper half of this rank's own slot of that member, a NIC writes it to the lower half of the peer's slot,
-// and then the flag. A staged chunk s has arrived when the peer's addends s+2 come, since the peer sends them
-// after its addends s+1, and those wait for ours; so staging is free as early as the slot.
+// Bulk<SymmContext, true> also exchanges with members that only a NIC reaches. The message is staged in the
+// upper half of this rank's slot for that member. A NIC writes it to the lower half of the peer's slot, and
+// then the flag. A staged chunk s has been delivered when the peer's chunk s+2 arrives, because the peer
+// sends that after it has waited for our chunk s. So the staging memory is free as early as the slot.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -34,8 +35,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Copies vectors 0 to `vectors` of `pieces` pieces, by all threads of a group, with several loads in flight:
-// `load(piece, offset)`, then `store(piece, offset, vector)`.
+// Copies `pieces` pieces of `vectors` vectors each, with all threads of a group and several loads in flight.
+// Calls `load(piece, offset)` and `store(piece, offset, vector)` for each vector.
 template <typename Group, typename Load, typename Store>
 VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t vectors, const Load& load,
                                  const Store& store) {
@@ -58,8 +59,9 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
   }
 }
 
-// Sends by one thread to a member that only a NIC reaches, by the block's queue, so that the flag follows the
-// data. Addresses are this rank's.
+// Sends data and then a flag to a member that only a NIC reaches. Called by one thread. Uses the block's put
+// queue, so that the flag follows the data. `there` and `flag` are this rank's addresses of the peer's
+// memory.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
                                          uint64_t length_bytes, uint64_t* flag, uint64_t number) {
@@ -68,7 +70,7 @@ VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, c
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
 }
-// Writes two adjacent words.
+// Writes two adjacent words of a member that only a NIC reaches. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
                                            uint64_t first, uint64_t second) {
@@ -79,22 +81,23 @@ VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer,
 
 }  // namespace detail
 
-// A chunk of each share of a tensor, as a codec sees it. In an all-reduce, share r is member r's. Members are
-// counted from this rank on, so that each rank begins with a different member.
+// A chunk, passed to a codec: up to max_bytes bytes at the same offset of each share of a tensor. In an
+// all-reduce, rank r sums share r. Functions with a `turn` count members from the next rank on, so that each
+// rank starts with a different member.
 struct BulkChunk {
   const SymmContext& context;
-  // The block's part of the tensor. Its shares are contiguous and have the same length, except for the last
-  // one that is not empty. `offset` is where in each share the chunk begins.
+  // The block's part of the tensor, which is split into shares of share_bytes; the last ones may be shorter
+  // or empty. `offset` is the start of the chunk in each share.
   const char* input;
   char* output;
   uint64_t part_bytes, share_bytes, offset;
   uint32_t max_bytes;
-  // Where the data of member r arrives here, slot_bytes from one member to the next; and where this rank's
-  // data goes, as an address of this rank.
+  // `here` is the slot of this rank that member 0 writes; the slots of the other members follow, slot_bytes
+  // apart. `there` is the slot that this rank writes at each member, as an address of this rank.
   const char* here;
   char* there;
   uint64_t slot_bytes;
-  uint64_t number;  // of the chunk, counted across launches
+  uint64_t number;  // number of the chunk, counted across launches
 
   VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
     const int32_t peer = context.team_rank + 1 + static_cast<int32_t>(turn);
@@ -110,7 +113,7 @@ struct BulkChunk {
     if (from >= end) return 0;
     return end - from < max_bytes ? static_cast<uint32_t>(end - from) : max_bytes;
   }
-  // Counts the vectors of the longest share, which is the first.
+  // Returns the number of vectors in the longest share of the chunk, which is the first.
   VERBENA_DEVICE uint32_t count_vectors() const { return (length(0) + kVectorBytes - 1) / kVectorBytes; }
   VERBENA_DEVICE const char* slot_of(int32_t member) const {
     return here + static_cast<uint64_t>(member) * slot_bytes;
@@ -120,15 +123,15 @@ struct BulkChunk {
   }
 };
 
-// Sends elements as they are. A codec has the functions below, each called by all threads of a group; slots
-// are aligned to 128 bytes. Other codecs encode when they send and decode when they receive.
+// The codec that sends elements unchanged. Every codec has the functions below, which all threads of a group
+// call. Other codecs encode when they send and decode when they receive. Slots are aligned to 128 bytes.
 template <typename Reduce>
 struct PlainCodec {
   Reduce reduce;
 
-  // Chunks begin at multiples of it, from the start of the tensor, and have multiples of it as length.
+  // Returns the unit of chunks: offsets in the tensor and lengths of chunks are multiples of it.
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
-  // Returns the bytes of the tensor that fit into `data_bytes` of a slot.
+  // Returns the number of bytes of the tensor that fit into data_bytes bytes of a slot.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
     return data_bytes / kVectorBytes * kVectorBytes;
   }
@@ -136,7 +139,8 @@ struct PlainCodec {
   // Sends each peer its chunk of this rank's input.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
-    // In place, other blocks write the bytes beside the chunk: do not read them.
+    // copy_group() may read bytes next to the chunk. Not allowed in place, where other blocks write these
+    // bytes.
     if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
@@ -158,9 +162,9 @@ struct PlainCodec {
         });
   }
 
-  // Reduces the chunk that all members have sent, and sends the sums.
+  // Reduces this rank's share of the chunk, which all members have sent, and sends the sums to all.
   // @param sums  the same chunk, with the slots of sums
-  // @return any status but kDone ends the call
+  // @return any status but kDone ends the collective
   template <int kRanks, typename Group>
   VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                            const Group& group) const {
@@ -184,6 +188,7 @@ struct PlainCodec {
     return SymmStatus::kDone;
   }
 
+  // Stores the sums that the other members have sent.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
     if (detail::offset_in_vector(chunk.output) != 0) {
@@ -206,7 +211,7 @@ struct PlainCodec {
   }
 
  private:
-  // The loads of all ranks and vectors are in flight together.
+  // Reduces several vectors, with the loads of all ranks in flight together.
   template <int kRanks, uint32_t kVectors>
   VERBENA_DEVICE void reduce_some(const BulkChunk& chunk, const char* own, uint32_t length, uint32_t first,
                                   uint32_t step, Vector16 (&results)[kVectors]) const {
@@ -239,8 +244,8 @@ struct PlainCodec {
   }
 };
 
-// A broadcast, as an all-reduce in which only the root has addends: the shares of all other ranks, counted
-// from the next rank on. Each rank passes its own share on to the others.
+// The codec of a broadcast, which is an all-reduce in which only the root has addends. Share i belongs to
+// rank root + 1 + i. The root sends each other rank its share, and that rank sends the share to the others.
 struct PassOn {
   int32_t root;
 
@@ -289,7 +294,7 @@ struct PassOn {
   VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
     if (chunk.context.team_rank == root) return;
     const auto shares = static_cast<int32_t>(chunk.count_peers());
-    // All shares but this rank's, from the next one on.
+    // Returns the other ranks' shares, starting with the one after this rank's.
     const auto share_of = [&](uint32_t piece) {
       const int32_t share = find_share(chunk) + 1 + static_cast<int32_t>(piece);
       return share < shares ? share : share - shares;
@@ -315,20 +320,20 @@ struct PassOn {
   }
 };
 
-// Some members of a team: `count` of them, `stride` apart in the list, this rank among them. NULL: all
-// members.
+// A subset of a team that includes this rank: entries 0, stride, ... of the list, `count` of them. If the
+// list is null, all members.
 struct BulkMembers {
   const uint8_t* list = nullptr;
   uint32_t count = 0, stride = 1;
 };
 
-// kReachesFar: the team, or some of its members, includes ranks that only a NIC reaches; then only exchanges
-// are allowed.
+// @tparam kReachesFar  true: some members can only be reached by a NIC; only exchanges are allowed
 template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk {
  public:
-  // As OneShot's constructor; groups are whole warps.
-  // @param chunk_bytes  maximum bytes of the tensor in a step, the same on all ranks; 0: as many as fit
+  // The parameters are those of OneShot's constructor. Groups must consist of whole warps.
+  // @param chunk_bytes  max length of a chunk in bytes of the tensor, the same on all ranks; 0: as many as
+  //                     fit in a slot
   VERBENA_DEVICE Bulk(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                       uint32_t chunk_bytes = 0, const GridStart& start = {}, const BulkMembers& members = {})
       : context_(workspace.context),
@@ -355,8 +360,8 @@ class Bulk {
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
   }
-  // Copies the root's `input` to `output` of every rank, also in place. With three ranks or more: the root
-  // sends the tensor once, where an exchange sends it to each rank.
+  // Copies the root's `input` to `output` of every rank, also in place. Needs three ranks or more. Unlike in
+  // an exchange, the root sends the tensor only once in total.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
                                                     int32_t root, const Group& group = {}) {
@@ -365,7 +370,7 @@ class Bulk {
                          PassOn{root}, group);
   }
 
-  // As OneShot::exchange().
+  // Exchanges messages, like OneShot::exchange().
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
@@ -392,8 +397,8 @@ class Bulk {
     });
   }
 
-  // Reduces the messages from all members as exchange_reduce() does, but passes the sums before they are
-  // rounded to `take(offset, sums)`, for each vector of this rank's part.
+  // Reduces the messages from all members like exchange_reduce(), but calls `take(offset, sums)` with the
+  // unrounded sums for each vector of this rank's part.
   // @param take  `offset` is in bytes from the start of the part
   template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
@@ -418,8 +423,8 @@ class Bulk {
 
  private:
   enum Phase : uint32_t { kAddends = 0, kSums = 1 };
-  static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the end of a slot
-  static constexpr uint32_t kLengthWord = 2;             // of these bytes, after the flags
+  static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // bytes at the end of a slot, for flags and lengths
+  static constexpr uint32_t kLengthWord = 2;             // index of the length among the words of these bytes
   static constexpr uint64_t kMaxHalfBytes = uint64_t{1} << 30;
 
   template <typename Group>
@@ -432,7 +437,8 @@ class Bulk {
     status_ = detail::begin_in_step(context_, group);
     return status_ == SymmStatus::kDone;
   }
-  // Waits until all threads have read this call's slots and may read what any of them has stored.
+  // Waits until all threads have read the slots of this call. The threads may then read everything that any
+  // of them has stored.
   template <typename Group>
   VERBENA_DEVICE SymmStatus end(uint64_t chunks, const Group& group) {
     number_ += chunks;
@@ -456,7 +462,7 @@ class Bulk {
                     nullptr,
                     blocks_.slot_bytes,
                     0};
-    if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // not even one unit of the codec fits
+    if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // one unit of the codec does not fit
     if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
     const auto at = [&](uint64_t index, Phase phase) {
@@ -510,7 +516,7 @@ class Bulk {
     if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
     return context_.team_size;
   }
-  // Counts members from this rank on.
+  // Returns a member, counted from this rank on.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
     if (kReachesFar && members_.list != nullptr)
       return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];
@@ -518,7 +524,7 @@ class Bulk {
     return member < context_.team_size ? member : member - context_.team_size;
   }
 
-  // The last warp signals and the first one waits, so that the fence of one does not delay the other.
+  // The last warp signals and the first warp waits, so that the fence of one does not delay the other.
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
     group.sync();
@@ -550,7 +556,7 @@ class Bulk {
     return status_ == SymmStatus::kDone;
   }
 
-  // Both halves of a slot are for addends, unless one is for staging.
+  // Runs an exchange. Both halves of a slot are for addends, unless one is used for staging.
   template <typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
@@ -584,7 +590,7 @@ class Bulk {
 
   template <typename Plan>
   VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
-    uint64_t longest = 1;  // at least one chunk, which carries the lengths
+    uint64_t longest = 1;  // at least one chunk is needed, which carries the lengths
     for (int32_t member = 0; member < context_.team_size; ++member) {
       const auto entry = plan(member);
       if (entry.send.length_bytes > longest) longest = entry.send.length_bytes;
@@ -592,8 +598,9 @@ class Bulk {
     }
     return longest;
   }
-  // If a rank knows the lengths of its own messages only, the flags of its first chunk are followed by the
-  // length of its message and the chunks that it needs. All ranks run the maximum of these chunks.
+  // Used if each rank knows only the lengths of its own messages. The flags of the first chunk are then
+  // followed by the length of the message and the number of chunks that the sender needs. All ranks run the
+  // maximum number of chunks.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
@@ -640,8 +647,8 @@ class Bulk {
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
     return find_slot(number, peer) + half_bytes();
   }
-  // Sends what send_chunk() has staged, and the flag after it; with `chunks` other than 0 also what
-  // publish_lengths() would have sent. One thread for each member that only a NIC reaches.
+  // Sends the data that send_chunk() has staged, then the flag, to the members that only a NIC reaches, with
+  // one thread per member. If `chunks` is not 0, also sends the lengths, like publish_lengths().
   template <typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {
@@ -682,7 +689,7 @@ class Bulk {
       }
     });
   }
-  // Calls `take(offset, sums)` for each vector.
+  // Reduces a chunk, and calls `take(offset, sums)` for each vector.
   template <int kRanks, typename Reduce, typename Group, typename Take>
   VERBENA_DEVICE void add_chunk(const Rows& source, uint32_t length, uint64_t number, const Reduce& reduce,
                                 const Group& group, const Take& take) const {
@@ -720,8 +727,8 @@ class Bulk {
   GridStart start_;
   uint32_t block_, count_blocks_, chunk_bytes_;
   BulkMembers members_;
-  uint32_t own_ = 0;     // this rank's index in the list
-  uint64_t number_ = 0;  // of the next chunk
+  uint32_t own_ = 0;     // this rank's index among the members
+  uint64_t number_ = 0;  // number of the next chunk
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;
 };

@@ -1,10 +1,9 @@
-// The common part of the codecs of quantised all-reduces: how a warp loads elements of a tensor, how lanes
-// share a group's scale, how encoded elements are laid out in a message, and how elements are rounded.
-// docs/quantisation.md has the error bounds.
+// The common part of the codecs of quantised all-reduces: loads of elements, scales of groups, layout of
+// encoded elements in a message, and rounding. docs/quantisation.md has the error bounds.
 //
-// A warp encodes a tile of 1,024 elements at once: four rows of 256 elements. In each row, a lane holds 8
-// adjacent elements, called a unit (one 16-byte vector of a 2-byte type). The elements that share a scale are
-// a group, which is contiguous in a row: 32, 64 or 128 elements, the units of 4, 8 or 16 lanes.
+// A warp encodes a tile of 1,024 elements at once, in four rows of 256 elements. In each row, a lane has 8
+// adjacent elements, called a unit (one 16-byte vector of a 2-byte type). Elements that share a scale form a
+// group, which is contiguous in a row: 32, 64 or 128 elements, which are the units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
 //   kBits, kGroup                   bits per encoded element; elements per group
@@ -12,9 +11,9 @@
 //                                   in words; all lanes of a group have the same scales
 //   encode(elements, rounding)      returns the Coded of a tile
 //   decode_row(coded, row, unit)    writes this lane's unit of the row to `unit`, an array of 8 floats
-// All lanes of a warp call these together. Decoding gives the same bits on every GPU and on the host. The
-// four rows are encoded together, so that their latencies overlap. Tiles with huge, tiny or non-finite
-// elements take a slower path, row by row, in a function that is not inlined.
+// All lanes of a warp call the functions together. Decoding gives the same bits on every GPU and on the host.
+// The four rows are encoded together, so that their latencies overlap. Tiles with huge, tiny or non-finite
+// elements are encoded row by row, in a slower function that is not inlined.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 
@@ -33,15 +32,15 @@ struct TileElements {
   float of[kTileRows][kUnitElements];
 };
 
-// Rounds to the nearest step, ties to even.
+// Rounds to the nearest encoded value, ties to even.
 struct RoundToNearest {
   static constexpr bool kIsStochastic = false;
   VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
 };
 
-// Rounds stochastically: up or down at random, to the nearer step more often, so that the mean error is zero
-// even if the same value is rounded repeatedly. The same seed and tile give the same result; use another
-// `seed` for ranks, calls and phases whose errors must be independent.
+// Rounds stochastically: up or down at random, more often to the nearer value, so that the mean error is zero
+// even if the same value is rounded repeatedly. The same seed and tile give the same result. Use different
+// seeds for ranks, calls and phases whose errors must be independent.
 class RoundStochastically {
  public:
   static constexpr bool kIsStochastic = true;
@@ -72,7 +71,8 @@ namespace detail {
 inline constexpr float kSmallestNormal = 0x1p-126F;
 inline constexpr uint32_t kLargestBfloat16 = 0x7f7f0000;  // as a float's bits
 
-// Magnitudes above bfloat16's largest count as infinite: a group's bounds are kept in bfloat16.
+// Treats magnitudes above the largest bfloat16 as infinite, because the bounds of a group are stored as
+// bfloat16.
 VERBENA_DEVICE bool is_finite(float value) {
   return (to_bits(value) & 0x7fffffffu) <= kLargestBfloat16;
 }
@@ -91,7 +91,7 @@ struct Several {
   T of[kUnitElements];
 };
 
-// Replaces each half by its maximum over the kLanes adjacent lanes that share a group.
+// Replaces each half of a word by its maximum over the kLanes adjacent lanes of a group.
 template <uint32_t kLanes, uint32_t kCount>
 VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
   VERBENA_UNROLL
@@ -104,9 +104,10 @@ VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
 
 }  // namespace detail
 
-// Loads a lane's unit of a row that begins at element `first` of a tensor. Elements from `count` on, which is
-// at least 1, repeat the last element, so that they widen no group's range.
-// @param is_whole  the row ends before `count`, and `source` is aligned to 16
+// Load and store a lane's unit of a row that starts at element `first` of a tensor of `count` elements, at
+// least one. Elements after the end of the tensor are loaded as copies of the last element, so that they do
+// not widen the range of a group.
+// @param is_whole  true: the whole row is in the tensor, and the address is aligned to 16
 template <typename T>
 using Unit = Packed<T, kUnitElements * sizeof(T)>;
 template <typename T>
@@ -130,11 +131,11 @@ VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, b
                                                                           several.of[i]);
 }
 
-// Tensors of bfloat16 or half, chosen at run time.
-using RawUnit = Unit<Bfloat16>;  // of either type
+// A unit of bfloat16 or half elements, whose type is known at run time.
+using RawUnit = Unit<Bfloat16>;
 inline constexpr uint32_t kTileBytes = kTileElements * sizeof(Bfloat16);
 
-// Loads a lane's units of tile number `tile` of the tensor.
+// Load and store a lane's units of tile `tile` of the tensor.
 VERBENA_DEVICE void load_tile(const char* tensor, uint64_t length_bytes, uint32_t tile,
                               RawUnit (&raw)[kTileRows]) {
   const auto* const from = reinterpret_cast<const Bfloat16*>(tensor);
@@ -192,8 +193,8 @@ VERBENA_DEVICE void widen_tile(DataType type, const RawUnit (&raw)[kTileRows], T
 
 namespace detail {
 
-// Completes a tile that has only `count` elements, at least one: the others repeat the last, as in
-// load_unit().
+// Fills up a tile that has only `count` elements, at least one, with copies of the last element, as
+// load_unit() does.
 VERBENA_DEVICE void fill_tile(TileElements& numbers, uint32_t count) {
   const auto index_of = [](uint32_t row, uint32_t i) {
     return row * kRowElements + lane() * kUnitElements + i;
@@ -240,16 +241,17 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 
 }  // namespace detail
 
-// The encoded tiles of a message: the payload of all tiles, followed by the scales of all, in the order in
-// which a warp accesses them. A tile's length is a multiple of 16 bytes.
-template <typename Codec, typename Byte = char, Space space = Space::kGlobal>  // const char: to load them
+// The encoded tiles of a message: the payloads of all tiles, followed by the scales of all tiles, in the
+// order in which a warp accesses them. The length of a tile is a multiple of 16 bytes. Byte is const char for
+// loading only.
+template <typename Codec, typename Byte = char, Space space = Space::kGlobal>
 class CodedTiles {
  public:
   static constexpr uint32_t kPayloadBytes = kTileElements / 8 * Codec::kBits;
-  static constexpr uint32_t kLanes = Codec::kGroup / kUnitElements;  // of a group
+  static constexpr uint32_t kLanes = Codec::kGroup / kUnitElements;  // per group
   static constexpr uint32_t kGroupBytes = sizeof(uint32_t) * Codec::kScaleWords;
   static constexpr uint32_t kScaleBytes = kWarpLanes / kLanes * kGroupBytes;
-  static constexpr uint32_t kBytes = kPayloadBytes + kScaleBytes;  // of a tile
+  static constexpr uint32_t kBytes = kPayloadBytes + kScaleBytes;  // per tile
   static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 elements");
   static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
 
@@ -257,7 +259,8 @@ class CodedTiles {
   VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)
       : payload_(memory), scales_(memory + tiles * kPayloadBytes) {}
 
-  // Stores a tile, by all lanes of a warp. Other threads see it after a fence and a barrier.
+  // Store and load a tile. All lanes of a warp call them. Other threads see a stored tile after a fence and a
+  // barrier.
   VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
     Byte* const payload = payload_ + tile * kPayloadBytes;
     detail::store_words<4, space>(payload + lane() * 16, coded.payload);

@@ -1,10 +1,11 @@
-// Codecs that send elements as e4m3, an 8-bit float, with a scale for each group. The error of an element is
-// at most 1/16 of its magnitude, or 2^-10 of the scale's step if that is more. NaN stays NaN.
+// Codecs that send elements as e4m3, an 8-bit float, with a scale for each group. An element is decoded as
+// its e4m3 value times the step of the group. The error is at most the larger of 1/16 of the element's
+// magnitude and 2^-10 of the step. NaN stays NaN.
 //
-// Float8 keeps the group's largest magnitude, rounded up to bfloat16, to which e4m3's largest value
-// corresponds. If some elements are not finite, the sign of that magnitude is set: e4m3's largest value then
-// means infinity, finite elements use the other values, and each element keeps its kind. MxFloat8 keeps OCP's
-// e8m0, the power of two not below magnitude / 448; with it an infinity becomes NaN.
+// Float8 stores the group's largest magnitude, rounded up to bfloat16, which is encoded as the largest e4m3
+// value. If some elements are not finite, the sign bit of the stored magnitude is set. The largest e4m3 value
+// then stands for infinity, and finite elements use the other values. MxFloat8 stores OCP's e8m0, the
+// smallest power of two that is not below magnitude / 448. In MxFloat8 an infinity becomes NaN.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 
@@ -16,11 +17,11 @@ namespace detail {
 
 inline constexpr float kLargestE4m3 = 448, kNextToLargestE4m3 = 416;
 
-// Rounds up or down at random to a value of e4m3; the magnitude is at most its largest value.
+// Rounds up or down at random to an e4m3 value. Does not change magnitudes above the largest e4m3 value.
 VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   const uint32_t bits = to_bits(number), magnitude = bits & 0x7fffffffu;
   uint32_t result = (magnitude + (draw << 12) + (1u << 11)) & ~((1u << 20) - 1);
-  // Below e4m3's smallest normal value the steps stay 2^-9.
+  // Subnormal e4m3 values are 2^-9 apart.
   if (magnitude < to_bits(0x1p-6F)) {
     const float steps = add(multiply(from_bits(magnitude), 512), (static_cast<float>(draw) + 0.5F) / 256);
     result = to_bits(static_cast<float>(static_cast<uint32_t>(steps)) / 512);
@@ -28,7 +29,7 @@ VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   return magnitude > to_bits(kLargestE4m3) ? number : from_bits(result | (bits & 0x80000000u));
 }
 
-// Encodes a unit: its elements multiplied by the inverse of their step.
+// Encodes a unit. `inverse` is 1 / step.
 template <typename Rounding>
 VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, const Rounding& rounding,
                                 uint32_t* payload) {
@@ -61,9 +62,9 @@ VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
   }
   return round_up_to_bfloat16(largest);
 }
-inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // or more: NaN
+inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // as bfloat16 bits; larger bits are NaN
 
-// Finds the largest magnitudes of the groups, of two rows in each word.
+// Finds the largest magnitude of the group in each row. Each word has the magnitudes of two rows.
 // @return whether all elements are finite
 template <uint32_t kLanes>
 VERBENA_DEVICE bool find_magnitudes(const TileElements& numbers, uint32_t (&pairs)[kTileRows / 2]) {
@@ -85,7 +86,8 @@ VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
   find_largest_pairs<kLanes>(pair);
   return pair[0];
 }
-// Returns the largest magnitude of a group, as a bfloat16, with its sign set if some elements are not finite.
+// Returns the largest finite magnitude of a group, as a bfloat16. Its sign bit is set if some elements are
+// not finite.
 template <uint32_t kLanes>
 VERBENA_DEVICE uint32_t find_magnitude(const float* unit) {
   const uint32_t magnitude = find_finite_magnitude<kLanes, false>(unit);
@@ -103,14 +105,14 @@ class Float8Codec {
 
   struct Coded {
     uint32_t payload[kBits];
-    uint32_t scales[kScaleWords];  // of the rows, two in each word
+    uint32_t scales[kScaleWords];  // scales of the rows, two per word
   };
 
   template <typename Rounding>
   VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, coded.scales)) {
-      // Copies: a variable whose address is passed to a call lives in memory.
+      // A variable whose address is passed to a call is kept in memory, so copies are passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -141,7 +143,7 @@ class Float8Codec {
   }
 
  private:
-  // Groups of which some elements are not finite.
+  // Encodes tiles with elements that are not finite.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -154,7 +156,7 @@ class Float8Codec {
     }
   }
 
-  // Returns the value that 1 stands for. Its inverse is finite too.
+  // Returns the step, which is the value of an encoded 1. Its inverse is finite, too.
   VERBENA_DEVICE static float find_step(uint32_t scale) {
     const float largest = detail::from_bits((scale & 0x7fff) << 16);
     const float inverse_of_last =
@@ -170,7 +172,7 @@ class MxFloat8 {
 
   struct Coded {
     uint32_t payload[kBits];
-    uint32_t scales[kScaleWords];  // a byte for each row
+    uint32_t scales[kScaleWords];  // scales of the rows, one byte each
   };
 
   template <typename Rounding>
@@ -178,7 +180,7 @@ class MxFloat8 {
     Coded coded;
     uint32_t magnitudes[kTileRows / 2];
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, magnitudes)) {
-      // Copies: a variable whose address is passed to a call lives in memory.
+      // A variable whose address is passed to a call is kept in memory, so copies are passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -205,7 +207,7 @@ class MxFloat8 {
   }
 
  private:
-  // Groups of which some elements are not finite.
+  // Encodes tiles with elements that are not finite.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -217,7 +219,7 @@ class MxFloat8 {
       float unit[kUnitElements];
       for (uint32_t i = 0; i < kUnitElements; ++i) {
         unit[i] = numbers.of[row][i];
-        // An infinity would become the largest value.
+        // Otherwise an infinity would become the largest value.
         if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);
       }
       detail::encode_e4m3(unit, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);
@@ -225,7 +227,7 @@ class MxFloat8 {
   }
 };
 
-// 1,024 elements take 1,056 bytes.
+// A tile of 1,024 elements takes 1,056 bytes.
 using Float8 = Float8Codec<64>;
 
 }  // namespace verbena::device

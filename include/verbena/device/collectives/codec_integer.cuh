@@ -1,11 +1,11 @@
-// Codecs that send elements as integers of 4, 6 or 8 bits: equal steps from the minimum to the maximum of a
-// group. The error of an element is at most half a step plus a hundredth of a step. A group of equal elements
-// that bfloat16 can represent is exact.
+// Codecs that send elements as integers of 4, 6 or 8 bits, which are equal steps from the minimum to the
+// maximum of a group. The error of an element is at most 0.51 steps. If all elements of a group have the same
+// value and bfloat16 can represent the value, there is no error.
 //
-// A group's scale is a word: its minimum, rounded down to bfloat16, in the lower half, and its maximum,
-// rounded up, in the upper half. In a special group, of which some elements are not finite or are huge, the
-// two are swapped: the three highest codes then mean minus infinity, infinity and NaN, which are kept, and
-// the other elements share the other codes.
+// The scale of a group is a word. Its lower half is the minimum, rounded down to bfloat16; its upper half is
+// the maximum, rounded up. A group with non-finite or huge elements is special, and its minimum and maximum
+// are swapped. In a special group, the three highest codes stand for minus infinity, infinity and NaN, and
+// the finite elements use the other codes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 
@@ -21,7 +21,7 @@ class IntegerCodec {
 
   struct Coded {
     uint32_t payload[kBits];
-    uint32_t scales[kScaleWords];  // of the rows
+    uint32_t scales[kScaleWords];  // scales of the rows
   };
 
   template <typename Rounding>
@@ -42,7 +42,7 @@ class IntegerCodec {
       is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kMinPlainRange);
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
-      // Copies: a variable whose address is passed to a call lives in memory.
+      // A variable whose address is passed to a call is kept in memory, so copies are passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -81,7 +81,7 @@ class IntegerCodec {
   }
 
  private:
-  // Groups of which some elements are not finite, huge, or tiny.
+  // Encodes tiles with elements that are not finite, huge, or tiny.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -117,13 +117,15 @@ class IntegerCodec {
 
   static constexpr uint32_t kNan = (1u << kBits) - 1;  // the highest code
   static constexpr uint32_t kLanes = kGroup / kUnitElements;
-  // Adding it to a value makes the sum's last bit worth 1.
+  // In the sum of a value and kRounder, the last bit has the value 1.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
-  // A step of a range above this, half of the step and its inverse are normal numbers.
+  // If half of the range is above this, the step, half of the step and the inverse of the step are normal
+  // numbers.
   static constexpr float kMinPlainRange = 0x1p-116F;
-  // A code at this position of the mantissa is added to the carrier in one operation. Values this many steps
-  // below the minimum are still rounded to a thousandth of a step; huge elements would become infinite there.
+  // A code is decoded by inserting it at bit kPlace of the mantissa of the float kCarrier, which gives
+  // kCarrier + code. The value kCarrier steps below the minimum must be finite, so groups with exponents from
+  // kHugeExponent on are special.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;
@@ -139,8 +141,9 @@ class IntegerCodec {
       half_range = halve_range(lowest, is_special ? low : high);
       length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
-    // Not of the rounded length, whose error has one sign: elements halfway between two steps, which a
-    // bfloat16 tensor has, would all be rounded to the same side.
+    // Returns the inverse of the step, computed from the exact range. The inverse of the rounded length would
+    // have an error of one sign: all elements halfway between two steps, which bfloat16 tensors have, would
+    // be rounded in the same direction.
     VERBENA_DEVICE float invert() const {
       if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);
@@ -149,16 +152,16 @@ class IntegerCodec {
 
   VERBENA_DEVICE static float find_low(uint32_t scale) { return detail::from_bits(scale << 16); }
   VERBENA_DEVICE static float find_high(uint32_t scale) { return detail::from_bits(scale & 0xffff0000u); }
-  // Returns half of the range, as the whole range may exceed a float.
+  // Returns half of the range, because the whole range may exceed a float.
   VERBENA_DEVICE static float halve_range(float low, float high) {
     return detail::add(detail::multiply(high, 0.5F), -detail::multiply(low, 0.5F));
   }
-  // Returns the length of a step, whose inverse is finite too.
+  // Returns the length of a step. Its inverse is finite, too.
   VERBENA_DEVICE static float find_length(float half_range, float per_half, bool is_constant) {
     const float length = detail::multiply(half_range, per_half);
     return length >= detail::kSmallestNormal ? length : is_constant ? 0 : detail::kSmallestNormal;
   }
-  // Returns a value's distance from the minimum, in steps, as the code of its step and kRounderBits.
+  // Rounds a value's distance from the minimum, in steps, to its code. Returns the code plus kRounderBits.
   template <typename Rounding>
   VERBENA_DEVICE static uint32_t round_place(float place, const Rounding& rounding, uint32_t row,
                                              uint32_t i) {
@@ -173,8 +176,8 @@ class IntegerCodec {
     return detail::multiply_add(code, steps.length, steps.lowest);
   }
 
-  // Returns the maximum of a unit's group, and its negated minimum, both rounded up, in a word's upper and
-  // lower half.
+  // Returns the maximum of a unit in the upper half of a word and the negated minimum in the lower half, both
+  // rounded up to bfloat16.
   template <bool kOfFinite>
   VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);
@@ -202,7 +205,7 @@ class IntegerCodec {
     const uint32_t finite = find_bounds<true>(unit);
     return is_special(bounds) ? make_special(finite) : finite ^ 0x8000;
   }
-  // Returns bounds that differ, swapped.
+  // Returns the scale of a special group: swapped bounds, which are changed if necessary so that they differ.
   VERBENA_DEVICE static uint32_t make_special(uint32_t bounds) {
     float low = -detail::from_bits(bounds << 16), high = detail::from_bits(bounds & 0xffff0000u);
     if (low > high) low = high = 0;  // no element is finite
@@ -213,8 +216,8 @@ class IntegerCodec {
     return (detail::to_bits(low) & 0xffff0000u) | detail::to_bits(high) >> 16;
   }
 
-  // Codes are packed from the lowest bit on; of 4 and 8 bits without a gap. With 6 bits a word has 5 codes,
-  // and the last two codes are in the highest two bits of the words.
+  // Codes are packed from the lowest bit of each word on. With 6 bits, a word has 5 codes, and the last two
+  // of the 32 codes are spread over the two highest bits of the words.
   VERBENA_HOST_DEVICE static constexpr bool has_gap(uint32_t i) { return kBits == 6 && i >= 30; }
   VERBENA_HOST_DEVICE static constexpr uint32_t find_word(uint32_t i) {
     return kBits == 6 ? i / 5 : i * kBits / 32;
@@ -222,7 +225,7 @@ class IntegerCodec {
   VERBENA_HOST_DEVICE static constexpr uint32_t find_place(uint32_t i) {
     return kBits == 6 ? i % 5 * 6 : i * kBits % 32;
   }
-  // The initial value of a word, which removes all kRounderBits that are added to it by one subtraction.
+  // Returns the initial value of a word. It cancels all kRounderBits that put_rounded() adds to the word.
   VERBENA_HOST_DEVICE static constexpr uint32_t take_off_rounders(uint32_t word) {
     uint32_t sum = 0;
     for (uint32_t i = 0; i < kUnitElements * kTileRows; ++i)
@@ -257,7 +260,7 @@ class IntegerCodec {
   }
 };
 
-// 1,024 elements take 1,056, 800 and 640 bytes.
+// A tile of 1,024 elements takes 1,056, 800 and 640 bytes.
 using Int8 = IntegerCodec<8, 128>;
 using Int6 = IntegerCodec<6, 128>;
 using Int4 = IntegerCodec<4, 32>;

@@ -1,5 +1,5 @@
-// Sends and receives encoded tiles as packets (low_latency.cuh) that are contiguous in a slot: all lanes of a
-// warp send, or take, a tile together. Words are exchanged between lanes through the block's shared memory.
+// Sends and receives encoded tiles as packets (low_latency.cuh), which are contiguous in a slot. All lanes of
+// a warp send or receive a tile together. They exchange words through the block's shared memory.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 
@@ -9,13 +9,13 @@
 
 namespace verbena::device {
 
-inline constexpr uint32_t kMaxCodedWarps = 16;  // of a block
+inline constexpr uint32_t kMaxCodedWarps = 16;  // per block
 
 namespace detail {
 
-inline constexpr uint32_t kMaxCodedBytes = 1056;  // of a tile
+inline constexpr uint32_t kMaxCodedBytes = 1056;  // per tile
 
-// Returns the warp's own part of the shared memory.
+// Returns this warp's part of the shared memory.
 VERBENA_DEVICE char* find_tile_memory() {
   constexpr uint32_t kVectors = kMaxCodedBytes / kVectorBytes;
 #if VERBENA_EMULATED
@@ -55,7 +55,7 @@ class CodedPackets {
   using Coded = typename Codec::Coded;
   static constexpr uint32_t kTileBytes = CodedTiles<Codec>::kBytes;
   static_assert(kTileBytes <= detail::kMaxCodedBytes, "verbena: a warp's memory for a tile");
-  // A lane's packets of a tile.
+  // The packets of a tile that one lane handles.
   struct Polled {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
   };
@@ -63,9 +63,10 @@ class CodedPackets {
   // @param data_bytes  LowLatency::data_bytes()
   VERBENA_DEVICE explicit CodedPackets(uint64_t data_bytes) : data_bytes_(data_bytes) {}
 
-  // Sends the tile with this number to `slots` slots.
-  // @param find  find(i) returns the i-th slot
-  // @param epoch  the number of the call
+  // Sends a tile to `slots` slots.
+  // @param tile  number of the tile in the message
+  // @param epoch  number of the call
+  // @param find  find(i) returns slot i
   template <typename Find>
   VERBENA_DEVICE void send(const Coded& coded, uint32_t tile, uint64_t epoch, uint32_t slots,
                            const Find& find) const {
@@ -93,13 +94,15 @@ class CodedPackets {
     }
   }
 
-  // Loads the tile as it is in the slot now.
+  // Loads the packets of a tile, without waiting for them.
   VERBENA_DEVICE void poll(const char* slot, uint32_t tile, Polled& polled) const {
     const char* const here = slot + tile * kTileBytes;
     for_packets([&](uint32_t i, uint32_t offset) { polled.packets[i] = Packet::poll(here + offset); });
   }
-  // Takes the polled tile of `member` when it has arrived.
-  // @return false, on all lanes, if it has not
+  // Waits for a tile, empties its packets and writes the encoded tile to `coded`.
+  // @param member  the sender
+  // @param polled  packets from poll()
+  // @return false, in all lanes, if the tile did not arrive in time
   VERBENA_DEVICE bool receive(char* slot, uint32_t tile, uint64_t epoch, int32_t member, Polled& polled,
                               Patience& patience, Coded& coded) const {
     const auto have_come = [&] {
@@ -109,7 +112,7 @@ class CodedPackets {
       });
       return all;
     };
-    // All lanes leave the wait together, as they meet after it anyway.
+    // The lanes leave the wait together, because they sync after it anyway.
     for (uint32_t spins = 1;
          ballot(kFullWarp, !are_plain(polled)) != 0 && ballot(kFullWarp, !have_come()) != 0; ++spins) {
       poll(slot, tile, polled);
@@ -131,7 +134,7 @@ class CodedPackets {
  private:
   using Tiles = CodedTiles<Codec, char, Space::kGeneric>;
 
-  // Calls `body(i, offset)` for each packet of the lane.
+  // Calls `body(i, offset)` for each packet of this lane.
   template <typename Body>
   VERBENA_DEVICE static void for_packets(const Body& body) {
     VERBENA_UNROLL

@@ -1,9 +1,9 @@
-// All-reduce of tensors that lie in windows, at the same offset on all ranks: rank r reads the r-th part of
-// all inputs in place, and writes the sum to all outputs. Nothing is copied to a workspace. A barrier before
-// it ensures that all inputs are ready and all outputs may be written, and a barrier after it that all
+// All-reduce of tensors in windows, at the same offset on all ranks. Rank r reads the r-th part of all inputs
+// in place, and writes the sum to all outputs. Nothing is copied to a workspace. The barrier at the start
+// ensures that all inputs are ready and all outputs may be written. The barrier at the end ensures that all
 // outputs are complete.
 //
-// Order of sums and errors are those of one_shot.cuh. Blocks use the LSA barrier with their own number.
+// The order of additions and the errors are those of one_shot.cuh. Block b uses LSA barrier b.
 #ifndef VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 
@@ -12,9 +12,9 @@
 
 namespace verbena::device {
 
-// Reduces block `block`'s part, of `blocks` blocks, with a reduction of reduction.cuh.
+// Reduces the part of block `block` of `blocks` blocks, with a reduction of reduction.cuh.
 // @param output  may be `input`; both are in windows and aligned to 16 bytes
-// @tparam kRanks  the team's size if it is known at compile time, else 0
+// @tparam kRanks  size of the team, if known at compile time; otherwise 0
 template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_in_windows(const SymmContext& context, uint32_t block,
                                                               uint32_t blocks, const char* input,
@@ -40,7 +40,7 @@ template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   char* const to = output + share.begin + part.begin;
   const RankDeltas<kRanks> deltas(context);
   const uint64_t step = group.size() * uint64_t{kVectorBytes};
-  // The last bytes of a tensor that do not fill a vector belong to the last rank's part.
+  // The last bytes of the tensor may not fill a vector.
   const auto load_some = [&](int32_t rank, uint64_t offset) {
     const char* const theirs = deltas.at(from, rank) + offset;
     const uint64_t left = part.length_bytes - offset;

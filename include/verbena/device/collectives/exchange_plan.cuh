@@ -1,7 +1,7 @@
-// Describes what an exchange between all ranks of a team moves: a message for each pair of ranks, of any
-// length and at any address. All-gather, reduce-scatter, broadcast, all-to-all and their forms with different
-// lengths are such plans; one_shot.cuh and bulk.cuh execute them. The blocks of a kernel divide each message
-// among them.
+// Plans of exchanges between all ranks of a team. A plan has a message for each pair of ranks, of any length
+// and at any address. All-gather, reduce-scatter, broadcast, all-to-all and their variants with different
+// lengths are such plans; one_shot.cuh and bulk.cuh execute them. Each message is split over the blocks of a
+// kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 #define VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 
@@ -12,9 +12,9 @@ namespace verbena::device {
 
 inline constexpr int32_t kMaxExchangeRanks = 16;
 
-// A block's part of `length_bytes` bytes. Parts begin at a multiple of `unit_bytes`, itself a multiple of
-// kVectorBytes, so that each part is aligned as the whole is. All parts have the same length, except for the
-// last one that is not empty.
+// A block's part of `length_bytes` bytes. Parts start at multiples of unit_bytes, which is a multiple of
+// kVectorBytes, so that each part has the alignment of the whole. All parts have the same length, except that
+// the last ones may be shorter or empty.
 struct Part {
   uint64_t begin, length_bytes;
 };
@@ -30,15 +30,15 @@ VERBENA_DEVICE Part find_part(uint64_t length_bytes, uint32_t index, uint32_t pa
   return {begin, length_bytes - begin < part ? length_bytes - begin : part};
 }
 
-// The messages between this rank and one member, which may be this rank: the block's parts of the message to
-// that member and of the message from it.
+// The messages between this rank and one member, which may be this rank itself. `send` is the block's part of
+// the message to the member, `receive` its part of the message from the member.
 struct ExchangeEntry {
   Rows source, destination;
   Part send, receive;
 };
 
-// The maximum bytes of any block's part of any message, the same on all ranks. kUnknownLength: each rank
-// knows the lengths of its own messages only, and publishes them.
+// A value of max_bytes, which is the length of the longest part of any message for any block, the same on all
+// ranks. kUnknownLength: each rank knows only the lengths of its own messages, and publishes them.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {
@@ -50,22 +50,22 @@ struct ExchangePlan {
 
 namespace detail {
 
-// Divides `length` into as few rounds of at most `most` as possible, of about the same length, and returns
-// the longest. Rounds are whole `unit`s where a unit fits.
+// Splits `length` into as few rounds of at most `most` as possible, of about the same length. Returns the
+// length of a round, a multiple of `unit` unless that exceeds `most`.
 VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t unit) {
   if (length <= most) return most;
   const uint64_t rounds = (length + most - 1) / most;
   const uint64_t even = ((length + rounds - 1) / rounds + unit - 1) / unit * unit;
   return even < most ? even : most;  // FAULT(rounds_outgrow_a_slot)
 }
-// Returns the bytes of a part that lie in the round that begins at `at`.
+// Returns the number of bytes of a part in the round that starts at `at`.
 VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) {
   if (at >= part.length_bytes) return 0;
   return part.length_bytes - at < most ? part.length_bytes - at : most;
 }
 
-// Copies from rows to rows, by all threads of a group. Does nothing if both have the same address.
-// @param is_exact  true: reads no byte beside the source, as another block may be writing there
+// Copies rows with all threads of a group. Does nothing if source and destination are the same.
+// @param is_exact  true: reads no bytes next to the source, because another block may be writing them
 template <typename Group>
 VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
                               bool is_exact = false) {

@@ -1,26 +1,24 @@
-// One-shot collectives by packets (low_latency.cuh), for small tensors: each rank sends its data to all other
-// ranks, and a rank that finds a packet has the data. No barrier, and no fence before the first packet. An
-// all-reduce sends each rank's whole tensor to every other rank.
+// One-shot collectives in packets (low_latency.cuh), for small tensors. Each rank sends its data to all other
+// ranks; in an all-reduce, its whole tensor. No barrier is needed, and no fence before the first packet.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // or all_gather, exchange; as often as needed
 //   status = calls.finish();
 //
-// Blocks: each tensor is divided among `blocks` blocks of each rank. Block b waits for the blocks b of the
-// other ranks and for no other block, so the blocks of a rank need not run at the same time. All ranks make
-// the same calls in the same order, with the same counts, types and `blocks`; numbers of threads may differ.
-// A kernel continues where the kernel before it on this workspace ended: launch them one after the other, in
-// one stream.
+// Blocks: each tensor is split over `blocks` blocks of each rank. Block b waits only for blocks b of the
+// other ranks, so the blocks of a rank need not run at the same time. All ranks must make the same calls in
+// the same order, with the same counts, types and `blocks`; the number of threads may differ. Kernels that
+// use the same workspace must run one after the other, in one stream.
 //
-// Results: every rank adds in the order of ranks, in float (packed.cuh), and rounds once. All ranks get the
-// same bits, and neither `count` nor `blocks` changes an element's order.
+// Results: every rank adds in rank order, in float (packed.cuh), and rounds once. So all ranks get the same
+// bits, for any `count` and `blocks`.
 //
-// Errors: each wait ends at the context's limits. After an error all later calls return that error, and
-// SymmContext::failure has details, until the hosts have reset the workspace (verbena_workspace_reset).
+// Errors: each wait ends within the context's timeout. After an error, all later calls return that error,
+// until the hosts reset the workspace (verbena_workspace_reset). SymmContext::failure has details.
 //
-// Programmatic dependent launch: before the first call a kernel that was launched early waits for the kernels
-// before it (GridStart); what it does before that overlaps with them. A block without a part of a tensor does
-// not wait.
+// Programmatic dependent launch: in the first call, the kernel waits for the earlier kernels of the stream
+// (GridStart). Its work before that call overlaps with them. A block that has no part of a tensor does not
+// wait.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
@@ -33,9 +31,9 @@ class OneShot {
  public:
   using Exchange = LowLatency<Context>;
 
-  // All threads of the group that makes the calls construct it.
-  // @param workspace  has at least `blocks` blocks; outlives this object
-  // @param block  below `blocks`
+  // Constructed by all threads of the calling group.
+  // @param workspace  has at least `blocks` blocks; must outlive this object
+  // @param block  index of this block, below `blocks`
   VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                          const GridStart& start = {})
       : exchange_(workspace, block),
@@ -46,18 +44,20 @@ class OneShot {
     status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
   }
 
-  // Writes the sum of all ranks' `input` to `output`. On return the group's threads can read this block's
-  // part of the output, and may change its part of the input.
-  // @param count  elements of T: float, Half, Bfloat16, E4m3 or int32_t
-  // @param output  may be `input`, and must not overlap it otherwise; both at any address of this GPU
-  // @tparam kRanks  the team's size if it is known at compile time, at most 16; else 0
+  // Writes the sum of all ranks' `input` to `output`. When the call returns, the threads of the group may
+  // read this block's part of the output, and change its part of the input.
+  // @param input  memory of this GPU, at any address
+  // @param output  memory of this GPU, at any address; either `input` itself, or memory that does not overlap
+  //                it
+  // @param count  number of elements of T: float, Half, Bfloat16, E4m3 or int32_t
+  // @tparam kRanks  size of the team, at most 16, if known at compile time; otherwise 0
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
     return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
                                     count * sizeof(T), ReduceAs<T>{}, group);
   }
-  // The same with any reduction of reduction.cuh; `length_bytes` is a multiple of its element size.
+  // Does an all-reduce with any reduction of reduction.cuh. `length_bytes` is a multiple of the element size.
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
@@ -74,8 +74,8 @@ class OneShot {
         });
   }
 
-  // The same for one message of whole vectors that are aligned to 16 bytes, which is the fastest: a thread
-  // sends all that it has, and then waits for one vector after the other.
+  // Does an all-reduce of one message of vectors that are aligned to 16 bytes, which is fastest. Each thread
+  // sends all its vectors, then waits for the results one after the other.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -106,12 +106,15 @@ class OneShot {
     return status_ = exchange_.conclude(group, trouble);
   }
 
-  // Runs the block's part of a tensor, in whole units of `unit_bytes`.
-  // @param max_bytes  of a message
-  // @param load  load(offset, length_bytes) begins to load what is sent first, before `body`: the epoch is
-  //   read meanwhile
-  // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and takes theirs,
-  //   packet by packet; with kCalls 2 up to two messages that are in flight together
+  // Splits the block's part of a tensor into messages, and calls `body` for each. Parts are whole units of
+  // `unit_bytes`.
+  // @param max_bytes  max length of a message
+  // @param load  load(offset, length_bytes) starts to load the first data of a message. It is called before
+  //              `body`, so
+  //   that the loads overlap with reading the epoch
+  // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and receives theirs,
+  //              packet by
+  //   packet. With kCalls 2, it handles up to two messages that are in flight together
   template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Load, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t max_bytes, const Group& group,
@@ -120,7 +123,7 @@ class OneShot {
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
-    // A block without a part sends nothing on any rank, and its peers do not wait for it.
+    // A block without a part has none on any rank, so its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * max_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * max_bytes));
       if (!start()) return status_;
@@ -133,10 +136,11 @@ class OneShot {
   }
   VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
 
-  // Concatenates all ranks' inputs in `output`, in the order of ranks: team_size * count elements of any
-  // type. Otherwise as all_reduce().
-  // @param input  `count` elements; may be this rank's part of the output, and must not overlap the output
-  //   otherwise
+  // Concatenates all ranks' inputs in `output`, in rank order.
+  // @param input  `count` elements of any type; either this rank's part of the output, or memory that does
+  //               not overlap
+  //   the output
+  // @param output  team_size * count elements
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_gather(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
@@ -149,11 +153,11 @@ class OneShot {
     return exchange<kRanks>(plan, part.length_bytes, group);
   }
 
-  // Sends each member its message and stores the messages of all members. The message from one rank to
-  // another has the same length on both. A rank's message to itself may have the same source and destination;
-  // nothing else may overlap.
-  // @param plan  plan(member) returns the ExchangeEntry of that member, also of this rank
-  // @param max_bytes  as in ExchangePlan
+  // Sends each member its message and stores the messages of all members. Sender and receiver of a message
+  // must pass the same length. A rank's message to itself may have the same source and destination; nothing
+  // else may overlap.
+  // @param plan  plan(member) returns the ExchangeEntry of a member, including this rank
+  // @param max_bytes  ExchangePlan::max_bytes
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
@@ -164,8 +168,8 @@ class OneShot {
       return place_messages<kRanks>(plan, round, group);
     });
   }
-  // The same, but reduces the messages from all members into the destination of this rank's own entry. All of
-  // them have the length of that one.
+  // Sends each member its message, and reduces the messages from all members into the destination of this
+  // rank's entry. The messages from all members have the length of this rank's entry.
   template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
@@ -174,11 +178,12 @@ class OneShot {
     });
   }
 
-  // An all-reduce of vectors that stay in registers, as one message, in two halves: between them the group
-  // may load what it needs afterwards. Call begin_vectors() first, once for messages of up to `count`
-  // vectors.
-  // @param count  of the group; vectors[k] of a thread has the number k * group.size() + group.rank(), and is
-  //   ignored if that is not below `count`
+  // An all-reduce of vectors in registers, as one message. send_vectors() and reduce_vectors() are its two
+  // halves; between them the group may load other data. Call begin_vectors() once before, for messages of up
+  // to `count` vectors.
+  // @param count  number of vectors of the group. vectors[k] of a thread is vector k * group.size() +
+  //               group.rank(), and
+  //   is ignored if that number is `count` or more
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
@@ -196,7 +201,7 @@ class OneShot {
     exchange_.template send_to_members<kRanks>(index, which, vectors);
     return status_;
   }
-  // The second half: replaces `vectors`, as they were sent, by the result.
+  // Receives and reduces. `vectors` are those that were sent; the result replaces them.
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint32_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
@@ -213,13 +218,13 @@ class OneShot {
 
  private:
   using Data = Packet::Data;
-  static constexpr uint32_t kAtOnce = 4;  // packets of an exchange
+  static constexpr uint32_t kAtOnce = 4;  // packets that a thread handles at a time in an exchange
 
-  // The share of a part that one message of each pair of ranks carries.
+  // The bytes of the parts that one message per pair of ranks carries: up to `most` bytes from `at` on.
   struct Round {
     uint64_t at, most;
-    uint32_t first_packet;  // the first packet of data; published lengths precede it
-    uint32_t packets;       // of the longest message of this rank, or of any rank
+    uint32_t first_packet;  // index of the first packet of data; published lengths precede it
+    uint32_t packets;       // number of packets of the longest message
 
     VERBENA_DEVICE uint64_t offset(const Part& part) const { return part.begin + at; }
     VERBENA_DEVICE uint32_t length(const Part& part) const {
@@ -253,7 +258,8 @@ class OneShot {
     }
     return status_ == SymmStatus::kDone;
   }
-  // Begins a call before a message and not after it, as no thread knows which message is a kernel's last.
+  // Begins a call. This happens before a message, because after a message it is not known whether another one
+  // follows.
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
     if (has_begun_) {
@@ -264,8 +270,8 @@ class OneShot {
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
-  // The same where no thread looks at the exchange's trouble() afterwards: returns false on all threads if
-  // one has trouble.
+  // Begins a call like begin_message(), but returns false in all threads if the team has failed, so that
+  // callers need not check the exchange's trouble().
   template <typename Group>
   VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
     const bool is_first = !has_begun_;
@@ -277,9 +283,9 @@ class OneShot {
     return plan(context_.team_rank).receive;
   }
 
-  // A thread sends a packet, or two, then waits for the packets of the other ranks with the same index: its
-  // own elements stay in registers. With enough threads each has one packet. Not reduce_packets(): here the
-  // next packet to send is loaded before the wait.
+  // Each thread sends one or two packets, then waits for the packets of the other ranks with the same index,
+  // so its own elements stay in registers. With enough threads, each has a single packet. Unlike
+  // reduce_packets(), this loads the next packet to send before the wait.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Data& first, const Reduce& reduce, const Group& group) {
@@ -325,7 +331,8 @@ class OneShot {
       if (!start()) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
       if (!begin_message(group)) return status_;
-      // A thread with trouble sends and receives nothing; the group learns of it in conclude().
+      // If the team has failed, the thread sends and receives nothing. conclude() reports the failure to the
+      // group.
       if (exchange_.trouble() != 0) round.packets = 0;
       if (round.first_packet != 0) publish_lengths(plan, rounds, group);
       send_messages<kRanks>(plan, round, first, group);
@@ -347,9 +354,10 @@ class OneShot {
     return longest;
   }
 
-  // If a rank knows the lengths of its own messages only, its first message begins with that length and with
-  // the rounds that its sender needs. All ranks run the maximum of these rounds, so that each hears from each
-  // in every round.
+  // Used if each rank knows only the lengths of its own messages. The first message to each peer then starts
+  // with a packet that has the length of the message and the number of rounds that the sender needs. All
+  // ranks run the maximum number of rounds, so that each rank receives a message from every other rank in
+  // every round.
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
@@ -386,8 +394,9 @@ class OneShot {
     return SymmStatus::kDone;
   }
 
-  // A thread takes a packet of one peer: with enough threads each has one packet, so that no thread serves
-  // peers one after the other. The packets of all peers are numbered one peer after the other.
+  // A packet of one peer. The packets of all peers are numbered consecutively and distributed over the
+  // threads. With enough threads, each has a single packet, so no thread handles several peers one after the
+  // other.
   struct PeerPacket {
     int32_t peer;
     uint32_t index;
@@ -409,7 +418,7 @@ class OneShot {
     const auto [peer, index] = find_packet<kRanks>(round, i);
     const auto entry = plan(peer);
     const uint32_t length_bytes = round.length(entry.send);
-    if (Packet::offset(index) >= length_bytes) return {};  // no packet, or that of an empty message
+    if (Packet::offset(index) >= length_bytes) return {};  // no packet, or the packet of an empty message
     return MessageBytes(entry.source.from(round.offset(entry.send)), length_bytes).load(index);
   }
   template <int kRanks, typename Plan, typename Group>

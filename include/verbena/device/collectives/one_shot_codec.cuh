@@ -1,13 +1,13 @@
-// Quantised all-reduce between two ranks in one shot, which sends no more bytes than two-shot would: each
-// rank encodes its whole tensor and sends it in packets; both decode the same bytes, their own too, and add
-// them in float. So both get the same bits, and each addend is quantised once: docs/quantisation.md has the
-// error bounds.
+// Quantised one-shot all-reduce between two ranks, which sends no more bytes than two-shot would. Each rank
+// encodes its whole tensor and sends it in packets. Both ranks decode the same bytes, including their own,
+// and add them in float. So both get the same bits, and each addend is quantised once. docs/quantisation.md
+// has the error bounds.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);
 //   status = calls.finish();
 //
-// A block's tiles are divided among its warps, and no warp waits for another.
+// The warps of a block share its tiles, and no warp waits for another.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 
@@ -18,8 +18,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Up to two messages that are in flight together, tile by tile. All lanes of a warp call these functions
-// together.
+// Sends and receives up to two messages that are in flight together, tile by tile. All lanes of a warp call
+// these functions together.
 template <typename Codec, typename Rounding, typename Exchange>
 class CodedMessages {
  public:
@@ -27,8 +27,8 @@ class CodedMessages {
   using Polled = typename CodedPackets<Codec>::Polled;
   static constexpr uint32_t kTileBytes = CodedPackets<Codec>::kTileBytes;
 
-  // @param max_tiles  of the first message
-  // @param rounding  outlives this object
+  // @param max_tiles  number of tiles of the first message
+  // @param rounding  must outlive this object
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t max_tiles,
                                DataType type, const Rounding& rounding)
       : peer_(1 - context.team_rank),
@@ -45,19 +45,20 @@ class CodedMessages {
     }
   }
 
+  // Encodes and sends a tile. Returns the encoded tile.
   VERBENA_DEVICE Coded send(uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
-    // Stochastic rounding: each rank, block, message and tile has another sequence.
+    // For stochastic rounding, each rank, block, message and tile has a different random sequence.
     const Coded coded = encode_tile<Codec>(type_, raw, rounding_.in_tile(sender_ << 24 | tile));
     packets_.send(coded, tile_of(tile), epoch_of(tile), 1, [&](uint32_t) { return slot_of(there_, tile); });
     return coded;
   }
-  // Loads the peer's tile as it is here now.
+  // Loads the packets of the peer's tile, without waiting for them.
   VERBENA_DEVICE void poll(uint32_t tile, Polled& polled) const {
     packets_.poll(slot_of(here_, tile), tile_of(tile), polled);
   }
-  // Adds this rank's tile and the peer's when that has arrived. Two elements have the same sum in either
-  // order.
-  // @return false, on all lanes, if the tile has not arrived
+  // Waits for the peer's tile and adds it to this rank's tile. The order does not matter for the sum of two
+  // elements.
+  // @return false, in all lanes, if the tile did not arrive in time
   VERBENA_DEVICE bool add(uint32_t tile, Polled& polled, Patience& patience, const Coded& own,
                           RawUnit (&raw)[kTileRows]) const {
     Coded theirs;
@@ -77,7 +78,8 @@ class CodedMessages {
   }
 
  private:
-  // Return which of the two messages has a tile, and the tile's number in it.
+  // Return the slot of the message that has a tile, the tile's number in the message, and the epoch of the
+  // message.
   VERBENA_DEVICE char* slot_of(char* const (&slots)[2], uint32_t tile) const {
     return tile < max_tiles_ ? slots[0] : slots[1];
   }
@@ -98,8 +100,10 @@ class CodedMessages {
 
 }  // namespace detail
 
-// Writes the sum of both ranks' `input` to `output`, which may be `input`; bfloat16 or half, at any address.
-// @param calls  a OneShot in the workspace of `context`; the group is a block of up to 16 warps
+// Writes the sum of both ranks' `input` to `output`, which may be `input`.
+// @param calls  a OneShot over the workspace of `context`
+// @param input, output  bfloat16 or half elements, at any address
+// @param group  a block of up to 16 warps
 template <typename Codec, typename Rounding = RoundToNearest, typename Calls, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const SymmContext& context, Calls& calls,
                                                              const char* input, char* output,
@@ -124,8 +128,8 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
         bool have_come = true;
         typename Codec::Coded own{};
         typename Messages::Polled polled;
-        // Each iteration sends a tile. The next tile's elements and the peer's previous tile are loaded ahead
-        // of need.
+        // Each iteration sends one tile and adds the previous one. The loads of the next tile's elements and
+        // of the peer's previous tile are issued early.
         for (uint32_t next = first; next < tiles + warps && have_come; next += warps) {
           const uint32_t before = next - warps;
           if (next != first) messages.poll(before, polled);

@@ -1,13 +1,13 @@
-// Two-shot all-reduce by packets, for tensors of some 100 KiB to some MiB: rank r sums the r-th part of the
-// tensor and sends the sum to all ranks. Each link carries every byte once in each direction, and there is no
-// barrier: a thread sends its sums on as soon as it has the packets for them. bulk.cuh serves larger tensors.
+// Two-shot all-reduce in packets, for tensors of about 100 KiB to a few MiB. Rank r sums the r-th part of the
+// tensor and sends the sum to all ranks. Each link carries every byte once in each direction. There is no
+// barrier: a thread sends its sums as soon as it has the packets for them. bulk.cuh is for larger tensors.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // as often as needed, of any sizes
 //   status = calls.finish();
 //
-// Rules, order of sums and errors are those of one_shot.cuh, and results have the same bits. Calls of both
-// may follow each other on one workspace, launch by launch.
+// The rules for blocks, the order of additions and the errors are those of one_shot.cuh, and the results have
+// the same bits. Kernels with one-shot and two-shot calls may use the same workspace, one after the other.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 
@@ -20,7 +20,7 @@ class TwoShot {
  public:
   using Exchange = LowLatency<Context>;
 
-  // As OneShot's constructor.
+  // The parameters are those of OneShot's constructor.
   VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                          const GridStart& start = {})
       : exchange_(workspace, block),
@@ -31,7 +31,7 @@ class TwoShot {
     status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
   }
 
-  // As OneShot::all_reduce(), also in place.
+  // Writes the sum of all ranks' `input` to `output`, like OneShot::all_reduce().
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
@@ -58,7 +58,7 @@ class TwoShot {
     return SymmStatus::kDone;
   }
 
-  // As OneShot::all_reduce_vectors(), of any number of vectors of which each rank sums the same number.
+  // Does the same as OneShot::all_reduce_vectors(), for any number of vectors that is a multiple of kRanks.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -85,10 +85,12 @@ class TwoShot {
     return status_;
   }
 
-  // Runs the block's part of `units` units, of which each rank sums an equal share.
-  // @param at_once  the same on all ranks: units that the largest group handles at a time
-  // @param body  body(exchange, first, count) sends and takes addends, and then sums, of up to `most` units,
-  //   packet by packet, in two calls that are in flight together
+  // Splits the block's part of a share of `units` units into rounds, and calls `body` for each.
+  // @param most  max units of a round
+  // @param at_once  number of units that the largest group handles at a time, the same on all ranks
+  // @param body  body(exchange, first, count) sends and receives the addends, then the sums, of `count` units
+  //              of each
+  //   share, packet by packet, in two calls that are in flight together
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {
@@ -114,15 +116,16 @@ class TwoShot {
 
  private:
   using Data = Packet::Data;
-  static constexpr uint32_t kSums = 1;  // the call that carries the sums, after that of the addends
+  static constexpr uint32_t kSums = 1;  // the call in flight that carries sums; call 0 carries addends
 
-  // The offsets, in bytes, at which shares begin.
+  // The offsets of the shares, in bytes.
   template <int kRanks>
   struct Shares {
     uint64_t own, of_peer[kRanks - 1];
   };
-  // A round: a thread sends its packets of all peers' shares, then sums its packets of its own share and
-  // sends the sums, and then takes the peers' sums. Nothing waits before everything is on its way.
+  // Runs a round. Each thread sends its packets of all peers' shares, then sums its packets of its own share
+  // and sends the sums, then receives the peers' sums. So a thread waits only after it has sent everything
+  // that it can send.
   template <int kRanks, typename Peers, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_vectors(const char* input, char* output, uint32_t count,
                                            const Shares<kRanks>& shares, const Peers& peers,
@@ -134,7 +137,7 @@ class TwoShot {
     const auto store = [&](uint64_t share, uint32_t index, const Data& data) {
       detail::store_data(output + share + Packet::offset(index), data);
     };
-    // The first packets are loaded while the epoch is.
+    // The loads of the first packets overlap with the load of the epoch.
     Data first[kPeers] = {};
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kPeers; ++k) {
@@ -194,8 +197,8 @@ class TwoShot {
     if (Exchange::for_several(count, group, sum)) (void)Exchange::for_several(count, group, place);
     return exchange_.conclude(group, trouble);
   }
-  // Indexed by rank: peers begin with the next rank. Selections, since registers cannot be indexed at run
-  // time.
+  // Sorts the addends by rank. `theirs` starts with the next rank. Uses selections, because registers cannot
+  // be indexed at run time.
   template <int kRanks>
   VERBENA_DEVICE void order_addends(const Data& own, const Data (&theirs)[kRanks - 1],
                                     Data (&addends)[kRanks]) const {
@@ -225,7 +228,7 @@ class TwoShot {
     return status_ == SymmStatus::kDone;
   }
 
-  // As OneShot's.
+  // See OneShot::begin_in_step().
   template <typename Group>
   VERBENA_DEVICE bool begin_in_step(const Group& group) {
     const bool is_first = !has_begun_;
@@ -233,31 +236,32 @@ class TwoShot {
     return status_ == SymmStatus::kDone;
   }
 
-  // What a block does of every rank's share in two calls that are in flight together.
+  // The part of every rank's share that a block handles in two calls in flight.
   struct Round {
-    uint64_t length_bytes, share_bytes;  // of the tensor
-    uint64_t begin, max_bytes;           // of each share
+    uint64_t length_bytes, share_bytes;  // lengths of the tensor and of a share
+    uint64_t begin, max_bytes;           // offset in each share, and max length
 
     VERBENA_DEVICE uint64_t offset(int32_t member) const {
       return static_cast<uint32_t>(member) * share_bytes + begin;
     }
-    // A rank at the tensor's end may have a shorter share, or none.
+    // The shares at the end of the tensor may be shorter, or empty.
     VERBENA_DEVICE uint32_t length(int32_t member) const {
       const uint64_t from = offset(member);
       if (from >= length_bytes) return 0;
       return static_cast<uint32_t>(length_bytes - from < max_bytes ? length_bytes - from : max_bytes);
     }
   };
-  // Each rank chooses between the two kernels by the addresses of its own tensors, so both use one layout:
-  // shares of the tensor, each in parts of the blocks, each part in rounds that depend on lengths only.
+  // Returns the length of a round. Each rank chooses all_reduce_bytes() or all_reduce_vectors() by the
+  // alignment of its own tensors, so both must use the same layout. The tensor is split into shares, each
+  // share into parts of the blocks, and each part into rounds that depend on lengths only.
   VERBENA_DEVICE uint64_t find_round_bytes(const Part& part) const {
-    constexpr uint64_t kUnitBytes = 512 * kVectorBytes;  // a vector of each thread of the largest block
+    constexpr uint64_t kUnitBytes = 512 * kVectorBytes;  // one vector per thread of the largest block
     return detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), kUnitBytes);
   }
 
-  // A thread has the same packets of each rank's share: with enough threads each has one. It sends all
-  // addends, then all sums: nothing waits before everything that can be sent is on its way. A rank with an
-  // empty share sends a packet without data.
+  // Runs a round for tensors of any alignment. A thread handles the same packets of each rank's share; with
+  // enough threads, one packet. It sends all addends, then all sums, so it waits only after it has sent
+  // everything that it can send. For an empty share, a packet without data is sent.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, const Round& round,
                                            const Reduce& reduce, const Group& group) {

@@ -1,14 +1,15 @@
-// Quantised all-reduce in two shots, by packets: each rank encodes the addends that it sends; the owner of a
-// share adds them in float, starting with its own, which is exact, then from the next rank on, and encodes
-// the sum once; every rank decodes the same bytes, the owner too. So all ranks get the same bits, with two
-// quantisations whatever the number of ranks: docs/quantisation.md has the error bounds.
+// Quantised two-shot all-reduce in packets. Each rank encodes the addends that it sends. The owner of a share
+// adds them in float: first its own addend, which is exact, then those of the other ranks, starting with the
+// next rank. It encodes the sum once, and all ranks, including the owner, decode the same bytes. So all ranks
+// get the same bits, and there are two quantisations for any number of ranks. docs/quantisation.md has the
+// error bounds.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised_two_shot<Int4, Int8>(workspace.context, calls, input, output,
 //                                                     length_bytes, type);
 //   status = calls.finish();
 //
-// A block's tiles are divided among its warps, and no warp waits for another.
+// The warps of a block share its tiles, and no warp waits for another.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 
@@ -19,12 +20,13 @@ namespace verbena::device {
 
 namespace detail {
 
-// A round of a block: a number of tiles of each rank's share. Addends travel by one codec, in the first of
-// two calls that are in flight together; sums by the other codec, in the second.
+// A round of a block, which handles some tiles of each rank's share. Addends are sent with the codec Addends,
+// in the first of two calls in flight; sums with the codec Sums, in the second.
 template <typename Addends, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {
  public:
-  // Where the tensor is, and which tiles of each share the block has: `first` is one of rank 0's.
+  // The tensor, and the tiles of each share that the round handles: `count` tiles from tile `first` of the
+  // share on.
   struct Tensor {
     const char* input;
     char* output;
@@ -33,7 +35,7 @@ class CodedShares {
     DataType type;
   };
 
-  // All of these outlive this object.
+  // All arguments must outlive this object.
   VERBENA_DEVICE CodedShares(const SymmContext& context, const Exchange& exchange, const Tensor& tensor,
                              const Rounding& rounding)
       : exchange_(exchange),
@@ -45,11 +47,11 @@ class CodedShares {
         addends_(exchange.data_bytes()),
         sums_(exchange.data_bytes()) {}
 
-  // Runs in steps of a tile of each share for each warp: in step s a block sends the addends of the step's
-  // tiles and the sums of step s-1, and takes the sums of step s-2, so that links and arithmetic work at the
-  // same time. A step waits only for what was sent in steps before it, whose waits have ended on all ranks:
-  // there is no deadlock.
-  // @return false if something has not come; `patience` names the sender
+  // Runs the round in steps of one tile per warp of each share. In step s, a block sends the addends of its
+  // tiles and the sums of step s-1, and receives the sums of step s-2, so that links and arithmetic work at
+  // the same time. A step waits only for packets that all ranks send in earlier steps, so there is no
+  // deadlock.
+  // @return false if a packet did not arrive in time; `patience` names the sender
   template <typename Group>
   VERBENA_DEVICE bool run(const Group& group, Patience& patience) const {
     const uint32_t warp = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
@@ -64,19 +66,19 @@ class CodedShares {
   }
 
  private:
-  // Peers in turn, from the next rank on, and all of them for each tile. The pairs are divided among the
-  // warps.
+  // A pair of a peer and a tile. Pairs are ordered by tile, then by peer, starting with the next rank. They
+  // are distributed over the warps.
   struct Pair {
     uint32_t turn;
     int32_t member;
     uint32_t tile;
   };
-  // From one of a warp's pairs to its next one.
+  // The distance from one pair of a warp to its next pair.
   struct Stride {
     uint32_t turns, tiles;
   };
 
-  // Sends the addends of the warp's pairs from `next` on, of tiles before `end`.
+  // Sends the addends of the warp's pairs from `next` on, for tiles below `end`.
   VERBENA_DEVICE void send_addends(Pair& next, const Stride& stride, uint32_t end) const {
     RawUnit raw[kTileRows];
     if (is_before(next, end)) load(next, raw);
@@ -86,7 +88,7 @@ class CodedShares {
       if (pair.tile < count_tiles(pair.member))
         coded = encode_tile<Addends>(tensor_.type, raw,
                                      choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
-      // The next pair's elements are loaded meanwhile.
+      // Loads the elements of the next pair before sending this one.
       next = step(pair, stride);
       if (is_before(next, end)) load(next, raw);
       if (pair.tile >= count_sent(pair.member)) continue;
@@ -111,7 +113,7 @@ class CodedShares {
       if (!addends_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
                             coded))
         return false;
-      // The packets of the next rank are loaded while those of this rank are added.
+      // Loads the packets of the next rank before adding those of this rank.
       if (k + 1 < count_peers()) addends_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
@@ -127,8 +129,8 @@ class CodedShares {
                [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
     if (!is_there) return true;
     decode_tile<Sums>(tensor_.type, result, raw);
-    // In place: lanes after the end have loaded the last element, which another lane writes. The lanes have
-    // met.
+    // In place, lanes after the end of the tensor have loaded the last element, which another lane now
+    // overwrites. This is safe, because the lanes have synced since.
     store(me_, tile, raw);
     return true;
   }
@@ -155,7 +157,8 @@ class CodedShares {
     return true;
   }
 
-  // Counts the tiles of the round that are in the member's share and travel: each rank hears from each.
+  // Return the number of the round's tiles in the member's share, and the number of tiles that are sent: at
+  // least one, because each rank must receive a message from every other rank.
   VERBENA_DEVICE uint32_t count_tiles(int32_t member) const {
     const uint32_t first = first_tile(member);
     const uint32_t left = first < tiles_ ? tiles_ - first : 0;
@@ -209,7 +212,7 @@ class CodedShares {
   VERBENA_DEVICE void store(int32_t member, uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
     store_tile(tensor_.output, tensor_.length_bytes, first_tile(member) + tile, raw);
   }
-  // Stochastic rounding: each rank, block, call, message and tile has another sequence.
+  // For stochastic rounding, each rank, block, call, message and tile has a different random sequence.
   VERBENA_DEVICE Rounding choose_rounding(uint32_t message, uint32_t tile) const {
     const uint64_t sender = (exchange_.epoch() << 4 | static_cast<uint64_t>(me_)) << 16 | exchange_.block();
     return rounding_.in_tile((sender << 5 | message) << 19 ^ tile);
@@ -219,15 +222,17 @@ class CodedShares {
   const Tensor& tensor_;
   const Rounding& rounding_;
   const int32_t me_, size_;
-  const uint32_t tiles_;  // of the tensor
+  const uint32_t tiles_;  // number of tiles of the tensor
   const CodedPackets<Addends> addends_;
   const CodedPackets<Sums> sums_;
 };
 
 }  // namespace detail
 
-// Writes the sum of all ranks' `input` to `output`, which may be `input`; bfloat16 or half, at any address.
-// @param calls  a TwoShot in the workspace of `context`; the group is a block of up to 16 warps
+// Writes the sum of all ranks' `input` to `output`, which may be `input`.
+// @param calls  a TwoShot over the workspace of `context`
+// @param input, output  bfloat16 or half elements, at any address
+// @param group  a block of up to 16 warps
 template <typename Addends, typename Sums = Addends, typename Rounding = RoundToNearest, typename Calls,
           typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised_two_shot(

@@ -40,7 +40,7 @@ uint64_t update(void* address, Operation operation, uint64_t operand, uint64_t c
                 Order order, Scope scope);
 void fence(Order order, Scope scope);
 
-// Finds the memory behind a multicast address: writes the address of each GPU's memory to `places`, in the
+// Finds the memory of a multicast address: writes the address of each GPU's memory to `places`, in the
 // order of the multicast group. `most` is the capacity of `places`. Returns the number of GPUs. If the
 // address is not a multicast address, the test fails.
 size_t find_multicast(const void* address, size_t length_bytes, void** places, size_t most);

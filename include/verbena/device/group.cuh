@@ -1,6 +1,6 @@
 // Groups of threads that call a function together: ThreadGroup, WarpGroup, WarpsGroup, BlockGroup, and
-// GridGroup (barrier.cuh). All groups have the same member functions, so that a wait, a barrier or a copy is
-// written once.
+// GridGroup (barrier.cuh). All groups have the same member functions, so that functions such as waits and
+// copies work with every group:
 //   rank()                   returns the calling thread's index, 0 to size() - 1
 //   size()                   returns the number of threads
 //   sync()                   waits for all threads; what each did before is visible to all (block scope)

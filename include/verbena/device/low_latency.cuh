@@ -23,8 +23,8 @@
 // call k uses slot k % 4. Four slots are enough under two rules. First, in each call every rank receives a
 // message, which may be empty, from every other rank. Second, at least at every second call, a fence or the
 // end of a kernel orders the slots that a rank has read and emptied before the packets that it sends next.
-// Assume that rank p starts to write call k+4 into its slot at rank q, and that f is the last call before p's
-// last fence.
+// Assume that rank p starts to write call k+4 into its slot at rank q. Let f be the last call before the last
+// fence of rank p:
 //   1. k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. p has finished call f, so p has received q's message of call f.
 //   3. q sent that message at least two calls after call k, so after a fence that followed q's emptying of

@@ -1,5 +1,5 @@
-// Detects the compiler of the device library, and defines the attributes of its functions. The same source
-// compiles with:
+// Detects the compiler of the device library, and defines the attributes of its functions. Three kinds of
+// compilers compile the same source:
 //   nvcc, or clang with CUDA's headers      kernels of an application
 //   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
 //   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)

@@ -331,7 +331,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t va
   });
 }
 // Return the word's previous value in all threads, or INT64_MIN if the call failed. A previous value of
-// INT64_MIN cannot be told from a failure.
+// INT64_MIN looks like a failure.
 VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   uint64_t before = 0;

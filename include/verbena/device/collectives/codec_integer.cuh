@@ -124,8 +124,8 @@ class IntegerCodec {
   // numbers.
   static constexpr float kMinPlainRange = 0x1p-116F;
   // A code is decoded by inserting it at bit kPlace of the mantissa of the float kCarrier, which gives
-  // kCarrier + code. The value kCarrier steps below the minimum must be finite, so groups with exponents from
-  // kHugeExponent on are special.
+  // kCarrier + code. The value kCarrier steps below the minimum is accurate to a thousandth of a step. It
+  // must be finite, so groups with exponents from kHugeExponent on are special.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;

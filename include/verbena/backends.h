@@ -37,8 +37,7 @@ VERBENA_API verbena_result verbena_nccl_context_create_with_buffer(struct ncclCo
                                                                    size_t heap_bytes,
                                                                    verbena_context** context);
 
-/* ---- libverbena_nvshmem.so: NVSHMEM 3, whose functions are looked up in the process (NvshmemSymmContext)
- * ---- */
+/* ---- libverbena_nvshmem.so: NVSHMEM 3, looked up in the process by name (NvshmemSymmContext) ---- */
 
 /* Initialises NVSHMEM for the current GPU, unless the application has already done so. Collective. Each rank
  * becomes the PE of the same number. */

@@ -88,7 +88,7 @@ struct RemoteWord {
 
 struct EndpointCompletion {
   uint32_t peer, lane;
-  bool has_failed;      // the peer has failed, and no completion of its lanes follows. Operations after
+  bool has_failed;      // the peer has failed, and its lanes get no more completions. Operations after
                         // count_done may or may not have taken effect. error(peer) has the reason
   uint64_t count_done;  // number of operations on this lane, since connect(), that are complete at the peer
   uint64_t cookie;      // cookie of the completed operation; 0: the operation had none
@@ -110,7 +110,7 @@ class Endpoint {
   // Binds the calling thread to the CPUs nearest to the first port, within its CPU affinity mask. Returns
   // false, and changes nothing, if these CPUs are unknown or not in the mask.
   virtual bool bind_thread() const = 0;
-  // Returns true if GPU memory must be registered by a dma-buf, false if by its address.
+  // Returns true if GPU memory must be registered as a dma-buf, or false if its address is enough.
   virtual bool wants_dmabuf() const = 0;
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.
   virtual size_t address_bytes() const = 0;
@@ -169,8 +169,8 @@ class Endpoint {
   virtual const std::string& error(uint32_t peer) const = 0;
   // Returns why the last refused operation was refused.
   virtual const std::string& refusal() const = 0;
-  // Returns the number of operations posted on this lane since connect(). Once all are complete, count_done
-  // is equal.
+  // Returns the number of operations posted on this lane since connect(). It equals count_done once all of
+  // them are complete.
   virtual uint64_t count_taken(uint32_t peer, uint32_t lane) const = 0;
 };
 

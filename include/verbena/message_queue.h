@@ -64,7 +64,7 @@ VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* hand
                                                 int64_t spin_us, verbena_queue** queue);
 /* Waits until the writer and all readers are connected.
  * @param timeout_ms  milliseconds; -1: VERBENA_BOOTSTRAP_TIMEOUT_MS
- * @return VERBENA_TIMEOUT if a reader or the writer is missing: the error names which */
+ * @return VERBENA_TIMEOUT if the writer or readers are missing: the error names them */
 VERBENA_API verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms);
 /* Returns 1 if this end uses shared memory only: a reader on the writer's host, or a writer whose readers are
  * all on its host. Otherwise returns 0. Valid once the queue is ready. */
@@ -98,7 +98,7 @@ typedef struct {
  * @param parts  [count]
  * @param count  number of parts
  * @return VERBENA_TIMEOUT if a reader did not free a chunk in time: the message was not written, and the
- *         error names the reader and since when it holds the chunk;
+ *         error names the reader and says since when it has held the chunk;
  *         VERBENA_REMOTE_ERROR if a reader has died: the error names it, and all later calls fail until
  *         verbena_queue_drop_reader() */
 VERBENA_API verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts,
@@ -118,7 +118,7 @@ VERBENA_API verbena_result verbena_queue_drop_reader(verbena_queue* queue, uint3
 /* ---- A reader ---- */
 
 typedef struct {
-  const void* data; /* owned by the queue; in the ring itself if the message fits in one chunk */
+  const void* data; /* owned by the queue; points into the ring if the message fits in one chunk */
   size_t length;    /* bytes */
   uint64_t ticket;  /* for verbena_queue_release() */
 } verbena_queue_message;

@@ -89,9 +89,9 @@ typedef enum {
   VERBENA_OPS_DIRECT = 6,
   /* Codecs of quantised all-reduces, which sum float16 or bfloat16 by bulk two-shot. All ranks get the same
    * rounded result; docs/quantisation.md has the error bounds. AUTO never chooses a codec. FP8 is e4m3 with
-   * one scale per 64 elements. INT8, INT6 and INT4 are integers with one minimum and maximum per 128, 128 and
-   * 32 elements. If the name has two formats, contributions are sent in the first format and sums in the
-   * second. Across hosts, only the sums of each host are quantised. */
+   * one scale per 64 elements. INT8, INT6 and INT4 are integers with one minimum and one maximum per 128, 128
+   * and 32 elements, respectively. If the name has two formats, contributions are sent in the first format
+   * and sums in the second. Across hosts, only the sums of each host are quantised. */
   VERBENA_OPS_FP8 = 16,
   VERBENA_OPS_INT8 = 17,
   VERBENA_OPS_INT6 = 18,
@@ -103,9 +103,9 @@ typedef enum {
 
 /* Options of verbena_ops_create(), the same on all ranks. 0 and NULL select the defaults. */
 typedef struct {
-  /* GPU memory of the workspaces for packets and for chunks, in bytes. 0: 1 MiB of packets and 512 KiB of
-   * chunks per block of `blocks`, within 32 to 128 MiB of packets and 16 to 64 MiB of chunks; across hosts,
-   * no packets and two workspaces of 64 MiB for chunks. */
+  /* Bytes of GPU memory for packets and for chunks. 0: 1 MiB per block for packets (32 to 128 MiB in all),
+   * and 512 KiB per block for chunks (16 to 64 MiB in all). Across hosts, packets need no memory, and chunks
+   * take two workspaces of 64 MiB each. */
   size_t packet_bytes, chunk_bytes;
   /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0: 128, or fewer if a GPU of
    * the team has fewer multiprocessors; at most half of the multiprocessors if the process already has a
@@ -118,8 +118,8 @@ typedef struct {
   /* Path of a tuning file, which verbena-coll --calibrate writes. verbena_ops_create() reads it. NULL:
    * VERBENA_TUNING_FILE. The content must be the same on all ranks. */
   const char* tuning_file;
-  /* For tests of PDL, nanoseconds: how long each kernel pauses before it waits for its predecessor, and after
-   * it has let its successor start. */
+  /* For tests of PDL: each kernel pauses for this time before it waits for its predecessor, and after it has
+   * let its successor start. */
   uint32_t pause_before_ns, pause_after_ns;
   /* 1: the caller promises, for each all-reduce, that either all ranks have input and output in windows, at
    * the same offsets, or no rank has both in windows. verbena_ops_all_reduce() then uses VERBENA_OPS_DIRECT
@@ -279,9 +279,9 @@ VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const v
                                                        verbena_ops_algorithm codec,
                                                        const verbena_ops_choice* choice,
                                                        verbena_stream stream);
-/* Like verbena_ops_all_reduce_norm(), in one kernel that splits the norm between the ranks: rank r normalises
- * the r-th share of the rows, ceil(rows / ranks) of them. Every rank gets all rows of `output` and of the
- * quantised output. VERBENA_OPS_MXFP8_SWIZZLED is not supported.
+/* Does the same as verbena_ops_all_reduce_norm() in one kernel that splits the norm between the ranks: rank r
+ * normalises the r-th share of the rows, ceil(rows / ranks) of them. Every rank gets all rows of `output` and
+ * of the quantised output. VERBENA_OPS_MXFP8_SWIZZLED is not supported.
  * @param sum  receives the rows of this rank's share; residual_in and residual_out have only those rows,
  *             too */
 VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input,

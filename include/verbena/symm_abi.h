@@ -26,7 +26,7 @@ inline constexpr int32_t kSymmVerbena = 3;
 inline constexpr int32_t kSymmFirstOther = 64;  // first type for backends of applications
 
 inline constexpr uint32_t kSymmSignals = 256;  // signals of a team
-// Barriers of a team, of each kind: three for each multiprocessor of the largest GPU.
+// Number of a team's barriers of each kind: about three for each multiprocessor of the largest GPU.
 inline constexpr uint32_t kSymmBarriers = 512;
 // Rows of barrier words: first the barriers among the LSA ranks, then the barriers of the whole team.
 inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
@@ -68,7 +68,7 @@ enum class SymmWait : uint8_t {
   kSignal = 3,      // signal, which any member may send
   kRequest = 4,     // free entry of a put queue, or the data of a get
   kCompletion = 5,  // symm_quiet, symm_flush, or the first half of a barrier
-  kPacket = 6,      // packet of low_latency.cuh; the number is the block's
+  kPacket = 6,      // packet of low_latency.cuh; the number is the block index
   kWord = 7,        // word in a window
   kCall = 8,        // not a wait: the member's arguments are invalid, or differ from its peers' arguments
 };
@@ -98,8 +98,8 @@ namespace device {
 struct TraceRing;
 }
 
-// Faults that a test injects through SymmProbes::faults, in kernels compiled with VERBENA_DEVICE_FAULTS. The
-// first call that a fault applies to clears the fault's bit, so the fault happens once; kDelayPuts stays.
+// Faults that a test injects through SymmProbes::faults, in kernels compiled with VERBENA_DEVICE_FAULTS. A
+// fault happens once: the first affected call clears its bit. Only kDelayPuts stays set.
 enum class SymmFault : uint64_t {
   kDelayPuts = 1,   // each put waits about a microsecond between its data and the operation that follows
   kDropSignal = 2,  // a signal is not sent, but its sender gets kDone
@@ -146,7 +146,7 @@ struct SymmContext {
   // `remote_signals`.
   uint64_t* signals;         // [kSymmSignals]
   uint64_t* remote_signals;  // [kSymmSignals]
-  uint64_t* arrivals;  // [kSymmBarrierRows][team_size]: rank r writes the round that it has reached to [][r]
+  uint64_t* arrivals;  // [kSymmBarrierRows][team_size]: the round that each rank has reached
   // In memory that only this rank uses.
   uint64_t* rounds;  // [kSymmBarrierRows]: the round that this rank has reached
   // The failure word, in the heap: see SymmWait. A value other than 0 ends all waits of the team on this
@@ -164,9 +164,10 @@ struct SymmContext {
   // the whole team, the LSA ranks then wait for each other a second time.
   uint32_t meets_twice;
   // Block b uses put queue (first_queue + b) % queues.count. Workspaces have different values, so that their
-  // kernels share queues less often. Requests are ordered only among a block's calls on one context.
+  // kernels share queues less often. Requests are ordered only if the same block posts them on the same
+  // context.
   uint32_t first_queue;
-  const SymmAliases* aliases;  // of registered memory; null: none
+  const SymmAliases* aliases;  // aliases of registered memory, or null
   // Counters, traces and faults of calls. Null, unless the application sets it in the copy that it passes to
   // a kernel.
   SymmProbes* probes;

@@ -107,8 +107,7 @@ VERBENA_API verbena_result verbena_context_destroy(verbena_context* context);
 /* Return this process's rank, and the number of ranks. */
 VERBENA_API uint32_t verbena_context_rank(const verbena_context* context);
 VERBENA_API uint32_t verbena_context_size(const verbena_context* context);
-/* Waits until all ranks have made this call. Collective. Host threads only: running kernels are not waited
- * for. */
+/* Waits until all ranks have made this call. Collective. Does not wait for running kernels. */
 VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
 /* Waits until all RDMA operations that this rank's finished kernels have posted are complete at the peers.
  * The caller may then reuse the source memory of puts. Not collective.
@@ -155,9 +154,9 @@ typedef struct {
   void* begin;
   /* Size of the heap: verbena_heap_words() plus all windows, each rounded up to 512 bytes. */
   size_t length_bytes;
-  /* [count_ranks] byte offsets: adding deltas[r] to an address in this rank's heap gives the address of the
-   * same offset in rank r's heap. 0 for this rank; INT64_MIN (kSymmOutOfReach) if loads and stores do not
-   * reach rank r. The ranks must form disjoint groups, all of whose members reach each other. */
+  /* [count_ranks]: the bytes to add to an address in this rank's heap to get the address of the same offset
+   * in rank r's heap. 0 for this rank; INT64_MIN (kSymmOutOfReach) if loads and stores do not reach rank r.
+   * Ranks that reach each other must reach the same ranks. */
   const int64_t* deltas;
   /* Byte offset from an address of this rank to the multicast address of all ranks that loads and stores
    * reach; 0: no multicast. Teams that contain all of these ranks use it. */
@@ -203,8 +202,8 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
 /* Registers GPU memory of the caller as a window. Collective. The caller owns the memory and must keep it
  * until the window is freed.
  *
- * The memory must come from cuMemCreate() with a POSIX file descriptor handle, as that of ncclMemAlloc() and
- * of PyTorch's expandable segments does. All ranks must register the same range of allocations of the same
+ * The memory must come from cuMemCreate() with a POSIX file descriptor handle. ncclMemAlloc() and PyTorch's
+ * expandable segments allocate such memory. All ranks must register the same range of allocations of the same
  * size. The window maps the memory at a second, symmetric address. Kernels and calls on streams accept both
  * addresses; the symmetric one is faster to translate.
  *
@@ -306,13 +305,14 @@ VERBENA_API verbena_result verbena_workspace_get_error(verbena_workspace* worksp
  * members. */
 VERBENA_API size_t verbena_workspace_slot_bytes(const verbena_workspace* workspace);
 /* Return the argument that kernels need: a struct SymmWorkspace (verbena/symm_abi.h). It begins with a
- * SymmContext, so it may also be passed where a team's context is expected. Use the two as
- * verbena_team_device_context() and verbena_team_host_context(). They are valid until the workspace is freed,
- * and NULL on ranks that are not members. */
+ * SymmContext, so it may also be passed where a team's context is expected. As for a team, the device
+ * workspace is in GPU memory, and the host workspace is for kernel arguments. Both are valid until the
+ * workspace is freed, and NULL on ranks that are not members. */
 VERBENA_API const void* verbena_workspace_device_context(const verbena_workspace* workspace);
 VERBENA_API const void* verbena_workspace_host_context(const verbena_workspace* workspace);
 /* Returns a team with the same members that uses the workspace's signals and barriers. Pass it to the calls
- * below and to others that take a team. The workspace owns the team. NULL on ranks that are not members. */
+ * below and to other calls that take a team. The workspace owns the team. NULL on ranks that are not
+ * members. */
 VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* workspace);
 
 /* ---- Calls in the order of a stream ---- */
@@ -341,7 +341,7 @@ VERBENA_API verbena_result verbena_barrier_on_stream(const verbena_team* team, u
  * @param operation  0 sets the signal to `value`, 1 adds `value`, 2 adds 1 (SymmSignalOperation) */
 VERBENA_API verbena_result verbena_signal_on_stream(const verbena_team* team, uint32_t signal, uint32_t peer,
                                                     uint64_t value, int operation, void* stream);
-/* Makes the stream wait until the comparison of a signal of this rank with `value` is true.
+/* Makes the stream wait until a signal of this rank satisfies a comparison with `value`.
  * @param signal   0 to 255
  * @param compare  1 ==, 2 !=, 3 >, 4 >=, 5 <, 6 <= (SymmCompare); signed, with the signal on the left */
 VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint32_t signal, int compare,
@@ -375,9 +375,9 @@ VERBENA_API verbena_result verbena_quiet_on_stream(const verbena_team* team, voi
  *   void* verbena_pool_allocate_n(ssize_t length_bytes, int gpu, cudaStream_t stream);
  *   void verbena_pool_release_n(void* address, ssize_t length_bytes, int gpu, cudaStream_t stream);
  *
- * Both are not collective, never wait, and may be called from any thread. verbena_pool_allocate_n() returns
- * NULL if the pool is full or if `gpu` is not the pool's GPU. A tensor has the same offset on all ranks if
- * all ranks allocate and free the same sizes in the same order. */
+ * Neither function is collective, and neither waits. Any thread may call them. verbena_pool_allocate_n()
+ * returns NULL if the pool is full or if `gpu` is not the pool's GPU. A tensor has the same offset on all
+ * ranks if all ranks allocate and free the same sizes in the same order. */
 typedef struct verbena_pool verbena_pool;
 /* Creates a pool with a window of `length_bytes`. Collective. A process can have up to 8 pools.
  * @param pool  receives the pool; free it with verbena_pool_free() */

@@ -50,8 +50,8 @@ VERBENA_DEVICE float divide(float a, float b) {
   return a / b;
 #endif
 }
-// Returns about a / b, faster than divide(). The divisor, the quotient and their inverses must be normal
-// numbers. The result may be off by one in the last bit, and may differ between platforms.
+// Returns an approximation of a / b, faster than divide(). The divisor, the quotient and their inverses must
+// be normal numbers. The result may be off by one in the last bit, and may differ between platforms.
 VERBENA_DEVICE float divide_nearly(float a, float b) {
 #if VERBENA_PTX
   float inverse;

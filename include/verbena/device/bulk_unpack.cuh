@@ -28,8 +28,7 @@ class CopyThroughShared {
   }
 
   // @param shared  count_shared_bytes() bytes of shared memory, aligned to kLineBytes; used by this object
-  //                alone until
-  //   its destruction
+  //                alone until its destruction
   template <typename Group>
   VERBENA_DEVICE CopyThroughShared(const Group& group, void* shared, uint32_t stages)
       : stages_(static_cast<char*>(shared) + (group.rank() / kWarpLanes) * stages * kStageBytes),
@@ -43,9 +42,9 @@ class CopyThroughShared {
     // The group syncs while it stages a batch, before the other lanes use the barriers.
   }
 
-  // Lane 0 may destroy the barriers: lanes sync after each wait in which all take part, so none is still
-  // waiting. The memory may then be used by another object, or, after a barrier of the group, for another
-  // purpose.
+  // Lane 0 may destroy the barriers, because no lane is still waiting: the lanes sync after each wait that
+  // they all make. The memory may then be used by another object, or, after a barrier of the group, for
+  // another purpose.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
     if (lane() != 0) return;

@@ -181,7 +181,7 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Receives the message of one other member. The length must be that of the send.
+  // Receives the message of one other member. The length must equal the length that was sent.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
@@ -268,8 +268,7 @@ class LowLatency {
   }
   // Receives packets index[i] of each member, from a few members at a time.
   // @param has  has(i, member) returns whether the member sends packet index[i] to this rank; if not, own[i]
-  //             is used
-  //   instead
+  //             is used instead
   // @param take  take(i, addends) is called for each i and group of members, in rank order
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
@@ -440,7 +439,7 @@ class LowLatency {
   }
 
   // Calls `body(index)` for this thread's share of `packets` packets until `body` returns false. `index` is
-  // an array of kCount packet indices, or of one for the last packets.
+  // an array of kCount packet indices; for the last packets, it is an array of a single index.
   // @return the last result of `body`
   template <uint32_t kCount = 2, typename Group, typename Body>
   VERBENA_DEVICE static bool for_several(uint32_t packets, const Group& group, const Body& body) {
@@ -478,13 +477,13 @@ class LowLatency {
       return true;
     });
   }
-  // Return the slot of `peer` that this rank writes, and the slot of this rank that `peer` writes. For
-  // callers that address packets in slots themselves.
+  // Return the slot of `peer` that this rank writes, and the slot of this rank that `peer` writes. Callers
+  // use them to access packets in slots directly.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // Returns the bytes of a slot that hold packets. The notes of the packets follow.
+  // Returns the number of bytes of a slot that hold packets. The notes of the packets follow these bytes.
   VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }

@@ -55,9 +55,9 @@ VERBENA_DEVICE char* find_part(char* place, uint64_t offset, uint64_t) {
   return place + offset;
 }
 
-// Load and store a Part, the unit of one access by a thread, byte by byte. This is needed if the part is not
-// aligned to its size or extends past the end of the message. Not inlined, which keeps the fast path short.
-// Bytes after the end of the message are loaded as 0.
+// Load and store a Part byte by byte. This is needed if the part is not aligned to its size, so that a thread
+// cannot access it at once, or if it extends past the end of the message. Not inlined, which keeps the fast
+// path short. Bytes after the end of the message are loaded as 0.
 template <typename Part, typename Place>
 VERBENA_DEVICE_FAR Part load_by_bytes(const Place source, uint32_t offset, uint32_t length_bytes) {
   Part part = 0;

@@ -5,8 +5,8 @@
 //
 // Rounding is to nearest even. Values too large for a half or a bfloat16 become infinite. Values too large
 // for e4m3 or e5m2, including infinities, become the largest finite value (448 or 57344). NaNs become 0x7fff
-// or 0x7f. The results have the same bits whether PTX's conversions are used or arithmetic (e4m3 and e5m2
-// below sm_89, bfloat16 below sm_80, the host).
+// or 0x7f. Conversions use PTX where possible, otherwise arithmetic (e4m3 and e5m2 below sm_89, bfloat16
+// below sm_80, and on the host). Both give the same bits.
 #ifndef VERBENA_DEVICE_PACKED_CUH
 #define VERBENA_DEVICE_PACKED_CUH
 

@@ -56,8 +56,8 @@ struct Packet {
     if (is_plain(stored)) return send_plain(there, stored);
     send_noted(there, note, stored, epoch);
   }
-  // Sends data with a word that needs the note. Bits 0 and 1 of the note have the values, 0 or 1, that the
-  // first words of the two halves would be sent as. The higher bits have the number of the call.
+  // Sends data that needs a note. Bits 0 and 1 of the note are the masked first words of the two halves, if
+  // these are 0 or 1. The higher bits are the number of the call.
   VERBENA_DEVICE static void send_noted(char* there, char* note, Data stored, uint64_t epoch) {
     detail::send_bits(note, epoch << 2 | uint64_t{stored.z & 1} << 1 | (stored.x & 1));
     if (stored.x <= kNoted) stored.x = kNoted;

@@ -124,14 +124,12 @@ VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& 
 
 // Sums `count` elements at `input` across all ranks, and calls `epilogue(index, sum)` for each vector of
 // sums.
-// @param input  address of this rank, in a window of the same offset on all ranks
+// @param input  address of this rank, in a window, at the same offset on all ranks
 // @param is_aligned  true: all addresses are multiples of 16, so vectors of 16 bytes are used where possible;
-//                    false:
-//   single elements are used
+//                    false: single elements are used
 // @param prologue  prologue(rank, elements) returns the Packed elements to add for a rank
 // @param epilogue  `sum` is a PackedSum of the elements from `index` on, added in float in rank order
-//                  (packed.cuh). Its
-//   round() rounds and packs them
+//                  (packed.cuh). Its round() rounds and packs them
 template <int kRanks = 0, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_copy(const SymmContext& context, const Group& group, const T* input,
                                 uint64_t count, bool is_aligned, const Prologue& prologue,

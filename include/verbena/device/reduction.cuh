@@ -112,8 +112,8 @@ struct ReduceAny {
       if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, addends, first, count);
       if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, addends, first, count);
     }
-    // A variable whose address is passed to a call is kept in memory. The copy leaves the caller's in
-    // registers.
+    // A variable whose address is passed to a call is kept in memory. Passing a copy leaves the caller's
+    // variable in registers.
     Sums<Bits> copy = sums;
     for (int32_t addend = 0; addend < kMaxCount; ++addend) {
       if (addend >= count) break;
@@ -133,8 +133,8 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
-  // Return the number of words that unrounded sums of `Bits` have, and the combination of a word of some
-  // ranks' sums with the same word of later ranks' sums.
+  // count_words() returns the number of words of the unrounded sums of `Bits`. merge_words() combines a word
+  // of some ranks' sums with the same word of later ranks' sums.
   template <typename Bits>
   VERBENA_DEVICE uint32_t count_words() const {
     return type == DataType::kE4m3 ? sizeof(Bits)

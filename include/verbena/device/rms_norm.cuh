@@ -411,8 +411,8 @@ class RowNorm {
 
   // Normalises a row.
   // @param load_sum  load_sum(vector) returns elements of x, with zeros after the end of the row. It is
-  //                  called once for
-  //   each of the thread's first kKept vectors, and up to three times for others
+  //                  called once for each of the thread's first kKept vectors, and up to three times for
+  //                  others
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are in flight together.

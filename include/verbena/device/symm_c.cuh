@@ -47,8 +47,8 @@ template <typename Call>
 VERBENA_DEVICE int32_t run_in_reach(int64_t context, const Call& call) {
   return static_cast<int32_t>(context == 0 ? SymmStatus::kInvalid : call(as_context(context)));
 }
-// Returns the result of `call(context, length_bytes)`, as run(), for `count` elements of element_bytes each.
-// Negative counts are invalid.
+// Returns the result of `call(context, length_bytes)`, like run(), for `count` elements of element_bytes
+// each. Negative counts are invalid.
 template <typename Call>
 VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_bytes, const Call& call) {
   return run(context, [&](const auto& on) {
@@ -69,7 +69,7 @@ VERBENA_DEVICE SymmRequest as_request(int64_t number) {
   return {bits / kPutMaxQueues, static_cast<uint32_t>(bits % kPutMaxQueues)};
 }
 
-// Returns a value for which the comparison with `wanted` is false, if such a value exists.
+// Returns a value that does not satisfy the comparison with `wanted`, if such a value exists.
 VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted) {
   if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
   if (compare == SymmCompare::kLessEqual) return INT64_MAX;
@@ -172,15 +172,15 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal(int64_t context, int32_t signal, int32
                        static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
   });
 }
-// Returns the value of the signal when the wait ended, in all threads. If the comparison is false for that
-// value, the wait has failed. `compare` is a SymmCompare.
+// Waits for a signal of this rank, and returns its last value in all threads. If that value does not satisfy
+// the comparison, the wait has failed. `compare` is a SymmCompare.
 VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t signal, int32_t compare,
                                                      int64_t wanted) {
   using namespace verbena::device;
   const auto relation = static_cast<verbena::SymmCompare>(compare);
   int64_t seen = detail::find_value_that_fails(relation, wanted);
   if (context == 0) return seen;
-  // After an error, the comparison is false for `seen`.
+  // The status is not needed: after an error, `seen` does not satisfy the comparison.
   static_cast<void>(detail::run(context, [&](const auto& on) {
     return symm_signal_wait_until<int64_t>(on, static_cast<uint32_t>(signal), relation, wanted, &seen,
                                            BlockGroup{});
@@ -364,7 +364,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int
   }));
   return seen;
 }
-// Waits until the comparison is true for each of `count` contiguous words.
+// Waits until each of `count` contiguous words satisfies the comparison.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted) {
   using namespace verbena::device;
@@ -373,8 +373,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words
                                static_cast<verbena::SymmCompare>(compare), wanted, BlockGroup{});
   });
 }
-// Waits until the comparison is true for one of `count` contiguous words. Returns the index of that word, or
-// a SymmStatus below 0. `skipped` is 0 or the address of one int32 per word: words whose int32 is not 0 are
+// Waits until one of `count` contiguous words satisfies the comparison. Returns the index of that word, or a
+// SymmStatus below 0. `skipped` is 0 or the address of one int32 per word: words whose int32 is not 0 are
 // ignored.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted, int64_t skipped) {

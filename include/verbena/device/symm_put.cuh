@@ -9,8 +9,8 @@
 // Completion: a put may still be in flight when the call returns. The peer may read the data after a signal
 // or a barrier that follows the put. The source may be reused immediately if loads and stores reach the peer,
 // otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope, so a peer
-// may poll such a word and never sees a part of it. Without waiting for a signal, a peer may see any part of
-// a longer put.
+// may poll such a word, and sees either the old or the new word. Of a longer put, a peer that does not wait
+// for a signal may see any part.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH
 #define VERBENA_DEVICE_SYMM_PUT_CUH
 

@@ -170,8 +170,8 @@ VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRe
   return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
 }
 
-// Requests an update of a word, and waits for the previous value. Called by one thread, which owns the reply
-// until it adds kPutReplyLeft to it, also after a timeout.
+// Requests an update of a word, and waits for the previous value. Called by one thread. The thread owns the
+// reply until it adds kPutReplyLeft to PutReply::told, which it also does after a timeout.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by, int32_t peer,
                                             const PutRequest& request, uint64_t* before) {

@@ -73,7 +73,7 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
 // part and store it at all ranks. The switches choose the order of the additions.
 // @param data   `count` elements of float, Half or Bfloat16 in a window, at the same offset on all ranks,
 //               aligned to 16 bytes
-// @param count  a multiple of the elements in 16 bytes
+// @param count  a multiple of the number of elements in 16 bytes
 // @return kUnreachable if the team has no multicast address (symm_lsa_multicast_ptr)
 template <typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_multicast(const SymmContext& context,

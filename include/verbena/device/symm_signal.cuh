@@ -138,7 +138,7 @@ VERBENA_DEVICE uint64_t symm_signal_read(const Context& context, uint32_t signal
   return signal < kSymmSignals ? detail::read_signal(context, signal) : 0;
 }
 
-// Waits until the comparison of a signal of this rank with `wanted` is true. Acquires at system scope for all
+// Waits until a signal of this rank satisfies the comparison with `wanted`. Acquires at system scope for all
 // threads of the group.
 // @tparam T    type of the comparison: int64_t, or int32_t for the lower half of the signal
 // @param seen  null in all threads or in none; receives the last value read, also after an error

@@ -9,7 +9,7 @@
 // Atomicity: updates of a word by the members of a team are atomic with respect to each other.
 // symm_put_value() is not atomic with respect to updates: while one rank writes a word, no rank may update
 // it. Atomics of GPUs and NICs are not atomic with respect to each other. So if a team has members that only
-// the network reaches, NICs execute all updates, also those of this rank's own words; such an update is
+// the network reaches, NICs execute all updates, also updates of this rank's own words; such an update is
 // complete after symm_quiet(context, peer). NCCL's networks cannot update words: calls that need a NIC return
 // kUnreachable.
 #ifndef VERBENA_DEVICE_SYMM_WORD_CUH
@@ -66,7 +66,7 @@ VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& g
   }
 }
 
-// Waits until the comparison of `read(i)` with `wanted` is true for all i below `count`.
+// Waits until `read(i)` satisfies the comparison with `wanted` for all i below `count`.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, Awaited awaited, const Group& group, const Read& read) {
@@ -77,8 +77,8 @@ VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, Symm
     mine = wait_for(limits, [&] { return holds(static_cast<int64_t>(read(i)), compare, wanted); });
   return conclude(context, group, mine, awaited);
 }
-// Waits until the comparison is true for one i below `count`, which `*which` receives. Ignores each i with
-// skipped[i] != 0; returns kInvalid if all are ignored.
+// Waits until `read(i)` satisfies the comparison for one i below `count`. `*which` receives that i. Ignores
+// each i with skipped[i] != 0; returns kInvalid if all are ignored.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, const uint32_t* skipped, uint32_t* which, Awaited awaited,
@@ -196,7 +196,7 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Waits until the comparison of a word of this rank with `wanted` is true. T, `seen` and memory order are
+// Waits until a word of this rank satisfies the comparison with `wanted`. T, `seen` and memory order are
 // those of symm_signal_wait_until().
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until(const Context& context, const uint64_t* word,
@@ -221,7 +221,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Waits until the comparison with `wanted` is true for each of `count` contiguous words.
+// Waits until each of `count` contiguous words satisfies the comparison with `wanted`.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_all(const Context& context, const uint64_t* words,
                                                             uint32_t count, SymmCompare compare,
@@ -231,10 +231,10 @@ template <typename Context, typename Group = ThreadGroup>
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
 
-// Waits until the comparison with `wanted` is true for one of `count` contiguous words.
+// Waits until one of `count` contiguous words satisfies the comparison with `wanted`.
 // @param skipped  [count], readable by all threads: a word i with skipped[i] != 0 is ignored; null: no word
 //                 is ignored
-// @param which    receives the index of a word for which the comparison is true, the same in all threads
+// @param which    receives the index of a word that satisfies the comparison, the same in all threads
 // @return kInvalid if all words are ignored
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_any(const Context& context, const uint64_t* words,

@@ -182,8 +182,8 @@ VERBENA_DEVICE detail::vd::WaitResult sync_grid(uint32_t* barrier) {
   return sync_grids_wait(sync_grids_arrive(barrier), barrier);
 }
 
-// Define wait_eq(ptr, value, limits) and so on: wait until the comparison of a word with `value` is true.
-// Called by one thread. Words are signed or unsigned integers of 4 or 8 bytes.
+// Define wait_eq(ptr, value, limits) and so on, which wait until a word satisfies the comparison with
+// `value`. Called by one thread. Words are signed or unsigned integers of 4 or 8 bytes.
 #define VERBENA_NAME_WAIT(name, relation)                                                                 \
   template <typename T>                                                                                   \
   [[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_##name(                                        \

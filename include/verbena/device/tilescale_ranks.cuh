@@ -97,8 +97,8 @@ VERBENA_NAME_COPY(block)
 // A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
 // call it. It also orders memory accesses before and after it, whatever need_fence is.
 //
-// Word p of rank r counts between r and p: r adds to it, and p subtracts the same number from it. Rank r has
-// waited for p when the word is 0 or less.
+// Word p of rank r belongs to the pair of r and p: r adds a constant to it, and p subtracts the same
+// constant. Rank r waits until the word is 0 or less, which means that p has arrived.
 // @param offset  bytes from the start of a rank's memory to `num_ranks` 32-bit words, which are 0 before the
 //                first use
 template <bool need_fence = true>

@@ -85,7 +85,7 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
   return WaitResult::kReached;
 }
 
-// Waits until the comparison `*address relation value` is true. Called by one thread.
+// Waits until the word at `address` satisfies the relation to `value`. Called by one thread.
 // @tparam T  an integer of 1 to 8 bytes; signed types are compared as signed
 // @param seen  receives the value that ended the wait; may be null
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,

@@ -110,11 +110,9 @@ class OneShot {
   // `unit_bytes`.
   // @param max_bytes  max length of a message
   // @param load  load(offset, length_bytes) starts to load the first data of a message. It is called before
-  //              `body`, so
-  //   that the loads overlap with reading the epoch
+  //              `body`, so that the loads overlap with reading the epoch
   // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and receives theirs,
-  //              packet by
-  //   packet. With kCalls 2, it handles up to two messages that are in flight together
+  //              packet by packet. With kCalls 2, it handles up to two messages that are in flight together
   template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Load, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t max_bytes, const Group& group,
@@ -138,8 +136,7 @@ class OneShot {
 
   // Concatenates all ranks' inputs in `output`, in rank order.
   // @param input  `count` elements of any type; either this rank's part of the output, or memory that does
-  //               not overlap
-  //   the output
+  //               not overlap the output
   // @param output  team_size * count elements
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_gather(const T* input, T* output, uint64_t count,
@@ -182,8 +179,7 @@ class OneShot {
   // halves; between them the group may load other data. Call begin_vectors() once before, for messages of up
   // to `count` vectors.
   // @param count  number of vectors of the group. vectors[k] of a thread is vector k * group.size() +
-  //               group.rank(), and
-  //   is ignored if that number is `count` or more
+  //               group.rank(), and is ignored if that number is `count` or more
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())

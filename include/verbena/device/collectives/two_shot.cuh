@@ -89,8 +89,7 @@ class TwoShot {
   // @param most  max units of a round
   // @param at_once  number of units that the largest group handles at a time, the same on all ranks
   // @param body  body(exchange, first, count) sends and receives the addends, then the sums, of `count` units
-  //              of each
-  //   share, packet by packet, in two calls that are in flight together
+  //              of each share, packet by packet, in two calls that are in flight together
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {

@@ -1,8 +1,8 @@
 // Asynchronous copies between global and shared memory. cp.async (sm_80) copies 16 bytes per thread. One
 // thread starts a bulk copy, cp.async.bulk (sm_90). An mbarrier tracks the completion of bulk copies to
-// shared memory, bulk groups that of bulk copies to global memory. On older architectures ptxas rejects the
-// instructions. In the emulation, a bulk copy is complete when the function returns; cp.async is not
-// emulated.
+// shared memory. Bulk groups track the completion of bulk copies to global memory. On older architectures
+// ptxas rejects the instructions. In the emulation, a bulk copy is complete when the function returns;
+// cp.async is not emulated.
 //
 // Addresses and lengths of bulk copies are multiples of 16 bytes. Parameters named `shared` are generic
 // addresses of this block's shared memory; other pointers point to global memory.
@@ -107,8 +107,8 @@ VERBENA_DEVICE void wait_bulk_groups_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
 }
 
-// Order this thread's accesses before those of bulk copies that it starts later: accesses to shared memory,
-// or to all memory.
+// Order this thread's accesses to shared memory, or to all memory, before those of bulk copies that it starts
+// later.
 VERBENA_DEVICE void fence_async_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -302,8 +302,8 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// Returns true in exactly one lane, the lowest. On sm_90 an instruction is used from which the compiler knows
-// that it is a single lane.
+// Returns true in exactly one lane, the lowest. On sm_90 it uses an instruction that lets the compiler know
+// that only one lane continues.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   uint32_t elected;

@@ -1,7 +1,7 @@
 // Accesses the memory of all GPUs of a multicast group at once, through NVLink switches (sm_90). A load
 // reduces the values of all GPUs; stores and updates go to all GPUs. Addresses are multicast addresses, such
-// as those of symm_lsa_multicast_ptr(). Between an access by multicast address and one by ordinary address to
-// the same memory, call fence_multicast() and a barrier. All accesses are relaxed at system scope; for a
+// as those of symm_lsa_multicast_ptr(). Call fence_multicast() and a barrier between accesses to the same
+// memory by multicast address and by ordinary address. All accesses are relaxed at system scope; for a
 // release, add a fence before them.
 //
 // The emulation accesses the GPUs one after the other, in the order of the group.
@@ -13,7 +13,7 @@
 
 namespace verbena::device {
 
-// Orders this thread's accesses by multicast addresses and those by ordinary addresses, at system scope.
+// Orders this thread's accesses by multicast address and by ordinary address, at system scope.
 VERBENA_DEVICE void fence_multicast() {
 #if VERBENA_EMULATED
   fence<Order::kAcquireRelease, Scope::kSystem>();

@@ -1,7 +1,7 @@
 // RMSNorm of the rows of a tensor, by blocks or clusters. Optionally adds a residual first and quantises the
 // result, as inference engines do between an all-reduce and the next matrix product:
 //
-//   h = x + residual              x: the row; h is rounded to T
+//   h = x + residual              x: the row
 //   residual_out = h
 //   output = h / sqrt(mean(h^2) + epsilon) * (weight_offset + weight)
 //   quantised = output as e4m3 or int8, with scales
@@ -34,8 +34,9 @@ enum class RowQuantisation : uint32_t {
 };
 
 // The quantised rows. The scale of block b of row r is element r * scale_row_stride + b * scale_block_stride
-// of `scales`. kFloat8BlockExponent has b / 4 instead of b, because a word has four blocks. kMxFloat8Swizzled
-// has the order of tiles instead. Unused scales in the last word or tile are set to 0.
+// of `scales`. In kFloat8BlockExponent, a word has the scales of four blocks, so b / 4 replaces b. In
+// kMxFloat8Swizzled, the scales are in the order of the tiles, and the strides are ignored. Unused scales in
+// the last word or tile are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
@@ -119,7 +120,7 @@ class RowOfBlock {
   VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
   VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
   VERBENA_DEVICE void meet() const { sync_block(); }
-  // Stores the value of a warp. All lanes have the same value.
+  // Stores the value of a warp. All lanes must pass the same value.
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
@@ -352,8 +353,8 @@ class RowQuantiser {
   }
   VERBENA_DEVICE uint64_t count_tiles() const { return (vectors_.hidden + 127) / 128; }  // per row
 
-  // Rounds values of magnitude up to 127 to integers: in the sum with 1.5 * 2^23, the last bit has the value
-  // 1.
+  // Rounds values of magnitude up to 127 to integers by adding 1.5 * 2^23, which leaves the integers in the
+  // low bits of the sums.
   VERBENA_DEVICE static uint32_t round_to_int8(const float (&numbers)[4]) {
     uint32_t word = 0;
     VERBENA_UNROLL
@@ -376,10 +377,10 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
          (reinterpret_cast<uint64_t>(address) | step * sizeof(T)) % alignment_bytes == 0;
 }
 
-// Normalises rows, vector by vector. Thread t of the `threads` threads of a row handles vectors t, t +
-// threads, and so on. It loads its first kKept vectors together, with their weights, and keeps them in
-// registers. Longer rows are only possible with a single block per row; their remaining vectors are loaded
-// again in each pass. Outputs are written in the last pass, so that they may be in place.
+// Normalises rows, vector by vector. If n threads share a row, thread t handles vectors t, t + n, and so on.
+// A thread loads its first kKept vectors together, with their weights, and keeps them in registers. Longer
+// rows are only possible with a single block per row; their remaining vectors are loaded again in each pass.
+// Outputs are written in the last pass, so an output may be the same tensor as x.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -574,7 +575,7 @@ class RowNorm {
     }
     return pieces < kCountWords ? static_cast<uint32_t>(pieces) : kCountWords;
   }
-  // Returns whether any thread of the row has a vector number k.
+  // Returns whether any thread of the row has a k-th vector.
   VERBENA_DEVICE bool is_kept(uint32_t k) const { return k * uint64_t{vectors_.step} < count_vectors_; }
   // Calls `body(vector, h, find_factors, k)` for each of the thread's vectors. k is kKept for vectors that
   // are not kept in registers.

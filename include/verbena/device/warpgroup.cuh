@@ -1,6 +1,7 @@
-// Instructions for warpgroups of sm_90a, which are four warps that multiply matrices together. They order
-// matrix operations, and move registers between warps. All lanes of all four warps must call. On other GPUs,
-// ptxas rejects the instructions. In the emulation, which has no matrix operations, each call syncs the warp.
+// Instructions for warpgroups of sm_90a, which are four warps that multiply matrices together. The
+// instructions order matrix operations, and move registers between warps. All lanes of all four warps must
+// call. On other GPUs, ptxas rejects the instructions. In the emulation, which has no matrix operations, each
+// call syncs the warp.
 #ifndef VERBENA_DEVICE_WARPGROUP_CUH
 #define VERBENA_DEVICE_WARPGROUP_CUH
 
@@ -40,7 +41,7 @@ VERBENA_DEVICE void wait_warpgroup() {
 }
 
 // Set the number of registers per thread of the warp. take_registers() raises it, and waits until other warps
-// have released enough registers. The other function lowers it.
+// have released enough registers. give_registers() lowers the number.
 template <uint32_t kRegisters>
 VERBENA_DEVICE void take_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,

@@ -20,9 +20,9 @@
 // has received the flags of chunk s-1 from all counterparts, which they sent after chunk s-2. The same holds
 // for each rank of its host whose sums of chunk s-1 it has received. So no rank still uses slot s-4.
 //
-// A reduce-scatter works similarly. For each host in turn, the ranks of this host sum the data for the ranks
-// of that host, each for its counterpart there. Sums for other hosts are staged in the upper half of the slot
-// for the receiving rank, as in an exchange.
+// A reduce-scatter works similarly. For each host in turn, every rank sums the data that its own host has for
+// its counterpart on that host. Sums for other hosts are staged in the upper half of the slot for the
+// receiving rank, as in an exchange.
 //
 // In an all-gather, a rank sends its message only to its counterparts. When their messages have arrived in
 // the output, the ranks of each host exchange them within the host. A broadcast is an all-gather of a single

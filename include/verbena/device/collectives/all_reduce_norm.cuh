@@ -135,7 +135,7 @@ class ShardedRows {
   uint32_t block_, blocks_;
 };
 
-// A tensor of which each block gathers its rows from all ranks. If `columns` is 0, rows have row_bytes bytes
+// A tensor whose rows a block gathers from all ranks. If `columns` is 0, rows have row_bytes bytes
 // and are stride_bytes apart. Otherwise the tensor is stored by columns: each row has row_bytes bytes in each
 // of `columns` columns, which are stride_bytes apart.
 struct RowsToGather {

@@ -320,8 +320,8 @@ struct PassOn {
   }
 };
 
-// A subset of a team that includes this rank: entries 0, stride, ... of the list, `count` of them. If the
-// list is null, all members.
+// A subset of a team that includes this rank: the `count` entries 0, stride, 2 * stride, and so on of the
+// list. A list that is null stands for all members.
 struct BulkMembers {
   const uint8_t* list = nullptr;
   uint32_t count = 0, stride = 1;

@@ -117,7 +117,7 @@ class IntegerCodec {
 
   static constexpr uint32_t kNan = (1u << kBits) - 1;  // the highest code
   static constexpr uint32_t kLanes = kGroup / kUnitElements;
-  // In the sum of a value and kRounder, the last bit has the value 1.
+  // Adding kRounder to a value rounds the value to an integer, which is then in the low bits of the sum.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
   // If half of the range is above this, the step, half of the step and the inverse of the step are normal
@@ -141,9 +141,9 @@ class IntegerCodec {
       half_range = halve_range(lowest, is_special ? low : high);
       length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
-    // Returns the inverse of the step, computed from the exact range. The inverse of the rounded length would
-    // have an error of one sign: all elements halfway between two steps, which bfloat16 tensors have, would
-    // be rounded in the same direction.
+    // Returns the inverse of the step. It is computed from the exact range, because `length` is rounded: its
+    // inverse would round all elements halfway between two steps in the same direction. Tensors of bfloat16
+    // have such elements.
     VERBENA_DEVICE float invert() const {
       if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);

@@ -37,8 +37,8 @@ struct ExchangeEntry {
   Part send, receive;
 };
 
-// A value of max_bytes, which is the length of the longest part of any message for any block, the same on all
-// ranks. kUnknownLength: each rank knows only the lengths of its own messages, and publishes them.
+// max_bytes is the length of the longest part of any message for any block, the same on all ranks. With the
+// value kUnknownLength, each rank knows only the lengths of its own messages, and publishes them.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {

@@ -74,8 +74,8 @@ class OneShot {
         });
   }
 
-  // Does an all-reduce of one message of vectors that are aligned to 16 bytes, which is fastest. Each thread
-  // sends all its vectors, then waits for the results one after the other.
+  // Does an all-reduce in one message, for vectors that are aligned to 16 bytes. This is the fastest variant.
+  // Each thread sends all its vectors, then waits for the results one after the other.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,

@@ -58,7 +58,7 @@ VERBENA_API verbena_result verbena_nvshmem_prepare_module(void* module);
 
 /* Sets this thread's verbena_last_error() to `text`, and returns `result`. */
 VERBENA_API verbena_result verbena_fail(verbena_result result, const char* text);
-/* Gathers `bytes_each` bytes from each rank on every rank, in rank order. Collective over the context.
+/* All-gather: every rank gets `bytes_each` bytes from each rank, in rank order. Collective over the context.
  * @param mine        bytes_each bytes of this rank
  * @param all         receives bytes_each bytes from each rank
  * @param bytes_each  the same on all ranks

@@ -43,7 +43,7 @@ VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_options* optio
 /* Return this process's rank, and the number of ranks. */
 VERBENA_API uint32_t verbena_ranks_rank(const verbena_ranks* ranks);
 VERBENA_API uint32_t verbena_ranks_count(const verbena_ranks* ranks);
-/* Gathers `bytes_each` bytes from each rank on every rank, in rank order.
+/* All-gather: every rank gets `bytes_each` bytes from each rank, in rank order.
  * @param mine        bytes_each bytes of this rank
  * @param all         receives bytes_each bytes from each rank
  * @param bytes_each  the same on all ranks */

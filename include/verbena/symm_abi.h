@@ -2,10 +2,10 @@
 // to kernels, which only read them.
 //
 // Each rank has a heap, one range of GPU addresses that contains every window. A window has the same offset
-// in the heaps of all ranks: memory is symmetric, and kernels name memory of any rank by this rank's address
-// of the same offset. Peers that loads and stores reach, over NVLink or on the same GPU, form the LSA domain.
-// Their heaps are mapped contiguously, so adding one delta per peer to an address of this rank gives the
-// peer's address.
+// in the heaps of all ranks: the memory is symmetric. For memory of a peer, kernels pass this rank's address
+// of the same offset, the symmetric address. Peers that loads and stores reach, over NVLink or on the same
+// GPU, form the LSA domain. Their heaps are mapped contiguously, so each peer has a single delta: adding it
+// to a symmetric address gives the peer's address.
 #ifndef VERBENA_SYMM_ABI_H
 #define VERBENA_SYMM_ABI_H
 

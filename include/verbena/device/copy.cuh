@@ -74,7 +74,7 @@ struct CopyPiece {
 // tail.
 struct CopyShape {
   uint32_t head_bytes = 0, vectors = 0, tail_bytes = 0;
-  uint32_t shift = 0;            // offset of the first vector's bytes in their aligned unit of the source
+  uint32_t shift = 0;            // bytes from `source` to the bytes of the first vector
   char* destination = nullptr;   // address of the first vector
   const char* source = nullptr;  // aligned unit of the source in which the first vector starts
 

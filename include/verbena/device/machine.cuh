@@ -391,8 +391,8 @@ VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t b
 #endif
 }
 
-// Selects four bytes of (high:low). Byte i of the result is the byte whose index, 0 to 7, is hex digit i of
-// `selector`.
+// Selects four of the eight bytes of (high:low). Hex digit i of `selector`, 0 to 7, is the index of the byte
+// that becomes byte i of the result.
 VERBENA_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t result = 0;
 #if VERBENA_PTX

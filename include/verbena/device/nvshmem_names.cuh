@@ -116,7 +116,7 @@ VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   return verbena::SymmStatus::kDone;
 }
 
-// Orders this thread's stores. Signals need no fence to follow earlier puts by NICs to the same peer.
+// Orders this thread's stores. A signal follows earlier puts by NICs to the same peer even without a fence.
 VERBENA_DEVICE void nvshmem_fence() {
   tl::memory_fence_sys();
 }

@@ -49,7 +49,8 @@ struct SmallFloat {
   // The bias of a float minus the bias of this type, at the position of a float's exponent.
   static constexpr uint32_t kRebias = static_cast<uint32_t>(128 - (1 << (kExponent - 1))) << 23;
   static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as the bits of a float
-  // A float whose last bit has the value of the last bit of a subnormal number of this type.
+  // The bits of a power of two. Adding that float to a value rounds the value to a multiple of this type's
+  // smallest subnormal number.
   static constexpr uint32_t kSubnormalUnit = kRebias + (static_cast<uint32_t>(kShift + 1) << 23);
 
   VERBENA_DEVICE static float widen(uint32_t bits) {

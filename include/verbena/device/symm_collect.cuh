@@ -46,8 +46,9 @@ template <typename Context, typename Group = BlockGroup>
   return symm_barrier(context, barrier, group);
 }
 
-// Gathers `length_bytes` bytes from every member on every member, and waits in a barrier. The bytes of member
-// r are written to destination + r * length_bytes. Parameters and rules are those of symm_broadcast().
+// All-gather: copies the `length_bytes` bytes of each member r to destination + r * length_bytes of every
+// member, and waits in a barrier. Parameters and rules are those of symm_broadcast(), except that `source`
+// may be this rank's part of the destination.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fcollect(const Context& context, void* destination,
                                                       const void* source, uint64_t length_bytes,

@@ -13,8 +13,8 @@
 namespace verbena::device {
 
 // A specialisation has the following static functions and constants. Each function is called by one thread.
-// `peer` is a member that loads and stores do not reach ("out of reach"). Addresses of the peer's memory are
-// given as this rank's address of the same offset. All ranges lie in the heap. A function that returns a
+// `peer` is a member that loads and stores do not reach ("out of reach"). For memory of the peer, callers
+// pass this rank's address of the same offset. All ranges are in the heap. A function that returns a
 // WaitResult ends within the context's timeout, unless the comment at the top of the backend's header says
 // otherwise.
 //

@@ -1,7 +1,7 @@
 // Puts data into peers' memory, gets data from it, and updates words by atomics. All threads of a group
 // (group.cuh) make the same call and copy the range together. Lengths are bytes; ranges must not overlap.
 //
-// Addresses: a peer's memory is named by this rank's address of the same offset (symm_abi.h), in a window.
+// Addresses: for memory of the peer, pass this rank's address of the same offset in a window (symm_abi.h).
 // The other side of the copy is any memory of this GPU if loads and stores reach the peer. Otherwise a NIC
 // copies, and that side must be in a window, too. Any thread may read any part of the source, so sync the
 // group before a put if its threads have just written the source.

@@ -1,7 +1,7 @@
-// All-reduces (sums) for teams whose members all reach each other by loads and stores. One group of whole
-// warps on each rank calls, with its own range and barrier, so a grid can split a tensor over its blocks.
-// Elements are added in rank order, so all ranks get the same bits. Elements of one and two bytes are added
-// in float and rounded once (packed.cuh).
+// All-reduces (sums) for teams whose members all reach each other by loads and stores. On each rank, a group
+// of whole warps calls. Each group has its own range and barrier, so a grid can split a tensor over its
+// blocks. Elements are added in rank order, so all ranks get the same bits. Elements of one and two bytes are
+// added in float and rounded once (packed.cuh).
 //
 // One-shot: each rank reads all inputs; best for small tensors. Two-shot: rank r sums the r-th part in place
 // and writes the sum to all ranks, so each link carries every byte once.

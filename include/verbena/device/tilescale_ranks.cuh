@@ -5,7 +5,7 @@
 //   [1]      number of ranks, at most kTilescaleMaxRanks
 //   [2 + r]  address of rank r's memory on this GPU; 0: loads and stores do not reach rank r
 //   [1023]   address of the team's SymmContext in GPU memory, for nvshmem_names.cuh; 0: none
-// A peer's memory is named by this rank's address of the same offset, in the window of the table. Data moves
+// For memory of a peer, pass this rank's address of the same offset, in the window of the table. Data moves
 // by loads and stores; nvshmem_names.cuh also serves peers that they do not reach.
 #ifndef VERBENA_DEVICE_TILESCALE_RANKS_CUH
 #define VERBENA_DEVICE_TILESCALE_RANKS_CUH

@@ -12,8 +12,8 @@
 // - Gets need NCCL 2.30. GIN cannot update words in windows. GIN waits for queue space without a timeout.
 //
 // All operations use GIN context 0, in which a signal follows all puts to the same peer. Barriers use GIN
-// signals for members out of reach, so the arrival words of these members are free. They hold the values of
-// signals while these are sent.
+// signals for members out of reach, so the arrival words of these members are free. These words are used as
+// the sources of puts that send the value of a signal.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 

@@ -329,8 +329,8 @@ class LowLatency {
   // (packet.cuh) and delayed packets are rare. Functions that are not inlined handle them and take their
   // arguments by value, which keeps the loops short and their variables in registers.
 
-  // The reason why a packet did not arrive: a WaitResult in the low 8 bits, and the sender above them. 0: it
-  // arrived.
+  // The reason why a packet did not arrive: a WaitResult in the low 8 bits, and the sender above them. 0: the
+  // packet arrived.
   using Trouble = uint32_t;
   // Returns a value other than 0 if the team had failed before load_epoch(). A peer may fail at any moment,
   // so threads of a group may get different results; conclude() combines them.

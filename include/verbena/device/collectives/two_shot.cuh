@@ -259,8 +259,8 @@ class TwoShot {
   }
 
   // Runs a round for tensors of any alignment. A thread handles the same packets of each rank's share; with
-  // enough threads, one packet. It sends all addends, then all sums, so it waits only after it has sent
-  // everything that it can send. For an empty share, a packet without data is sent.
+  // enough threads, this is a single packet. A thread sends all addends, then all sums, so it waits only
+  // after it has sent everything that it can send. For an empty share, a packet without data is sent.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, const Round& round,
                                            const Reduce& reduce, const Group& group) {

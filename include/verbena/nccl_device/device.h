@@ -1,4 +1,4 @@
-// The limits of a block from NCCL's device.h that kernels with UNPACK need.
+// The limits per block in NCCL's device.h, as far as kernels with UNPACK need them.
 #ifndef VERBENA_NCCL_DEVICE_H
 #define VERBENA_NCCL_DEVICE_H
 

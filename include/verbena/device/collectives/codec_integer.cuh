@@ -152,7 +152,7 @@ class IntegerCodec {
 
   VERBENA_DEVICE static float find_low(uint32_t scale) { return detail::from_bits(scale << 16); }
   VERBENA_DEVICE static float find_high(uint32_t scale) { return detail::from_bits(scale & 0xffff0000u); }
-  // Returns half of the range, because the whole range may exceed a float.
+  // Returns half of the range, because the whole range may be too large for a float.
   VERBENA_DEVICE static float halve_range(float low, float high) {
     return detail::add(detail::multiply(high, 0.5F), -detail::multiply(low, 0.5F));
   }

@@ -146,7 +146,7 @@ struct SymmContext {
   // `remote_signals`.
   uint64_t* signals;         // [kSymmSignals]
   uint64_t* remote_signals;  // [kSymmSignals]
-  uint64_t* arrivals;  // [kSymmBarrierRows][team_size]: the round that each rank has reached
+  uint64_t* arrivals;        // [kSymmBarrierRows][team_size]: the round that each rank has reached
   // In memory that only this rank uses.
   uint64_t* rounds;  // [kSymmBarrierRows]: the round that this rank has reached
   // The failure word, in the heap: see SymmWait. A value other than 0 ends all waits of the team on this

@@ -795,6 +795,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     void stop(uint32_t q) {
       port.stop_pair(q);
       core().wait_stamps_.restart();
+      core().held_grant_.restart();
+      core().held_credits_.restart();
     }
     void send(const RecoveryRecord& record) { port.send_record(record, nullptr); }
     // Asked before the look: whatever came until then is found by it.
@@ -912,15 +914,28 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
         port().fail(Failure::kSilentCopy, message.sequence);
         return;
       }
-      if (wait == Wait::kGrant && recovery_.is_live(primary_) && port().free_slots(primary_) == 0)
-        port().give_up_silent_pair(primary_);
     }
+    check_lines(now_ns, patience_ns);
     for (const Flush& flush : flushes_) {
       if (flush.in_use && now_ns - flush_stamps_.note(flush.number, 0, now_ns) >= patience_ns) {
         port().fail(Failure::kSilentFlush, flush.number);
         return;
       }
     }
+  }
+
+  // Grants and credits that are due and wait for a completion: the peer may wait for them.
+  void check_lines(int64_t now_ns, int64_t patience_ns) {
+    const bool is_grant_held = next_grant_ != next_ && recovery_.is_live(primary_) &&
+                               (port().free_slots(primary_) == 0 || is_grant_under_way(next_grant_));
+    if (held_grant_.is_overdue(is_grant_held, next_grant_, now_ns, patience_ns))
+      port().give_up_silent_pair(primary_);
+    const bool are_credits_held = (must_send_credits_ || credits_.is_update_due(consumed_)) &&
+                                  recovery_.is_live(credit_pair_) &&
+                                  (is_line_under_way_ || port().free_slots(credit_pair_) == 0);
+    const uint32_t line = control_writes_[credit_pair_];
+    if (held_credits_.is_overdue(are_credits_held, line, now_ns, patience_ns))
+      port().give_up_silent_pair(credit_pair_);
   }
 
   ReceiveOptions options_;
@@ -943,6 +958,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   bool must_send_credits_ = false;  // what was told may be lost
   bool is_line_under_way_ = false;  // a credit line that the next must not overtake
   uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last
+  HeldStamp held_grant_, held_credits_;
   ReceiverCredits credits_;
   std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // on each queue pair
   std::array<uint32_t, kMaxQueuePairs> held_{};            // entries taken and not posted again, on each

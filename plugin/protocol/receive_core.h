@@ -165,6 +165,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       credits_.set_window(q, options.window[q]);
       spares_[q].limit = std::clamp(options.window[q] / 8, 1U, Spare::kMax);
     }
+    note_writable();
   }
   // Before the first message: the port wants to be told of every one.
   void observe() { is_observed_ = true; }
@@ -235,10 +236,10 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     refuse_chunk(queue_pair, chunk, is_within_window);
   }
 
-  // A control write that was signaled is done. One of a queue pair that credits have left says nothing of the
-  // line that has left since.
+  // A control write that was signaled is done.
   void on_control_written(uint32_t queue_pair, uint64_t offset_bytes) {
-    if (offset_bytes == kCreditLineOffset && queue_pair == credit_pair_) is_line_under_way_ = false;
+    if (options_.out_of_order) [[unlikely]]
+      settle_line(queue_pair, offset_bytes);
   }
 
   // True: it is done, with *bytes, one for each buffer; a kUnpacked message's slot is published. Requests may
@@ -465,28 +466,53 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   // In order of posting. A message that has begun to arrive staged needs no grant; where nothing is staged
   // each gets one, as credits ride on it. After a failure those that are open get theirs once more.
   void send_grants() {
-    while (next_grant_ != next_ && may_write_control_) {
+    while (next_grant_ != next_) {
+      if (!may_grant_freely_) [[unlikely]]
+        return send_grants_apart();
       const Message& message = ring_[next_grant_ % kMessageRing];
-      const bool is_open =
-          message.is_posted && message.sequence == next_grant_ && message.phase == Phase::kArriving;
-      if (is_open && (options_.is_direct_only || message.arrivals.is_empty() || is_recovering_)) {
+      if (needs_grant(message)) {
         if (port().free_slots(primary_) == 0) return;
         send_grant(message);
-        if (is_observed_) [[unlikely]]
-          port().note_grant(next_grant_);
       }
       ++next_grant_;
     }
   }
-  void send_grant(const Message& message) {
+  // Where writes may overtake each other. The grant before the last of the same entry may be under way if
+  // most messages between the two came staged, or if it was written again after a failure: its completion is
+  // waited for, and so it is signaled.
+  [[gnu::noinline]] void send_grants_apart() {
+    for (; next_grant_ != next_ && may_write_control_; ++next_grant_) {
+      const Message& message = ring_[next_grant_ % kMessageRing];
+      if (!needs_grant(message)) continue;
+      // FAULT(grant_overtakes_an_older_one)
+      if (port().free_slots(primary_) == 0 || is_grant_under_way(next_grant_)) return;
+      // First: the queue pair may fail at once, which ends the wait.
+      grants_under_way_ |= entry_bit(next_grant_);
+      // FAULT(grant_written_again_is_not_signaled)
+      const bool must_signal = !options_.is_direct_only || is_recovering_;
+      if (!send_grant(message, must_signal)) grants_under_way_ &= ~entry_bit(next_grant_);
+    }
+  }
+  bool needs_grant(const Message& message) const {
+    const bool is_open =
+        message.is_posted && message.sequence == next_grant_ && message.phase == Phase::kArriving;
+    return is_open && (options_.is_direct_only || message.arrivals.is_empty() || is_recovering_);
+  }
+  static uint32_t entry_bit(uint32_t sequence) { return 1U << sequence % kMessageRing; }
+  bool is_grant_under_way(uint32_t sequence) const { return (grants_under_way_ & entry_bit(sequence)) != 0; }
+  bool send_grant(const Message& message, bool is_signaled = false) {
     Grant grant;
     grant.address = reinterpret_cast<uintptr_t>(message.data);
     std::memcpy(grant.remote_keys, port().remote_keys(message.memory), sizeof(grant.remote_keys));
     grant.length_bytes = message.room_bytes;
     grant.note = options_.is_direct_only ? credits_.take_note(consumed_, primary_) : CreditNote{};
     grant.stamp = Grant::make_stamp(message.sequence, message.tag);
-    write_control(primary_, &grant,
-                  offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(grant));
+    const uint64_t offset_bytes =
+        offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(grant);
+    is_signaled = write_control(primary_, &grant, offset_bytes, is_signaled);
+    if (is_observed_) [[unlikely]]
+      port().note_grant(message.sequence);
+    return is_signaled;
   }
   // All on one queue pair, as long as it lives: updates cannot overtake each other, and where they could the
   // next waits until the one before has been acknowledged.
@@ -498,13 +524,26 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     const CreditLine line = credits_.take_update(consumed_);
     write_control(credit_pair_, &line, kCreditLineOffset, options_.out_of_order);
   }
-  void write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes, bool is_signaled = false) {
+  // Whether it is signaled.
+  bool write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes, bool is_signaled) {
     is_signaled |= ++control_writes_[queue_pair] % kSignalEvery == 0;
     port().write_control(queue_pair, line, offset_bytes, is_signaled);
+    return is_signaled;
+  }
+  // Of a queue pair that grants or credits have left it says nothing of those that have left since.
+  [[gnu::noinline]] void settle_line(uint32_t queue_pair, uint64_t offset_bytes) {
+    if (offset_bytes == kCreditLineOffset) {
+      is_line_under_way_ = is_line_under_way_ && queue_pair != credit_pair_;
+    } else if (queue_pair == primary_) {
+      grants_under_way_ &= ~(1U << offset_bytes / sizeof(Grant));
+    }
   }
   // Whether grants and credits may leave: never over a queue pair that is on trial, as what it carries may
   // arrive after what is written later.
-  void note_writable() { may_write_control_ = !is_broken_ && recovery_.is_any_live(); }
+  void note_writable() {
+    may_write_control_ = !is_broken_ && recovery_.is_any_live();
+    may_grant_freely_ = may_write_control_ && !options_.out_of_order;
+  }
 
   // --- Arrivals.
 
@@ -756,6 +795,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     void stop(uint32_t q) {
       port.stop_pair(q);
       core().wait_stamps_.restart();
+      core().held_grant_.restart();
+      core().held_credits_.restart();
     }
     void send(const RecoveryRecord& record) { port.send_record(record, nullptr); }
     // Asked before the look: whatever came until then is found by it.
@@ -796,7 +837,10 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
 
   void update_rails() {
     // Only away from one that has died: a line on its way over one that lives must not land on a newer one.
-    if (!recovery_.is_live(primary_)) primary_ = recovery_.find_live(options_.primary);
+    if (!recovery_.is_live(primary_)) {
+      primary_ = recovery_.find_live(options_.primary);
+      grants_under_way_ = 0;
+    }
     if (!recovery_.is_live(credit_pair_)) {
       credit_pair_ = recovery_.find_live(0);
       is_line_under_way_ = false;
@@ -870,15 +914,28 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
         port().fail(Failure::kSilentCopy, message.sequence);
         return;
       }
-      if (wait == Wait::kGrant && recovery_.is_live(primary_) && port().free_slots(primary_) == 0)
-        port().give_up_silent_pair(primary_);
     }
+    check_lines(now_ns, patience_ns);
     for (const Flush& flush : flushes_) {
       if (flush.in_use && now_ns - flush_stamps_.note(flush.number, 0, now_ns) >= patience_ns) {
         port().fail(Failure::kSilentFlush, flush.number);
         return;
       }
     }
+  }
+
+  // Grants and credits that are due and wait for a completion: the peer may wait for them.
+  void check_lines(int64_t now_ns, int64_t patience_ns) {
+    const bool is_grant_held = next_grant_ != next_ && recovery_.is_live(primary_) &&
+                               (port().free_slots(primary_) == 0 || is_grant_under_way(next_grant_));
+    if (held_grant_.is_overdue(is_grant_held, next_grant_, now_ns, patience_ns))
+      port().give_up_silent_pair(primary_);
+    const bool are_credits_held = (must_send_credits_ || credits_.is_update_due(consumed_)) &&
+                                  recovery_.is_live(credit_pair_) &&
+                                  (is_line_under_way_ || port().free_slots(credit_pair_) == 0);
+    const uint32_t line = control_writes_[credit_pair_];
+    if (held_credits_.is_overdue(are_credits_held, line, now_ns, patience_ns))
+      port().give_up_silent_pair(credit_pair_);
   }
 
   ReceiveOptions options_;
@@ -897,8 +954,11 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   bool is_recovering_ = false;  // some messages before recovering_until_ are not consumed yet
   bool is_broken_ = false;      // nothing more can arrive; what has arrived is still delivered
   bool may_write_control_ = true;
+  bool may_grant_freely_ = true;    // and no grant has to wait for an older one
   bool must_send_credits_ = false;  // what was told may be lost
   bool is_line_under_way_ = false;  // a credit line that the next must not overtake
+  uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last
+  HeldStamp held_grant_, held_credits_;
   ReceiverCredits credits_;
   std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // on each queue pair
   std::array<uint32_t, kMaxQueuePairs> held_{};            // entries taken and not posted again, on each

@@ -90,4 +90,22 @@ class WaitStamps {
   std::array<Stamp, kMessageRing> stamps_;
 };
 
+// Since when something that is due cannot leave, as the checks of a long wait saw it.
+class HeldStamp {
+ public:
+  // `number`: of what is due. Whether it has been held for `patience_ns`.
+  bool is_overdue(bool is_held, uint32_t number, int64_t now_ns, int64_t patience_ns) {
+    if (!is_held || number != number_) since_ns_ = 0;
+    if (!is_held) return false;
+    number_ = number;
+    if (since_ns_ == 0) since_ns_ = now_ns;
+    return now_ns - since_ns_ >= patience_ns;
+  }
+  void restart() { since_ns_ = 0; }
+
+ private:
+  uint32_t number_ = 0;
+  int64_t since_ns_ = 0;  // 0: it was not, or nobody has looked
+};
+
 }  // namespace verbena::protocol

@@ -6,8 +6,9 @@
 // overwritten whole. A Grant is one 64-byte aligned line whose last 8 bytes say that it is there. Counters in
 // the credit line only grow (wrapping); the reader keeps the newer of what it knew and what it sees, so that
 // a late overwrite is harmless, if another follows: where queue pairs are out of order, one credit line at a
-// time is under way, as nothing follows the last. Grants cannot overtake their successors in the same entry:
-// fewer are under way (kControlDepth) than there are entries.
+// time is under way, as nothing follows the last. There a grant also waits for the completion of the grant
+// before it in the same entry. Only where nothing is staged it need not: each receive has its grant, and
+// fewer of them are under way (kControlDepth) than there are entries, as long as none is written again.
 //
 // Who fills which receive. Where messages are staged, the sends and the receives of a connection meet in the
 // order of posting. Where nothing is staged (Welcome::staging 0) they meet by tag: a send fills the oldest

@@ -170,7 +170,7 @@ void Connection::give_up_silent_pair(uint32_t queue_pair) {
   if (!link_.is_healthy(queue_pair)) return give_up(queue_pair, "the port is down");
   give_up(queue_pair, direction_ == observe::Direction::kSend
                           ? "its device does not say what became of its requests"
-                          : "its device does not say what became of our grants");
+                          : "its device does not say what became of our grants and credits");
 }
 
 void Connection::note_lost(uint32_t queue_pair) {

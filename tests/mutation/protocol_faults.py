@@ -28,6 +28,8 @@ CONNECTION = {
     "immediate_overtakes_its_bytes": together(argument(1, "port().make_work(queue_pair, message.memory, rest)"),
                                               argument(2, "port().make_work(queue_pair, message.memory, bytes)")),
     "credit_line_overtakes_another": operand(2),
+    "grant_overtakes_an_older_one": operand(2),
+    "grant_written_again_is_not_signaled": operand(2),
     "bytes_before_the_immediate_do_not_count": argument(2, "chunk.length_bytes"),
     "short_message_does_not_wait_for_credits": operand(1),
 }

@@ -93,6 +93,35 @@ TEST_F(OwnReceiveQueueTest, ManyConnectionsTakeAndGiveBack) {
   EXPECT_EQ(hooks_.live_pairs, 0);
 }
 
+// Whether the connection after one whose shared receive queue could not be made has a shared one again. The
+// first has its own in any case.
+bool makes_shared_queue_after(int errno_value) {
+  verbs::faulty::Hooks& hooks = find_hooks();
+  Host host(choose_faulty_devices());
+  const Nic& nic = host.nic();
+  const auto pool = take(BouncePool::acquire(BouncePool::Kind::kBareEntries), "a pool");
+  hooks.calls = 0;
+  hooks.failing_errno = errno_value;
+  hooks.failing_call = 1;
+  const auto first = take(pool->reserve(*nic.rails[0], {16, 16, 16}), "entries");
+  hooks.failing_call = 0;
+  hooks.failing_errno = ENOMEM;
+  EXPECT_STREQ(hooks.failed, "create_srq");
+  EXPECT_FALSE(first.queue->is_shared());
+  return take(pool->reserve(*nic.rails[0], {16, 16, 16}), "entries").queue->is_shared();
+}
+
+TEST(SharedReceiveQueueTest, ADeviceWithoutAnyIsNotAskedAgain) {
+  EXPECT_FALSE(makes_shared_queue_after(EOPNOTSUPP));
+  EXPECT_FALSE(makes_shared_queue_after(ENOSYS));
+  EXPECT_FALSE(makes_shared_queue_after(EINVAL));
+}
+
+TEST(SharedReceiveQueueTest, OneThatIsShortOfMemoryIsAskedAgain) {
+  EXPECT_TRUE(makes_shared_queue_after(ENOMEM));
+  EXPECT_TRUE(makes_shared_queue_after(EAGAIN));
+}
+
 // Queue pairs out of order have receive queues of their own, whatever else the device has.
 class OutOfOrderTest : public testing::Test {
  protected:

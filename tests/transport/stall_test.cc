@@ -23,14 +23,15 @@ using testing::HasSubstr;
 using testing::Not;
 
 // Before softverbs reads its environment, once. Rail 2 never says what became of the first writes, a whole
-// queue of them, 3 of some messages, 1 of the one with which its port goes down; no rail says what became of
-// a read.
+// queue of them, 3 of some messages, 1 of the one with which its port goes down, 0 of the first write; no
+// rail says what became of a read.
 const bool is_environment_set =
     setenv("SOFTVERBS_FAULTS",
            "drop opcode=RDMA_READ every=1; drop rail=2 opcode=RDMA_WRITE every=1 times=16; "
            "drop rail=3 opcode=RDMA_WRITE_WITH_IMM nth=1; drop rail=3 opcode=RDMA_WRITE_WITH_IMM nth=41; "
            "drop rail=1 opcode=RDMA_WRITE_WITH_IMM nth=1; "
-           "event rail=1 opcode=RDMA_WRITE_WITH_IMM nth=1 type=PORT_ERR",
+           "event rail=1 opcode=RDMA_WRITE_WITH_IMM nth=1 type=PORT_ERR; "
+           "drop rail=0 opcode=RDMA_WRITE nth=1",
            1) == 0;
 
 class StallTest : public testing::Test {
@@ -79,6 +80,35 @@ TEST(StallClock, LinesComeLessAndLessOften) {
   EXPECT_TRUE(is_due(30));
   protocol::StallClock never(0);
   EXPECT_FALSE(never.is_line_due(INT64_MAX));
+}
+
+// A staged message. If it is there before its receive is posted it needs no grant, and all that the receiver
+// writes are credit lines.
+void transfer_staged(ConnectedPair& connection, const Nic& nic, bool is_there_first) {
+  OpenSend send(connection, nic, 1000, true);
+  bool is_sent = false, is_received = false;
+  ASSERT_TRUE(poll_until([&] { return (is_sent = send.test()) || !is_there_first; }));
+  OpenReceive receive(connection, nic);
+  ASSERT_TRUE(poll_until([&] {
+    is_sent = is_sent || send.test();
+    is_received = is_received || receive.test();
+    return is_sent && is_received;
+  }));
+  EXPECT_TRUE(connection.receiving.receiver->consume(*static_cast<ReceiveMessage*>(receive.request)));
+}
+
+// Where the network may reorder writes, the next line waits for the completion of the last. Until the queue
+// pair is given up the sender has no credits, and the receive that is open finds nothing. The first test, as
+// the line is the first write of its rail.
+TEST_F(StallTest, ALostCompletionOfCreditsIsGivenUp) {
+  constexpr uint32_t kWindow = 16;
+  apply_settings({{"VERBENA_WORD_ORDER", "completed"}, {"VERBENA_WINDOW_PAGES", std::to_string(kWindow)}});
+  const Nic& nic = host_.nic();
+  ConnectedPair connection = connect_here(nic, nic, true);
+  for (uint32_t i = 0; i < 3 * kWindow; ++i) transfer_staged(connection, nic, i < kWindow);
+  EXPECT_EQ(connection.receiving.receiver->statistics().failed_queue_pairs, 1U);
+  EXPECT_THAT(log_.warnings(),
+              Contains(HasSubstr("its device does not say what became of our grants and credits; 0 of 1 ")));
 }
 
 TEST_F(StallTest, ASendWaitsForItsGrant) {

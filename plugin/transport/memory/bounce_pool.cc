@@ -1,6 +1,7 @@
 #include "transport/memory/bounce_pool.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/hot_path.h"
 #include "base/lasting.h"
@@ -49,6 +50,11 @@ void log_distance(int gpu, const verbs::Device& device) {
   base::log_info("GPU %d (%s): device %s:%d is at the distance: %s", gpu,
                  machine.describe_device(address).c_str(), device.name().c_str(), device.port_number(),
                  topology::describe(machine.measure_distance(address, device.sysfs_path())));
+}
+
+// Why a device makes no shared receive queue, ever. Anything else may pass, as a lack of memory does.
+bool is_unsupported(int errno_value) {
+  return errno_value == EOPNOTSUPP || errno_value == ENOSYS || errno_value == EINVAL;
 }
 
 }  // namespace
@@ -202,8 +208,8 @@ base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
   return {};
 }
 
-// One that has enough left, else a new one if that would have more, else the one that has most. Null where
-// the device makes none at all: its queue pairs have their own.
+// One that has enough left, else a new one if that would have more, else the one that has most. Null if the
+// first cannot be made: the queue pairs have their own.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
                                                           uint32_t enough_entries) {
   Queue* best = nullptr;
@@ -214,8 +220,10 @@ base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device,
   if (best != nullptr && count_growth(best->capacity_entries_) <= count_left(*best)) return best;
   if (auto outcome = add_queue(device, rail); !outcome) {
     if (best != nullptr || !rail.runs.empty()) return outcome.error();
-    rail.lacks_shared_queues = true;
-    base::log_warn("device %s:%d: makes no shared receive queue, so that each queue pair has its own",
+    rail.lacks_shared_queues = is_unsupported(outcome.error().errno_value);
+    base::log_warn(rail.lacks_shared_queues
+                       ? "device %s:%d: makes no shared receive queue, so that each queue pair has its own"
+                       : "device %s:%d: the queue pairs of this connection have receive queues of their own",
                    device.name().c_str(), device.port_number());
     return nullptr;
   }

@@ -199,13 +199,27 @@ TEST_F(GrantsTest, AMessageBehindOthersOfItsPeerIsWaitedForLonger) {
   EXPECT_GT(accounts_[0].outstanding, kQuantum) << "the other one goes on";
 }
 
+// What would have arrived meanwhile it does not know.
 TEST_F(GrantsTest, AnAuditIsPutOffWhenThisEndWasNotThere) {
   want(0, 10'000);
   serve();
   pass_audits(1);
-  now_ns_ += 1'000'000;
-  grants_.put_off_audit(now_ns_);
+  now_ns_ = grants_.audit_ns() + 10 * kPatienceNs;
+  grants_.audit(*this, now_ns_);
+  EXPECT_TRUE(taken_back_.empty());
   EXPECT_EQ(grants_.audit_ns(), now_ns_ + kPatienceNs);
+  pass_audits(1);
+  EXPECT_EQ(taken_back_.size(), 1U);
+}
+
+TEST_F(GrantsTest, AnEndThatIsAlwaysLateTakesBackAllTheSame) {
+  want(0, 10'000);
+  serve();
+  for (int i = 0; i < 4; ++i) {
+    now_ns_ = grants_.audit_ns() + 2 * kPatienceNs;
+    grants_.audit(*this, now_ns_);
+  }
+  EXPECT_EQ(taken_back_.size(), 1U);
 }
 
 // Nothing is left of a message that ends, whatever state it is in.

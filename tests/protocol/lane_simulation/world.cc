@@ -106,32 +106,50 @@ void World::check_order(const Truth& truth, uint32_t id) {
   }
 }
 
-// What begins behind a fence: the answers of all gets before it are here.
+// What begins behind a fence: the answers of all gets before it are here, and all adds before it have
+// happened.
 void World::check_fence(const Truth& truth, uint32_t id) {
   if (!truth.is_fenced) return;
   const auto& lane = by_lane_[(truth.from * shape_.ranks + truth.to) * shape_.lanes + truth.lane];
   for (const uint32_t other : lane) {
     const Truth& one = truths_[other];
     const bool is_read = one.kind == LaneOperationKind::kGet || one.kind == LaneOperationKind::kReadWord;
-    if (other < id && is_read && !one.is_answered)
-      violate(name(truth) + " passes the fence behind " + name(one));
+    const bool is_open =
+        is_read ? !one.is_answered : one.kind == LaneOperationKind::kAddWord && one.times_done == 0;
+    if (other < id && is_open) violate(name(truth) + " passes the fence behind " + name(one));
   }
 }
 
-// The network has brought a word that is written before what was sent in front of it: only writes let it
-// pass.
+// The network has brought a write before what was sent in front of it: a word passes writes alone, and a put
+// adds and gets, too. Other requests wait for everything in front of them.
 bool World::carry_out_early(uint32_t id) {
   QueuePair& pair = queue_pairs_[id];
+  bool are_writes = true;
   for (uint32_t i = pair.carried_out; i != pair.sent; ++i) {
     QueuePair::Work& work = pair.work[i];
     if (work.truth == kNone) return false;
     const LaneOperationKind kind = truths_[work.truth].kind;
-    if (kind == LaneOperationKind::kWriteWord && i != pair.carried_out && !work.is_early &&
-        random_.happens(50))
-      return work.is_early = carry_out_word(id, work);
-    if (kind != LaneOperationKind::kWriteWord && kind != LaneOperationKind::kPut) return false;
+    const bool is_word = kind == LaneOperationKind::kWriteWord, is_put = kind == LaneOperationKind::kPut;
+    const bool may_pass = i != pair.carried_out && !work.is_early && (is_put || (is_word && are_writes));
+    if (may_pass && random_.happens(50)) {
+      if (is_put) place_early(work);
+      return work.is_early = is_put || carry_out_word(id, work);
+    }
+    are_writes = are_writes && (is_word || is_put);
   }
   return false;
+}
+
+// All of its bytes. It counts as carried out once all in front of it has been.
+void World::place_early(const QueuePair::Work& work) {
+  Truth& truth = truths_[work.truth];
+  check_fence(truth, work.truth);
+  for (uint32_t i = 0; i < count_packets_of(work.length_bytes); ++i) {
+    const auto packet = static_cast<uint32_t>(work.offset / kPacketBytes) + i;
+    truth.unplaced -= truth.placed[packet] ? 0 : 1;
+    truth.placed[packet] = true;
+  }
+  truth.was_early = true;
 }
 
 void World::carry_out(uint32_t id) {
@@ -139,7 +157,7 @@ void World::carry_out(uint32_t id) {
   QueuePair& at = queue_pairs_[pair.partner];
   QueuePair::Work& work = pair.work[pair.carried_out];
   if (work.truth == kNone || work.is_early) {
-    ++at.packets;
+    at.packets += work.truth == kNone ? 1 : count_packets_of(work.length_bytes);
     ++pair.carried_out;
     return;
   }
@@ -152,7 +170,7 @@ void World::carry_out(uint32_t id) {
     for (const uint32_t other : lane)
       if (other > work.truth && changes_word(truths_[other].kind) && truths_[other].times_done != 0)
         violate(name(truth) + " is placed again behind " + name(truths_[other]));
-    if (shape_.says_counts && truth.unplaced == 0)
+    if (shape_.says_counts && truth.unplaced == 0 && !truth.was_early)
       violate(name(truth) + " is placed again though it is done");
     if (truth.is_fenced) check_fence(truth, work.truth);
     truth.unplaced -= truth.placed[packet] ? 0 : 1;

@@ -41,7 +41,7 @@ struct Shape {
   uint64_t max_request_bytes = 3 * kPacketBytes;
   uint32_t faults = 0;
   bool says_counts = true;  // devices say what they have carried out
-  bool overtakes = false;   // a word that is written may be placed before writes in front of it
+  bool overtakes = false;   // a write may be placed before what was sent in front of it
   // Narrower than a device's 24 bits where the puts of a queue pair are to wrap them.
   uint32_t packet_number_bits = PacketNumbers::kBits;
   uint32_t max_put_packets = 12;
@@ -57,6 +57,7 @@ struct Truth {
   bool is_fenced = false;
   std::vector<bool> placed{};  // of a put, by packet
   uint32_t unplaced = 0;
+  bool was_early = false;    // placed before its device said so, and perhaps again after a failure
   uint32_t times_done = 0;   // a word: carried out
   bool is_answered = false;  // a get
   bool is_told = false;
@@ -78,7 +79,7 @@ struct QueuePair {
     bool has_read = false;  // an add that has begun
     uint64_t value = 0;
     uint32_t packets_done = 0;
-    bool is_early = false;  // a word that was placed before its turn
+    bool is_early = false;  // placed before its turn
   };
 
   uint32_t rank = 0, peer = 0, lane = 0, rail = 0, generation = 0;
@@ -164,6 +165,7 @@ class World {
   void answer(QueuePair& pair);
   void report_failure(uint32_t id);
   void check_order(const Truth& truth, uint32_t id);
+  void place_early(const QueuePair::Work& work);
   void check_fence(const Truth& truth, uint32_t id);
   std::string name(const Truth& truth) const;
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "protocol/wire.h"
@@ -29,9 +30,16 @@ struct ControlWrite {
   uint8_t line[64];
   uint32_t offset_bytes;
   bool is_signaled;
-  bool is_placed = false;  // where the queue pair is out of order, perhaps before those before it
+  // Where the queue pair is out of order, perhaps before those before it.
+  bool is_placed = false;
+  int64_t lost_until_ns = 0;
 
   bool is_grant() const { return offset_bytes < offsetof(ControlBlock, credits); }
+  uint64_t stamp() const {
+    Grant grant;
+    std::memcpy(&grant, line, sizeof(grant));
+    return grant.stamp;
+  }
 };
 
 // Work requests of one direction: acknowledged <= placed <= flying <= size. All before `placed` are placed.

@@ -26,6 +26,8 @@ enum Event : uint32_t {
 };
 
 constexpr uint32_t kExceedPercent = 4;  // retries take long
+// A control write that is lost is placed after the next ones, where the queue pair is out of order.
+constexpr uint32_t kLingerPercent = 10, kMaxLingerSteps = 4096;
 
 }  // namespace
 
@@ -91,11 +93,20 @@ void Network::write_control(uint32_t id, const void* line, size_t offset_bytes, 
       .line = {}, .offset_bytes = static_cast<uint32_t>(offset_bytes), .is_signaled = is_signaled};
   std::memcpy(write.line, line, sizeof(write.line));
   auto& controls = lanes_[id].controls;
-  // The older one might come last, and the sender wait for ever for what only the newer one tells.
-  for (uint32_t i = controls.acknowledged; shape_.out_of_order && !write.is_grant() && i < controls.size();
-       ++i)
-    if (!controls.requests[i].is_grant()) violation_ = "a credit line may overtake the one before it";
+  if (shape_.out_of_order) look_for_overtaking(controls, write);
   controls.requests.push_back(write);
+}
+
+// The older one might come last, and the sender wait for ever for what only the newer one tells. A grant that
+// is written again tells the same.
+void Network::look_for_overtaking(const Stream<ControlWrite>& controls, const ControlWrite& write) {
+  for (uint32_t i = controls.acknowledged; i < controls.size(); ++i) {
+    const ControlWrite& earlier = controls.requests[i];
+    if (earlier.offset_bytes != write.offset_bytes) continue;
+    if (!write.is_grant()) violation_ = "a credit line may overtake the one before it";
+    if (write.is_grant() && earlier.stamp() != write.stamp())
+      violation_ = "a grant may overtake an older one of the same entry";
+  }
 }
 
 uint32_t Network::find_events(const Lane& lane) const {
@@ -271,16 +282,26 @@ void Network::flush_control(uint32_t id) {
                        std::exchange(lane.receiver.refuses, false), index});
 }
 
+// Where the queue pair is out of order, any that is neither placed nor lost for a while. Null: there is none.
+ControlWrite* Network::choose_control(Lane& lane) {
+  auto& controls = lane.controls;
+  if (!shape_.out_of_order) return &controls.requests[controls.placed];
+  const uint32_t flying = controls.flying - controls.placed, first = random_.between(0, flying - 1);
+  for (uint32_t i = 0; i < flying; ++i) {
+    ControlWrite& write = controls.requests[controls.placed + (first + i) % flying];
+    if (write.is_placed || now_ns_ < write.lost_until_ns) continue;
+    if (write.lost_until_ns != 0 || !random_.happens(kLingerPercent)) return &write;
+    write.lost_until_ns = now_ns_ + random_.between(1, kMaxLingerSteps) * kStepNs;
+  }
+  return nullptr;
+}
+
 void Network::place_control(Lane& lane) {
   auto& controls = lane.controls;
-  uint32_t index = controls.placed;
-  if (shape_.out_of_order) {
-    do index = random_.between(controls.placed, controls.flying - 1);
-    while (controls.requests[index].is_placed);
-  }
-  ControlWrite& write = controls.requests[index];
-  std::memcpy(reinterpret_cast<uint8_t*>(&control_) + write.offset_bytes, write.line, sizeof(write.line));
-  write.is_placed = !random_.happens(shape_.retransmit_percent);  // else it is placed once more
+  ControlWrite* write = choose_control(lane);
+  if (write == nullptr) return;
+  std::memcpy(reinterpret_cast<uint8_t*>(&control_) + write->offset_bytes, write->line, sizeof(write->line));
+  write->is_placed = !random_.happens(shape_.retransmit_percent);  // else it is placed once more
   while (controls.placed < controls.flying && controls.requests[controls.placed].is_placed) ++controls.placed;
 }
 

@@ -87,8 +87,10 @@ class Network {
   void place_early(const Packet& packet);
   void place_bytes(uint32_t id, const Packet& packet);
   void place_late(Lane& lane);
+  void look_for_overtaking(const Stream<ControlWrite>& controls, const ControlWrite& write);
   void report(uint32_t id);
   void acknowledge(uint32_t id);
+  ControlWrite* choose_control(Lane& lane);
   void place_control(Lane& lane);
   void acknowledge_control(uint32_t id);
   void flush(uint32_t id);

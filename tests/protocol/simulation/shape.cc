@@ -62,9 +62,12 @@ void draw_devices(Random& random, Shape& shape) {
   shape.send_depth = std::max(shape.send_depth, 2U);
 }
 
-// By a random number of its own: the other seeds stay what they were.
+// By random numbers of their own: the other seeds stay what they were.
 bool draw_out_of_order(uint64_t seed) {
   return Random(~seed).happens(25);
+}
+bool draw_long_out_of_order(uint64_t seed) {
+  return draw_out_of_order(seed) && Random(~seed ^ 1).happens(20);
 }
 
 // Long enough that their immediate goes apart.
@@ -190,7 +193,7 @@ Shape draw_failing_shape(uint64_t seed) {
   shape.leaves_early = random.happens(15);
   draw_devices(random, shape);
   // Now and then far enough that every slot of the ring is used again.
-  const bool is_long = random.happens(4);
+  const bool is_long = random.happens(4) || draw_long_out_of_order(seed);
   shape.posts_ahead = is_long ? kMessageRing : random.between(1, 8);
   const uint32_t staged_percent = random.between(0, 4) * 25;
   const uint32_t count = is_long ? random.between(kMessageRing + 1, 3 * kMessageRing) : random.between(1, 12);

@@ -100,7 +100,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->max_message_bytes_ = port.max_msg_sz;
   device->max_outstanding_reads_ = static_cast<uint32_t>(
       std::clamp(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1, UINT8_MAX));
-  device->supports_atomics_ = limits.atomic_cap != IBV_ATOMIC_NONE;
+  device->offers_atomics_ = limits.atomic_cap != IBV_ATOMIC_NONE;
+  device->supports_atomics_.store(device->offers_atomics_, std::memory_order_relaxed);
   device->sysfs_path_ = find_pci_path(settings_.address.sysfs_root, device->name_);
   device->is_softverbs_ = limits.vendor_id == kSoftverbsVendor;
   device->is_software_ = device->is_softverbs_ || is_kernel_software(device->name_, limits.vendor_id);

@@ -84,6 +84,7 @@ base::Result<Link> Link::create(const Options& options) {
   link.pair_options_.inline_bytes = options.inline_bytes;
   link.pair_options_.operations = options.operations;
   link.pair_options_.out_of_order = options.out_of_order;
+  link.pair_options_.receives_to_gpu = options.receives_to_gpu;
   link.pair_options_.traffic_class = options.traffic_class;
   for (uint32_t q = 0; q < options.queue_pairs; ++q) {
     auto pair = link.make_pair(q);

@@ -36,6 +36,7 @@ class Link {
     uint32_t inline_bytes = 0;          // asked of each; what all grant: inline_bytes()
     verbs::Operations operations = {};  // what will be posted
     bool out_of_order = false;          // of every queue pair
+    bool receives_to_gpu = false;       // pages of receives are in memory of a GPU
     int traffic_class = -1;
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew

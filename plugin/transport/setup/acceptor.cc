@@ -356,6 +356,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   link_options.receive_queues = queues;
   link_options.receive_entries = entries;
   link_options.traffic_class = traffic_class;
+  link_options.receives_to_gpu = parts_->pool == parts_->pages && parts_->pool->is_gpu_memory();
   link_options.rail_of = rail_of;
   link_options.addresses = addresses_;
   auto link = Link::create(link_options);

@@ -44,6 +44,7 @@ struct Hooks {
   std::atomic<int> data_direct_regions{0};    // made
   std::atomic<int> most_out_of_order{0};      // receives of a queue pair; 0: the devices take all in order
   std::atomic<int> out_of_order_pairs{0};     // made
+  std::atomic<int> pairs_not_into_cqe{0};     // made: short receives do not come in their completions
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};

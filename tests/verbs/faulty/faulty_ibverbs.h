@@ -31,6 +31,8 @@ struct Hooks {
   std::atomic<int> unanswered_ms{0};            // what each of these takes
   std::atomic<uint32_t> unanswered_devices{0};  // bit n: never, on the device whose name ends in n
   std::atomic<int> last_ack_timeout{-1};        // of the queue pair that could send last
+  // Of queue pairs of this traffic class, those that entered RTR.
+  std::atomic<int> traffic_classes[256]{};
   // What the devices can do at most; from the start by the variables below.
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
   std::atomic<bool> refuses_more_inline{false};  // instead of granting that

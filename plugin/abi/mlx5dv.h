@@ -38,6 +38,8 @@ static_assert(offsetof(mlx5dv_context, ooo_recv_wrs_caps) == 176);
 // Of a queue pair, at both ends: receives are consumed and data is placed in any order; completions keep
 // theirs.
 inline constexpr uint32_t MLX5DV_QP_CREATE_OOO_DP = 1U << 7;
+// Bytes of a short receive come in its completion by default, and the CPU that polls copies them.
+inline constexpr uint32_t MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE = 1U << 3;
 inline constexpr uint64_t MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS = 1U << 0;
 
 struct mlx5dv_qp_init_attr {

@@ -20,6 +20,7 @@ constexpr char kFile[] = "verbena";
 std::atomic<LogSink> g_sink{nullptr};
 
 thread_local char t_last_failure[kLineBytes] = "";
+thread_local int t_quiet_logs = 0;
 
 class Line {
  public:
@@ -49,6 +50,7 @@ class Line {
 // Lines may contain text from peers, so control characters are replaced.
 void emit(LogLevel level, Line& line) {
   const int saved_errno = errno;
+  if (t_quiet_logs != 0 && level == LogLevel::kWarn) level = LogLevel::kInfo;
   disarm(line.text());
   if (const LogSink sink = g_sink.load(std::memory_order_acquire)) {
     sink(level, kFile, 0, line.text());
@@ -109,6 +111,14 @@ Error fail_errno(Status status, int errno_value, const char* format, ...) {
   line.append(": %s (errno %d)", strerror_r(errno_value, buffer, sizeof buffer), errno_value);
   emit_failure(line);
   return Error{status, errno_value};
+}
+
+QuietLog::QuietLog() {
+  ++t_quiet_logs;
+}
+
+QuietLog::~QuietLog() {
+  --t_quiet_logs;
 }
 
 const char* last_failure() {

@@ -26,6 +26,16 @@ Error fail(Status status, const char* format, ...) __attribute__((format(printf,
 // The same at kInfo: for an end that the application, or its peer, asked for.
 Error fail_quietly(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+// While one lives, what this thread would warn of is logged at kInfo: for attempts that may be refused, whose
+// caller says in one line what it found.
+class QuietLog {
+ public:
+  QuietLog();
+  ~QuietLog();
+  QuietLog(const QuietLog&) = delete;
+  QuietLog& operator=(const QuietLog&) = delete;
+};
+
 // The line that the last of these functions of this thread logged, without the prefix; empty if there was
 // none.
 const char* last_failure();

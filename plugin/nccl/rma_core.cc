@@ -10,6 +10,7 @@
 #include "nccl/logger_adapter.h"
 #include "nccl/net_core.h"
 #include "nccl/rma_communicator.h"
+#include "verbs/self_test.h"
 
 namespace verbena::nccl {
 
@@ -34,8 +35,8 @@ Outcome count_rma_devices(int* count) {
   const std::lock_guard lock(Process::get().mutex());
   *count = nics->size();
   for (int index = 0; index < nics->size(); ++index) {
-    for (const verbs::Device* device : nics->find(index)->rails) {
-      if (device->supports_atomics()) continue;
+    for (verbs::Device* device : nics->find(index)->rails) {
+      if (device->abilities().fetch_add) continue;
       base::log_info("device %s:%d: adds to no words: NCCL's device API is not offered",
                      device->name().c_str(), device->port_number());
       *count = 0;

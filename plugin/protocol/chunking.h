@@ -11,7 +11,7 @@
 
 namespace verbena::protocol {
 
-inline constexpr uint64_t kMaxStripeBytes = uint64_t{1} << 30;  // every device takes messages this long
+inline constexpr uint32_t kMaxStripeBytes = uint32_t{1} << 30;  // of devices that take messages this long
 
 using Shares = std::array<uint64_t, kMaxQueuePairs>;  // bytes of a message for each queue pair
 
@@ -37,8 +37,10 @@ class Cut {
  public:
   // `page_bytes`: 0 for a direct message. Shares are whole units (a page, 128 bytes) and make at least the
   // message; what is too much is missing at the end. Regions follow one another in the order of the queue
-  // pairs.
-  void start(uint64_t length_bytes, uint32_t page_bytes, const Shares& shares) {
+  // pairs. `max_stripe_bytes`: of what is direct; a multiple of 128.
+  void start(uint64_t length_bytes, uint32_t page_bytes, const Shares& shares,
+             uint32_t max_stripe_bytes = kMaxStripeBytes) {
+    max_stripe_bytes_ = max_stripe_bytes;
     length_bytes_ = length_bytes;
     page_bytes_ = page_bytes;
     left_bytes_ = 0;
@@ -52,10 +54,11 @@ class Cut {
   }
 
   // Everything over one queue pair.
-  void start_one(uint64_t length_bytes, uint32_t page_bytes, uint32_t queue_pair) {
+  void start_one(uint64_t length_bytes, uint32_t page_bytes, uint32_t queue_pair,
+                 uint32_t max_stripe_bytes = kMaxStripeBytes) {
     Shares shares{};
     shares[queue_pair] = std::max<uint64_t>(1, length_bytes);
-    start(length_bytes, page_bytes, shares);
+    start(length_bytes, page_bytes, shares, max_stripe_bytes);
   }
 
   uint32_t count() const { return count_; }  // of chunks
@@ -98,8 +101,8 @@ class Cut {
   uint64_t piece_bytes(uint32_t queue_pair) const {
     if (page_bytes_ != 0) return page_bytes_;
     const uint64_t region = end_bytes_[queue_pair] - begin_bytes(queue_pair);
-    if (region <= kMaxStripeBytes) return std::max<uint64_t>(1, region);
-    const uint64_t even = divide_up(region, divide_up(region, kMaxStripeBytes));
+    if (region <= max_stripe_bytes_) return std::max<uint64_t>(1, region);
+    const uint64_t even = divide_up(region, divide_up(region, max_stripe_bytes_));
     return divide_up(even, kDirectAlignBytes) * kDirectAlignBytes;
   }
   uint32_t count_pieces(uint32_t queue_pair) const {
@@ -119,7 +122,7 @@ class Cut {
 
   Shares next_bytes_{}, end_bytes_{};
   uint64_t length_bytes_ = 0, left_bytes_ = 0;
-  uint32_t page_bytes_ = 0, count_ = 0;
+  uint32_t page_bytes_ = 0, max_stripe_bytes_ = kMaxStripeBytes, count_ = 0;
 };
 
 }  // namespace verbena::protocol

@@ -51,6 +51,7 @@ struct SendOptions {
   std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries of each queue pair
   uint64_t staging_threshold_bytes = 0;
   uint64_t min_stripe_bytes = 65536;
+  uint32_t max_stripe_bytes = kMaxStripeBytes;  // of a work request that all rails take; a multiple of 128
   bool staging = false;            // otherwise every message needs a grant, and credits ride on it
   RailShare::Speeds speed_mbps{};  // what each queue pair may count on; 0: unknown
   uint32_t primary = 0;            // the queue pair of short messages
@@ -459,7 +460,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // lives.
   bool cut(Message& message, bool is_short) {
     const bool is_staged = message.path == Path::kStaged;
-    const uint64_t chunk_bytes = is_staged ? options_.page_bytes : kMaxStripeBytes;
+    const uint64_t chunk_bytes = is_staged ? options_.page_bytes : options_.max_stripe_bytes;
     message.is_whole = message.length_bytes <= chunk_bytes && can_primary_take(message, is_short, 1);
     message.whole_on = static_cast<uint8_t>(primary_);
     if (message.is_whole) return true;
@@ -467,14 +468,14 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     const uint32_t page_bytes = is_staged ? options_.page_bytes : 0;
     const uint64_t chunks = is_staged ? count_pages(message.length_bytes, page_bytes) : 1;
     if (can_primary_take(message, is_short, chunks)) {
-      message.cut.start_one(message.length_bytes, page_bytes, primary_);
+      message.cut.start_one(message.length_bytes, page_bytes, primary_, options_.max_stripe_bytes);
       return true;
     }
     now_ns_ = port().now_ns();
     const uint32_t unit_bytes = is_staged ? page_bytes : kDirectAlignBytes;
-    message.cut.start(
-        message.length_bytes, page_bytes,
-        share_.split(message.length_bytes, unit_bytes, find_room(message, unit_bytes), now_ns_));
+    message.cut.start(message.length_bytes, page_bytes,
+                      share_.split(message.length_bytes, unit_bytes, find_room(message, unit_bytes), now_ns_),
+                      options_.max_stripe_bytes);
     return true;
   }
   // Without a look at the other queue pairs and at the clock.
@@ -747,6 +748,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       if (recovery_.is_live(q)) few_credits_ = std::min(few_credits_, staged_limit(q));
     }
     few_credits_ = std::max(few_credits_, kept_entries_ + 1);
+    if (options_.max_stripe_bytes < kMaxStripeBytes) few_credits_ = UINT32_MAX;  // not by post_at_once()
     staged_chunks = std::min(staged_chunks, kMaxChunks);
     max_staged_bytes_ = options_.staging ? std::min(options_.staging_threshold_bytes,
                                                     uint64_t{staged_chunks} * options_.page_bytes)

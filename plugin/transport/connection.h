@@ -60,7 +60,7 @@ class Connection : public ProgressToken, public RegistryMember {
   }
   bool has_unsent() const { return channel_->has_unsent(); }
   uint32_t free_slots(uint32_t queue_pair) { return link_.pair(queue_pair).free_slots(); }
-  bool is_usable(uint32_t queue_pair) const { return link_.is_healthy(queue_pair); }
+  bool is_usable(uint32_t queue_pair) const { return link_.is_replaceable(queue_pair); }
   void stop_pair(uint32_t queue_pair) { link_.pair(queue_pair).stop(); }
   void retire_pair(uint32_t queue_pair) { link_.retire_pair(queue_pair); }
   bool renew_pair(uint32_t queue_pair, protocol::RecoveryRecord& record) {

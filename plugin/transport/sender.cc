@@ -26,6 +26,12 @@ protocol::SendOptions complete(protocol::SendOptions options, Link& link) {
                                  : parameters.adaptive_routing != 0;
     options.is_adaptive[q] = is_adaptive && !link.is_out_of_order();
   }
+  for (uint32_t rail = 0; rail < link.rails(); ++rail) {
+    constexpr uint64_t kUnit = protocol::kDirectAlignBytes;
+    const uint64_t longest = link.device(rail).max_message_bytes() / kUnit * kUnit;  // 0: it does not say
+    if (longest != 0 && longest < options.max_stripe_bytes)
+      options.max_stripe_bytes = static_cast<uint32_t>(longest);
+  }
   options.adaptive_above_bytes = static_cast<uint64_t>(parameters.ar_threshold_bytes);
   options.splits_over_all = parameters.split_data_on_qps;
   options.times = read_recovery_times();

@@ -96,7 +96,8 @@ void AsyncEvents::handle(const ibv_async_event& event) {
     note(event.element.qp);
   } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {
     // Not destroyed yet: destroying a queue pair waits for the acknowledgement of its events.
-    base::log_warn("device %s:%d: queue pair %u %s", name, port_number, event.element.qp->qp_num, what);
+    const auto log = is_quiet_.load(std::memory_order_relaxed) ? base::log_info : base::log_warn;
+    log("device %s:%d: queue pair %u %s", name, port_number, event.element.qp->qp_num, what);
   } else {
     handle_port_event(event);
   }

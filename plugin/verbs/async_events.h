@@ -36,6 +36,9 @@ class AsyncEvents {
   void watch(const void* queue, std::atomic<bool>* is_set);
   void forget(const void* queue);
 
+  // While set, failures of queue pairs are logged at kInfo.
+  void set_quiet(bool quiet) { is_quiet_.store(quiet, std::memory_order_relaxed); }
+
  private:
   void drain();
   void handle(const ibv_async_event& event);
@@ -45,6 +48,7 @@ class AsyncEvents {
   const Device& device_;
   std::atomic<bool> is_port_up_{true};
   std::atomic<bool> has_device_failed_{false};
+  std::atomic<bool> is_quiet_{false};
   std::atomic<bool> has_address_changed_{false};
   std::atomic<uint32_t> port_events_{0};
   std::mutex watched_mutex_;  // guards watched_

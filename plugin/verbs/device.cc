@@ -2,15 +2,25 @@
 
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/parameters.h"
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
 #include "verbs/mlx5.h"
 #include "verbs/queues.h"
 #include "verbs/region_cache.h"
+#include "verbs/self_test.h"
 
 namespace verbena::verbs {
+
+namespace {
+
+// Much longer than an answer takes: a device that is slow, or whose host is, has lost nothing by it.
+constexpr int64_t kPatienceNs = 100 * base::kNsPerMs;
+
+}  // namespace
 
 Device::Device() : regions_(std::make_unique<RegionCache>(*this)) {}
 
@@ -46,6 +56,30 @@ bool Device::tells_carried_out() {
   return tells_carried_out_;
 }
 
+const Abilities& Device::abilities() {
+  std::call_once(is_tested_, [this] {
+    Abilities advertised;
+    advertised.empty_receives = takes_empty_receives();
+    advertised.fetch_add = offers_atomics_;
+    // softverbs is tested as itself, and its plans of faults count every request.
+    if (is_softverbs_ || !base::parameters().self_test) {
+      abilities_ = std::make_unique<const Abilities>(std::move(advertised));
+      return;
+    }
+    const SelfTestResult result = test_device(*this, {.patience_ns = kPatienceNs});
+    abilities_ = std::make_unique<const Abilities>(judge(result, std::move(advertised)));
+    supports_atomics_.store(abilities_->fetch_add, std::memory_order_relaxed);
+    if (!abilities_->unusable.empty()) return;  // refresh_address() says why
+    if (!abilities_->advice.empty()) {
+      base::log_warn("device %s:%d: self-test: %s", name_.c_str(), port_number_, abilities_->advice.c_str());
+    } else {
+      base::log_info("device %s:%d: self-test: passed (%.1f ms)", name_.c_str(), port_number_,
+                     static_cast<double>(result.took_ns) / base::kNsPerMs);
+    }
+  });
+  return *abilities_;
+}
+
 LocalAddress Device::refresh_address() {
   const bool has_changed =
       events_->take_address_change();  // before reading, so that a later change is reported again
@@ -63,18 +97,22 @@ LocalAddress Device::refresh_address() {
   } else if (auto read = address_reader_->read(port, &problem)) {
     result = *read;
   }
-  if (!problem.empty()) {
-    base::log_warn("device %s:%d: no new connection uses it: %s", name_.c_str(), port_number_,
-                   problem.c_str());
-    result.port.link_layer = 0;
-  }
+  store_address(result);
+  if (problem.empty() && !abilities().unusable.empty()) problem = "self-test: " + abilities().unusable;
+  if (problem.empty()) return result;
+  base::log_warn("device %s:%d: no new connection uses it: %s", name_.c_str(), port_number_, problem.c_str());
+  result.port.link_layer = 0;
+  store_address(result);
+  return result;
+}
+
+void Device::store_address(const LocalAddress& result) {
   const std::lock_guard lock(address_mutex_);
   if (std::memcmp(address_.port.gid, result.port.gid, kGidBytes) != 0) {
     base::log_info("device %s:%d: its address is %s now (was %s)", name_.c_str(), port_number_,
                    format_gid(result.port.gid).c_str(), format_gid(address_.port.gid).c_str());
   }
   address_ = result;
-  return result;
 }
 
 base::Outcome Device::confirm_address(const LocalAddress& known) const {

@@ -2,6 +2,7 @@
 // process.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@ class AsyncEvents;
 class Library;
 class Mlx5;
 class RegionCache;
+struct Abilities;
 
 class Device {
  public:
@@ -37,9 +39,15 @@ class Device {
   uint32_t long_datagram_bytes() const { return is_softverbs_ ? (128U << 10) + 24 : 0; }
   bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe)
   bool is_softverbs() const { return is_softverbs_; }
-  // Whether a receive may have no piece of memory. libmlx5 ends its list of pieces then; bnxt_re builds a
-  // wrong entry in a shared queue, and others refuse.
+  // Whether a receive without a piece of memory is known to work. libmlx5 ends its list of pieces then;
+  // bnxt_re builds a wrong entry in a shared queue, and others refuse.
   bool takes_empty_receives() const { return is_software_ || mlx5_ != nullptr; }
+  // Whether pages of receives may be in memory of a GPU. libmlx5 copies short messages with the CPU that
+  // polls, unless a queue pair is made by its own call.
+  bool receives_to_gpu() const { return !is_mlx5_ || (mlx5_ != nullptr && mlx5_makes_pairs_); }
+  // What it has been seen to do (self_test.h). Tried by the first who asks, in a few milliseconds, unless
+  // VERBENA_SELF_TEST is off.
+  const Abilities& abilities();
   // Whether writes of a queue pair take effect in the order posted. A NIC does not say: with adaptive routing
   // its firmware may place them out of order, and ibv_query_qp_data_in_order() is about the bytes of one
   // write.
@@ -68,8 +76,9 @@ class Device {
   uint32_t max_outstanding_reads() const { return max_outstanding_reads_; }
   // See tells_carried_out() of queues.h; tried once.
   bool tells_carried_out();
-  // 64-bit fetch-and-add, atomic among all operations of this device.
-  bool supports_atomics() const { return supports_atomics_; }
+  // 64-bit fetch-and-add, atomic among all operations of this device: as the device says, and as it was seen.
+  bool offers_atomics() const { return offers_atomics_; }
+  bool supports_atomics() const { return supports_atomics_.load(std::memory_order_relaxed); }
   // Returns the device's own explanation of requests that do not end: softverbs names a call with GPU memory
   // that does not return. Empty if the device has none.
   std::string explain_wait() const;
@@ -101,6 +110,7 @@ class Device {
   friend class DeviceOpener;
   friend class AsyncEvents;
   Device();
+  void store_address(const LocalAddress& address);
 
   std::shared_ptr<const Library> library_;
   std::unique_ptr<const Mlx5> mlx5_;
@@ -111,9 +121,11 @@ class Device {
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
   uint64_t max_message_bytes_ = 0;
   uint32_t max_outstanding_reads_ = 1, max_out_of_order_receives_ = 0;
-  bool supports_atomics_ = false;
+  bool offers_atomics_ = false, is_mlx5_ = false, mlx5_makes_pairs_ = false;
+  std::atomic<bool> supports_atomics_{false};
   bool is_software_ = false, is_softverbs_ = false, supports_dmabuf_ = false, supports_gpu_pointers_ = false;
-  std::once_flag is_carried_out_tried_;
+  std::once_flag is_carried_out_tried_, is_tested_;
+  std::unique_ptr<const Abilities> abilities_;
   bool tells_carried_out_ = false;
   mutable std::mutex address_mutex_;  // guards address_
   LocalAddress address_;

@@ -29,6 +29,10 @@ bool is_kernel_software(const std::string& name, uint32_t vendor) {
   return vendor == kKernelSoftwareVendor || name.starts_with("rxe");
 }
 
+bool is_nvidia(uint32_t vendor) {
+  return vendor == 0x15b3 || vendor == 0x02c9;
+}
+
 void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* cq_entries,
                  uint32_t* srq_entries) {
   *qp_entries = static_cast<uint32_t>(std::max(limits.max_qp_wr, 0));
@@ -100,7 +104,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->max_message_bytes_ = port.max_msg_sz;
   device->max_outstanding_reads_ = static_cast<uint32_t>(
       std::clamp(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1, UINT8_MAX));
-  device->supports_atomics_ = limits.atomic_cap != IBV_ATOMIC_NONE;
+  device->offers_atomics_ = limits.atomic_cap != IBV_ATOMIC_NONE;
+  device->supports_atomics_.store(device->offers_atomics_, std::memory_order_relaxed);
   device->sysfs_path_ = find_pci_path(settings_.address.sysfs_root, device->name_);
   device->is_softverbs_ = limits.vendor_id == kSoftverbsVendor;
   device->is_software_ = device->is_softverbs_ || is_kernel_software(device->name_, limits.vendor_id);
@@ -117,6 +122,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
       device->is_softverbs_ ? reaches_gpus(*device)
                             : !device->is_software_ && has_peer_memory_module(settings_.address.sysfs_root);
   device->mlx5_ = Mlx5::find(device->context_);
+  device->is_mlx5_ = device->mlx5_ != nullptr || is_nvidia(limits.vendor_id);
+  device->mlx5_makes_pairs_ = device->mlx5_ != nullptr && device->mlx5_->creates_pairs();
   if (device->mlx5_ != nullptr && device->supports_dmabuf_ && settings_.data_direct) {
     device->data_direct_path_ =
         device->mlx5_->find_data_direct_path(device->context_, settings_.address.sysfs_root);

@@ -44,10 +44,12 @@ uint32_t Mlx5::count_out_of_order_receives(ibv_context* context) const {
   return is_known ? found.ooo_recv_wrs_caps.max_rc : 0;
 }
 
-ibv_qp* Mlx5::create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes) const {
+ibv_qp* Mlx5::create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes, bool out_of_order,
+                          bool receives_to_gpu) const {
   mlx5dv::mlx5dv_qp_init_attr own{};
   own.comp_mask = mlx5dv::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
-  own.create_flags = mlx5dv::MLX5DV_QP_CREATE_OOO_DP;
+  own.create_flags = (out_of_order ? mlx5dv::MLX5DV_QP_CREATE_OOO_DP : 0) |
+                     (receives_to_gpu ? mlx5dv::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE : 0);
   return create_qp_(context, attributes, &own);
 }
 

@@ -27,8 +27,10 @@ class Mlx5 {
     return reg_dmabuf_mr_(domain, offset_bytes, length_bytes, iova, fd, access,
                           mlx5dv::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT);
   }
-  // As ibv_create_qp_ex, out of order.
-  ibv_qp* create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes) const;
+  bool creates_pairs() const { return create_qp_ != nullptr; }
+  // As ibv_create_qp_ex: out of order, or without bytes of receives in completions, or both.
+  ibv_qp* create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes, bool out_of_order,
+                      bool receives_to_gpu) const;
 
  private:
   mlx5dv::PFN_mlx5dv_query_device query_device_ = nullptr;

@@ -52,10 +52,11 @@ uint64_t encode_operations(const Operations& operations) {
 // Uses the newer call if the device has it: mlx5 then knows which operations will be posted and makes work
 // requests of 64 bytes instead of 256. ibv_post_send() works as before (man ibv_wr_post). verbs.h's
 // ibv_create_qp_ex() is inline code that would bind to a library.
-ibv_qp* create_pair(const Device& device, bool out_of_order, ibv_qp_init_attr_ex* attributes) {
-  if (out_of_order) {
+ibv_qp* create_pair(const Device& device, const QueuePairOptions& options, ibv_qp_init_attr_ex* attributes) {
+  const bool keeps_from_cqe = options.receives_to_gpu && device.mlx5() != nullptr;
+  if (options.out_of_order || keeps_from_cqe) {
     attributes->comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    return device.mlx5()->create_pair(device.context(), attributes);
+    return device.mlx5()->create_pair(device.context(), attributes, options.out_of_order, keeps_from_cqe);
   }
   verbs_context* extended = verbs_get_ctx_op(device.context(), create_qp_ex);
   if (extended != nullptr) {
@@ -101,12 +102,12 @@ Result<MadePair> make_pair(const Device& device, const CompletionQueue& completi
   attributes.pd = device.domain();
   attributes.send_ops_flags = encode_operations(options.operations);
   const ibv_qp_cap asked = attributes.cap;
-  ibv_qp* pair = create_pair(device, options.out_of_order, &attributes);
+  ibv_qp* pair = create_pair(device, options, &attributes);
   for (uint32_t bytes = options.inline_bytes; pair == nullptr && errno == EINVAL && bytes != 0;) {
     bytes /= 2;
     attributes.cap = asked;
     attributes.cap.max_inline_data = bytes;
-    pair = create_pair(device, options.out_of_order, &attributes);
+    pair = create_pair(device, options, &attributes);
   }
   if (pair == nullptr) {
     return base::fail_errno(

@@ -134,6 +134,8 @@ struct QueuePairOptions {
   // posting. At both ends or at none; without a shared receive queue, of at most
   // Device::max_out_of_order_receives().
   bool out_of_order = false;
+  // Its receives have pages in memory of a GPU, where the CPU cannot put the bytes of a short message.
+  bool receives_to_gpu = false;
   uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read

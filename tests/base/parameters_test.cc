@@ -188,13 +188,13 @@ TEST_F(ParametersTest, TakeEveryFlagAndWordThatNcclTakes) {
 }
 
 TEST_F(ParametersTest, SayWhichSettingsHaveNoEffect) {
-  set("NCCL_IB_FIFO_TC", "106");
+  set("NCCL_IB_USE_INLINE", "1");
   ASSERT_TRUE(load_parameters());
   EXPECT_EQ(
       only_warning(),
-      "verbena: parameters: NCCL_IB_FIFO_TC is set and has no effect here: grants travel in the traffic "
-      "class of the data, VERBENA_TC");
-  set("NCCL_IB_FIFO_TC", "");
+      "verbena: parameters: NCCL_IB_USE_INLINE is set and has no effect here: grants are sent inline where "
+      "the device does that");
+  set("NCCL_IB_USE_INLINE", "");
   capture_.clear();
   ASSERT_TRUE(load_parameters());
   EXPECT_TRUE(capture_.warnings().empty());

@@ -98,6 +98,23 @@ TEST(Chunking, DirectMessagesAreCutIntoAlignedStripes) {
   }
 }
 
+// A device may take shorter messages than others do.
+TEST(Chunking, NoStripeIsLongerThanADeviceTakes) {
+  Random random(5);
+  for (const uint32_t longest : {uint32_t{128}, uint32_t{8} << 20}) {
+    for (const uint64_t length :
+         {uint64_t{1}, uint64_t{longest}, uint64_t{longest} + 1, uint64_t{longest} * 77 + 5}) {
+      Cut cut;
+      cut.start(length, 0, draw_shares(random, length, kDirectAlignBytes), longest);
+      const auto chunks = take_all(cut, random, [&](uint32_t q) { return cut.take(q); });
+      ASSERT_NO_FATAL_FAILURE(expect_cover(chunks, length)) << length;
+      for (const Chunk& chunk : chunks) ASSERT_LE(chunk.length_bytes, longest);
+      cut.start_one(length, 0, 1, longest);
+      EXPECT_EQ(cut.count(), divide_up(length, longest));
+    }
+  }
+}
+
 TEST(Chunking, AMessageForOneQueuePairNeedsNoShares) {
   Cut cut;
   Shares shares{};

@@ -180,6 +180,35 @@ TEST(ProfileTest, WhatIsBeyondTheProfileIsRefused) {
   EXPECT_EQ(add.from(memory, 0, 8).post(sender), EINVAL);
 }
 
+TEST(ProfileTest, WritesThatADeviceDoesNotDo) {
+  setenv("SOFTVERBS_PROFILE", "max_msg=8192 zero_write=0 inline_write=broken", 1);
+  Node node;
+  ibv_port_attr port{};
+  ASSERT_EQ(ibv_query_port(node.context, 1, &port), 0);
+  EXPECT_EQ(port.max_msg_sz, 8192u);
+  QueuePair sender(node), receiver(node);
+  meet(sender, receiver);
+  Buffer source(node, 16384), target(node, 16384);
+  memset(source.data(), 7, 16384);
+  memset(target.data(), 0, 16384);
+  const auto write = [&](uint32_t bytes, unsigned flags) {
+    Send request(IBV_WR_RDMA_WRITE, 1);
+    request.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
+    request.request.send_flags |= flags;
+    if (bytes == 0) request.request.num_sge = 0;
+    return request.post(sender);
+  };
+  EXPECT_EQ(write(0, 0), EINVAL);
+  EXPECT_EQ(write(8193, 0), EINVAL);
+  EXPECT_EQ(write(8, IBV_SEND_INLINE), 0);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(target.data()[0], 7 ^ 0xff);
+  EXPECT_EQ(target.data()[1], 7);
+  EXPECT_EQ(write(8192, 0), 0);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(source.data(), target.data(), 8192), 0);
+}
+
 TEST(ProfileTest, AWrongProfileOffersNoDevice) {
   setenv("SOFTVERBS_PROFILE", "none of these", 1);
   require_our_library();

@@ -19,6 +19,7 @@
 #include "verbena-info/check.h"
 #include "verbena-info/collect.h"
 #include "verbena-info/options.h"
+#include "verbena-info/self_test.h"
 #include "verbena-info/text.h"
 
 namespace verbena::tools::info {
@@ -39,6 +40,9 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_flag("--check", options.check,
                "run self-tests instead: every rail with host memory and with every GPU, staged receives, "
                "joined rails; checks data, order and flush");
+  app.add_flag("--self-test", options.self_test,
+               "try instead on each RDMA device what messages need, in host memory and that of each GPU; one "
+               "line of JSON, to be sent with a report about a NIC");
   app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
   app.add_option("--explain", options.explain,
@@ -161,6 +165,7 @@ int run(int argc, const char* const* argv) {
   if (const int status = parse_options(argc, argv, options); status >= 0) return status;
   try {
     if (!options.probed_nccl.empty()) return nccl::run_nccl_probe(options.probed_nccl);
+    if (options.self_test) return run_self_tests();
     return options.child.empty() ? run_tool(options) : run_child(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "verbena-info: %s\n", error.what());

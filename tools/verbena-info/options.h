@@ -12,7 +12,7 @@ struct Options {
   std::string topology, topology_xml;
   std::string explain;  // OPERATION:BYTES:RANKS
   std::string json;     // a file, or "-"
-  bool check = false;
+  bool check = false, self_test = false;
   bool parameters = false;
   bool verbose = false;
   double timeout_s = kStepTimeoutS;

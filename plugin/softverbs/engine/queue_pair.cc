@@ -143,9 +143,13 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) try {
     wire::forget_requests(*qp);  // begins its first session
     process->wire->add_qp(*qp);
   }
-  if (get_profile().shuffles_writes && init->qp_type == IBV_QPT_RC) {
+  const Profile& profile = get_profile();
+  qp->takes_empty_writes = profile.takes_empty_writes;
+  qp->spoils_inline_writes = profile.spoils_inline_writes;
+  qp->max_message_bytes = profile.max_message_bytes;
+  if (profile.shuffles_writes && init->qp_type == IBV_QPT_RC) {
     qp->shuffle = std::make_unique<Shuffle>();
-    qp->shuffle->key = faults::mix(get_profile().seed, qp->index);
+    qp->shuffle->key = faults::mix(profile.seed, qp->index);
   }
   choose_runner(*qp);
   return &qp.release()->base;

@@ -58,6 +58,9 @@ struct Qp {
   std::unique_ptr<Shuffle> shuffle;             // null unless the profile shuffles writes
   bool is_wired = false;                        // the peer is on another host
   bool has_own_runner = false;                  // is_wired, or has a shuffle
+  bool takes_empty_writes = true;               // these three are the profile's
+  bool spoils_inline_writes = false;
+  uint32_t max_message_bytes = 0;
   Peer* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
   ReceiveQueue receive_queue;
 

@@ -26,7 +26,7 @@ constexpr BuiltIn kBuiltIn[] = {
     {"ionic", "vendor=0x1dd8 srq=0"},
     {"minimal",
      "vendor=0xfffffe order=any atomics=0 makes_srq=0 empty_receive=none inline=0 sges=2 entries=4096 "
-     "cqe=65536 mtu=1024"},
+     "cqe=65536 mtu=1024 zero_write=0"},
 };
 
 bool read_number(std::string_view text, uint64_t highest, uint64_t& number) {
@@ -94,6 +94,17 @@ constexpr Key kKeys[] = {
      [](Profile& profile, std::string_view text) {
        return read_into(text, profile.mtu_bytes, 4096) && profile.mtu_bytes >= 256 &&
               (profile.mtu_bytes & (profile.mtu_bytes - 1)) == 0;
+     }},
+    {"max_msg",
+     [](Profile& profile, std::string_view text) {
+       return read_into(text, profile.max_message_bytes, 1u << 30) && profile.max_message_bytes >= 4096;
+     }},
+    {"zero_write",
+     [](Profile& profile, std::string_view text) { return read_flag(text, profile.takes_empty_writes); }},
+    {"inline_write",
+     [](Profile& profile, std::string_view text) {
+       profile.spoils_inline_writes = text == "broken";
+       return text == "broken" || text == "ok";
      }},
 };
 

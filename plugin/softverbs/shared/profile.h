@@ -25,6 +25,9 @@ struct Profile {
   // Pieces that a receive must have, of a shared queue and of a queue pair's own.
   uint32_t min_shared_pieces = 0, min_own_pieces = 0;
   uint32_t mtu_bytes = 4096;
+  uint32_t max_message_bytes = 1u << 30;
+  bool takes_empty_writes = true;     // zero_write
+  bool spoils_inline_writes = false;  // inline_write=broken
 };
 
 const Profile& get_profile();

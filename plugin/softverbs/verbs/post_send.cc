@@ -40,7 +40,8 @@ int check_request(const Qp& qp, const ibv_send_wr& request, uint64_t length) {
   if (is_local(request.opcode))
     return length != 0 || (request.send_flags & IBV_SEND_INLINE) != 0 ? EINVAL : 0;
   if (needs_word(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
-  const uint64_t longest = qp.base.qp_type != IBV_QPT_UD                   ? kMaxMessageBytes
+  if (length == 0 && request.opcode == IBV_WR_RDMA_WRITE && !qp.takes_empty_writes) return EINVAL;
+  const uint64_t longest = qp.base.qp_type != IBV_QPT_UD                   ? qp.max_message_bytes
                            : (request.send_flags & kSendLongDatagram) != 0 ? kMaxDatagramBytes
                                                                            : kMtuBytes;
   if ((request.send_flags & IBV_SEND_INLINE) == 0) return length > longest ? EINVAL : 0;
@@ -58,6 +59,8 @@ void copy_inline(Qp& qp, SendRequest& stored, const ibv_send_wr& request) {
     to += sge.length;
   }
   stored.inline_bytes = static_cast<uint32_t>(stored.length);
+  if (qp.spoils_inline_writes && stored.length != 0 && request.opcode == IBV_WR_RDMA_WRITE)
+    qp.send_queue.get_inline(stored)[0] ^= 0xff;
 }
 
 bool needs_address(ibv_wr_opcode opcode) {

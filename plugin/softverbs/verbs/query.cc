@@ -21,7 +21,7 @@ void fill_port(ibv_context* context, ibv_port_attr& attributes) {
   attributes.active_mtu = static_cast<ibv_mtu>(std::countr_zero(get_profile().mtu_bytes) - 7);
   attributes.gid_tbl_len = kGidCount;
   attributes.port_cap_flags = IBV_PORT_CM_SUP;
-  attributes.max_msg_sz = kMaxMessageBytes;
+  attributes.max_msg_sz = get_profile().max_message_bytes;
   attributes.pkey_tbl_len = 1;
   attributes.max_vl_num = 1;
   attributes.active_width = 2;              // 4 lanes

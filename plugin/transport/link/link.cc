@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "verbs/gid_choice.h"
+#include "verbs/self_test.h"
 
 namespace verbena::transport {
 
@@ -83,6 +84,7 @@ base::Result<Link> Link::create(const Options& options) {
   link.pair_options_.inline_bytes = options.inline_bytes;
   link.pair_options_.operations = options.operations;
   link.pair_options_.out_of_order = options.out_of_order;
+  link.pair_options_.receives_to_gpu = options.receives_to_gpu;
   link.pair_options_.traffic_class = options.traffic_class;
   for (uint32_t q = 0; q < options.queue_pairs; ++q) {
     auto pair = link.make_pair(q);
@@ -92,9 +94,15 @@ base::Result<Link> Link::create(const Options& options) {
   return link;
 }
 
+bool Link::is_replaceable(uint32_t queue_pair) const {
+  verbs::Device& device = *rails_[rail_of_[queue_pair]];
+  return device.is_healthy() && device.abilities().empty_writes;
+}
+
 base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {
   const uint32_t rail = rail_of(queue_pair);
   verbs::QueuePairOptions options = pair_options_;
+  if (!rails_[rail]->abilities().inline_writes) options.inline_bytes = 0;
   options.receive_queue = receive_queues_.empty() ? nullptr : receive_queues_[rail];
   if (options.receive_queue == nullptr && !receive_entries_.empty())
     options.receive_depth = receive_entries_[queue_pair];

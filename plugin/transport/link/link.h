@@ -36,6 +36,7 @@ class Link {
     uint32_t inline_bytes = 0;          // asked of each; what all grant: inline_bytes()
     verbs::Operations operations = {};  // what will be posted
     bool out_of_order = false;          // of every queue pair
+    bool receives_to_gpu = false;       // pages of receives are in memory of a GPU
     int traffic_class = -1;
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
@@ -84,6 +85,8 @@ class Link {
   // After its stop(): nothing that it completes counts from here on (see poll), and its number stays taken
   // for as long as anything of it may still come.
   void retire_pair(uint32_t queue_pair);
+  // Whether a queue pair that failed may be replaced now: a write of no bytes tries the new one.
+  bool is_replaceable(uint32_t queue_pair) const;
   bool is_healthy(uint32_t queue_pair) const { return rails_[rail_of_[queue_pair]]->is_healthy(); }
 
   // No DMA of this connection starts any more; what is under way is flushed.

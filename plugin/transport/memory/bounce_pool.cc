@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "topology/pci_path.h"
 #include "topology/topology.h"
+#include "verbs/self_test.h"
 
 namespace verbena::transport {
 
@@ -170,6 +171,7 @@ VERBENA_HOT_PATH base::Outcome BouncePool::post_batches(const Queue& queue, std:
 base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   if (const auto found = rails_.find(&device); found != rails_.end()) return found->second.get();
   auto rail = std::make_unique<Rail>();
+  rail->lacks_shared_queues = !device.abilities().shared_receives;
   rail->keys.resize((pages_ + step_pages_ - 1) / step_pages_);
   if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
   if (auto outcome = register_bare(device, *rail); !outcome) return outcome.error();
@@ -188,7 +190,7 @@ std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint
 
 // Some devices refuse an entry without a piece, or build it wrongly in a shared queue.
 base::Outcome BouncePool::register_bare(verbs::Device& device, Rail& rail) {
-  if (!is_bare() || device.takes_empty_receives()) return {};
+  if (!is_bare() || device.abilities().empty_receives) return {};
   auto region = verbs::MemoryRegion::register_memory(device, bare_memory_.data(), sizeof(bare_memory_),
                                                      {.remote_read = false, .remote_write = false});
   if (!region) return region.error();

@@ -11,6 +11,7 @@
 #include "transport/one_sided/one_sided_endpoint.h"
 #include "transport/service/observation.h"
 #include "verbs/route.h"
+#include "verbs/self_test.h"
 
 namespace verbena {
 
@@ -211,6 +212,7 @@ base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, const 
                      .write_imm = false,
                      .read = true,
                      .fetch_add = device(rail).supports_atomics()};
+  if (!device(rail).abilities().inline_writes) pair.inline_bytes = 0;
   pair.outstanding_reads = outstanding_reads_;
   pair.traffic_class = traffic_class_.load(std::memory_order_relaxed);
   pair.local = &told;

@@ -23,6 +23,13 @@ int64_t choose_hello_ms() {
   return std::min(kMaxHelloMs, base::parameters().connect_timeout_ms);
 }
 
+// Data and grants share a queue pair, and each end chooses the traffic class of what it sends: here grants,
+// credits and acknowledgements.
+int choose_traffic_class(const verbs::Device& device, int of_data) {
+  const auto of_control = static_cast<int>(base::parameters().control_traffic_class);
+  return of_control >= 0 && device.address().link_layer == verbs::kEthernet ? of_control : of_data;
+}
+
 }  // namespace
 
 Acceptor::Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket, bool* has_told_of_strangers)
@@ -355,7 +362,8 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   link_options.out_of_order = hello_.out_of_order != 0;
   link_options.receive_queues = queues;
   link_options.receive_entries = entries;
-  link_options.traffic_class = traffic_class;
+  link_options.traffic_class = choose_traffic_class(*nic_.rails[0], traffic_class);
+  link_options.receives_to_gpu = parts_->pool == parts_->pages && parts_->pool->is_gpu_memory();
   link_options.rail_of = rail_of;
   link_options.addresses = addresses_;
   auto link = Link::create(link_options);

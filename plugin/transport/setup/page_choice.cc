@@ -19,6 +19,11 @@ constexpr uint32_t kRunPageBytes = 65536;
 constexpr uint64_t kRunMessageBytes = 1 << 20;  // the slices of NCCL's buffers, unless they are made longer
 
 BouncePool::Kind choose_kind(const Nic& nic) {
+  if (!std::ranges::all_of(nic.rails, &verbs::Device::receives_to_gpu)) {
+    base::log_info("device %s: bounce pages are in host memory: its libmlx5 lacks mlx5dv_create_qp()",
+                   nic.name.c_str());
+    return BouncePool::Kind::kHostPages;
+  }
   switch (base::parameters().bounce) {
     case base::BouncePlace::kHost:
       return BouncePool::Kind::kHostPages;

@@ -209,5 +209,33 @@ TEST(Info, NothingOfTheCurrentFolderRuns) {
   EXPECT_FALSE(mentions(run, "./nvidia")) << run.output;
 }
 
+// One line, which names each form of each device.
+TEST(Info, SaysWhatADeviceDoes) {
+  const ToolRun run = run_info("SOFTVERBS_DEVICES=2 SOFTVERBS_PROFILE=bnxt", "--self-test 2>/dev/null");
+  EXPECT_EQ(run.status, kExitOk) << run.output;
+  EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1);
+  const Json line = read_json(run);
+  ASSERT_EQ(line["devices"].size(), 2U);
+  for (const Json& device : line["devices"]) {
+    EXPECT_EQ(device["vendor_id"], 0x14e4);
+    EXPECT_EQ(device["usable"], true);
+    EXPECT_EQ(device["forms"]["shared_imm"], "ok");
+    EXPECT_EQ(device["forms"]["shared_bare"], "refused (errno 22)");
+    EXPECT_EQ(device["forms"]["fetch_add"], "not offered");
+    EXPECT_EQ(device["instead"], "");
+  }
+}
+
+TEST(Info, SaysWhatADeviceCannotDo) {
+  const ToolRun run = run_info("SOFTVERBS_FAULTS='fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1'",
+                               "--self-test 2>/dev/null");
+  EXPECT_EQ(run.status, kExitFailed) << run.output;
+  const Json device = read_json(run)["devices"][0];
+  EXPECT_EQ(device["usable"], false);
+  EXPECT_NE(device["why_not"].get<std::string>().find("a receive with an immediate failed"),
+            std::string::npos);
+  EXPECT_EQ(run_info("SOFTVERBS_PROFILE=unknown", "--self-test 2>/dev/null").status, kExitNoDevice);
+}
+
 }  // namespace
 }  // namespace verbena::tools::info

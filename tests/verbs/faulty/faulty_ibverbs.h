@@ -31,6 +31,8 @@ struct Hooks {
   std::atomic<int> unanswered_ms{0};            // what each of these takes
   std::atomic<uint32_t> unanswered_devices{0};  // bit n: never, on the device whose name ends in n
   std::atomic<int> last_ack_timeout{-1};        // of the queue pair that could send last
+  // Of queue pairs of this traffic class, those that entered RTR.
+  std::atomic<int> traffic_classes[256]{};
   // What the devices can do at most; from the start by the variables below.
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
   std::atomic<bool> refuses_more_inline{false};  // instead of granting that
@@ -44,6 +46,7 @@ struct Hooks {
   std::atomic<int> data_direct_regions{0};    // made
   std::atomic<int> most_out_of_order{0};      // receives of a queue pair; 0: the devices take all in order
   std::atomic<int> out_of_order_pairs{0};     // made
+  std::atomic<int> pairs_not_into_cqe{0};     // made: short receives do not come in their completions
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};

@@ -26,14 +26,19 @@ extern "C" int mlx5dv_query_device(ibv_context*, verbena::mlx5dv::mlx5dv_context
 
 extern "C" ibv_qp* mlx5dv_create_qp(ibv_context* context, ibv_qp_init_attr_ex* attributes,
                                     verbena::mlx5dv::mlx5dv_qp_init_attr* own) {
+  constexpr uint32_t kOutOfOrder = verbena::mlx5dv::MLX5DV_QP_CREATE_OOO_DP;
+  constexpr uint32_t kNotIntoCqe = verbena::mlx5dv::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
   const bool is_known = own->comp_mask == verbena::mlx5dv::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS &&
-                        own->create_flags == verbena::mlx5dv::MLX5DV_QP_CREATE_OOO_DP;
-  if (!is_known || attributes->srq != nullptr ||
-      attributes->cap.max_recv_wr > static_cast<uint32_t>(hooks().most_out_of_order)) {
+                        own->create_flags != 0 && (own->create_flags & ~(kOutOfOrder | kNotIntoCqe)) == 0;
+  const bool is_out_of_order = (own->create_flags & kOutOfOrder) != 0;
+  if (!is_known ||
+      (is_out_of_order && (attributes->srq != nullptr ||
+                           attributes->cap.max_recv_wr > static_cast<uint32_t>(hooks().most_out_of_order)))) {
     errno = EINVAL;
     return nullptr;
   }
   ibv_qp* const pair = create_qp_ex(context, attributes);
-  if (pair != nullptr) ++hooks().out_of_order_pairs;
+  if (pair != nullptr && is_out_of_order) ++hooks().out_of_order_pairs;
+  if (pair != nullptr && (own->create_flags & kNotIntoCqe) != 0) ++hooks().pairs_not_into_cqe;
   return pair;
 }

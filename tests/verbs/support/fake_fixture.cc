@@ -1,6 +1,9 @@
 #include "support/fake_fixture.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
+
+#include "base/parameters.h"
 
 namespace verbena::verbs {
 
@@ -31,6 +34,9 @@ fake::Device make_card(const std::string& name, size_t ports) {
 }
 
 FakeTest::FakeTest() : hooks_(fake_hooks(FAKE_LIBRARY)) {
+  // These devices carry nothing out.
+  setenv("VERBENA_SELF_TEST", "0", 1);
+  EXPECT_TRUE(base::load_parameters());
   script() = {};
   EXPECT_EQ(record().live_objects, 0) << "an earlier test left something open";
   std::destroy_at(&record());

@@ -46,6 +46,20 @@ test_rails() {
   [ "$(count_sent rxe01)" -gt $((before + 100)) ] || complain 'rxe01 sent next to nothing'
 }
 
+# Soft-RoCE does everything, on both rails, but has no dma-buf.
+test_devices() {
+  expect_info 0 --self-test || return
+  python3 - "$work/info" <<'PYTHON' || complain 'a form does not work, see above'
+import json
+import sys
+
+devices = json.loads(open(sys.argv[1], encoding="utf-8").read().splitlines()[-1])["devices"]
+wrong = [f"{one['device']}: {form} {outcome}" for one in devices for form, outcome in one["forms"].items() if outcome != "ok"]
+print("\n".join(wrong))
+sys.exit(wrong != [] or [one["device"] for one in devices] != ["rxe00", "rxe01"] or not all(one["usable"] for one in devices))
+PYTHON
+}
+
 draw_pictures() {
   local words
   expect_info 0 --topology "$work/info.dot" --topology-xml "$work/info.xml" || return
@@ -91,6 +105,7 @@ run_info_cases() {
   run_case 'info: devices, GIDs, GPU memory and why' show_devices
   run_case 'info: the document against sysfs' match_sysfs
   run_case 'info: self-tests of both rails, staged and joined' test_rails
+  run_case 'info: what the devices do, form by form' test_devices
   run_case 'info: picture and topology file' draw_pictures
   run_case 'info: a pulled cable and a NIC that is down' show_pulled_cable
   run_case 'info: a NIC without an address' restore_addresses show_missing_address

@@ -93,7 +93,7 @@ Process* Process::open() {
   process->directory_ = Directory::open(process->owner_, accept, claim);
   if (process->directory_ == nullptr) return nullptr;
   if (claim.slot == kProcessSlots && taken_ports > 0) {
-    const uint32_t first = get_config().port;
+    const auto first = static_cast<uint32_t>(get_config().port);
     warn(
         "TCP ports %u to %u: no port is left for this process: other programs use %u of them; choose another "
         "range with SOFTVERBS_PORT, the same for every process of the job",

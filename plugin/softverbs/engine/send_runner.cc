@@ -319,7 +319,8 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
     if (state != IBV_QPS_RTS || qp.send_queue.started == end)
       return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
-    if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
+    if (runner == Runner::kPoster && length > static_cast<uint64_t>(get_config().inline_copy_bytes))
+      return Stop::kNeedsWorker;
     if (is_workers || (runner == Runner::kPoster && qp.has_used_gpu)) return Stop::kNeedsWorker;
     if (qp.next == nullptr) qp.next = OperationPool::of_thread().take();
     if (qp.next == nullptr) return qp.flying.empty() ? fail_next(qp) : Stop::kFlying;

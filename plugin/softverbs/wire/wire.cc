@@ -14,6 +14,10 @@
 namespace verbena::softverbs::wire {
 namespace {
 
+uint16_t get_port_number(uint32_t slot) {
+  return static_cast<uint16_t>(get_config().port + slot);
+}
+
 std::array<uint8_t, 16> make_key(const void* gid) {
   std::array<uint8_t, 16> key{};
   memcpy(key.data(), gid, key.size());
@@ -42,13 +46,13 @@ bool Wire::claim(uint32_t slot) {
   slot_ = slot;
   for (const auto& port : ports_) {
     int error = 0;
-    if (port->listen(static_cast<uint16_t>(get_config().port + slot), error)) continue;
+    if (port->listen(get_port_number(slot), error)) continue;
     for (const auto& other : ports_) other->stop_listening();
     if (error == EADDRINUSE) return false;
     warn(
         "cannot listen at %s, TCP port %u: %s; processes of other hosts do not reach this one: check "
         "SOFTVERBS_NETDEVS and SOFTVERBS_PORT",
-        write_address(port->address).c_str(), get_config().port + slot, strerror(error));
+        write_address(port->address).c_str(), get_port_number(slot), strerror(error));
     return true;
   }
   is_listening_ = true;
@@ -92,7 +96,7 @@ void Wire::leave() {
 std::shared_ptr<Link> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
   if (!leads_away(peer)) return nullptr;
   Port& port = get_port(rail);
-  const auto number = static_cast<uint16_t>(get_config().port + get_qp_slot(qp_number));
+  const auto number = get_port_number(get_qp_slot(qp_number));
   const LinkKey key{&port, make_key(&peer), number};
   const std::lock_guard lock(links_mutex_);
   if (const auto known = links_.find(key); known != links_.end()) return known->second;
@@ -209,7 +213,7 @@ Hello make_hello(const ibv_gid& source, const ibv_gid& destination, uint32_t slo
   Hello hello{};
   hello.magic = kMagic;
   hello.version = kProtocolVersion;
-  hello.streams = get_config().streams;
+  hello.streams = static_cast<decltype(hello.streams)>(get_config().streams);
   hello.slot = slot;
   memcpy(hello.source, source.raw, sizeof(hello.source));
   memcpy(hello.destination, destination.raw, sizeof(hello.destination));

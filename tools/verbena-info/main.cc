@@ -39,7 +39,10 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_flag("--check", options.check,
                "run self-tests instead: every rail with host memory and with every GPU, staged receives, "
                "joined rails; checks data, order and flush");
-  app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
+  app.add_flag("--parameters", options.parameters,
+               "show the settings with their defaults too, not only those that are set");
+  app.add_flag("--all", options.all, "with --parameters: show the advanced settings too")
+      ->needs("--parameters");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
   app.add_option("--explain", options.explain,
                  "show instead which algorithm libverbena_ops.so chooses for an operation, and why, using "
@@ -143,7 +146,7 @@ int run_tool(const Options& options) {
     run_checks(document, options, [&](const Check& check) { print(format_check(document, check)); });
     print(format_verdict(*document.checks));
   } else {
-    print(format_document(document, {options.parameters, options.verbose}));
+    print(format_document(document, {options.parameters, options.all, options.verbose}));
   }
   write_file(options.json, format_json(document));
   if (!options.topology.empty()) write_picture(options.topology, draw_topology(document));

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "chaos/folder.h"
-#include "chaos/plan.h"
 #include "chaos/round.h"
+#include "chaos/round_plan.h"
 
 namespace verbena::chaos {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "chaos/plan.h"
+#include "chaos/round_plan.h"
 
 namespace verbena::chaos {
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "chaos/plan.h"
 #include "chaos/round.h"
+#include "chaos/round_plan.h"
 
 namespace verbena::chaos {
 

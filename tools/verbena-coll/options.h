@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "common/output.h"
-#include "verbena-coll/plan.h"
+#include "verbena-coll/coll_plan.h"
 
 namespace verbena::tools::coll {
 

@@ -16,10 +16,10 @@
 #include "common/error.h"
 #include "common/gpu.h"
 #include "common/table.h"
+#include "verbena-coll/coll_plan.h"
 #include "verbena-coll/contenders.h"
 #include "verbena-coll/moe_bench.h"
 #include "verbena-coll/numbers.h"
-#include "verbena-coll/plan.h"
 #include "verbena-coll/random_calls.h"
 #include "verbena/verbena.hpp"
 

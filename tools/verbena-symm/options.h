@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "common/output.h"
-#include "verbena-symm/plan.h"
+#include "verbena-symm/symm_plan.h"
 
 namespace verbena::tools::symm {
 

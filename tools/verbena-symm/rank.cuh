@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "verbena-symm/kernels.cuh"
-#include "verbena-symm/plan.h"
 #include "verbena-symm/primitives.cuh"
+#include "verbena-symm/symm_plan.h"
 #include "verbena/verbena.hpp"
 
 // Throws if a call of CUDA's runtime fails.

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "verbena-symm/plan.h"
+#include "verbena-symm/symm_plan.h"
 #include "verbena/verbena.hpp"
 
 namespace verbena::tools::symm {

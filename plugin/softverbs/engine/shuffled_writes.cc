@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "softverbs/faults/stream.h"
+#include "softverbs/faults/request_count.h"
 #include "softverbs/shared/clock.h"
 
 namespace verbena::softverbs {

@@ -15,9 +15,9 @@
 
 #include "softverbs/faults/held_datagrams.h"
 #include "softverbs/faults/rails.h"
+#include "softverbs/faults/request_count.h"
 #include "softverbs/faults/schedule.h"
 #include "softverbs/faults/setup.h"
-#include "softverbs/faults/stream.h"
 
 namespace verbena::softverbs {
 struct Qp;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 
 namespace verbena::softverbs::faults {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "softverbs/engine/queue_pair.h"
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 
 namespace verbena::softverbs::wire {
 

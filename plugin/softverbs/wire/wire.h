@@ -4,8 +4,8 @@
 #include <map>
 
 #include "softverbs/wire/address.h"
-#include "softverbs/wire/link.h"
 #include "softverbs/wire/port.h"
+#include "softverbs/wire/process_link.h"
 
 namespace verbena::softverbs::wire {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 
 namespace verbena::softverbs::faults {
 

@@ -1,4 +1,4 @@
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 
 #include <set>
 

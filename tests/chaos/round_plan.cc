@@ -1,4 +1,4 @@
-#include "chaos/plan.h"
+#include "chaos/round_plan.h"
 
 #include <algorithm>
 

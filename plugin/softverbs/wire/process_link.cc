@@ -1,4 +1,4 @@
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

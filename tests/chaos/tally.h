@@ -11,7 +11,7 @@ namespace verbena::chaos {
 // All rounds of a run, by fault.
 class Tally {
  public:
-  void add(const Plan& plan, const RoundResult& result);
+  void add(const RoundPlan& plan, const RoundResult& result);
   void print() const;
   uint64_t problems() const { return problems_; }
 

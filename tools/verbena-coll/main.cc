@@ -41,7 +41,7 @@ std::string list_numbers(const std::vector<uint64_t>& numbers) {
 void start_ranks(ChildGroup& group, const Options& options, int gpus) {
   verbena_unique_id id{};
   if (verbena_get_unique_id(&id) != VERBENA_SUCCESS) throw ToolError(verbena_last_error());
-  const RankPlan& plan = options.rank_plan;
+  const CollPlan& plan = options.rank_plan;
   std::vector<std::string> common = {"--rank-of",     to_digits(id.bytes, sizeof(id.bytes)),
                                      "--ranks",       std::to_string(options.ranks),
                                      "--size",        list_numbers(plan.sizes),
@@ -96,7 +96,7 @@ void start_ranks(ChildGroup& group, const Options& options, int gpus) {
 
 // `port`: a free one, at which the contender's ranks meet.
 void start_torch(ChildGroup& group, const Options& options, const std::string& contender, uint16_t port) {
-  const RankPlan& plan = options.rank_plan;
+  const CollPlan& plan = options.rank_plan;
   for (int rank = 0; rank < options.ranks; ++rank) {
     ChildCommand command;
     command.executable = options.python;

@@ -13,7 +13,7 @@ namespace verbena::tools::coll {
 
 // What a rank gives for it.
 struct MoeGround {
-  const RankPlan& plan;
+  const CollPlan& plan;
   const OpsLibrary& library;
   Gpu& gpu;
   verbena_context* context;

@@ -58,7 +58,7 @@ struct Qp {
   std::unique_ptr<Shuffle> shuffle;             // null unless the profile shuffles writes
   bool is_wired = false;                        // the peer is on another host
   bool has_own_runner = false;                  // is_wired, or has a shuffle
-  Peer* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
+  PeerProcess* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
   ReceiveQueue receive_queue;
 
   std::mutex mutex;  // guards all below
@@ -103,7 +103,7 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock); 
 // Reports the completion of a request that asked for one or failed.
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 // True while the wait is within its budget. The first call of a wait starts the clock.
-bool keep_waiting(Qp& qp, const Outcome& outcome);
+bool keep_waiting(Qp& qp, const StepOutcome& outcome);
 
 // The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
 // queue. 0 or an errno.
@@ -117,8 +117,8 @@ void enter_error(Qp& qp);
 ErrorTransition begin_error(Qp& qp);
 bool end_error(Qp& qp, const ErrorTransition& transition);
 // Moves a queue pair of the peer to the error state.
-void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
-void flush_receives(Peer& peer, uint32_t qp_index);
+void fail_target(PeerProcess& peer, uint32_t qp_index, ibv_event_type event);
+void flush_receives(PeerProcess& peer, uint32_t qp_index);
 // Waits until no peer accesses our memory through this queue pair, and finishes the work of a peer that was
 // killed.
 void wait_until_quiet(Qp& qp);

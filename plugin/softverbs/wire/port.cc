@@ -158,7 +158,7 @@ void Port::judge(Caller& caller) {
 // From here on the stream belongs to one of the loops.
 void Port::admit(Caller& caller) {
   const Hello hello = caller.hello;
-  std::shared_ptr<Link> link = wire.join(*this, hello);
+  std::shared_ptr<ProcessLink> link = wire.join(*this, hello);
   if (link != nullptr && hello.stream >= link->hello.streams) link.reset();
   if (link == nullptr) return refuse(caller, kNoSuchLink);
   std::shared_ptr<crypto::EncryptedStream> encryption;

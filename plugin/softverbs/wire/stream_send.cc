@@ -29,7 +29,7 @@ void append(std::vector<uint8_t>& to, const void* from, size_t bytes) {
 
 }  // namespace
 
-Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connected,
+Stream::Stream(ProcessLink& link, uint32_t number, Loop& loop, int fd, bool is_connected,
                std::shared_ptr<crypto::EncryptedStream> encryption)
     : index(number),
       link_(link),

@@ -93,7 +93,7 @@ void Wire::leave() {
   }
 }
 
-std::shared_ptr<Link> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
+std::shared_ptr<ProcessLink> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
   if (!leads_away(peer)) return nullptr;
   Port& port = get_port(rail);
   const auto number = get_port_number(get_qp_slot(qp_number));
@@ -102,20 +102,20 @@ std::shared_ptr<Link> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_
   if (const auto known = links_.find(key); known != links_.end()) return known->second;
   Hello hello = make_hello(port.address, peer, get_qp_slot(qp_number));
   if (getrandom(&hello.link, sizeof(hello.link), GRND_NONBLOCK) != sizeof(hello.link)) return nullptr;
-  auto link = std::make_shared<Link>(port, true, hello, number);
+  auto link = std::make_shared<ProcessLink>(port, true, hello, number);
   set_active();
   if (!link->connect_stream(0)) return nullptr;
   return links_[key] = link;
 }
 
-std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
+std::shared_ptr<ProcessLink> Wire::join(Port& port, const Hello& hello) {
   constexpr size_t kMaxAccepted = 16384;
   const std::lock_guard lock(links_mutex_);
   const std::pair key{hello.link, make_key(hello.source)};
   if (const auto known = accepted_.find(key); known != accepted_.end()) return known->second;
   if (accepted_.size() >= kMaxAccepted) return nullptr;
   set_active();
-  strangers_.push_back(std::make_shared<Link>(port, false, hello, 0));
+  strangers_.push_back(std::make_shared<ProcessLink>(port, false, hello, 0));
   return accepted_[key] = strangers_.back();
 }
 
@@ -124,7 +124,7 @@ std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
 void Wire::limit_strangers() {
   constexpr size_t kLeast = 32, kMost = 4096;
   const size_t limit = get_descriptor_share(4, kLeast, kMost);
-  std::vector<std::shared_ptr<Link>> leaving;
+  std::vector<std::shared_ptr<ProcessLink>> leaving;
   {
     const std::lock_guard lock(links_mutex_);
     std::erase_if(strangers_, [](const auto& link) { return link->is_known() || link->is_dead(); });
@@ -145,7 +145,7 @@ void Wire::limit_strangers() {
 
 void Wire::check_links(Port& port) {
   constexpr uint64_t kSilenceNs = 10'000'000'000;
-  std::vector<std::shared_ptr<Link>> links, strangers;
+  std::vector<std::shared_ptr<ProcessLink>> links, strangers;
   {
     const std::lock_guard lock(links_mutex_);
     for (const auto& [key, link] : links_) {
@@ -173,7 +173,7 @@ void Wire::forget_memory(uint32_t key) {
   }
 }
 
-void Wire::forget(const std::shared_ptr<Link>& link) {
+void Wire::forget(const std::shared_ptr<ProcessLink>& link) {
   const std::lock_guard lock(links_mutex_);
   if (!link->is_requester) {
     accepted_.erase({link->hello.link, make_key(link->hello.source)});

@@ -162,13 +162,10 @@ int run_child(const Options& options) {
 int run(int argc, const char* const* argv) {
   Options options;
   if (const int status = parse_options(argc, argv, options); status >= 0) return status;
-  try {
+  return report_errors("verbena-info", [&] {
     if (!options.probed_nccl.empty()) return nccl::run_nccl_probe(options.probed_nccl);
     return options.child.empty() ? run_tool(options) : run_child(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "verbena-info: %s\n", error.what());
-    return kExitFailed;
-  }
+  });
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "base/file_descriptor.h"
 #include "base/status.h"
-#include "device/message_queue/wire.h"
+#include "device/message_queue/queue_messages.h"
 
 namespace verbena::message_queue {
 

@@ -16,7 +16,7 @@
 #include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
-#include "device/message_queue/wire.h"
+#include "device/message_queue/queue_messages.h"
 
 namespace verbena::message_queue {
 

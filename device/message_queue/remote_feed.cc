@@ -9,7 +9,7 @@
 #include "base/blocked_signals.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "device/message_queue/wire.h"
+#include "device/message_queue/queue_messages.h"
 
 namespace verbena::message_queue {
 namespace {

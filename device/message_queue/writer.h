@@ -15,8 +15,8 @@
 #include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
+#include "device/message_queue/queue_messages.h"
 #include "device/message_queue/remote_feed.h"
-#include "device/message_queue/wire.h"
 
 namespace verbena::message_queue {
 

@@ -11,8 +11,8 @@ constexpr uint64_t round_up(uint64_t value) {
 }
 
 // Where the parts of a workspace's window begin: words, epochs, slots.
-struct Plan {
-  Plan(const WorkspaceShape& shape, uint64_t count_members)
+struct WorkspacePlan {
+  WorkspacePlan(const WorkspaceShape& shape, uint64_t count_members)
       : epochs(round_up(measure_team_words(static_cast<uint32_t>(count_members)))),
         slots(epochs + round_up(shape.blocks * sizeof(uint64_t))),
         end(slots + shape.slots_bytes) {}
@@ -23,7 +23,7 @@ struct Plan {
 }  // namespace
 
 uint64_t WorkspaceShape::measure(uint64_t count_members) const {
-  return Plan(*this, count_members).end;
+  return WorkspacePlan(*this, count_members).end;
 }
 
 uint64_t WorkspaceShape::slot_bytes(uint64_t count_members) const {
@@ -34,7 +34,7 @@ base::Result<std::unique_ptr<Team>> make_workspace_team(const TeamPlace& place, 
                                                         const std::string& name, const Reach& reach,
                                                         const Heap& heap, uint64_t window_offset,
                                                         const SymmContext& common) {
-  const Plan plan(shape, place.ranks.size());
+  const WorkspacePlan plan(shape, place.ranks.size());
   char* const begin = reinterpret_cast<char*>(heap.begin()) + window_offset;
   const SymmBlocks blocks{.epochs = reinterpret_cast<uint64_t*>(begin + plan.epochs),
                           .slots = begin + plan.slots,

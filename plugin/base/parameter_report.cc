@@ -2,57 +2,108 @@
 
 #include <span>
 
-#include "base/parameter_spec.h"
 #include "base/parameters.h"
 
 namespace verbena::base {
 namespace {
 
+using namespace settings;
+
+struct SoftverbsSettings {
+#include "settings/as_members.def"
+#include "settings/softverbs.def"
+};
+constexpr SettingOf<SoftverbsSettings> kSoftverbs[] = {
+#define VERBENA_TARGET SoftverbsSettings
+#include "settings/as_rows.def"
+#include "settings/softverbs.def"
+#undef VERBENA_TARGET
+};
+struct PythonSettings {
+#include "settings/as_members.def"
+#include "settings/python.def"
+};
+constexpr SettingOf<PythonSettings> kPython[] = {
+#define VERBENA_TARGET PythonSettings
+#include "settings/as_rows.def"
+#include "settings/python.def"
+#undef VERBENA_TARGET
+};
+constexpr NamedSetting kOthers[] = {
+#define VERBENA_READ(name, doc) {name, doc},
+#include "settings/others.def"
+};
+
 constexpr char kMarkdownHead[] =
     "# Parameters\n"
     "\n"
-    "Every setting is an environment variable, read when the plugin is initialised. The first name wins over "
-    "its\n"
+    "Every setting is an environment variable, read when the component that has it is initialised. The first "
+    "name wins over its\n"
     "aliases; an empty value counts as not set. Numbers may be hexadecimal (0x...); sizes take the suffixes "
     "k, m and g\n"
-    "(powers of 1024). A value that is malformed or out of range is an error at init that names the "
-    "parameter, the\n"
-    "value and the range; an unknown `VERBENA_` name is one warning. This page is generated from\n"
-    "plugin/base/parameters.def.\n"
+    "(powers of 1024). A variable that begins with `VERBENA_`, `SOFTVERBS_`, `LIBVERBENA_` or `USE_VERBENA_` "
+    "and is no setting is\n"
+    "one warning, which names the nearest setting. `verbena-info --parameters` shows the values in force; it "
+    "shows the settings\n"
+    "marked *advanced*, which hardly anybody needs, with `--all` only. This page is generated from "
+    "plugin/settings.\n"
     "\n"
+    "## The plugin and libverbena.so\n"
+    "\n"
+    "A value that is malformed or out of range is an error at init that names the parameter, the value and "
+    "the range.\n"
     "Values of variables that begin with `NCCL_` follow NCCL's rules and never fail: a negative number means "
     "the\n"
     "default, a number above the range counts as its end, and any other value that does not fit is replaced "
     "by the default,\n"
-    "with a warning. The second table lists settings of NCCL's own IB transport that have no effect here; "
-    "the "
-    "plugin warns\n"
-    "if one of them is set.\n"
-    "\n"
+    "with a warning.\n"
+    "\n";
+
+constexpr char kRowsHead[] =
     "| name | aliases | default | range | unit | meaning |\n"
     "|---|---|---|---|---|---|\n";
 
 constexpr char kIgnoredHead[] =
     "\n"
+    "Settings of NCCL's own IB transport that have no effect here; the plugin warns if one of them is set:\n"
+    "\n"
     "| NCCL's setting without effect | instead |\n"
     "|---|---|\n";
 
+constexpr char kSoftverbsHead[] =
+    "\n"
+    "## softverbs\n"
+    "\n"
+    "A value that is malformed or out of range is a warning, and the default is used "
+    "([softverbs.md](softverbs.md)).\n"
+    "`VERBENA_ENCRYPTION` is softverbs' too.\n"
+    "\n";
+
 constexpr char kPythonHead[] =
     "\n"
-    "| setting of the Python package ([inference.md](inference.md)) | meaning |\n"
+    "## The Python package\n"
+    "\n"
+    "A value that is malformed is a warning, and the default is used ([inference.md](inference.md)).\n"
+    "\n";
+
+constexpr char kOthersHead[] =
+    "\n"
+    "## Variables of other programs\n"
+    "\n"
+    "| variable | what Verbena reads it for |\n"
     "|---|---|\n";
 
-const char* name_kind(ParameterKind kind) {
+const char* name_kind(SettingKind kind) {
   switch (kind) {
-    case ParameterKind::kFlag:
+    case SettingKind::kFlag:
       return "flag";
-    case ParameterKind::kNumber:
+    case SettingKind::kNumber:
       return "number";
-    case ParameterKind::kBytes:
+    case SettingKind::kBytes:
       return "size";
-    case ParameterKind::kText:
+    case SettingKind::kText:
       return "text";
-    case ParameterKind::kChoice:
+    case SettingKind::kChoice:
       return "choice";
   }
   return "";
@@ -69,43 +120,114 @@ std::string quote_code(const std::string& text) {
   return text.empty() ? "" : "`" + text + "`";
 }
 
+template <typename Target>
+void add_rows(std::vector<ParameterRow>& rows, std::span<const SettingOf<Target>> settings) {
+  const Target defaults;
+  for (const SettingOf<Target>& setting : settings) {
+    rows.push_back({.name = setting.name,
+                    .type = name_kind(setting.kind),
+                    .fallback = show_value(setting, defaults),
+                    .range = show_range(setting),
+                    .unit = setting.unit,
+                    .aliases = separate_by_commas(setting.aliases),
+                    .doc = setting.doc,
+                    .value = show_value(setting, defaults),
+                    .origin = kDefaultOrigin,
+                    .is_advanced = setting.level == kAdvanced});
+  }
+}
+
+// Those of a component that reads them itself: values that it would refuse are as if they were not set.
+template <typename Target>
+std::vector<ParameterRow> list_rows(std::span<const SettingOf<Target>> settings) {
+  std::vector<ParameterRow> rows;
+  add_rows(rows, settings);
+  Target values;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto origin = find_origin(settings[i]);
+    if (!origin || !set_value(settings[i], origin->value, values).empty()) continue;
+    rows[i].value = show_value(settings[i], values);
+    rows[i].origin = origin->name;
+  }
+  return rows;
+}
+
+void append_rows(std::string& page, std::span<const ParameterRow> rows) {
+  page += kRowsHead;
+  for (const ParameterRow& row : rows) {
+    for (const std::string& cell :
+         {quote_code(row.name), quote_code(row.aliases), quote_code(row.fallback), row.range, row.unit,
+          row.doc + (row.is_advanced ? " *(advanced)*" : "")}) {
+      page += "| " + cell + (cell.empty() ? "" : " ");
+    }
+    page += "|\n";
+  }
+}
+
+void append_names(std::string& page, std::span<const NamedSetting> settings) {
+  for (const NamedSetting& setting : settings) {
+    page += "| " + quote_code(setting.name) + " | " + setting.doc + " |\n";
+  }
+}
+
+std::vector<ParameterRow> list_plugin_rows() {
+  std::vector<ParameterRow> rows;
+  add_rows(rows, list_parameter_settings());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].value = show_value(list_parameter_settings()[i], parameters());
+    rows[i].origin = parameter_origin(rows[i].name);
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::vector<ParameterRow> list_parameters() {
-  const Parameters defaults;
-  std::vector<ParameterRow> rows;
-  for (const ParameterSpec& spec : list_parameter_specs()) {
-    rows.push_back({.name = spec.name,
-                    .type = name_kind(spec.kind),
-                    .fallback = show_parameter(spec, defaults),
-                    .range = show_range(spec),
-                    .unit = spec.unit,
-                    .aliases = separate_by_commas(spec.aliases),
-                    .doc = spec.doc,
-                    .value = show_parameter(spec, parameters()),
-                    .origin = parameter_origin(spec.name)});
-  }
+  std::vector<ParameterRow> rows = list_plugin_rows();
+  for (const auto& more : {list_rows<SoftverbsSettings>(kSoftverbs), list_rows<PythonSettings>(kPython)})
+    rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }
 
 std::string format_parameters_markdown() {
   std::string page = kMarkdownHead;
-  for (const ParameterRow& row : list_parameters()) {
-    for (const std::string& cell : {quote_code(row.name), quote_code(row.aliases), quote_code(row.fallback),
-                                    row.range, row.unit, row.doc}) {
-      page += "| " + cell + (cell.empty() ? "" : " ");
-    }
-    page += "|\n";
-  }
-  const auto add_settings = [&page](const char* head, std::span<const NamedSetting> settings) {
-    page += head;
-    for (const NamedSetting& setting : settings) {
-      page += "| " + quote_code(setting.name) + " | " + setting.doc + " |\n";
-    }
-  };
-  add_settings(kIgnoredHead, list_ignored_settings());
-  add_settings(kPythonHead, list_python_settings());
+  append_rows(page, list_plugin_rows());
+  page += kIgnoredHead;
+  append_names(page, list_ignored_settings());
+  page += kSoftverbsHead;
+  append_rows(page, list_rows<SoftverbsSettings>(kSoftverbs));
+  page += kPythonHead;
+  append_rows(page, list_rows<PythonSettings>(kPython));
+  page += kOthersHead;
+  append_names(page, kOthers);
   return page;
+}
+
+std::string format_parameters_python() {
+  std::string page =
+      "\"\"\"The settings of all components. Generated from plugin/settings by verbena-parameters-page "
+      "--python.\"\"\"\n"
+      "\n"
+      "# The settings that this package reads: the aliases of each, its default, and the words of a choice.\n"
+      "SETTINGS: dict[str, tuple[list[str], str, list[str]]] = {\n";
+  const auto list_words = [](std::string words, char separator) {
+    if (words.empty()) return std::string("[]");
+    for (size_t end = words.find(separator); end != std::string::npos; end = words.find(separator, end + 4))
+      words.replace(end, 1, "\", \"");
+    return "[\"" + words + "\"]";
+  };
+  for (const SettingOf<PythonSettings>& setting : kPython) {
+    page += "    \"" + std::string(setting.name) + "\": (" + list_words(setting.aliases, ' ') + ", \"" +
+            show_value(setting, PythonSettings()) + "\", " +
+            list_words(setting.kind == SettingKind::kChoice ? setting.words : "", '|') + "),\n";
+  }
+  page += "}\n\n# What other components read.\nOTHERS = (\n";
+  const auto add_names = [&page](const Setting& setting) {
+    page += "    \"" + std::string(setting.name) + "\",\n";
+  };
+  for (const auto& setting : list_parameter_settings()) add_names(setting);
+  for (const auto& setting : kSoftverbs) add_names(setting);
+  return page + ")\n";
 }
 
 }  // namespace verbena::base

@@ -1,4 +1,5 @@
-// The parameters as people read them: rows, and Markdown for docs/parameters.md.
+// The settings of all components as people read them: rows, Markdown for docs/parameters.md, and the table of
+// the Python package.
 #pragma once
 
 #include <string>
@@ -14,13 +15,16 @@ struct ParameterRow {
   std::string unit;
   std::string aliases;  // separated by ", "
   std::string doc;
-  std::string value;   // in the current set
-  std::string origin;  // the environment name that set it, or "default"
+  std::string value;         // in the current set
+  std::string origin;        // the environment name that set it, or "default"
+  bool is_advanced = false;  // hidden where only the usual settings are shown
 };
 
+// Those of the plugin and libverbena.so, then softverbs', then the Python package's.
 std::vector<ParameterRow> list_parameters();
 
-// A table of names, aliases, defaults, ranges and meanings. It does not depend on the environment.
+// Tables of names, aliases, defaults, ranges and meanings. They do not depend on the environment.
 std::string format_parameters_markdown();
+std::string format_parameters_python();
 
 }  // namespace verbena::base

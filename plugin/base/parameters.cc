@@ -14,14 +14,26 @@
 #include <utility>
 #include <vector>
 
-#include "base/edit_distance.h"
 #include "base/log.h"
-#include "base/parameter_spec.h"
+#include "settings/names.h"
 
 namespace verbena::base {
 namespace {
 
+using namespace settings;
+
 constexpr std::string_view kNamePrefix = "VERBENA_", kIbPrefix = "NCCL_IB_";
+constexpr SettingOf<Parameters> kSettings[] = {
+#define VERBENA_TARGET Parameters
+#include "settings/as_rows.def"
+#include "settings/verbena.def"
+#undef VERBENA_TARGET
+};
+constexpr NamedSetting kIgnored[] = {
+#define VERBENA_IGNORED(name, doc) {name, doc},
+#include "settings/verbena.def"
+};
+
 const std::string kDefault = kDefaultOrigin;
 
 struct LoadedParameters {
@@ -34,41 +46,30 @@ LoadedParameters& loaded_parameters() {
   return loaded;
 }
 
-struct Origin {
-  std::string name;
-  const char* value;
-};
-
-// The first of the parameter's names that has a value; the primary name comes first. Reads each variable
-// once, because the application may change its environment at any time.
-std::optional<Origin> find_origin(const ParameterSpec& spec) {
-  std::istringstream names(std::string(spec.name) + " " + spec.aliases);
-  for (std::string name; names >> name;) {
-    const char* value = std::getenv(name.c_str());
-    if (value != nullptr && *value != '\0') return Origin{std::move(name), value};
-  }
-  return std::nullopt;
-}
-
-std::string describe_range(const ParameterSpec& spec) {
-  return show_range(spec) + (*spec.unit == '\0' ? "" : " ") + spec.unit;
-}
-
 // A value that was chosen for another transport must not keep the plugin from starting.
-void load_foreign(const ParameterSpec& spec, const Origin& origin, LoadedParameters& target) {
-  const auto [is_set, change] = set_foreign_parameter(spec, origin.value, target.values);
-  if (is_set) target.origins[spec.name] = origin.name;
+void load_foreign(const SettingOf<Parameters>& spec, const SettingOrigin& origin, LoadedParameters& target) {
+  if (spec.kind == SettingKind::kText) {
+    target.values.*spec.text = trim(origin.value);
+    target.origins[spec.name] = origin.name;
+    return;
+  }
+  int64_t number = 0;
+  const auto [is_set, change] = parse_foreign_setting(spec, origin.value, number);
+  if (is_set) {
+    spec.set_number(target.values, number);
+    target.origins[spec.name] = origin.name;
+  }
   if (change.empty()) return;
   log_warn("parameters: %s from %s: %s (%s; value %s, range %s)", spec.name, origin.name.c_str(),
-           change.c_str(), show_parameter(spec, target.values).c_str(), origin.value,
+           change.c_str(), show_value(spec, target.values).c_str(), origin.value,
            describe_range(spec).c_str());
 }
 
-Outcome load_one(const ParameterSpec& spec, LoadedParameters& target) {
-  const std::optional<Origin> origin = find_origin(spec);
+Outcome load_one(const SettingOf<Parameters>& spec, LoadedParameters& target) {
+  const std::optional<SettingOrigin> origin = find_origin(spec);
   if (!origin) return {};
   if (!origin->name.starts_with(kNamePrefix)) return load_foreign(spec, *origin, target), Outcome();
-  const std::string problem = set_parameter(spec, origin->value, target.values);
+  const std::string problem = set_value(spec, origin->value, target.values);
   if (problem.empty()) {
     target.origins[spec.name] = origin->name;
     return {};
@@ -77,35 +78,10 @@ Outcome load_one(const ParameterSpec& spec, LoadedParameters& target) {
               origin->value, describe_range(spec).c_str());
 }
 
-bool is_known(std::string_view name) {
-  for (const ParameterSpec& spec : list_parameter_specs()) {
-    std::istringstream names(std::string(spec.name) + " " + spec.aliases);
-    for (std::string known; names >> known;)
-      if (name == known) return true;
-  }
-  for (const NamedSetting& setting : list_python_settings()) {
-    if (name == setting.name) return true;
-  }
-  return false;
-}
-
 const NamedSetting* find_ignored(std::string_view name) {
-  for (const NamedSetting& setting : list_ignored_settings())
+  for (const NamedSetting& setting : kIgnored)
     if (name == setting.name) return &setting;
   return nullptr;
-}
-
-const char* find_closest(std::string_view name) {
-  const char* closest = nullptr;
-  size_t fewest_edits = 0;
-  for (const ParameterSpec& spec : list_parameter_specs()) {
-    const size_t edits = count_edits(name, spec.name);
-    if (closest == nullptr || edits < fewest_edits) {
-      closest = spec.name;
-      fewest_edits = edits;
-    }
-  }
-  return closest;
 }
 
 // NCCL and the application read the environment without a lock, while setenv moves its array and frees the
@@ -146,22 +122,38 @@ void warn_about_names_without_effect() {
         log_warn("parameters: %s is set and has no effect here: %s", name.c_str(), ignored->doc);
       continue;
     }
-    const bool is_ours = name.starts_with(kNamePrefix);
-    if ((!is_ours && !name.starts_with(kIbPrefix)) || is_known(name)) continue;
-    if (is_ours) {
-      log_warn("parameters: %s: unknown and ignored: did you mean %s?", name.c_str(), find_closest(name));
-    } else {
+    if (name.starts_with(kIbPrefix) && !is_known(name))
       log_warn("parameters: %s is unknown and has no effect here", name.c_str());
-    }
   }
+  find_unknown_names(environ, [](std::string_view name, const char* nearest) {
+    log_warn("parameters: %.*s: unknown and ignored: did you mean %s?", static_cast<int>(name.size()),
+             name.data(), nearest);
+  });
 }
 
 }  // namespace
 
+std::span<const SettingOf<Parameters>> list_parameter_settings() {
+  return kSettings;
+}
+
+std::span<const NamedSetting> list_ignored_settings() {
+  return kIgnored;
+}
+
+std::optional<SettingOrigin> find_origin(const Setting& setting) {
+  std::istringstream names(std::string(setting.name) + " " + setting.aliases);
+  for (std::string name; names >> name;) {
+    const char* value = std::getenv(name.c_str());
+    if (value != nullptr && *value != '\0') return SettingOrigin{std::move(name), value};
+  }
+  return std::nullopt;
+}
+
 Outcome load_parameters() {
   LoadedParameters loaded;
   Outcome first_failure;
-  for (const ParameterSpec& spec : list_parameter_specs()) {
+  for (const SettingOf<Parameters>& spec : kSettings) {
     const Outcome outcome = load_one(spec, loaded);
     if (!outcome && first_failure.is_ok()) first_failure = outcome;
   }
@@ -180,15 +172,15 @@ const std::string& parameter_origin(const std::string& name) {
 }
 
 void set_parameter_default(const std::string& name, const std::string& value, const std::string& origin) {
-  for (const ParameterSpec& spec : list_parameter_specs()) {
+  for (const SettingOf<Parameters>& spec : kSettings) {
     if (name != spec.name || loaded_parameters().origins.contains(name)) continue;
-    const std::string problem = set_parameter(spec, value, loaded_parameters().values);
+    const std::string problem = set_value(spec, value, loaded_parameters().values);
     if (problem.empty()) {
       loaded_parameters().origins[name] = origin;
       continue;
     }
-    log_warn("parameters: %s from %s: %s (value %s, range %s %s)", spec.name, origin.c_str(), problem.c_str(),
-             value.c_str(), show_range(spec).c_str(), spec.unit);
+    log_warn("parameters: %s from %s: %s (value %s, range %s)", spec.name, origin.c_str(), problem.c_str(),
+             value.c_str(), describe_range(spec).c_str());
   }
 }
 

@@ -1,16 +1,18 @@
-// The plugin's settings: parameters.def declares them, the environment sets them. Only this module reads the
-// environment.
+// The plugin's settings: settings/verbena.def declares them, the environment sets them. Only this module
+// reads the environment.
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "base/status.h"
+#include "settings/setting.h"
 
 namespace verbena::base {
 
-// Enumerators in the order of the words in parameters.def.
+// Enumerators in the order of the words in verbena.def.
 enum class AddressFamily : uint8_t { kAuto, kInet, kInet6 };
 enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
 enum class DumpSignal : uint8_t { kNone, kUsr1, kUsr2, kHup, kQuit };
@@ -22,25 +24,23 @@ enum class Transport : uint8_t { kConnected, kDatagram };
 enum class WordOrder : uint8_t { kAuto, kPosted, kCompleted };
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 
-// The value of the word "unlimited", for sizes that allow it.
-inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
+using settings::kUnlimitedBytes;
 
 struct Parameters {
-#define VERBENA_FLAG(field, name, aliases, fallback, doc) bool field = fallback;
-#define VERBENA_NUMBER(field, name, aliases, fallback, minimum, maximum, unit, doc) int64_t field = fallback;
-#define VERBENA_BYTES(field, name, aliases, fallback, minimum, maximum, rules, doc) int64_t field = fallback;
-#define VERBENA_COUNT(field, name, aliases, fallback, minimum, maximum, rules, unit, doc) \
-  int64_t field = fallback;
-#define VERBENA_TEXT(field, name, aliases, doc) std::string field;
-#define VERBENA_CHOICE(field, type, name, aliases, fallback, words, doc) type field = fallback;
-#include "base/parameters.def"
+#include "settings/as_members.def"
+#include "settings/verbena.def"
 };
+
+std::span<const settings::SettingOf<Parameters>> list_parameter_settings();
+// Settings of NCCL's own IB transport that have no effect here. `doc` says what the plugin does or offers
+// instead.
+std::span<const settings::NamedSetting> list_ignored_settings();
 
 // Reads the environment again. The primary name wins over the aliases; an empty value counts as not set. Logs
 // one line for each value of a VERBENA_* name that is malformed or out of range; if there is any, it keeps
 // the former set and returns Status::kInvalidUsage. Adapts values of NCCL_* names to the range instead, with
-// a warning. Logs one warning for each unknown VERBENA_* name, and for each NCCL_IB_* name that has no effect
-// here. Not thread safe: the net core calls it before anything else runs.
+// a warning. Logs one warning for each name that begins as Verbena's settings do and is none, and for each
+// NCCL_IB_* name that has no effect here. Not thread safe: the net core calls it before anything else runs.
 Outcome load_parameters();
 
 // The current set; the defaults before the first load. A later load changes it: long-lived objects copy what
@@ -50,6 +50,14 @@ const Parameters& parameters();
 // Where the current value of a parameter came from: the environment name, or kDefaultOrigin.
 inline constexpr char kDefaultOrigin[] = "default";
 const std::string& parameter_origin(const std::string& name);
+
+// The first of a setting's names that has a value; the primary name comes first. Reads each variable once,
+// because the application may change its environment at any time.
+struct SettingOrigin {
+  std::string name;
+  const char* value;
+};
+std::optional<SettingOrigin> find_origin(const settings::Setting& setting);
 
 // Sets a parameter that the environment did not set, until the next load; `origin` says where the value comes
 // from. Logs a warning and changes nothing if the value is malformed or out of range. Not thread safe, like

@@ -236,11 +236,13 @@ def test_flashinfer_takes_what_we_compare_it_with():
 
 
 def test_aiter_has_the_settings_that_we_read():
-    from verbena.integrations import quick_reduce
+    from verbena.setting_table import SETTINGS
     folder = find_engine("amd-aiter")
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("aiter/dist/device_communicators/*.py"))
-    for names in (quick_reduce._REGIME, quick_reduce._MAX_MB, quick_reduce._CAST):
-        assert names[1] in text, names[1]
+    aliases = [alias for names, _, _ in SETTINGS.values() for alias in names]
+    assert len(aliases) == 3
+    for alias in aliases:
+        assert alias in text, alias
 
 
 def test_sums_of_a_group_take_aiters_arguments():

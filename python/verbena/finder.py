@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 
+from verbena import settings
 from verbena.backends import BACKENDS, find_bitcode
 from verbena.constants import Backend
 
@@ -39,7 +40,7 @@ class LibraryFinder:
     @classmethod
     def find_ops_library(cls) -> str:
         """Returns the path of libverbena_ops.so. It is searched where libverbena.so is, unless LIBVERBENA_OPS_PATH is set."""
-        if os.environ.get(OPS_VARIABLE):
+        if settings.read(OPS_VARIABLE):
             return _find(OPS_LIBRARY_NAME, OPS_VARIABLE, [])
         return _find(OPS_LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 

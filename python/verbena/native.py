@@ -13,6 +13,7 @@ from typing import Any
 from verbena.backends import BACKENDS
 from verbena.constants import Backend
 from verbena.finder import LibraryFinder, LibraryNotFound
+from verbena.settings import warn_about_unknown_names
 
 UNIQUE_ID_BYTES = 128
 
@@ -319,6 +320,7 @@ class NativeLibrary:
 
 @functools.cache
 def load_library() -> NativeLibrary:
+    warn_about_unknown_names()
     library = NativeLibrary(LibraryFinder.find_library(), _PROTOTYPES)
     library.set_interrupt_check(_INTERRUPT_CHECK)
     atexit.register(library.set_interrupt_check, InterruptFunction(0))

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -41,11 +42,43 @@ TEST(ParameterReport, ShowsTheValueInForceAndItsOrigin) {
   ASSERT_TRUE(load_parameters());
 }
 
+std::string read_file(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 TEST(ParameterReport, IsTheCommittedPage) {
-  std::ifstream file(VERBENA_PARAMETERS_PAGE);
-  const std::string committed((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  EXPECT_EQ(committed, format_parameters_markdown())
-      << "the table has changed: run verbena-parameters-page > docs/parameters.md in the build's bin folder";
+  EXPECT_EQ(read_file(VERBENA_PARAMETERS_PAGE), format_parameters_markdown())
+      << "the tables have changed: run verbena-parameters-page > docs/parameters.md in the build's bin "
+         "folder";
+}
+
+TEST(ParameterReport, IsThePythonPackagesTable) {
+  EXPECT_EQ(read_file(VERBENA_PYTHON_TABLE), format_parameters_python())
+      << "the tables have changed: run verbena-parameters-page --python > python/verbena/setting_table.py in "
+         "the build's bin folder";
+}
+
+TEST(ParameterReport, ShowsWhatOtherComponentsRead) {
+  ScopedEnvironment environment;
+  environment.set("SOFTVERBS_DEVICES", "3");
+  environment.set("SOFTVERBS_PORT", "80");
+  environment.set("AITER_QUICK_REDUCE_QUANTIZATION", "int6");
+  EXPECT_EQ(row_of("SOFTVERBS_DEVICES").value, "3");
+  EXPECT_EQ(row_of("SOFTVERBS_DEVICES").origin, "SOFTVERBS_DEVICES");
+  EXPECT_EQ(row_of("SOFTVERBS_PORT").value, "23552") << "out of range: the default is used";
+  EXPECT_EQ(row_of("SOFTVERBS_PORT").origin, "default");
+  EXPECT_EQ(row_of("VERBENA_QUICK_REDUCE_QUANTIZATION").value, "INT6");
+  EXPECT_EQ(row_of("VERBENA_QUICK_REDUCE_QUANTIZATION").origin, "AITER_QUICK_REDUCE_QUANTIZATION");
+}
+
+TEST(ParameterReport, HidesWhatHardlyAnybodyNeeds) {
+  const auto rows = list_parameters();
+  EXPECT_EQ(std::count_if(rows.begin(), rows.end(), [](const ParameterRow& row) { return row.is_advanced; }),
+            18);
+  EXPECT_TRUE(row_of("VERBENA_RAIL_RETRY_MS").is_advanced);
+  EXPECT_TRUE(row_of("SOFTVERBS_SPIN_POLLS").is_advanced);
+  EXPECT_FALSE(row_of("VERBENA_HCA").is_advanced);
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/edit_distance.h"
-#include "base/parameter_spec.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
 
@@ -233,30 +231,14 @@ TEST_F(ParametersTest, KnowEverySettingOfNcclsOwnTransport) {
     if (line.empty() || line.starts_with('#')) continue;
     ++settings;
     int times = 0;
-    for (const ParameterSpec& spec : list_parameter_specs()) {
+    for (const settings::SettingOf<Parameters>& spec : list_parameter_settings()) {
       std::istringstream names(std::string(spec.name) + " " + spec.aliases);
       for (std::string name; names >> name;) times += name == line;
     }
-    for (const NamedSetting& setting : list_ignored_settings()) times += line == setting.name;
+    for (const settings::NamedSetting& setting : list_ignored_settings()) times += line == setting.name;
     EXPECT_EQ(times, 1) << line << " must be an alias, or be listed as without effect";
   }
   EXPECT_GE(settings, 52);
-}
-
-TEST_F(ParametersTest, KnowEverySettingOfThePythonPackage) {
-  int settings = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(VERBENA_PYTHON_PACKAGE)) {
-    if (entry.path().extension() != ".py") continue;
-    std::ifstream file(entry.path());
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const std::regex pattern("\"(VERBENA_[A-Z0-9_]+)\"");
-    for (std::sregex_iterator name(text.begin(), text.end(), pattern), end; name != end; ++name, ++settings) {
-      set((*name)[1].str(), "");
-    }
-  }
-  EXPECT_GE(settings, 5);
-  ASSERT_TRUE(load_parameters());
-  EXPECT_THAT(capture_.warnings(), testing::IsEmpty());
 }
 
 TEST_F(ParametersTest, NameEveryWrongValue) {
@@ -290,15 +272,6 @@ TEST_F(ParametersTest, WarnAboutEveryUnknownNameOfOursAndOfNcclsIbTransport) {
   set("NCCL_IB_NO_SUCH_THING", "1");
   ASSERT_TRUE(load_parameters());
   EXPECT_EQ(capture_.warnings().size(), 3u);
-}
-
-TEST(EditDistance, CountsSingleLetters) {
-  EXPECT_EQ(count_edits("", ""), 0u);
-  EXPECT_EQ(count_edits("abc", "abc"), 0u);
-  EXPECT_EQ(count_edits("", "abc"), 3u);
-  EXPECT_EQ(count_edits("abc", ""), 3u);
-  EXPECT_EQ(count_edits("kitten", "sitting"), 3u);
-  EXPECT_EQ(count_edits("flaw", "lawn"), 2u);
 }
 
 }  // namespace

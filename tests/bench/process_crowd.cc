@@ -55,7 +55,7 @@ Meeting* make_meeting(size_t processes) {
   return meeting;
 }
 
-struct Peer {
+struct CrowdPeer {
   void *listen_comm = nullptr, *send_comm = nullptr, *receive_comm = nullptr;
   void *send_mhandle = nullptr, *receive_mhandle = nullptr;
 };
@@ -115,7 +115,7 @@ class Member {
       const size_t before = left;
       for (size_t i = 1; i < processes_; ++i) {
         const size_t at = (rank_ + i) % processes_;
-        Peer& peer = peers_[at];
+        CrowdPeer& peer = peers_[at];
         if (peer.send_comm == nullptr) {
           peer.send_comm = net_.connect(kDevice, handle(at, rank_).data());
           if (peer.send_comm != nullptr) --left;
@@ -130,12 +130,12 @@ class Member {
       spinner.idle("a connection to every process");
       sched_yield();
     }
-    for (Peer& peer : peers_)
+    for (CrowdPeer& peer : peers_)
       if (peer.listen_comm != nullptr) net_.close_listen(peer.listen_comm);
   }
 
   void register_all() {
-    for (Peer& peer : peers_) {
+    for (CrowdPeer& peer : peers_) {
       if (peer.send_comm == nullptr) continue;
       peer.send_mhandle = net_.register_memory(peer.send_comm, pattern_.data(), pattern_.size(), kHostType);
       peer.receive_mhandle =
@@ -163,14 +163,14 @@ class Member {
         Open& receive = receives[i];
         if (receive.request == nullptr && next_receive < processes_) {
           receive.peer = (rank_ + processes_ - next_receive) % processes_;
-          Peer& peer = peers_[receive.peer];
+          CrowdPeer& peer = peers_[receive.peer];
           receive.request = net_.irecv(peer.receive_comm, landing, bytes, peer.receive_mhandle, false);
           if (receive.request != nullptr) ++next_receive, has_moved = true;
         }
         Open& send = sends[i];
         if (send.request == nullptr && next_send < processes_) {
           send.peer = (rank_ + next_send) % processes_;
-          Peer& peer = peers_[send.peer];
+          CrowdPeer& peer = peers_[send.peer];
           send.request = net_.isend(peer.send_comm, find_message(rank_, send.peer), bytes, peer.send_mhandle);
           if (send.request != nullptr) ++next_send, has_moved = true;
         }
@@ -199,7 +199,7 @@ class Member {
   }
 
   void close_all() {
-    for (Peer& peer : peers_) {
+    for (CrowdPeer& peer : peers_) {
       if (peer.send_comm == nullptr) continue;
       net_.deregister_memory(peer.send_comm, peer.send_mhandle);
       net_.deregister_memory(peer.receive_comm, peer.receive_mhandle);
@@ -211,7 +211,7 @@ class Member {
   NetPlugin& net_;
   Meeting& meeting_;
   const size_t rank_, processes_;
-  std::vector<Peer> peers_;
+  std::vector<CrowdPeer> peers_;
   std::vector<std::byte> pattern_, landing_;
 };
 

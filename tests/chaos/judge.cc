@@ -22,7 +22,7 @@ std::string name_end(size_t end) {
 
 class Judge {
  public:
-  Judge(const Plan& plan, const std::array<End, kEnds>& ends, const std::vector<Struck>& struck,
+  Judge(const RoundPlan& plan, const std::array<End, kEnds>& ends, const std::vector<Struck>& struck,
         const Folder& folder, RoundResult& result)
       : plan_(plan), ends_(ends), struck_(struck), folder_(folder), result_(result) {}
 
@@ -39,7 +39,7 @@ class Judge {
   double find_longest_gap_ms(int64_t from_ns, int64_t to_ns) const;
   void show_output();
 
-  const Plan& plan_;
+  const RoundPlan& plan_;
   const std::array<End, kEnds>& ends_;
   const std::vector<Struck>& struck_;
   const Folder& folder_;
@@ -175,7 +175,7 @@ void Judge::show_output() {
 
 }  // namespace
 
-void judge(const Plan& plan, const std::array<End, kEnds>& ends, const std::vector<Struck>& struck,
+void judge(const RoundPlan& plan, const std::array<End, kEnds>& ends, const std::vector<Struck>& struck,
            const Folder& folder, RoundResult& result) {
   Judge(plan, ends, struck, folder, result).judge();
 }

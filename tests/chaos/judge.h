@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "chaos/folder.h"
-#include "chaos/plan.h"
 #include "chaos/round.h"
+#include "chaos/round_plan.h"
 
 namespace verbena::chaos {
 
@@ -32,7 +32,7 @@ struct Struck {
 };
 
 // After a round: what is not as it must be, and the figures.
-void judge(const Plan& plan, const std::array<End, kEnds>& ends, const std::vector<Struck>& struck,
+void judge(const RoundPlan& plan, const std::array<End, kEnds>& ends, const std::vector<Struck>& struck,
            const Folder& folder, RoundResult& result);
 
 }  // namespace verbena::chaos

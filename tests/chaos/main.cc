@@ -26,7 +26,7 @@ struct Options {
   bool is_verbose = false;
 };
 
-void print_problems(const Plan& plan, const RoundResult& result, const std::string& faults) {
+void print_problems(const RoundPlan& plan, const RoundResult& result, const std::string& faults) {
   std::printf("BAD round %lu (%s): %s\n", plan.round, describe_fault(plan.fault), plan.describe().c_str());
   for (const std::string& problem : result.problems) std::printf("  %s\n", problem.c_str());
   std::printf("  repeat: verbena-chaos --seed %lu --round %lu%s\n", plan.seed, plan.round, faults.c_str());
@@ -49,7 +49,7 @@ int run(const Options& options, const std::string& plugin, const std::string& fa
   for (; done < count && !is_asked_to_stop; ++done) {
     if (options.seconds != 0 && tools::now_ns() - begin_ns > static_cast<int64_t>(options.seconds * 1e9))
       break;
-    const Plan plan = make_plan(options.seed, first + done, options.faults);
+    const RoundPlan plan = make_plan(options.seed, first + done, options.faults);
     const RoundResult result = run_round(plan, plugin, options.limits);
     tally.add(plan, result);
     if (!result.problems.empty()) {

@@ -36,7 +36,7 @@ int rank_phase(const std::string& phase) {
 
 class Round {
  public:
-  Round(const Plan& plan, const std::string& plugin, const RoundLimits& limits);
+  Round(const RoundPlan& plan, const std::string& plugin, const RoundLimits& limits);
 
   RoundResult run();
 
@@ -55,7 +55,7 @@ class Round {
   pid_t pid(size_t end) const { return children_.pid(ends_[end].child); }
   void report_hang();
 
-  const Plan& plan_;
+  const RoundPlan& plan_;
   const std::string& plugin_;
   const RoundLimits& limits_;
   Folder folder_;
@@ -69,7 +69,7 @@ class Round {
   std::vector<Struck> struck_;
 };
 
-Round::Round(const Plan& plan, const std::string& plugin, const RoundLimits& limits)
+Round::Round(const RoundPlan& plan, const std::string& plugin, const RoundLimits& limits)
     : plan_(plan), plugin_(plugin), limits_(limits), folder_(std::to_string(plan.round)) {
   std::filesystem::create_directories(folder_.path("verbs"));
   folder_.write("key", "a key that only these two ends have");
@@ -242,7 +242,7 @@ void Round::report_hang() {
 
 }  // namespace
 
-RoundResult run_round(const Plan& plan, const std::string& plugin, const RoundLimits& limits) {
+RoundResult run_round(const RoundPlan& plan, const std::string& plugin, const RoundLimits& limits) {
   return Round(plan, plugin, limits).run();
 }
 

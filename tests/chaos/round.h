@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "chaos/plan.h"
+#include "chaos/round_plan.h"
 
 namespace verbena::chaos {
 
@@ -28,6 +28,6 @@ struct RoundResult {
 };
 
 // Starts the two ends, does what is planned and judges what they say.
-RoundResult run_round(const Plan& plan, const std::string& plugin, const RoundLimits& limits);
+RoundResult run_round(const RoundPlan& plan, const std::string& plugin, const RoundLimits& limits);
 
 }  // namespace verbena::chaos

@@ -25,7 +25,7 @@ void Tally::Samples::print(Fault fault, const char* kind) const {
               longest_round);
 }
 
-void Tally::add(const Plan& plan, const RoundResult& result) {
+void Tally::add(const RoundPlan& plan, const RoundResult& result) {
   Row& row = rows_[static_cast<size_t>(plan.fault)];
   ++row.rounds;
   row.faults += result.strikes + result.injected;

@@ -3,15 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "chaos/plan.h"
 #include "chaos/round.h"
+#include "chaos/round_plan.h"
 
 namespace verbena::chaos {
 
 // All rounds of a run, by fault.
 class Tally {
  public:
-  void add(const Plan& plan, const RoundResult& result);
+  void add(const RoundPlan& plan, const RoundResult& result);
   void print() const;
   uint64_t problems() const { return problems_; }
 

@@ -35,7 +35,7 @@ CLEAN_TREE = {
         'const char* kText = "call getenv(1) or exit(0)";\n'
         'void f(Queue& q) { q.abort(); q->exit(1); snprintf(b, 1, "x"); engine::terminate(); static_assert(1); }\n',
     "plugin/softverbs/README.md": "softverbs\n",
-    "plugin/softverbs/device.cc": '#include <infiniband/verbs.h>\nconst char* c() { return getenv("X"); }\n',
+    "plugin/softverbs/shared/config.cc": '#include <infiniband/verbs.h>\nconst char* c() { return getenv("X"); }\n',
     "device/put_queue/README.md": "put_queue\n",
     "device/put_queue/put_queue.h": "#pragma once\n",
     "device/proxy/README.md": "proxy\n",

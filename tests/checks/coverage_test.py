@@ -16,9 +16,7 @@ MAIN = "int choose(int);\nint main() { return choose(1) - 5; }\n"
 
 class CoverageTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name).resolve()
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
         self.build = self.root / "build/coverage"
         self.build.mkdir(parents=True)
         for name, text in {"plugin/base/half.cc": HALF, "device/api/never.cc": NEVER, "tests/main.cc": MAIN}.items():

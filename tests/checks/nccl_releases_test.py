@@ -53,9 +53,7 @@ def shared_object(sections):
 
 class NcclReleasesTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_keeps_one_architecture(self):
         image = shared_object([

@@ -19,9 +19,7 @@ NULL = "int fourth(int x) {\n  int* p = nullptr;\n  if (x > 1) p = &x;\n  return
 
 class TidyTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name).resolve()
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
         (self.root / "build/default").mkdir(parents=True)
         (self.root / "plugin/part").mkdir(parents=True)
         (self.root / ".clang-tidy").write_text("Checks: '-*,bugprone-*,clang-analyzer-core.*'\nWarningsAsErrors: '*'\n"

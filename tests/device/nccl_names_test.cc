@@ -19,8 +19,8 @@ using emulator::World;
 constexpr int kGroup = 3;
 
 // A message that has come to slot (head + 1) % 16, as NCCL calls us behind its own wait.
-struct Peer {
-  Peer(const MessageShape& shape, uint64_t seed, uint64_t head, uint32_t bounce_begin = 0)
+struct ArrivedMessage {
+  ArrivedMessage(const MessageShape& shape, uint64_t seed, uint64_t head, uint32_t bounce_begin = 0)
       : message(make_message(shape, seed, bounce_begin)),
         destination(message.length_bytes, seed % 16),
         handle{reinterpret_cast<netUnpackMeta*>(meta.get()), nullptr, head} {
@@ -37,7 +37,7 @@ struct Peer {
 
 // One primitive as NCCL's generic operation makes it: thread 0 sets up, all meet, the workers unpack, all
 // meet.
-void run_primitive(std::vector<Peer*> peers, int mask, int workers, int source) {
+void run_primitive(std::vector<ArrivedMessage*> peers, int mask, int workers, int source) {
   const auto tid = static_cast<int>(device::thread_index());
   if (tid == 0) {
     ncclShmem = {};
@@ -80,14 +80,14 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(NcclNamesTest, PlacesMessages) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     // Both in one bounce region; heads that begin anywhere.
-    Peer first(GetParam().shape, seed, kUnpackFreshHead);
-    Peer second(GetParam().shape, seed + 50, 29, first.message.bounce_bytes);
+    ArrivedMessage first(GetParam().shape, seed, kUnpackFreshHead);
+    ArrivedMessage second(GetParam().shape, seed + 50, 29, first.message.bounce_bytes);
     Bounce bounce(first.message.bounce_bytes + second.message.bounce_bytes);
     first.handle.bounce_buf = second.handle.bounce_buf = bounce.data();
     World world(seed);
     world.add_grid(0, 1, 192, [&] { run_primitive({&first, &second}, 0b11, GetParam().workers, 4); });
     ASSERT_EQ(world.run(), "");
-    for (Peer* peer : {&first, &second})
+    for (ArrivedMessage* peer : {&first, &second})
       EXPECT_EQ(peer->destination.compare(bounce.place(peer->message, kUntouched)), "");
     EXPECT_EQ(first.handle.head, 0u);
     EXPECT_EQ(second.handle.head, 30u);
@@ -97,7 +97,7 @@ TEST_P(NcclNamesTest, PlacesMessages) {
 // What NCCL's own code would follow into memory that is not there.
 TEST(NcclNames, PlacesNothingWhereThereIsNothing) {
   const MessageShape shape{.pieces = 4};
-  Peer told(shape, 1, 4), silent(shape, 2, 4);
+  ArrivedMessage told(shape, 1, 4), silent(shape, 2, 4);
   Bounce bounce(told.message.bounce_bytes);
   told.handle.bounce_buf = silent.handle.bounce_buf = bounce.data();
   silent.meta->cnt[5] = kUnpackMaxDescriptors + 1;
@@ -114,7 +114,7 @@ TEST(NcclNames, PlacesNothingWhereThereIsNothing) {
     emulator::require(ncclShmem.groups[kGroup].devicePlugin.unpack.head[0] == 5, "nothing else is written");
   });
   ASSERT_EQ(world.run(), "");
-  for (Peer* peer : {&told, &silent})
+  for (ArrivedMessage* peer : {&told, &silent})
     EXPECT_EQ(peer->destination.compare(std::vector<uint8_t>(peer->message.length_bytes, kUntouched)), "");
 }
 

@@ -24,8 +24,8 @@ constexpr uint32_t kPeers = 4;
 const char state_key = 0;
 
 // Receives that are complete before the kernel begins, as NCCL calls us behind its own wait.
-struct Peer {
-  explicit Peer(uint32_t pieces, uint64_t seed, uint64_t head)
+struct ArrivedReceive {
+  explicit ArrivedReceive(uint32_t pieces, uint64_t seed, uint64_t head)
       : message(make_message(
             {.pieces = pieces, .shortest_bytes = 1, .longest_bytes = 700, .is_shifted = true}, seed)),
         bounce(message.bounce_bytes),
@@ -48,7 +48,8 @@ class NcclUnpackTest : public testing::TestWithParam<uint64_t> {
   NcclUnpackTest() {
     for (uint32_t i = 0; i < kPeers; ++i) {
       // Peer 1 has nothing to place: its message went to its place directly.
-      peers_.push_back(std::make_unique<Peer>(i == 1 ? 0 : 20 + i, 10 + i, kUnpackFreshHead + 7 * i));
+      peers_.push_back(
+          std::make_unique<ArrivedReceive>(i == 1 ? 0 : 20 + i, 10 + i, kUnpackFreshHead + 7 * i));
       data_[i] = peers_[i]->destination.data();
     }
     arguments_.channel_mask[0] = 1;
@@ -77,12 +78,12 @@ class NcclUnpackTest : public testing::TestWithParam<uint64_t> {
   }
 
   std::string check(uint32_t peer, bool is_placed) {
-    Peer& one = *peers_[peer];
+    ArrivedReceive& one = *peers_[peer];
     return one.destination.compare(is_placed ? one.bounce.place(one.message, kUntouched)
                                              : std::vector<uint8_t>(one.message.length_bytes, kUntouched));
   }
 
-  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<ArrivedReceive>> peers_;
   void* data_[kPeers];
   device::KernelArguments arguments_{};
   ErrorWord error_{};

@@ -21,9 +21,9 @@ namespace {
 constexpr uint32_t kPageBytes = 4096;
 constexpr int kMaxSteps = 400;
 
-class Peer {
+class HostileSender {
  public:
-  Peer(int rails, uint32_t queue_pairs, bool unpacks) : nic_(fuzz::find_nic(rails)), rails_(rails) {
+  HostileSender(int rails, uint32_t queue_pairs, bool unpacks) : nic_(fuzz::find_nic(rails)), rails_(rails) {
     transport::Link::Options options;
     options.rails = nic_.rails;
     options.queue_pairs = queue_pairs;
@@ -112,7 +112,7 @@ struct Open {
 };
 
 // NCCL's kernel would do what this says.
-void check_slot(const Peer& peer, const Open& open, uint64_t bytes) {
+void check_slot(const HostileSender& peer, const Open& open, uint64_t bytes) {
   if (!open.message->slot_taken || open.message->receive_class != ReceiveClass::kUnpacked) return;
   const NetUnpackMeta& meta = *peer.handle()->meta;
   const uint32_t slot = open.message->slot;
@@ -129,7 +129,7 @@ void check_slot(const Peer& peer, const Open& open, uint64_t bytes) {
 
 class Game {
  public:
-  Game(FuzzedDataProvider& data, Peer& peer) : data_(data), peer_(peer) {}
+  Game(FuzzedDataProvider& data, HostileSender& peer) : data_(data), peer_(peer) {}
 
   // False: the connection has failed.
   bool step() {
@@ -211,7 +211,7 @@ class Game {
   }
 
   FuzzedDataProvider& data_;
-  Peer& peer_;
+  HostileSender& peer_;
   std::deque<Open> open_;
   int posted_ = 0;
 };
@@ -222,7 +222,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes)
   FuzzedDataProvider data(bytes, length_bytes);
   const int rails = data.ConsumeIntegralInRange(1, 2);
   const auto pairs = static_cast<uint32_t>(rails * data.ConsumeIntegralInRange(1, 2));
-  Peer peer(rails, pairs, data.ConsumeBool());
+  HostileSender peer(rails, pairs, data.ConsumeBool());
   Game game(data, peer);
   for (int i = 0; i < kMaxSteps && data.remaining_bytes() != 0 && game.step(); ++i) {
   }

@@ -26,10 +26,10 @@ constexpr uint32_t kFullBytes = kDataLines * kDataLineBytes;
 
 // The hostile end: a queue pair, and a name that the engine believes. All are of one host, another than this
 // one.
-class Peer {
+class HostileEngine {
  public:
-  Peer(datagram::Engine& engine, const transport::Nic& nic, uint32_t number, uint8_t rails,
-       uint16_t data_lines)
+  HostileEngine(datagram::Engine& engine, const transport::Nic& nic, uint32_t number, uint8_t rails,
+                uint16_t data_lines)
       : process{.space = 77, .start_ticks = 1, .pid = number, .reserved = 0}, engine_(engine) {
     verbs::Device& device = *nic.rails[0];
     sends_ = take(verbs::CompletionQueue::create(device, 16));
@@ -152,7 +152,7 @@ class Game {
     listener_ = std::move(*listener);
     // As most runs should begin: a channel from each peer, and one to the first.
     if (!data.ConsumeBool()) return;
-    for (Peer& peer : peers_) {
+    for (HostileEngine& peer : peers_) {
       greet(peer, PacketKind::kHello, 0, handle_.nonce);
       accept();
     }
@@ -211,7 +211,7 @@ class Game {
  private:
   static constexpr uint64_t kNonce = 99;  // of the peers' listeners
 
-  Peer& pick_peer() { return peers_[data_.ConsumeIntegralInRange<size_t>(0, 7) == 0 ? 1 : 0]; }
+  HostileEngine& pick_peer() { return peers_[data_.ConsumeIntegralInRange<size_t>(0, 7) == 0 ? 1 : 0]; }
   bool is_likely() { return data_.ConsumeIntegralInRange(0, 15) != 0; }
   template <typename Number>
   Number take_small(Number most = 8) {
@@ -225,10 +225,10 @@ class Game {
     return data_.PickValueInArray({rail.control, rail.eager, rail.granted[0], rail.granted[3]});
   }
 
-  void greet(Peer& peer, PacketKind kind, uint16_t channel, uint64_t nonce) {
+  void greet(HostileEngine& peer, PacketKind kind, uint16_t channel, uint64_t nonce) {
     send_greeting(peer, kind, peer.make_greeting(channel, nonce), true);
   }
-  void send_greeting(Peer& peer, PacketKind kind, const Greeting& greeting, bool is_signed,
+  void send_greeting(HostileEngine& peer, PacketKind kind, const Greeting& greeting, bool is_signed,
                      uint32_t shorter_bytes = 0) {
     std::vector<uint8_t> bytes(sizeof(PacketHeader) + sizeof(Greeting));
     std::memcpy(bytes.data() + sizeof(PacketHeader), &greeting, sizeof(greeting));
@@ -238,7 +238,7 @@ class Game {
     check();
   }
   void lie_in_greeting() {
-    Peer& peer = pick_peer();
+    HostileEngine& peer = pick_peer();
     const auto kind = data_.PickValueInArray({PacketKind::kHello, PacketKind::kWelcome});
     const uint64_t nonce = is_likely() ? (kind == PacketKind::kHello ? handle_.nonce : kNonce)
                                        : data_.ConsumeIntegral<uint64_t>();
@@ -259,7 +259,7 @@ class Game {
     auto end = listener_->poll(false, 0);
     if (end && *end != nullptr) receives_.emplace_back(std::move(*end));
   }
-  void connect(const Peer& peer) {
+  void connect(const HostileEngine& peer) {
     auto started = datagram::Connector::start(engine_, peer.make_handle(kNonce));
     fuzz::require(static_cast<bool>(started));
     connector_ = std::move(*started);
@@ -320,7 +320,7 @@ class Game {
     if (!is_likely()) connector_.reset();
   }
 
-  Immediate take_immediate(PacketKind kind, const Peer& from) {
+  Immediate take_immediate(PacketKind kind, const HostileEngine& from) {
     Immediate immediate;
     immediate.slot = is_likely() ? from.slot() : data_.ConsumeIntegral<uint16_t>();
     immediate.path = data_.ConsumeIntegralInRange<uint8_t>(0, 31);
@@ -345,7 +345,7 @@ class Game {
     const EngineRail rail = pick_rail();
     const uint32_t pair = is_likely() ? (is_granted ? rail.granted[0] : rail.eager) : pick_pair(rail);
     const size_t length = data_.ConsumeBool() ? kFullBytes : data_.ConsumeIntegralInRange<size_t>(0, 4072);
-    Peer& peer = pick_peer();
+    HostileEngine& peer = pick_peer();
     const Immediate immediate = take_immediate(is_granted ? PacketKind::kGranted : PacketKind::kEager, peer);
     peer.send_packet(pair, immediate, take_header(), std::vector<uint8_t>(length), is_likely());
     check();
@@ -382,7 +382,7 @@ class Game {
     if (!is_likely()) bytes.resize(data_.ConsumeIntegralInRange<size_t>(0, 700));
     const EngineRail rail = pick_rail();
     const uint32_t pair = is_likely() ? rail.control : pick_pair(rail);
-    Peer& peer = pick_peer();
+    HostileEngine& peer = pick_peer();
     peer.send_packet(pair, take_immediate(kind, peer), header, bytes, is_likely());
     check();
   }
@@ -446,7 +446,7 @@ class Game {
     if (!bytes.empty()) std::memcpy(bytes.data(), &record, sizeof(record));
     const bool is_signed = data_.ConsumeBool();
     Immediate immediate;
-    Peer& peer = pick_peer();
+    HostileEngine& peer = pick_peer();
     immediate.slot = is_likely() ? peer.slot() : data_.ConsumeIntegralInRange<uint16_t>(0, 1);
     immediate.kind = PacketKind::kReset;
     peer.send_packet(pick_rail().control, immediate, take_header(), bytes, is_signed);
@@ -465,7 +465,7 @@ class Game {
   const transport::Registration* const registration_;
   const transport::Nic& nic_;
   std::shared_ptr<datagram::Engine> engine_;
-  std::vector<Peer> peers_;
+  std::vector<HostileEngine> peers_;
   DatagramHandle handle_{};
   std::unique_ptr<datagram::Listener> listener_;
   std::unique_ptr<datagram::Connector> connector_;

@@ -19,9 +19,9 @@ constexpr int kMaxSteps = 400, kMaxTag = 2;
 constexpr uint32_t kEntries = 256, kPageBytes = 65536;
 
 // In the place of a receiver: queue pairs with entries enough, all of one page.
-class Peer {
+class FakeReceiver {
  public:
-  Peer(const transport::Nic& nic, uint32_t queue_pairs) {
+  FakeReceiver(const transport::Nic& nic, uint32_t queue_pairs) {
     for (verbs::Device* device : nic.rails) {
       auto queue = verbs::SharedReceiveQueue::create(*device, kEntries);
       fuzz::require(static_cast<bool>(queue));
@@ -87,8 +87,8 @@ protocol::SendOptions take_peer(FuzzedDataProvider& data, uint32_t queue_pairs) 
 
 class Game {
  public:
-  Game(FuzzedDataProvider& data, transport::Sender& sender, Peer& peer, protocol::ControlBlock& control,
-       const transport::Registration* memory, const base::Socket& socket)
+  Game(FuzzedDataProvider& data, transport::Sender& sender, FakeReceiver& peer,
+       protocol::ControlBlock& control, const transport::Registration* memory, const base::Socket& socket)
       : data_(data), sender_(sender), peer_(peer), control_(control), memory_(memory), socket_(socket) {}
 
   // False: the connection has failed.
@@ -190,7 +190,7 @@ class Game {
 
   FuzzedDataProvider& data_;
   transport::Sender& sender_;
-  Peer& peer_;
+  FakeReceiver& peer_;
   protocol::ControlBlock& control_;
   const transport::Registration* memory_;
   const base::Socket& socket_;
@@ -227,7 +227,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes)
   const int rails = data.ConsumeIntegralInRange(1, 3);
   const auto pairs = static_cast<uint32_t>(rails * data.ConsumeIntegralInRange(1, 2));
   const auto& nic = fuzz::find_nic(rails);
-  Peer peer(nic, pairs);
+  FakeReceiver peer(nic, pairs);
   auto link = make_link(nic, pairs);
   join(link, peer.link());
   auto control = transport::ControlMemory::create(nic.rails);

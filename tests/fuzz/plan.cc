@@ -1,6 +1,6 @@
 // A fault plan and a rails' control file: refused with a line and a reason, or read into what the injector
 // may rely on.
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 #include "support/message.h"
 
 using namespace verbena;

@@ -466,9 +466,7 @@ TEST_F(CopierTest, WhenItIsKilledItsCopiesFail) {
 TEST_F(CopierTest, OnlyItsApplicationHasTheError) {
   Child other([](int socket) {
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     Registered side(node, Kind::kDevice, 0);
     tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
     tell(socket, find_copier());
@@ -476,9 +474,7 @@ TEST_F(CopierTest, OnlyItsApplicationHasTheError) {
     EXPECT_TRUE(side.memory.matches(8, 0, kBytes));
   });
   run_apart([&other] {
-    Node node;
-    QueuePair pair(node);
-    meet(other.socket(), pair);
+    auto [node, pair] = Connected(other.socket());
     const auto far = hear<RemoteMemory>(other.socket());
     const int theirs = hear<int>(other.socket());
     Registered near(node, Kind::kDevice, 0);

@@ -206,7 +206,7 @@ TEST_P(DatagramFaultTest, APathIsDownForAWhile) {
 
 TEST_P(DatagramFaultTest, OthersRequestsAreNotStruck) {
   use_plan("lose; duplicate; corrupt bytes=9");
-  Link link;
+  InjectedLink link;
   link.source.fill(3);
   EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
   EXPECT_TRUE(link.target.matches(3, 64));

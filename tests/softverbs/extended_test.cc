@@ -1,6 +1,7 @@
 #include <cstring>
 #include <thread>
 
+#include "datagrams.h"
 #include "fixture.h"
 
 #undef ibv_reg_mr
@@ -80,38 +81,15 @@ TEST(AtomicTest, AdditionsOfSeveralProcessesAddUp) {
   EXPECT_EQ(load(counter.data()), 3 * kAdditions);
 }
 
-// A queue pair for datagrams, ready to send.
-struct DatagramPair {
-  explicit DatagramPair(Node& node, uint32_t qkey) {
-    ibv_qp_init_attr init{};
-    init.send_cq = init.recv_cq = node.cq;
-    init.cap = {16, 16, 2, 2, 64};
-    init.qp_type = IBV_QPT_UD;
-    qp = ibv_create_qp(node.pd, &init);
-    EXPECT_NE(qp, nullptr);
-    ibv_qp_attr attributes{};
-    attributes.qp_state = IBV_QPS_INIT;
-    attributes.port_num = 1;
-    attributes.qkey = qkey;
-    EXPECT_EQ(ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
-              0);
-    attributes.qp_state = IBV_QPS_RTR;
-    EXPECT_EQ(ibv_modify_qp(qp, &attributes, IBV_QP_STATE), 0);
-    attributes.qp_state = IBV_QPS_RTS;
-    EXPECT_EQ(ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
-  }
-  ~DatagramPair() { EXPECT_EQ(ibv_destroy_qp(qp), 0); }
-  void post_receive(const Buffer& buffer) {
-    ibv_sge sge{buffer.address(), static_cast<uint32_t>(buffer.size()), buffer.mr()->lkey};
-    ibv_recv_wr request{}, *bad = nullptr;
-    request.sg_list = &sge;
-    request.num_sge = 1;
-    EXPECT_EQ(ibv_post_recv(qp, &request, &bad), 0);
-  }
-  ibv_qp* qp = nullptr;
-};
+void post_receive(const DatagramEnd& end, const Buffer& buffer) {
+  ibv_sge sge{buffer.address(), static_cast<uint32_t>(buffer.size()), buffer.mr()->lkey};
+  ibv_recv_wr request{}, *bad = nullptr;
+  request.sg_list = &sge;
+  request.num_sge = 1;
+  EXPECT_EQ(ibv_post_recv(end.qp, &request, &bad), 0);
+}
 
-int post_datagram(DatagramPair& from, const Buffer& source, size_t bytes, ibv_ah* ah, uint32_t number,
+int post_datagram(const DatagramEnd& from, const Buffer& source, size_t bytes, ibv_ah* ah, uint32_t number,
                   uint32_t qkey, unsigned flags = 0) {
   ibv_sge sge{source.address(), static_cast<uint32_t>(bytes), source.mr()->lkey};
   ibv_send_wr request{}, *bad = nullptr;
@@ -124,23 +102,17 @@ int post_datagram(DatagramPair& from, const Buffer& source, size_t bytes, ibv_ah
 }
 
 TEST(DatagramTest, IsLongerThanAnMtuIfItSaysSo) {
-  constexpr uint32_t kQkey = 0x1234, kMostBytes = (128 << 10) + 24;
+  constexpr uint32_t kMostBytes = (128 << 10) + 24;
   constexpr unsigned kSendLong = 1u << 30;
   Node left_node, right_node;
   Buffer source(left_node, kMostBytes + 1), target(right_node, 40 + kMostBytes);
-  DatagramPair left(left_node, kQkey), right(right_node, kQkey);
-  ibv_ah_attr attributes{};
-  attributes.port_num = 1;
-  attributes.is_global = 1;
-  attributes.grh.sgid_index = 1;
-  ASSERT_EQ(ibv_query_gid(right_node.context, 1, 1, &attributes.grh.dgid), 0);
-  ibv_ah* ah = ibv_create_ah(left_node.pd, &attributes);
-  ASSERT_NE(ah, nullptr);
+  DatagramEnd left(left_node, 16), right(right_node, 16);
+  ibv_ah* ah = left.make_handle(right.address(), 0);
   source.fill(9);
-  right.post_receive(target);
+  post_receive(right, target);
   const uint32_t number = right.qp->qp_num;
-  EXPECT_EQ(post_datagram(left, source, kMostBytes + 1, ah, number, kQkey, kSendLong), EINVAL);
-  ASSERT_EQ(post_datagram(left, source, kMostBytes, ah, number, kQkey, kSendLong), 0);
+  EXPECT_EQ(post_datagram(left, source, kMostBytes + 1, ah, number, kDatagramKey, kSendLong), EINVAL);
+  ASSERT_EQ(post_datagram(left, source, kMostBytes, ah, number, kDatagramKey, kSendLong), 0);
   EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
   EXPECT_EQ(right_node.wait_completion().byte_len, 40 + kMostBytes);
   EXPECT_EQ(memcmp(target.data() + 40, source.data(), kMostBytes), 0);
@@ -148,26 +120,21 @@ TEST(DatagramTest, IsLongerThanAnMtuIfItSaysSo) {
 }
 
 TEST(DatagramTest, ArrivesBehindItsHeaderOrNotAtAll) {
-  constexpr uint32_t kQkey = 0x1234;
   Node left_node, right_node;
   Buffer source(left_node, 1024), target(right_node, 2048);
-  DatagramPair left(left_node, kQkey), right(right_node, kQkey);
+  DatagramEnd left(left_node, 16), right(right_node, 16);
   ibv_ah_attr attributes{};
   attributes.port_num = 1;
   EXPECT_EQ(ibv_create_ah(left_node.pd, &attributes), nullptr) << "without a GID";
-  attributes.is_global = 1;
-  attributes.grh.sgid_index = 1;
-  ASSERT_EQ(ibv_query_gid(right_node.context, 1, 1, &attributes.grh.dgid), 0);
-  ibv_ah* ah = ibv_create_ah(left_node.pd, &attributes);
-  ASSERT_NE(ah, nullptr);
+  ibv_ah* ah = left.make_handle(right.address(), 0);
   source.fill(3);
   const uint32_t number = right.qp->qp_num;
-  ASSERT_EQ(post_datagram(left, source, 1000, ah, number, kQkey), 0);
+  ASSERT_EQ(post_datagram(left, source, 1000, ah, number, kDatagramKey), 0);
   EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS) << "lost, as nobody listens";
-  right.post_receive(target);
-  ASSERT_EQ(post_datagram(left, source, 1000, ah, number, kQkey + 1), 0);
+  post_receive(right, target);
+  ASSERT_EQ(post_datagram(left, source, 1000, ah, number, kDatagramKey + 1), 0);
   EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS) << "lost, as the key is wrong";
-  ASSERT_EQ(post_datagram(left, source, 1000, ah, number, kQkey), 0);
+  ASSERT_EQ(post_datagram(left, source, 1000, ah, number, kDatagramKey), 0);
   EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
   ibv_wc wc = right_node.wait_completion();
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -178,11 +145,11 @@ TEST(DatagramTest, ArrivesBehindItsHeaderOrNotAtAll) {
   // The header leads back.
   ibv_ah* back = ibv_create_ah_from_wc(right_node.pd, &wc, reinterpret_cast<ibv_grh*>(target.data()), 1);
   ASSERT_NE(back, nullptr);
-  left.post_receive(source);
-  ASSERT_EQ(post_datagram(right, target, 8, back, wc.src_qp, kQkey), 0);
+  post_receive(left, source);
+  ASSERT_EQ(post_datagram(right, target, 8, back, wc.src_qp, kDatagramKey), 0);
   EXPECT_EQ(right_node.wait_completion().status, IBV_WC_SUCCESS);
   EXPECT_EQ(left_node.wait_completion().byte_len, 48u);
-  EXPECT_EQ(post_datagram(left, source, 5000, ah, number, kQkey), EINVAL) << "longer than a packet";
+  EXPECT_EQ(post_datagram(left, source, 5000, ah, number, kDatagramKey), EINVAL) << "longer than a packet";
   EXPECT_EQ(ibv_destroy_ah(back), 0);
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }

@@ -8,14 +8,9 @@
 namespace verbena::softverbs_test {
 namespace {
 
-class FaultTest : public ::testing::Test {
+class FaultTest : public ::testing::Test, protected TwoNodes {
  protected:
-  void connect(const QpOptions& options = {}) {
-    left = std::make_unique<QueuePair>(left_node, options);
-    right = std::make_unique<QueuePair>(right_node, options);
-    left->connect(right->address());
-    right->connect(left->address());
-  }
+  FaultTest() : TwoNodes(8192) {}
   // Expects that this request fails so at the sender, and takes the sender's queue pair down.
   void expect_failure(Send send, ibv_wc_status status) {
     ASSERT_EQ(send.post(*left), 0);
@@ -30,15 +25,8 @@ class FaultTest : public ::testing::Test {
     EXPECT_EQ(event.element.qp, element);
     ibv_ack_async_event(&event);
   }
-  Send write(size_t bytes) {
-    Send send(IBV_WR_RDMA_WRITE, 1, 0);  // unsignaled: failures are reported nevertheless
-    send.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
-    return send;
-  }
-
-  Node left_node, right_node;
-  Buffer source{left_node, 8192}, target{right_node, 8192};
-  std::unique_ptr<QueuePair> left, right;
+  // Unsignaled: failures are reported nevertheless.
+  Send write(size_t bytes) { return TwoNodes::write(1, bytes, 0); }
 };
 
 // What a replay goes by: the packets of what was carried out, also once both ends have stopped.

@@ -147,6 +147,37 @@ void meet(int socket, QueuePair& pair);
 // The same within this process.
 void meet(QueuePair& one, QueuePair& other);
 
+// A node whose queue pair is connected to the one at the other end of the socket.
+struct Connected {
+  explicit Connected(int socket) { meet(socket, pair); }
+
+  Node node;
+  QueuePair pair{node};
+};
+
+// Two nodes of this process on one rail, each with memory; connect() gives them queue pairs, anew each time.
+struct TwoNodes {
+  explicit TwoNodes(size_t bytes, int rail = 0)
+      : left_node({.device = rail}),
+        right_node({.device = rail}),
+        source(left_node, bytes),
+        target(right_node, bytes) {}
+  void connect(const QpOptions& options = {}) {
+    left = std::make_unique<QueuePair>(left_node, options);
+    right = std::make_unique<QueuePair>(right_node, options);
+    meet(*left, *right);
+  }
+  Send write(uint64_t wr_id, size_t bytes = 64, unsigned flags = IBV_SEND_SIGNALED) {
+    Send send(IBV_WR_RDMA_WRITE, wr_id, flags);
+    send.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
+    return send;
+  }
+
+  Node left_node, right_node;
+  Buffer source, target;
+  std::unique_ptr<QueuePair> left, right;
+};
+
 struct RemoteMemory {
   uint64_t address;
   uint32_t rkey;

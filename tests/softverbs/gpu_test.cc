@@ -101,9 +101,7 @@ void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteM
 
 // Transfers from and to each kind of memory here, with one kind there.
 void drive_all(int socket, Kind far_kind) {
-  Node node;
-  QueuePair pair(node);
-  meet(socket, pair);
+  auto [node, pair] = Connected(socket);
   const auto far = hear<RemoteMemory>(socket);
   uint8_t seed = 1;
   for (const Kind near_kind : kKinds) {
@@ -124,9 +122,7 @@ void test_all(Kind far_kind, bool is_other_gpu) {
   Child child([=](int socket) {
     const int gpu = is_other_gpu ? count_gpus() - 1 : 0;
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     Registered side(node, far_kind, gpu);
     tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
     serve(socket, node, pair, side);
@@ -265,9 +261,7 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
     }
   });
   run_apart([&] {
-    Node node;
-    QueuePair pair(node);
-    meet(child.socket(), pair);
+    auto [node, pair] = Connected(child.socket());
     Registered near(node, Kind::kDevice, 0);
     near.memory.fill(3);
     CopyCalls before;
@@ -330,9 +324,7 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
   constexpr uint8_t kRounds = 10;
   Child child([&](int socket) {
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     Registered side(node, Kind::kDevice, 0);
     for (uint8_t round = 1; round <= kRounds; ++round) {
       side.memory.clear();
@@ -344,9 +336,7 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
     }
   });
   run_apart([&] {
-    Node node;
-    QueuePair pair(node);
-    meet(child.socket(), pair);
+    auto [node, pair] = Connected(child.socket());
     Registered near(node, Kind::kDevice, 0);
     for (uint8_t round = 1; round <= kRounds; ++round) {
       const auto far = hear<RemoteMemory>(child.socket());
@@ -537,9 +527,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
   constexpr int kRounds = 12;
   Child child([](int socket) {
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     for (int round = 0; round < kRounds; ++round) {
       Registered side(node, round % 2 == 0 ? Kind::kDevice : Kind::kExportable, 0);
       side.memory.clear();
@@ -549,9 +537,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
     }
   });
   run_apart([&] {
-    Node node;
-    QueuePair pair(node);
-    meet(child.socket(), pair);
+    auto [node, pair] = Connected(child.socket());
     Registered near(node, Kind::kDevice, 0);
     for (int round = 0; round < kRounds; ++round) {
       const auto far = hear<RemoteMemory>(child.socket());
@@ -571,9 +557,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
   SKIP_WITHOUT_GPU();
   Child child([](int socket) {
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     {
       Registered side(node, Kind::kDevice, 0);
       tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
@@ -588,9 +572,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     atexit([] { _exit(::testing::Test::HasFailure() ? 1 : 0); });
     setenv("FAKE_CUDA_EXIT_MS", "400", 1);
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(child.socket(), pair);
+    auto [node, pair] = Connected(child.socket());
     const auto far = hear<RemoteMemory>(child.socket());
     Registered near(node, Kind::kDevice, 0);
     Send write(IBV_WR_RDMA_WRITE, 1);
@@ -610,9 +592,7 @@ TEST(GpuOrderTest, KilledPeer) {
   for (const Kind kind : {Kind::kDevice, Kind::kPieced}) {
     Child child([kind](int socket) {
       start_cuda();
-      Node node;
-      QueuePair pair(node);
-      meet(socket, pair);
+      auto [node, pair] = Connected(socket);
       Registered side(node, kind, 0);
       tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
       pause();
@@ -783,9 +763,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
   constexpr uint8_t kSeed = 7;
   Child owner([](int socket) {
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     Registered side(node, Kind::kPieced, 0);
     tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
     tell(socket, pair.qp->qp_num);
@@ -794,9 +772,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     tell(socket, true);
   });
   run_apart([&owner] {
-    Node node;
-    QueuePair pair(node);
-    meet(owner.socket(), pair);
+    auto [node, pair] = Connected(owner.socket());
     const auto far = hear<RemoteMemory>(owner.socket());
     const auto owners_pair = hear<uint32_t>(owner.socket());
     Registered near(node, Kind::kPageable, 0);

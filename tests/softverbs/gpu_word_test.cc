@@ -302,9 +302,7 @@ bool is_over_wire() {
 // CUDA is there, and when it has posted both.
 void hold_add(int socket, uint64_t operand, const std::function<void(Node&)>& do_rest) {
   start_cuda();
-  Node node;
-  QueuePair pair(node);
-  meet(socket, pair);
+  auto [node, pair] = Connected(socket);
   const auto far = hear<RemoteMemory>(socket);
   Registered near(node, Kind::kDevice, 0);
   Buffer result(node, 8);
@@ -793,9 +791,7 @@ void drive_many_adds(Kind kind) {
 void drive_killed(Kind kind, useconds_t round) {
   Child dying([=](int socket) {
     start_cuda();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     const auto far = hear<RemoteMemory>(socket);
     Buffer source(node, 16), result(node, 8);
     tell(socket, true);

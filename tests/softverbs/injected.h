@@ -39,36 +39,21 @@ class InjectedTest : public ::testing::TestWithParam<bool> {
 };
 
 // Two connected queue pairs of one process on a rail.
-struct Link {
-  explicit Link(int rail = 0, const QpOptions& with = {})
-      : left_node({.device = rail}), right_node({.device = rail}), options(with) {
+struct InjectedLink : TwoNodes {
+  explicit InjectedLink(int rail = 0, const QpOptions& with = {}) : TwoNodes(8192, rail), options(with) {
     connect();
   }
-  // Anew, with new queue pairs.
-  void connect() {
-    left = std::make_unique<QueuePair>(left_node, options);
-    right = std::make_unique<QueuePair>(right_node, options);
-    left->connect(right->address());
-    right->connect(left->address());
-  }
-  Send make_write(uint64_t wr_id, size_t bytes = 64) {
-    Send send(IBV_WR_RDMA_WRITE, wr_id);
-    send.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
-    return send;
-  }
+  void connect() { TwoNodes::connect(options); }
   void post_writes(uint64_t first, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(make_write(first + i).post(*left), 0);
+    for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(write(first + i).post(*left), 0);
   }
   // Writes one after the other until one fails: its status.
   ibv_wc write_once(uint64_t wr_id) {
-    EXPECT_EQ(make_write(wr_id).post(*left), 0);
+    EXPECT_EQ(write(wr_id).post(*left), 0);
     return left_node.wait_completion();
   }
 
-  Node left_node, right_node;
   QpOptions options;
-  Buffer source{left_node, 8192}, target{right_node, 8192};
-  std::unique_ptr<QueuePair> left, right;
 };
 
 inline ibv_port_state query_port(const Node& node) {

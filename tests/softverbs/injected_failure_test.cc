@@ -7,7 +7,7 @@ namespace {
 using InjectedFailureTest = InjectedTest;
 INSTANTIATE_TEST_SUITE_P(Way, InjectedFailureTest, ::testing::Bool(), name_way);
 
-void expect_statuses(Link& link, const std::vector<ibv_wc_status>& expected) {
+void expect_statuses(InjectedLink& link, const std::vector<ibv_wc_status>& expected) {
   const auto completions = link.left_node.wait_completions(static_cast<int>(expected.size()));
   for (size_t i = 0; i < completions.size(); ++i) {
     EXPECT_EQ(completions[i].status, expected[i]) << i << ": " << ibv_wc_status_str(completions[i].status);
@@ -17,7 +17,7 @@ void expect_statuses(Link& link, const std::vector<ibv_wc_status>& expected) {
 
 TEST_P(InjectedFailureTest, TheNthFailsAndTheRestIsFlushed) {
   use_plan("fail status=RETRY_EXC nth=3");
-  Link link;
+  InjectedLink link;
   link.source.fill(1);
   link.post_writes(1, 5);
   expect_statuses(
@@ -30,7 +30,7 @@ TEST_P(InjectedFailureTest, TheNthFailsAndTheRestIsFlushed) {
 
 TEST_P(InjectedFailureTest, NothingOfAFailedRequestArrives) {
   use_plan("fail status=RETRY_EXC nth=1");
-  Link link;
+  InjectedLink link;
   link.source.fill(1);
   EXPECT_EQ(link.write_once(1).status, IBV_WC_RETRY_EXC_ERR);
   EXPECT_FALSE(link.target.matches(1, 64));
@@ -38,7 +38,7 @@ TEST_P(InjectedFailureTest, NothingOfAFailedRequestArrives) {
 
 TEST_P(InjectedFailureTest, WorkThatIsDoneIsReportedAsFailed) {
   use_plan("fail status=RETRY_EXC work=done nth=1");
-  Link link;
+  InjectedLink link;
   link.source.fill(1);
   ASSERT_EQ(link.right->post_receive(9, link.target, 0, 64), 0);
   ASSERT_EQ(Send(IBV_WR_SEND, 1).from(link.source, 0, 64).post(*link.left), 0);
@@ -64,7 +64,7 @@ TEST_P(InjectedFailureTest, EveryStatus) {
   for (size_t i = 0; i < std::size(names); ++i)
     plan += std::string("fail status=") + names[i] + " peer=keep nth=" + std::to_string(i + 1) + "\n";
   use_plan(plan);
-  Link link;
+  InjectedLink link;
   for (const ibv_wc_status status : statuses) {
     const ibv_wc wc = link.write_once(1);
     EXPECT_EQ(wc.status, status) << ibv_wc_status_str(wc.status);
@@ -77,7 +77,7 @@ TEST_P(InjectedFailureTest, EveryStatus) {
 
 TEST_P(InjectedFailureTest, TheFarEndFailsWhenTheStatusSaysSo) {
   use_plan("fail status=REM_ACCESS nth=1");
-  Link link;
+  InjectedLink link;
   EXPECT_EQ(link.write_once(1).status, IBV_WC_REM_ACCESS_ERR);
   EXPECT_EQ(link.left->query_state(), IBV_QPS_ERR);
   const ibv_async_event event = wait_event(link.right_node);
@@ -88,7 +88,7 @@ TEST_P(InjectedFailureTest, TheFarEndFailsWhenTheStatusSaysSo) {
 
 TEST_P(InjectedFailureTest, TheFarEndFailsWhenThePlanSaysSo) {
   use_plan("fail status=RETRY_EXC peer=error nth=1");
-  Link link;
+  InjectedLink link;
   ASSERT_EQ(link.right->post_receive(9, link.target, 0, 64), 0);
   EXPECT_EQ(link.write_once(1).status, IBV_WC_RETRY_EXC_ERR);
   const ibv_wc flushed = link.right_node.wait_completion();
@@ -100,7 +100,7 @@ TEST_P(InjectedFailureTest, TheFarEndFailsWhenThePlanSaysSo) {
 
 TEST_P(InjectedFailureTest, SilentErrorLeavesOnlyFlushes) {
   use_plan("error nth=2");
-  Link link;
+  InjectedLink link;
   ASSERT_EQ(link.left->post_receive(7, link.source, 0, 64), 0);
   link.post_writes(1, 1);
   EXPECT_EQ(link.left_node.wait_completion().status, IBV_WC_SUCCESS);
@@ -114,7 +114,7 @@ TEST_P(InjectedFailureTest, SilentErrorLeavesOnlyFlushes) {
 
 TEST_P(InjectedFailureTest, OnlyTheChosenRail) {
   use_plan("fail rail=1 status=RETRY_EXC nth=1");
-  Link other(0), chosen(1);
+  InjectedLink other(0), chosen(1);
   EXPECT_EQ(other.write_once(1).status, IBV_WC_SUCCESS);
   EXPECT_EQ(chosen.write_once(1).status, IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(other.write_once(1).status, IBV_WC_SUCCESS);
@@ -122,7 +122,7 @@ TEST_P(InjectedFailureTest, OnlyTheChosenRail) {
 
 TEST_P(InjectedFailureTest, OnlyTheChosenOpcode) {
   use_plan("fail opcode=SEND,RDMA_READ status=LOC_QP_OP nth=1");
-  Link link;
+  InjectedLink link;
   EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
   Send read(IBV_WR_RDMA_READ, 2);
   ASSERT_EQ(read.from(link.source, 0, 8).to(link.target.address(), link.target.mr()->rkey).post(*link.left),
@@ -132,7 +132,7 @@ TEST_P(InjectedFailureTest, OnlyTheChosenOpcode) {
 
 TEST_P(InjectedFailureTest, EveryNthAfterSomeAndNotMoreThanTimes) {
   use_plan("fail status=GENERAL every=2 after=3 times=2");
-  Link link;
+  InjectedLink link;
   std::string seen;
   for (int i = 0; i < 12; ++i) {
     const bool is_good = link.write_once(1).status == IBV_WC_SUCCESS;
@@ -144,7 +144,7 @@ TEST_P(InjectedFailureTest, EveryNthAfterSomeAndNotMoreThanTimes) {
 
 TEST_P(InjectedFailureTest, OnlyTheChosenQueuePair) {
   use_plan("fail status=GENERAL qp=3 nth=2");  // each link makes two on the rail, the left one first
-  Link first, second;
+  InjectedLink first, second;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(first.write_once(1).status, IBV_WC_SUCCESS);
   EXPECT_EQ(second.write_once(1).status, IBV_WC_SUCCESS);
   EXPECT_EQ(second.write_once(1).status, IBV_WC_GENERAL_ERR);
@@ -152,7 +152,7 @@ TEST_P(InjectedFailureTest, OnlyTheChosenQueuePair) {
 
 TEST_P(InjectedFailureTest, AResetQueuePairWorksAgain) {
   use_plan("fail status=RETRY_EXC nth=2");
-  Link link;
+  InjectedLink link;
   link.post_writes(1, 3);
   link.left_node.wait_completions(3);
   for (QueuePair* qp : {link.left.get(), link.right.get()}) ASSERT_EQ(qp->to_state(IBV_QPS_RESET), 0);

@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Way, InjectedTroubleTest, ::testing::Bool(), name_way);
 
 TEST_P(InjectedTroubleTest, DelayedRequestsAreDelayedTogether) {
   use_plan("delay by=200ms");
-  Link link;
+  InjectedLink link;
   const auto start = Clock::now();
   link.post_writes(1, 60);
   const auto completions = link.left_node.wait_completions(60);  // one after the other it would take 12 s
@@ -26,12 +26,12 @@ TEST_P(InjectedTroubleTest, DelayedRequestsAreDelayedTogether) {
 
 TEST_P(InjectedTroubleTest, UnequalDelaysReorderQueuePairs) {
   use_plan("delay by=2s nth=1");  // far longer than this thread can be held up between two posts
-  Link first;
+  InjectedLink first;
   QueuePair second(first.left_node), other(first.right_node);
   second.connect(other.address());
   other.connect(second.address());
   first.post_writes(1, 2);
-  ASSERT_EQ(first.make_write(3).post(second), 0);
+  ASSERT_EQ(first.write(3).post(second), 0);
   const auto completions = first.left_node.wait_completions(3);
   EXPECT_EQ(completions[0].wr_id, 3u) << "another queue pair's overtakes";
   EXPECT_EQ(completions[1].wr_id, 1u);
@@ -40,7 +40,7 @@ TEST_P(InjectedTroubleTest, UnequalDelaysReorderQueuePairs) {
 
 TEST_P(InjectedTroubleTest, ADelayedQueuePairCanBeFlushedAndDestroyed) {
   use_plan("delay by=100s");
-  Link link;
+  InjectedLink link;
   link.post_writes(1, 2);
   ASSERT_EQ(link.left->to_state(IBV_QPS_ERR), 0);
   for (const ibv_wc& wc : link.left_node.wait_completions(2)) EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
@@ -51,10 +51,10 @@ TEST_P(InjectedTroubleTest, ADelayedQueuePairCanBeFlushedAndDestroyed) {
 
 TEST_P(InjectedTroubleTest, ADroppedCompletionNeverComes) {
   use_plan("drop nth=2");
-  Link link;
+  InjectedLink link;
   link.source.fill(4);
   link.post_writes(1, 1);
-  Send send = link.make_write(2, 8192);
+  Send send = link.write(2, 8192);
   ASSERT_EQ(send.post(*link.left), 0);
   link.post_writes(3, 1);
   const auto completions = link.left_node.wait_completions(2);
@@ -69,9 +69,9 @@ TEST_P(InjectedTroubleTest, ADroppedCompletionNeverComes) {
 
 TEST_P(InjectedTroubleTest, ALimitedRailTakesItsTime) {
   use_plan("limit rail=1 rate=1MB/s");
-  Link fast(0), slow(1);
+  InjectedLink fast(0), slow(1);
   const auto start = Clock::now();
-  for (uint64_t i = 0; i < 10; ++i) ASSERT_EQ(slow.make_write(i, 8000).post(*slow.left), 0);
+  for (uint64_t i = 0; i < 10; ++i) ASSERT_EQ(slow.write(i, 8000).post(*slow.left), 0);
   EXPECT_EQ(fast.write_once(1).status, IBV_WC_SUCCESS);
   slow.left_node.wait_completions(10);
   EXPECT_GE(Clock::now() - start, milliseconds(80));
@@ -79,7 +79,7 @@ TEST_P(InjectedTroubleTest, ALimitedRailTakesItsTime) {
 
 TEST_P(InjectedTroubleTest, QueuePairFatal) {
   use_plan("event type=QP_FATAL nth=2");
-  Link link;
+  InjectedLink link;
   link.post_writes(1, 3);
   const auto completions = link.left_node.wait_completions(3);
   EXPECT_EQ(completions[0].status, IBV_WC_SUCCESS);
@@ -91,7 +91,7 @@ TEST_P(InjectedTroubleTest, QueuePairFatal) {
   EXPECT_EQ(link.left->query_state(), IBV_QPS_ERR);
 }
 
-void expect_dead_device(Link& link, QueuePair& idle, Link& other) {
+void expect_dead_device(InjectedLink& link, QueuePair& idle, InjectedLink& other) {
   for (Node* node : {&link.left_node, &link.right_node}) {
     const ibv_async_event event = wait_event(*node);
     EXPECT_EQ(event.event_type, IBV_EVENT_DEVICE_FATAL);
@@ -108,13 +108,13 @@ void expect_dead_device(Link& link, QueuePair& idle, Link& other) {
   EXPECT_EQ(errno, EIO);
   EXPECT_EQ(idle.to_init(), EIO);
   EXPECT_EQ(other.write_once(1).status, IBV_WC_SUCCESS) << "the other rail";
-  Link fresh;
+  InjectedLink fresh;
   EXPECT_EQ(fresh.write_once(1).status, IBV_WC_SUCCESS) << "a context opened afterwards";
 }
 
 TEST_P(InjectedTroubleTest, DeviceFatalByARequest) {
   use_plan("event rail=0 type=DEVICE_FATAL nth=2");
-  Link link, other(1);
+  InjectedLink link, other(1);
   QueuePair idle(link.left_node);
   ASSERT_EQ(link.right->post_receive(9, link.target, 0, 64), 0);
   EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
@@ -124,7 +124,7 @@ TEST_P(InjectedTroubleTest, DeviceFatalByARequest) {
 
 TEST_P(InjectedTroubleTest, DeviceFatalByTime) {
   use_plan("event rail=0 type=DEVICE_FATAL at=500ms");
-  Link link, other(1);
+  InjectedLink link, other(1);
   QueuePair idle(link.left_node);
   ASSERT_EQ(link.right->post_receive(9, link.target, 0, 64), 0);
   expect_dead_device(link, idle, other);
@@ -132,7 +132,7 @@ TEST_P(InjectedTroubleTest, DeviceFatalByTime) {
 
 TEST_P(InjectedTroubleTest, PortEventsAlone) {
   use_plan("event type=PORT_ERR nth=1; event type=PORT_ACTIVE nth=2");
-  Link link;
+  InjectedLink link;
   EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
   EXPECT_EQ(link.write_once(2).status, IBV_WC_SUCCESS);
   EXPECT_EQ(wait_event(link.left_node).event_type, IBV_EVENT_PORT_ERR);
@@ -148,12 +148,12 @@ std::string run_seeded(uint64_t seed, bool is_mixed) {
                              "\nfail status=RETRY_EXC chance=0.05 per=qp\n"
                              "fail status=REM_ACCESS chance=0.05 per=qp\n";
     setenv("SOFTVERBS_FAULTS", plan.c_str(), 1);
-    Link links[2] = {Link(0), Link(1)};
+    InjectedLink links[2] = {InjectedLink(0), InjectedLink(1)};
     std::string heard(400, '.');
     for (size_t i = 0; i < heard.size(); ++i) {
       const size_t which = is_mixed ? i % 2 : i / 200;  // the order among queue pairs does not matter
       const size_t place = is_mixed ? which * 200 + i / 2 : i;
-      Link& link = links[which];
+      InjectedLink& link = links[which];
       const ibv_wc_status status = link.write_once(1).status;
       if (status == IBV_WC_SUCCESS) continue;
       heard[place] = status == IBV_WC_RETRY_EXC_ERR ? 'r' : 'a';

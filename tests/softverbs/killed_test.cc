@@ -21,9 +21,7 @@ int64_t count_ms_since(Clock::time_point start) {
 
 TEST(KilledTest, WaitingSendsFailWhenThePeerIsKilled) {
   Child child([](int socket) {
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, pair] = Connected(socket);
     pause();
   });
   Node node;
@@ -68,9 +66,7 @@ TEST(KilledTest, DescriptorsOfKilledPeersAreClosed) {
   for (int i = 0; i < 11; ++i) {
     visitors.push_back(std::make_unique<Child>([](int socket) {
       hear<bool>(socket);
-      Node node;
-      QueuePair pair(node);
-      meet(socket, pair);
+      auto [node, pair] = Connected(socket);
       pause();
     }));
   }

@@ -166,16 +166,8 @@ TEST_F(OtherUserTest, ATakenNameDoesNotBarTheWay) {
     EXPECT_FALSE(starts()) << "it trusts a stranger's folder in the private one's place";
     ASSERT_EQ(chown(private_place.c_str(), kVictim, kVictim), 0);
     ASSERT_EQ(chmod(private_place.c_str(), 0700), 0);
-    UserChild first(kVictim, [&](int socket) {
-      Node node;
-      QueuePair pair(node);
-      meet(socket, pair);
-    });
-    UserChild second(kVictim, [&](int socket) {
-      Node node;
-      QueuePair pair(node);
-      meet(socket, pair);
-    });
+    UserChild first(kVictim, [&](int socket) { auto [node, pair] = Connected(socket); });
+    UserChild second(kVictim, [&](int socket) { auto [node, pair] = Connected(socket); });
     const auto address = hear<Address>(first.socket());
     EXPECT_TRUE(fs::exists(private_place / name));
     tell(first.socket(), hear<Address>(second.socket()));

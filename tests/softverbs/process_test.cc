@@ -320,9 +320,7 @@ TEST(ProcessTest, ALyingPeerDoesNotMoveItsReceiversHand) {
       tell(socket, true);
     });
     Child liar([lie](int socket) {
-      Node node;
-      QueuePair pair(node);
-      meet(socket, pair);
+      auto [node, pair] = Connected(socket);
       const auto victims = hear<uint32_t>(socket);
       uint8_t* tables = find_tables(get_qp_slot(victims));
       ASSERT_NE(tables, nullptr);

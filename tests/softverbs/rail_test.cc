@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Way, RailTest, ::testing::Bool(), name_way);
 
 TEST_P(RailTest, RequestsWaitWhileItIsDown) {
   use_rails("");
-  Link link(0, kForever), other(1);
+  InjectedLink link(0, kForever), other(1);
   EXPECT_EQ(query_port(link.left_node), IBV_PORT_ACTIVE);
   pull(link.left_node, 0);
   EXPECT_EQ(wait_event(link.right_node).event_type, IBV_EVENT_PORT_ERR) << "each context hears of it";
@@ -51,7 +51,7 @@ TEST_P(RailTest, RequestsWaitWhileItIsDown) {
 
 TEST_P(RailTest, RequestsFailWhenTheirRetriesAreUsedUp) {
   use_rails("");
-  Link link(1, kHasty);
+  InjectedLink link(1, kHasty);
   pull(link.left_node, 1);
   link.post_writes(1, 3);
   const auto completions = link.left_node.wait_completions(3);
@@ -68,7 +68,7 @@ TEST_P(RailTest, RequestsFailWhenTheirRetriesAreUsedUp) {
 TEST_P(RailTest, UnreliableMessagesAreLost) {
   if (uses_wire()) return;  // such queue pairs are refused there
   use_rails("0 down\n");
-  Link link(0, {.type = IBV_QPT_UC});
+  InjectedLink link(0, {.type = IBV_QPT_UC});
   link.source.fill(6);
   EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
   EXPECT_FALSE(link.target.matches(6, 64));
@@ -79,7 +79,7 @@ TEST_P(RailTest, UnreliableMessagesAreLost) {
 
 TEST_P(RailTest, DownFromTheStart) {
   use_rails("* down\n1 up\n");
-  Link down(0, kHasty), up(1);
+  InjectedLink down(0, kHasty), up(1);
   EXPECT_EQ(query_port(down.left_node), IBV_PORT_DOWN);
   EXPECT_EQ(down.write_once(1).status, IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(up.write_once(1).status, IBV_WC_SUCCESS);
@@ -87,7 +87,7 @@ TEST_P(RailTest, DownFromTheStart) {
 
 TEST_P(RailTest, UnfinishedAndWrongFilesChangeNothing) {
   use_rails("0 down\n");
-  Link link(0, kPatient);
+  InjectedLink link(0, kPatient);
   ASSERT_EQ(query_port(link.left_node), IBV_PORT_DOWN);
   for (const char* text : {"", "0 up", "0 sideways\n", "9 up\n"}) {
     order(text);
@@ -155,7 +155,7 @@ TEST_P(RailTest, TheReceiversRailOfTwoProcesses) {
 
 TEST_P(RailTest, DownAtANumberOfRequestsAndUpAgain) {
   use_plan("down rail=0 nth=3 for=30ms");
-  Link link(0, kForever);
+  InjectedLink link(0, kForever);
   link.post_writes(1, 5);
   for (const ibv_wc& wc : link.left_node.wait_completions(5)) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wait_event(link.left_node).event_type, IBV_EVENT_PORT_ERR);
@@ -164,7 +164,7 @@ TEST_P(RailTest, DownAtANumberOfRequestsAndUpAgain) {
 
 TEST_P(RailTest, TheRequestThatTakesItDownIsTheFirstThatFails) {
   use_plan("down rail=0 nth=3");
-  Link link(0, kHasty);
+  InjectedLink link(0, kHasty);
   link.post_writes(1, 2);
   for (const ibv_wc& wc : link.left_node.wait_completions(2)) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   link.post_writes(3, 2);

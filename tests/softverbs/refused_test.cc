@@ -296,9 +296,7 @@ TEST_F(PeerTest, APeersEndIsNoticedWithoutPidfdOpen) {
   const int code = run_alone(
       [] {
         Child child([](int socket) {
-          Node node;
-          QueuePair pair(node);
-          meet(socket, pair);
+          auto [node, pair] = Connected(socket);
           hear<bool>(socket);
           _exit(0);
         });
@@ -321,9 +319,7 @@ TEST_F(PeerTest, ALackOfDescriptorsIsNamed) {
   const int code = run_alone(
       [] {
         Child child([](int socket) {
-          Node node;
-          QueuePair pair(node);
-          meet(socket, pair);
+          auto [node, pair] = Connected(socket);
           hear<bool>(socket);
         });
         Node node;

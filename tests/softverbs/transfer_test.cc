@@ -6,23 +6,9 @@
 namespace verbena::softverbs_test {
 namespace {
 
-class TransferTest : public ::testing::Test {
+class TransferTest : public ::testing::Test, protected TwoNodes {
  protected:
-  void connect(const QpOptions& options = {}) {
-    left = std::make_unique<QueuePair>(left_node, options);
-    right = std::make_unique<QueuePair>(right_node, options);
-    left->connect(right->address());
-    right->connect(left->address());
-  }
-  Send write(uint64_t wr_id, size_t bytes, unsigned flags = IBV_SEND_SIGNALED) {
-    Send send(IBV_WR_RDMA_WRITE, wr_id, flags);
-    send.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
-    return send;
-  }
-
-  Node left_node, right_node;
-  Buffer source{left_node, 1 << 20}, target{right_node, 1 << 20};
-  std::unique_ptr<QueuePair> left, right;
+  TransferTest() : TwoNodes(1 << 20) {}
 };
 
 TEST_F(TransferTest, SendFillsTheReceive) {

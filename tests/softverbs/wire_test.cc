@@ -276,9 +276,7 @@ TEST_F(WireTest, DestroyedWithTrafficUnderWay) {
     receive_numbers(socket, 20, 300000);
   });
   {
-    Node node;
-    QueuePair pair(node);
-    meet(far->socket(), pair);
+    auto [node, pair] = Connected(far->socket());
     const auto remote = hear<RemoteMemory>(far->socket());
     Buffer memory(node, kBytes);
     for (uint64_t k = 0; k < 20; ++k) {

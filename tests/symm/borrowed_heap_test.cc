@@ -60,14 +60,11 @@ using Change = std::function<void(uint32_t rank, BorrowedHeap& heap)>;
 using Body = std::function<void(const base::Result<std::unique_ptr<Context>>& made, uint32_t rank)>;
 
 void try_over(Lender& lender, const Change& change, const Body& body) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(lender.count_ranks(), [&](uint32_t rank) {
-    auto joined = bootstrap::Bootstrap::join(id, rank, lender.count_ranks());
-    ASSERT_TRUE(joined) << "rank " << rank;
+  run_ranks(lender.count_ranks(), [&](bootstrap::Bootstrap joined, uint32_t rank) {
     BorrowedHeap heap = borrow(lender, rank);
     if (change) change(rank, heap);
     {
-      const auto made = Context::create(std::move(*joined), make_settings(), std::move(heap));
+      const auto made = Context::create(std::move(joined), make_settings(), std::move(heap));
       EXPECT_EQ(lender.count_returns(rank), made ? 0 : 1);
       body(made, rank);
       if (made) {

@@ -35,6 +35,9 @@ void use_gpu(uint32_t rank) {
   call("cuDevicePrimaryCtxRetain", &context, static_cast<int>(rank % 2));
   call("cuCtxSetCurrent", context);
 }
+void run_on_gpus(const JoinedBody& body) {
+  run_ranks(2, body, use_gpu);
+}
 void write(std::byte* to, uint64_t value) {
   call("cuMemcpyHtoD_v2", reinterpret_cast<unsigned long long>(to), static_cast<const void*>(&value),
        sizeof(value));
@@ -213,9 +216,7 @@ TEST_P(GpuWindowTest, WhatCannotBeRegisteredIsRefusedForAll) {
 TEST(BorrowedGpuHeap, WindowsAndWordsAreCleared) {
   const ContextSettings settings = make_settings();
   const uint64_t words_bytes = settings.measure_words(2);
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    use_gpu(rank);
+  run_on_gpus([&](bootstrap::Bootstrap joined, uint32_t rank) {
     BorrowedHeap heap;
     heap.begin = allocate(rank, kPieceBytes);
     heap.length_bytes = kPieceBytes;
@@ -223,9 +224,7 @@ TEST(BorrowedGpuHeap, WindowsAndWordsAreCleared) {
     heap.deltas[rank] = 0;
     std::byte* const begin = heap.begin;
     for (uint64_t at = 0; at < kPieceBytes; at += 4096) write(begin + at, 1);
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
-    const auto context = Context::create(std::move(*joined), settings, std::move(heap));
+    const auto context = Context::create(std::move(joined), settings, std::move(heap));
     ASSERT_TRUE(context);
     const auto window = (*context)->allocate_window(8192);
     ASSERT_TRUE(window);
@@ -237,16 +236,12 @@ TEST(BorrowedGpuHeap, WindowsAndWordsAreCleared) {
 }
 
 TEST(BorrowedGpuHeap, ItsGpuIsTheCurrentOne) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    use_gpu(rank);
+  run_on_gpus([&](bootstrap::Bootstrap joined, uint32_t) {
     BorrowedHeap heap;
     heap.begin = allocate(1, kPieceBytes);
     heap.length_bytes = kPieceBytes;
     heap.deltas = {0, 0};
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
-    const auto context = Context::create(std::move(*joined), make_settings(), std::move(heap));
+    const auto context = Context::create(std::move(joined), make_settings(), std::move(heap));
     EXPECT_EQ(context.error().status, Status::kInvalidArgument);
     EXPECT_THAT(base::last_failure(), testing::HasSubstr("the heap is on GPU 1, but GPU 0 is current"));
   });
@@ -261,12 +256,8 @@ TEST(NicWriteOrderTest, DecidesWhetherAndHowRanksMeet) {
   } cases[] = {{0, false, 0}, {100, true, 1}, {200, true, 0}};
   for (const auto& one : cases) {
     call("fake_set_write_order", one.order);
-    const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-    bootstrap::run_as_threads(2, [&](uint32_t rank) {
-      use_gpu(rank);
-      auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-      ASSERT_TRUE(joined);
-      const auto context = Context::create(std::move(*joined), make_settings(SymmPath::kRdma));
+    run_on_gpus([&](bootstrap::Bootstrap joined, uint32_t) {
+      const auto context = Context::create(std::move(joined), make_settings(SymmPath::kRdma));
       ASSERT_EQ(context.error().status == Status::kInvalidUsage, !one.is_possible);
       if (!one.is_possible) return;
       EXPECT_EQ((*context)->world().context().meets_twice, one.meets_twice);
@@ -415,13 +406,9 @@ TEST_F(MulticastTest, IsNotUsedUnasked) {
 }
 
 TEST_F(MulticastTest, AllAskOrNobody) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    use_gpu(rank);
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
+  run_on_gpus([&](bootstrap::Bootstrap joined, uint32_t rank) {
     const auto context =
-        Context::create(std::move(*joined), rank == 0 ? make_settings() : make_asking_settings());
+        Context::create(std::move(joined), rank == 0 ? make_settings() : make_asking_settings());
     EXPECT_EQ(context.error().status, Status::kInvalidUsage);
     EXPECT_THAT(base::last_failure(), HasSubstr("VERBENA_SYMM_MULTICAST"));
   });
@@ -545,12 +532,8 @@ TEST_F(MulticastTest, TwoContextsHaveAnObjectEach) {
 
 // A rank that goes leaves the object to the others, who give it back when they go.
 TEST_F(MulticastTest, APeerThatLeavesAlone) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    use_gpu(rank);
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
-    const auto context = Context::create(std::move(*joined), make_asking_settings());
+  run_on_gpus([&](bootstrap::Bootstrap joined, uint32_t rank) {
+    const auto context = Context::create(std::move(joined), make_asking_settings());
     ASSERT_TRUE(context);
     EXPECT_NE((*context)->world().context().multicast_delta, 0U);
     ASSERT_TRUE((*context)->barrier());
@@ -564,19 +547,15 @@ TEST_F(MulticastTest, APeerThatLeavesAlone) {
 // One that goes while the object is made is an error for the others, and nothing is left.
 TEST_F(MulticastTest, APeerThatLeavesMeanwhile) {
   for (const uint32_t leaver : {0, 1}) {
-    const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-    bootstrap::run_as_threads(2, [&](uint32_t rank) {
-      use_gpu(rank);
-      auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-      ASSERT_TRUE(joined);
+    run_on_gpus([&](bootstrap::Bootstrap joined, uint32_t rank) {
       const base::MemoryOwner owner{static_cast<int>(rank)};
-      const auto reach = Reach::find(*joined, owner, SymmPath::kAuto);
+      const auto reach = Reach::find(joined, owner, SymmPath::kAuto);
       ASSERT_TRUE(reach);
-      const auto unit_bytes = agree_on_multicast(*joined, *reach, owner);
+      const auto unit_bytes = agree_on_multicast(joined, *reach, owner);
       ASSERT_TRUE(unit_bytes);
       ASSERT_NE(*unit_bytes, 0U);
       if (rank == leaver) return;
-      const auto made = Multicast::make(*joined, *reach, owner, *unit_bytes, *unit_bytes);
+      const auto made = Multicast::make(joined, *reach, owner, *unit_bytes, *unit_bytes);
       EXPECT_FALSE(made);
     });
     EXPECT_EQ(count(), std::pair(0, 0));

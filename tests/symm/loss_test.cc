@@ -60,11 +60,8 @@ TEST_P(LossTest, LeavingTogetherIsNoLoss) {
 }
 
 TEST_P(LossTest, OneThatLeavesAloneEndsTheOthersWaits) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
-    auto context = Context::create(std::move(*joined), make_settings(GetParam()));
+  run_ranks(2, [&](bootstrap::Bootstrap joined, uint32_t rank) {
+    auto context = Context::create(std::move(joined), make_settings(GetParam()));
     ASSERT_TRUE(context);
     if (rank == 1) return;
     EXPECT_TRUE(await_end(**context));

@@ -50,11 +50,8 @@ TEST(QuietTest, AWindowIsFreedBehindItsPuts) {
 }
 
 TEST(QuietTest, AContextIsLeftBehindItsPuts) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
-    auto context = Context::create(std::move(*joined), make_settings(SymmPath::kRdma));
+  run_ranks(2, [&](bootstrap::Bootstrap joined, uint32_t rank) {
+    auto context = Context::create(std::move(joined), make_settings(SymmPath::kRdma));
     ASSERT_TRUE(context);
     auto window = (*context)->allocate_window(16 * kPutBytes);
     ASSERT_TRUE(window);

@@ -97,13 +97,10 @@ TEST_P(WindowTest, MemoryThatCannotBeSharedIsRefused) {
 }
 
 TEST(ContextTest, SettingsThatDifferAreTold) {
-  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
-  bootstrap::run_as_threads(2, [&](uint32_t rank) {
-    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
-    ASSERT_TRUE(joined);
+  run_ranks(2, [&](bootstrap::Bootstrap joined, uint32_t rank) {
     ContextSettings settings = make_settings();
     if (rank == 1) settings.teams = 9;
-    EXPECT_EQ(Context::create(std::move(*joined), settings).error().status, Status::kInvalidUsage);
+    EXPECT_EQ(Context::create(std::move(joined), settings).error().status, Status::kInvalidUsage);
   });
 }
 

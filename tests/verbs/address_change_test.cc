@@ -4,12 +4,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 class AddressChangeTest : public FakeDeviceTest {
  protected:
   fake::Port& port() { return script().devices[0].ports[0]; }

@@ -7,12 +7,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
 constexpr int kPatienceMs = 60'000;
 
 class AsyncEventsTest : public FakeTest {

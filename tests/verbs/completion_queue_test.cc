@@ -7,10 +7,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 ibv_wc make_entry(uint64_t cookie, ibv_wc_opcode opcode) {
   ibv_wc entry{};
   entry.wr_id = cookie;

@@ -5,13 +5,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
 class DiscoveryFailureTest : public FakeTest {};
 
 TEST_F(DiscoveryFailureTest, SaysThatThereIsNoDevice) {

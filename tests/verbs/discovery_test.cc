@@ -10,12 +10,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 std::vector<std::string> list_names(const Devices& devices) {
   std::vector<std::string> names;
   for (const auto& device : devices)

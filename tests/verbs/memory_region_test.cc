@@ -4,10 +4,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 class MemoryRegionTest : public FakeDeviceTest {
  protected:
   char memory_[256] = {};

@@ -8,10 +8,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 constexpr QueuePairAddress kRemotePair{0x1234, 0x00abcdef, {}};
 
 PortAddress make_remote(uint8_t link_layer, uint16_t lid, uint8_t mtu, const fake::Gid& gid) {

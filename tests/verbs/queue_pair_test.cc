@@ -5,11 +5,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 class QueuePairTest : public FakeDeviceTest {
  protected:
   QueuePairTest()

@@ -3,9 +3,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 class SharedReceiveQueueTest : public FakeDeviceTest {
  protected:
   SharedReceiveQueueTest() : queue_(*SharedReceiveQueue::create(device(), 256)) {

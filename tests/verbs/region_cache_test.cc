@@ -9,10 +9,6 @@
 namespace verbena::verbs {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 constexpr size_t kUnitBytes = 64;
 constexpr MemoryIdentity kOneAllocation{{7, 0, 0}, true};
 constexpr MemoryIdentity kTwoAllocations{{7, 0, 0}, false};

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -32,5 +33,9 @@ enum ExitStatus : int {
   kExitHung = 3,
   kExitNoDevice = 4,
 };
+
+// The end of a tool's main(): returns what `run` returns. Prints an exception as a line that begins with
+// `who`, and returns its exit status.
+int report_errors(const std::string& who, const std::function<int()>& run);
 
 }  // namespace verbena::tools

@@ -159,14 +159,11 @@ int run_tool(int argc, char** argv) {
   const ParsedOptions parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
   const Options& options = parsed.options;
-  try {
+  return report_errors("nccl-perf", [&] {
     if (!options.probe_nccl.empty()) return run_nccl_probe(options.probe_nccl);
     if (options.child_rank >= 0) return run_rank(options);
     return options.list_nccl ? list_nccl(options) : run_all(options, argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "nccl-perf: %s\n", error.what());
-    return kExitFailed;
-  }
+  });
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 #include "common/gpu.h"
 #include "common/nccl_library.h"
+#include "verbena-coll/coll_plan.h"
 #include "verbena-coll/ops_library.h"
-#include "verbena-coll/plan.h"
 
 namespace verbena::tools::coll {
 

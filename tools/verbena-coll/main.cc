@@ -41,7 +41,7 @@ std::string list_numbers(const std::vector<uint64_t>& numbers) {
 void start_ranks(ChildGroup& group, const Options& options, int gpus) {
   verbena_unique_id id{};
   if (verbena_get_unique_id(&id) != VERBENA_SUCCESS) throw ToolError(verbena_last_error());
-  const RankPlan& plan = options.rank_plan;
+  const CollPlan& plan = options.rank_plan;
   std::vector<std::string> common = {"--rank-of",     to_digits(id.bytes, sizeof(id.bytes)),
                                      "--ranks",       std::to_string(options.ranks),
                                      "--size",        list_numbers(plan.sizes),
@@ -96,7 +96,7 @@ void start_ranks(ChildGroup& group, const Options& options, int gpus) {
 
 // `port`: a free one, at which the contender's ranks meet.
 void start_torch(ChildGroup& group, const Options& options, const std::string& contender, uint16_t port) {
-  const RankPlan& plan = options.rank_plan;
+  const CollPlan& plan = options.rank_plan;
   for (int rank = 0; rank < options.ranks; ++rank) {
     ChildCommand command;
     command.executable = options.python;
@@ -224,24 +224,14 @@ int run_parent(Options options, int argc, const char* const* argv) {
 int run_tool(int argc, char** argv) {
   const ParsedOptions parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
-  const bool is_rank = parsed.options.is_rank;
-  const std::string who =
-      is_rank ? "verbena-coll: rank " + std::to_string(parsed.options.rank_plan.rank) : "verbena-coll";
-  try {
-    if (!is_rank) return run_parent(parsed.options, argc, argv);
+  const Options& options = parsed.options;
+  const std::string rank = options.is_rank ? ": rank " + std::to_string(options.rank_plan.rank) : "";
+  return report_errors("verbena-coll" + rank, [&] {
+    if (!options.is_rank) return run_parent(options, argc, argv);
     prepare_child_process();
-    run_rank(parsed.options.rank_plan);
-    return kExitOk;
-  } catch (const HangError& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
-    return kExitHung;
-  } catch (const UsageError& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
-    return kExitUsage;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
-    return kExitFailed;
-  }
+    run_rank(options.rank_plan);
+    return static_cast<int>(kExitOk);
+  });
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ class MoeBench {
   }
 
   const MoeGround& ground_;
-  const RankPlan& plan_;
+  const CollPlan& plan_;
   Gpu& gpu_;
   const uint32_t tokens_;
   verbena_moe_options options_{};
@@ -328,7 +328,7 @@ std::vector<double> MoeBench::measure() {
 }  // namespace
 
 void run_moe(const MoeGround& ground) {
-  const RankPlan& plan = ground.plan;
+  const CollPlan& plan = ground.plan;
   const auto tell = [&](const std::string& line) { dprintf(kControlDescriptor, "%s\n", line.c_str()); };
   for (const uint32_t tokens : plan.moe_tokens) {
     MoeBench bench(ground, tokens);

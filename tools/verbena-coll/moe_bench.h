@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "common/gpu.h"
+#include "verbena-coll/coll_plan.h"
 #include "verbena-coll/ops_library.h"
-#include "verbena-coll/plan.h"
 
 namespace verbena::tools::coll {
 
 // What a rank gives for it.
 struct MoeGround {
-  const RankPlan& plan;
+  const CollPlan& plan;
   const OpsLibrary& library;
   Gpu& gpu;
   verbena_context* context;

@@ -10,7 +10,7 @@ namespace verbena::tools::coll {
 ParsedOptions parse_options(int argc, char** argv) {
   ParsedOptions parsed;
   Options& options = parsed.options;
-  RankPlan& plan = options.rank_plan;
+  CollPlan& plan = options.rank_plan;
   CLI::App app{
       "Checks every element of the collectives of libverbena_ops.so on every rank, then measures them, with "
       "one process for each GPU of this host. A latency is the slope of a CUDA graph's time over the number "

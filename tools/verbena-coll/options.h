@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "common/output.h"
-#include "verbena-coll/plan.h"
+#include "verbena-coll/coll_plan.h"
 
 namespace verbena::tools::coll {
 
@@ -13,7 +13,7 @@ struct Options {
   std::string python = "python3";
   std::string calibrate;  // a tuning file
   OutputOptions output;
-  RankPlan rank_plan;  // without what differs from rank to rank
+  CollPlan rank_plan;  // without what differs from rank to rank
   bool is_rank = false;
   std::string own_sizes;  // as it was given
 };

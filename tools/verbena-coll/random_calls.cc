@@ -71,7 +71,7 @@ struct Place {
 
 class RandomCalls {
  public:
-  RandomCalls(const RankPlan& plan, const OpsLibrary& library, verbena_ops* ops, Gpu& gpu,
+  RandomCalls(const CollPlan& plan, const OpsLibrary& library, verbena_ops* ops, Gpu& gpu,
               const RandomPlaces& places)
       : plan_(plan),
         library_(library),
@@ -370,7 +370,7 @@ class RandomCalls {
   }
 
   static constexpr uint64_t kMaxTold = 8;
-  const RankPlan& plan_;
+  const CollPlan& plan_;
   const OpsLibrary& library_;
   verbena_ops* const ops_;
   Gpu& gpu_;
@@ -382,7 +382,7 @@ class RandomCalls {
 
 }  // namespace
 
-uint64_t run_random_calls(const RankPlan& plan, const OpsLibrary& library, verbena_ops* ops, Gpu& gpu,
+uint64_t run_random_calls(const CollPlan& plan, const OpsLibrary& library, verbena_ops* ops, Gpu& gpu,
                           const RandomPlaces& places) {
   return RandomCalls(plan, library, ops, gpu, places).run();
 }

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "common/gpu.h"
+#include "verbena-coll/coll_plan.h"
 #include "verbena-coll/ops_library.h"
-#include "verbena-coll/plan.h"
 
 namespace verbena::tools::coll {
 
@@ -19,7 +19,7 @@ struct RandomPlaces {
 
 // plan.random steps from plan.seed; the number of wrong elements, the first of which are printed with the
 // step that made them. Throws ToolError where a call fails.
-uint64_t run_random_calls(const RankPlan& plan, const OpsLibrary& library, verbena_ops* ops, Gpu& gpu,
+uint64_t run_random_calls(const CollPlan& plan, const OpsLibrary& library, verbena_ops* ops, Gpu& gpu,
                           const RandomPlaces& places);
 
 }  // namespace verbena::tools::coll

@@ -16,10 +16,10 @@
 #include "common/error.h"
 #include "common/gpu.h"
 #include "common/table.h"
+#include "verbena-coll/coll_plan.h"
 #include "verbena-coll/contenders.h"
 #include "verbena-coll/moe_bench.h"
 #include "verbena-coll/numbers.h"
-#include "verbena-coll/plan.h"
 #include "verbena-coll/random_calls.h"
 #include "verbena/verbena.hpp"
 
@@ -41,7 +41,7 @@ void tell(const std::string& line) {
 
 class Rank {
  public:
-  explicit Rank(const RankPlan& plan);
+  explicit Rank(const CollPlan& plan);
   ~Rank();
   void check_all();
   void make_numbers();
@@ -55,7 +55,7 @@ class Rank {
  private:
   // The context of ranks, and our communicator over it.
   struct Ours {
-    Ours(const RankPlan& plan, const OpsLibrary& library);
+    Ours(const CollPlan& plan, const OpsLibrary& library);
     ~Ours() { library.verbena_ops_destroy(ops); }
     const OpsLibrary& library;
     SymmetricContext context;
@@ -110,7 +110,7 @@ class Rank {
   std::vector<double> agree(std::vector<double> values);
   void enqueue_chain(Contender& contender, Work work, unsigned index);
 
-  const RankPlan plan_;
+  const CollPlan plan_;
   const CudaDriver& driver_;
   Gpu gpu_;
   OpsLibrary library_;
@@ -137,7 +137,7 @@ verbena_unique_id parse_id(const std::string& digits) {
   return id;
 }
 
-Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
+Rank::Ours::Ours(const CollPlan& plan, const OpsLibrary& of)
     : library(of), context(parse_id(plan.id), plan.rank, plan.count_ranks), team(context.world()) {
   verbena_ops_options options{};
   options.blocks = plan.blocks;
@@ -147,7 +147,7 @@ Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
   check(library.verbena_ops_create(context.handle(), team.handle(), &options, &ops), "verbena_ops_create");
 }
 
-Rank::Rank(const RankPlan& plan)
+Rank::Rank(const CollPlan& plan)
     : plan_(plan),
       driver_(need_driver()),
       gpu_(driver_, plan.gpu),
@@ -729,7 +729,7 @@ void Rank::soak() {
 
 }  // namespace
 
-void run_rank(const RankPlan& plan) {
+void run_rank(const CollPlan& plan) {
   Rank rank(plan);
   if (!plan.moe_tokens.empty()) return rank.exchange_tokens();
   if (plan.checks) rank.check_all();

@@ -111,7 +111,8 @@ VERBENA_MEMBERS(NcclView) {
 }
 VERBENA_MEMBERS(base::ParameterRow) {
   m("name", t.name), m("value", t.value), m("origin", t.origin), m("default", t.fallback), m("type", t.type);
-  m("range", t.range), m("unit", t.unit), m("aliases", t.aliases), m("doc", t.doc);
+  m("range", t.range), m("unit", t.unit), m("aliases", t.aliases), m("doc", t.doc),
+      m.extra("advanced", t.is_advanced);
 }
 VERBENA_MEMBERS(UnpackOffer) {
   m("offered", t.offered), m.null("reason", t.reason), m("why", t.why);

@@ -43,7 +43,10 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_flag("--self-test", options.self_test,
                "try instead on each RDMA device what messages need, in host memory and that of each GPU; one "
                "line of JSON, to be sent with a report about a NIC");
-  app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
+  app.add_flag("--parameters", options.parameters,
+               "show the settings with their defaults too, not only those that are set");
+  app.add_flag("--all", options.all, "with --parameters: show the advanced settings too")
+      ->needs("--parameters");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
   app.add_option("--explain", options.explain,
                  "show instead which algorithm libverbena_ops.so chooses for an operation, and why, using "
@@ -147,7 +150,7 @@ int run_tool(const Options& options) {
     run_checks(document, options, [&](const Check& check) { print(format_check(document, check)); });
     print(format_verdict(*document.checks));
   } else {
-    print(format_document(document, {options.parameters, options.verbose}));
+    print(format_document(document, {options.parameters, options.all, options.verbose}));
   }
   write_file(options.json, format_json(document));
   if (!options.topology.empty()) write_picture(options.topology, draw_topology(document));
@@ -163,14 +166,11 @@ int run_child(const Options& options) {
 int run(int argc, const char* const* argv) {
   Options options;
   if (const int status = parse_options(argc, argv, options); status >= 0) return status;
-  try {
+  return report_errors("verbena-info", [&] {
     if (!options.probed_nccl.empty()) return nccl::run_nccl_probe(options.probed_nccl);
     if (options.self_test) return run_self_tests();
     return options.child.empty() ? run_tool(options) : run_child(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "verbena-info: %s\n", error.what());
-    return kExitFailed;
-  }
+  });
 }
 
 }  // namespace

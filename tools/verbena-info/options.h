@@ -14,6 +14,7 @@ struct Options {
   std::string json;     // a file, or "-"
   bool check = false, self_test = false;
   bool parameters = false;
+  bool all = false;  // advanced ones too
   bool verbose = false;
   double timeout_s = kStepTimeoutS;
   std::string child;        // the role of this process as a child of the tool; empty: it is the tool itself

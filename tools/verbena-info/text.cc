@@ -224,18 +224,19 @@ std::string format_parameter(const base::ParameterRow& row) {
   return text + ")\n        " + wrap(doc, 8, kLineColumns) + "\n";
 }
 
-std::string format_parameters(const Document& document, bool all) {
+std::string format_parameters(const Document& document, const TextOptions& options) {
   std::string text = "\nPARAMETERS\n";
   size_t left_out = 0;
   for (const base::ParameterRow& row : document.parameters) {
-    if (!all && row.origin == "default") {
-      ++left_out;
-    } else {
+    if (row.origin != "default" || options.all_parameters || (options.parameters && !row.is_advanced)) {
       text += format_parameter(row);
+    } else {
+      ++left_out;
     }
   }
   if (left_out > 0)
-    text += "    " + std::to_string(left_out) + " have their defaults: --parameters shows them all\n";
+    text += "    " + std::to_string(left_out) + " have their defaults: --parameters" +
+            (options.parameters ? " --all" : "") + " shows them\n";
   return text;
 }
 
@@ -327,8 +328,7 @@ std::string format_verdict(const std::vector<Check>& checks) {
 std::string format_document(const Document& document, const TextOptions& options) {
   return format_head(document) + format_messages(document, options.verbose) +
          format_devices(document, options.verbose) + format_gpus(document) + format_nccl(document) +
-         format_parameters(document, options.all_parameters) + format_environment(document) +
-         format_advice(document);
+         format_parameters(document, options) + format_environment(document) + format_advice(document);
 }
 
 }  // namespace verbena::tools::info

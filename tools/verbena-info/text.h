@@ -8,6 +8,7 @@
 namespace verbena::tools::info {
 
 struct TextOptions {
+  bool parameters = false;  // those with their defaults too
   bool all_parameters = false;
   bool verbose = false;
 };

@@ -152,20 +152,14 @@ class Calibration {
 }  // namespace
 
 int run_calibration(const Options& options) {
-  try {
+  return report_errors("verbena-perf", [&] {
     setenv("VERBENA_TUNING_FILE", "", 1);  // earlier measurements must not influence this one
     if (options.server) throw UsageError("--calibrate belongs to the client, not to --server: run it there");
     Calibration calibration(options);
     const int status = calibration.measure();
     if (status == kExitOk) calibration.write();
     return status;
-  } catch (const UsageError& error) {
-    std::fprintf(stderr, "verbena-perf: %s\n", error.what());
-    return kExitUsage;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "verbena-perf: %s\n", error.what());
-    return kExitFailed;
-  }
+  });
 }
 
 }  // namespace verbena::tools::perf

@@ -298,12 +298,9 @@ int run_once(const Options& options, Report& report, int argc, const char* const
 }
 
 int run_driver(const Options& options, int argc, const char* const* argv) {
-  try {
+  return report_errors("verbena-perf", [&] {
     return options.server ? serve(options, argc, argv) : run_all(options, argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "verbena-perf: %s\n", error.what());
-    return kExitFailed;
-  }
+  });
 }
 
 namespace {

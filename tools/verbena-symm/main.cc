@@ -139,21 +139,14 @@ int run_parent(Options options, int argc, const char* const* argv) {
 int run_tool(int argc, char** argv) {
   const ParsedOptions parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
-  const bool is_rank = parsed.options.is_rank;
-  const std::string who =
-      is_rank ? "verbena-symm: rank " + std::to_string(parsed.options.rank_plan.rank) : "verbena-symm";
-  try {
-    if (!is_rank) return run_parent(parsed.options, argc, argv);
+  const Options& options = parsed.options;
+  const std::string rank = options.is_rank ? ": rank " + std::to_string(options.rank_plan.rank) : "";
+  return report_errors("verbena-symm" + rank, [&] {
+    if (!options.is_rank) return run_parent(options, argc, argv);
     prepare_child_process();
-    run_rank(parsed.options.rank_plan);
-    return kExitOk;
-  } catch (const HangError& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
-    return kExitHung;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
-    return kExitFailed;
-  }
+    run_rank(options.rank_plan);
+    return static_cast<int>(kExitOk);
+  });
 }
 
 }  // namespace

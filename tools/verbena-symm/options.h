@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "common/output.h"
-#include "verbena-symm/plan.h"
+#include "verbena-symm/symm_plan.h"
 
 namespace verbena::tools::symm {
 
@@ -16,7 +16,7 @@ struct Options {
   unsigned repeats = 11;
   double timeout_s = kStepTimeoutS;  // without a line from any rank
   OutputOptions output;
-  RankPlan rank_plan;  // of a child
+  SymmPlan rank_plan;  // of a child
   bool is_rank = false;
 };
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "verbena-symm/kernels.cuh"
-#include "verbena-symm/plan.h"
 #include "verbena-symm/primitives.cuh"
+#include "verbena-symm/symm_plan.h"
 #include "verbena/verbena.hpp"
 
 // Throws if a call of CUDA's runtime fails.
@@ -42,7 +42,7 @@ inline constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;  // of an all-r
 template <typename Session>
 class Rank {
  public:
-  explicit Rank(const RankPlan& plan)
+  explicit Rank(const SymmPlan& plan)
       : plan_(plan),
         session_(plan),
         context_(session_.context()),
@@ -163,7 +163,7 @@ class Rank {
   // Measures replays of a graph of `count` all-reduces.
   void measure_graph(const std::string& name, unsigned count, const std::function<void()>& launch);
 
-  const RankPlan plan_;
+  const SymmPlan plan_;
   Session session_;
   SymmetricContext& context_;
   SymmetricTeam world_;
@@ -407,7 +407,7 @@ void Rank<Session>::measure_packets() {
 }
 
 template <typename Session>
-void run_session(const RankPlan& plan) {
+void run_session(const SymmPlan& plan) {
   CHECK(cudaSetDevice(plan.gpu));
   CHECK(cudaFree(nullptr));  // makes the GPU's context current
   Rank<Session> rank(plan);

@@ -39,7 +39,7 @@ class NcclSession {
  public:
   using Context = NcclSymmContext;
 
-  explicit NcclSession(const RankPlan& plan)
+  explicit NcclSession(const SymmPlan& plan)
       : meeting_(plan), communicator_(nccl_, meeting_), context_(make_context()) {}
   SymmetricContext& context() { return context_; }
 
@@ -79,7 +79,7 @@ class NcclSession {
 
 }  // namespace
 
-void run_rank(const RankPlan& plan) {
+void run_rank(const SymmPlan& plan) {
   run_session<NcclSession>(plan);
 }
 

@@ -14,7 +14,7 @@ class NvshmemSession {
  public:
   using Context = NvshmemSymmContext;
 
-  explicit NvshmemSession(const RankPlan& plan)
+  explicit NvshmemSession(const SymmPlan& plan)
       : meeting_(plan), library_(meeting_), context_(make_context()) {}
   SymmetricContext& context() { return context_; }
 
@@ -52,7 +52,7 @@ class NvshmemSession {
 
 }  // namespace
 
-void run_rank(const RankPlan& plan) {
+void run_rank(const SymmPlan& plan) {
   run_session<NvshmemSession>(plan);
 }
 

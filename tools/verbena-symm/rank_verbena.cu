@@ -8,7 +8,7 @@ namespace {
 class VerbenaSession {
  public:
   using Context = SymmContext;
-  explicit VerbenaSession(const RankPlan& plan) : context_(parse_id(plan.id), plan.rank, plan.count_ranks) {}
+  explicit VerbenaSession(const SymmPlan& plan) : context_(parse_id(plan.id), plan.rank, plan.count_ranks) {}
   SymmetricContext& context() { return context_; }
 
  private:
@@ -17,7 +17,7 @@ class VerbenaSession {
 
 }  // namespace
 
-void run_rank(const RankPlan& plan) {
+void run_rank(const SymmPlan& plan) {
   run_session<VerbenaSession>(plan);
 }
 

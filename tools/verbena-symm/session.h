@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "verbena-symm/plan.h"
+#include "verbena-symm/symm_plan.h"
 #include "verbena/verbena.hpp"
 
 namespace verbena::tools::symm {
@@ -32,7 +32,7 @@ class Meeting {
  public:
   static constexpr size_t kMaxBytes = 4096;  // of one rank
 
-  explicit Meeting(const RankPlan& plan)
+  explicit Meeting(const SymmPlan& plan)
       : context_(parse_id(plan.id), plan.rank, plan.count_ranks), file_{name_file(plan.id)} {
     // Only rank 0 makes the file, which nobody has made before, and the others take none of another user.
     if (rank() == 0) map(file_.make(), true);

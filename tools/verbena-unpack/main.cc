@@ -125,16 +125,9 @@ int run_tool(int argc, char** argv) {
   const ParsedOptions parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
   const Options& options = parsed.options;
-  try {
-    if (!has_device(options.gpu)) return kExitNoDevice;
-    return measure_all(options, argc, argv);
-  } catch (const HangError& error) {
-    std::fprintf(stderr, "verbena-unpack: %s\n", error.what());
-    return kExitHung;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "verbena-unpack: %s\n", error.what());
-    return kExitFailed;
-  }
+  return report_errors("verbena-unpack", [&] {
+    return has_device(options.gpu) ? measure_all(options, argc, argv) : static_cast<int>(kExitNoDevice);
+  });
 }
 
 }  // namespace

@@ -47,19 +47,19 @@ WordChange name_change(const Operation& op) {
   return change;
 }
 
-Outcome change_host_word(const Operation& op, uint64_t& before) {
+StepOutcome change_host_word(const Operation& op, uint64_t& before) {
   const int pid = op.peer->is_self ? 0 : op.peer->pid;
   const AtomicTurn turn(*Process::get(), *op.peer->segment);
   if (const int error = read_pieces(pid, op.remote.pieces, {{&before, sizeof(before)}}); error != 0)
     return explain_copy_error(error);
   uint64_t after = name_change(op).apply_to(before);
   const int error = write_pieces(pid, op.remote.pieces, {{&after, sizeof(after)}});
-  return error == 0 ? Outcome{} : explain_copy_error(error);
+  return error == 0 ? StepOutcome{} : explain_copy_error(error);
 }
 
 }  // namespace
 
-Outcome execute_atomic(Operation& op) {
+StepOutcome execute_atomic(Operation& op) {
   if (op.local.has_gpu) return {Step::kFail, IBV_WC_LOC_PROT_ERR};
   if (op.remote.has_gpu) {
     while (!begin_change(op)) sched_yield();
@@ -67,7 +67,7 @@ Outcome execute_atomic(Operation& op) {
     return op.outcome;
   }
   uint64_t before = 0;
-  const Outcome outcome = change_host_word(op, before);
+  const StepOutcome outcome = change_host_word(op, before);
   if (outcome.step == Step::kDone) write_pieces(0, op.local.pieces, {{&before, sizeof(before)}});
   return outcome;
 }

@@ -11,7 +11,7 @@ namespace verbena::softverbs {
 // GPU or CPU executes on the same word: those may be lost.
 
 // To the end. All earlier requests must be complete.
-Outcome execute_atomic(Operation& op);
+StepOutcome execute_atomic(Operation& op);
 
 // In GPU memory, in two steps: its owner prepares the change, and makes it once it is granted. False while
 // the owner has no room for another one.

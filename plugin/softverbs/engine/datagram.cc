@@ -69,7 +69,7 @@ bool scatter_datagram(Operation& op) {
   return left == 0;
 }
 
-Outcome prepare_datagram(Operation& op) {
+StepOutcome prepare_datagram(Operation& op) {
   const Ah& handle = *reinterpret_cast<const Ah*>(op.request->address_handle);
   op.remote.clear();
   op.bytes = 0;  // lost, unless it arrives

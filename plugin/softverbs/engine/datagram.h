@@ -8,7 +8,7 @@ namespace verbena::softverbs {
 
 // The part of prepare() for datagrams: they are lost without notice when nobody takes them. One that goes to
 // another host is read when it is executed.
-Outcome prepare_datagram(Operation& op);
+StepOutcome prepare_datagram(Operation& op);
 
 // Names op.bytes of the receive that was taken as op.remote. False when they do not fit.
 bool scatter_datagram(Operation& op);
@@ -40,7 +40,7 @@ class DatagramChain {
   // flush().
   void write_host(const iovec& from, uint64_t to, uint32_t key);
 
-  Peer* peer_ = nullptr;
+  PeerProcess* peer_ = nullptr;
   Pieces local_, remote_;
   std::vector<Operation*> operations_;  // with pieces among them
   // What this send queue has of the pinned memory; used from `stage_at_` on until nothing of it is in use.

@@ -20,7 +20,7 @@ uint64_t get_inode(int fd) {
 
 // Opens another process's pipe through /proc, like a file. It is opened for reading too, so that a write
 // never raises SIGPIPE. The inode shows whether the descriptor number still names the same pipe.
-int open_peer_pipe(const Peer& peer, int fd, uint64_t inode) {
+int open_peer_pipe(const PeerProcess& peer, int fd, uint64_t inode) {
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/fd/%d", peer.pid, fd);
   struct stat status {};
@@ -43,7 +43,7 @@ uint64_t read_stamp_ns(uint32_t stamp) {
 
 }  // namespace
 
-void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t bytes) {
+void write_event(PeerProcess& peer, const SharedPipe& pipe, const void* record, size_t bytes) {
   const uint64_t inode = pipe.inode.get();
   if (inode == 0) return;
   std::lock_guard lock(peer.pipes_mutex);
@@ -59,12 +59,12 @@ void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t 
   } while (written < 0 && errno == EINTR);
 }
 
-void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type type) {
+void raise_async(PeerProcess& peer, uint32_t context, uint64_t token, ibv_event_type type) {
   const AsyncRecord record{token, static_cast<uint32_t>(type), 0};
   write_event(peer, peer.segment->async_pipe(context), &record, sizeof(record));
 }
 
-void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited, Order order) {
+void complete(PeerProcess& peer, uint32_t cq_index, Completion& completion, bool is_solicited, Order order) {
   SharedCq& cq = peer.segment->cq(cq_index);
   if (cq.stamp.get() != kNoStamp) completion.stamp_ns = read_stamp_ns(cq.stamp.get());
   if (!push_completion(*peer.segment, cq, completion, Process::get()->claimer(), order)) {
@@ -84,7 +84,7 @@ bool open_event_pipe(SharedPipe& shared, int& read_fd) {
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
   fcntl(ends[1], F_SETFL, O_NONBLOCK);
   read_fd = ends[0];
-  Peer& self = Process::get()->self();
+  PeerProcess& self = Process::get()->self();
   const uint64_t inode = get_inode(ends[1]);
   {
     std::lock_guard lock(self.pipes_mutex);
@@ -98,7 +98,7 @@ bool open_event_pipe(SharedPipe& shared, int& read_fd) {
 void close_event_pipe(SharedPipe& shared, int read_fd) {
   const uint64_t inode = shared.inode.get();
   shared.inode.set(0);
-  Peer& self = Process::get()->self();
+  PeerProcess& self = Process::get()->self();
   std::lock_guard lock(self.pipes_mutex);
   if (const auto known = self.pipes.find(inode); known != self.pipes.end()) {
     close(known->second);

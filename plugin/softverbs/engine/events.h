@@ -18,13 +18,13 @@ struct AsyncRecord {
 
 // Writes to a pipe of `peer`, which may be this process. Never blocks; a full or vanished pipe loses the
 // event.
-void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t bytes);
+void write_event(PeerProcess& peer, const SharedPipe& pipe, const void* record, size_t bytes);
 
-void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type type);
+void raise_async(PeerProcess& peer, uint32_t context, uint64_t token, ibv_event_type type);
 
 // Puts a completion into a queue of `peer`, with a time stamp if the queue has them, and wakes the owner if
 // the queue is armed.
-void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited,
+void complete(PeerProcess& peer, uint32_t cq_index, Completion& completion, bool is_solicited,
               Order order = Order::kInQueue);
 
 // Makes a pipe whose read end the application gets. False, with errno, on failure.

@@ -163,7 +163,7 @@ void wait_for_peers() {
     const bool takes_datagrams = qp.type.get() == IBV_QPT_UD;  // of whoever sends them
     const uint64_t deadline_ns = begin_ns + get_patience_ns(qp.type.get());
     while (!mark.is_finished(qp)) {
-      const Peer* peer = process->connected[mark.index].load();
+      const PeerProcess* peer = process->connected[mark.index].load();
       const bool is_gone = peer == nullptr || peer->dead.load(std::memory_order_acquire);
       if ((is_gone && !takes_datagrams) || read_clock_ns() > deadline_ns) break;
       sched_yield();

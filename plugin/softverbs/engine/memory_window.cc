@@ -36,8 +36,8 @@ bool is_bindable(const SendRequest& request, uint32_t pd) {
   return translate(segment, {bind.address, bind.length, bind.region, pd, access}).address != 0;
 }
 
-Outcome execute_bind(Operation& op) {
-  constexpr Outcome kRefused{Step::kFail, IBV_WC_MW_BIND_ERR};
+StepOutcome execute_bind(Operation& op) {
+  constexpr StepOutcome kRefused{Step::kFail, IBV_WC_MW_BIND_ERR};
   const SendRequest& request = *op.request;
   const BindRequest& bind = request.bind;
   const bool has_qp = bind.type == IBV_MW_TYPE_2;
@@ -58,7 +58,7 @@ Outcome execute_bind(Operation& op) {
   return {};
 }
 
-Outcome execute_invalidate(Operation& op) {
+StepOutcome execute_invalidate(Operation& op) {
   const uint32_t key = op.request->immediate;
   if (!is_key_of(Process::get()->segment(), key, op.qp->base.qp_num))
     return {Step::kFail, IBV_WC_LOC_QP_OP_ERR};
@@ -124,7 +124,7 @@ bool is_local(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV;
 }
 
-Outcome execute_local(Operation& op) {
+StepOutcome execute_local(Operation& op) {
   return op.request->opcode == IBV_WR_BIND_MW ? execute_bind(op) : execute_invalidate(op);
 }
 

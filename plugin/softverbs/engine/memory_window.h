@@ -15,7 +15,7 @@ int bind_window(ibv_qp* qp, ibv_mw* window, ibv_mw_bind* bind);
 
 // Requests that have no peer: IBV_WR_BIND_MW and IBV_WR_LOCAL_INV.
 bool is_local(ibv_wr_opcode opcode);
-Outcome execute_local(Operation& op);
+StepOutcome execute_local(Operation& op);
 
 // IBV_WR_SEND_WITH_INV: whether the target has that key to invalidate; and the invalidation.
 bool can_invalidate(const Operation& op);

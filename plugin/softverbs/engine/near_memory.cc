@@ -17,7 +17,7 @@ constexpr uint32_t kFewPeers = 32;
 
 // Maps all pages of the registration around this offset at its first use: to fault them in one by one would
 // delay as many of the messages that land there.
-[[gnu::cold, gnu::noinline]] void map_pages(Peer& peer, uint64_t offset, uint32_t key) {
+[[gnu::cold, gnu::noinline]] void map_pages(PeerProcess& peer, uint64_t offset, uint32_t key) {
   const SharedMr& mr = peer.segment->mr(get_key_index(key));
   const uint64_t address = mr.address.get() - peer.segment->header().base;
   const bool is_there = address <= offset && offset - address < mr.length.get();
@@ -34,7 +34,7 @@ constexpr uint32_t kFewPeers = 32;
 
 }  // namespace
 
-uint8_t* find_near(Peer& peer, uint64_t address, uint64_t bytes, uint32_t key) {
+uint8_t* find_near(PeerProcess& peer, uint64_t address, uint64_t bytes, uint32_t key) {
   const uint64_t offset = address - peer.segment->header().base;
   const bool is_inside = offset >= kArena && offset < kSegmentBytes && bytes <= kSegmentBytes - offset;
   if (!is_inside) return nullptr;

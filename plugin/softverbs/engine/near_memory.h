@@ -11,6 +11,6 @@ namespace verbena::softverbs {
 
 // Where the peer's memory, registered by this key, appears in this process; nullptr: nowhere, it is not such
 // memory.
-uint8_t* find_near(Peer& peer, uint64_t address, uint64_t bytes, uint32_t key);
+uint8_t* find_near(PeerProcess& peer, uint64_t address, uint64_t bytes, uint32_t key);
 
 }  // namespace verbena::softverbs

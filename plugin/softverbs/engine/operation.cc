@@ -17,10 +17,10 @@ namespace {
 
 constexpr uint64_t kChunkBytes = 4 << 20;  // after each chunk, the state of the queue pair is checked
 
-Outcome fail(ibv_wc_status status) {
+StepOutcome fail(ibv_wc_status status) {
   return {Step::kFail, status};
 }
-constexpr Outcome kDone{};
+constexpr StepOutcome kDone{};
 
 bool needs_receive(ibv_wr_opcode opcode) {
   return is_send(opcode) || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -54,20 +54,20 @@ bool gather_local(Operation& op) {
   return true;
 }
 
-Outcome wait_for_peer(const Qp& qp) {
-  Outcome outcome{Step::kWait, IBV_WC_RETRY_EXC_ERR, Wait::kPeerNotReady};
+StepOutcome wait_for_peer(const Qp& qp) {
+  StepOutcome outcome{Step::kWait, IBV_WC_RETRY_EXC_ERR, Wait::kPeerNotReady};
   const uint32_t exponent = qp.attributes.timeout;
   if (exponent != 0) outcome.budget_ns = (uint64_t{4096} << exponent) * (qp.attributes.retry_cnt + 1u);
   return outcome;
 }
 
-Outcome wait_for_rail(const Qp& qp) {
-  Outcome outcome = wait_for_peer(qp);
+StepOutcome wait_for_rail(const Qp& qp) {
+  StepOutcome outcome = wait_for_peer(qp);
   outcome.wait = Wait::kRailDown;
   return outcome;
 }
 
-Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
+StepOutcome wait_for_receive(const Qp& qp, uint32_t timer) {
   constexpr uint32_t kTimerUnits[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
                                         48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
                                         2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
@@ -75,7 +75,7 @@ Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
   constexpr uint32_t kForever = 7;
   const uint32_t retries = qp.attributes.rnr_retry;
   if (retries == 0) return fail(IBV_WC_RNR_RETRY_EXC_ERR);
-  Outcome outcome{Step::kWait, IBV_WC_RNR_RETRY_EXC_ERR, Wait::kReceiverNotReady};
+  StepOutcome outcome{Step::kWait, IBV_WC_RNR_RETRY_EXC_ERR, Wait::kReceiverNotReady};
   if (retries != kForever) outcome.budget_ns = retries * kTimerUnits[timer & 31] * kUnitNs;
   return outcome;
 }
@@ -93,7 +93,7 @@ bool is_way_down(const Operation& op) {
 
 // Whether the target accepts our requests. Waits for a peer that has not come yet, but not for one that has
 // left.
-Outcome check_target(const Operation& op) {
+StepOutcome check_target(const Operation& op) {
   const SharedQp& target = *op.target;
   const Qp& qp = *op.qp;
   if (op.peer->dead.load(std::memory_order_acquire)) return fail(IBV_WC_RETRY_EXC_ERR);
@@ -153,7 +153,7 @@ bool take_receive(Operation& op) {
 namespace {
 
 // Builds the scatter list from the receive that was taken.
-Outcome scatter_remote(Operation& op) {
+StepOutcome scatter_remote(Operation& op) {
   Segment& segment = *op.peer->segment;
   const SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
   uint64_t left = op.request->length;
@@ -184,7 +184,7 @@ uint32_t get_needed_access(ibv_wr_opcode opcode) {
   }
 }
 
-Outcome name_remote(Operation& op) {
+StepOutcome name_remote(Operation& op) {
   const SendRequest& request = *op.request;
   const bool has_answer = is_read(op) || is_atomic(request.opcode);
   if (has_answer && op.target->max_reads.get() == 0) return fail(IBV_WC_REM_INV_REQ_ERR);
@@ -213,13 +213,13 @@ bool has_right_packets(const Operation& op) {
 }
 
 // The steps at the target's queue pair.
-Outcome prepare_target(Operation& op) {
+StepOutcome prepare_target(Operation& op) {
   const ibv_wr_opcode opcode = op.request->opcode;
-  if (const Outcome marked = check_target(op); marked.step != Step::kDone) return marked;
+  if (const StepOutcome marked = check_target(op); marked.step != Step::kDone) return marked;
   op.remote.clear();
   if (!has_right_packets(op)) return fail(IBV_WC_REM_INV_REQ_ERR);
   if (!is_send(opcode)) {
-    if (const Outcome named = name_remote(op); named.step != Step::kDone) return named;
+    if (const StepOutcome named = name_remote(op); named.step != Step::kDone) return named;
   }
   if (opcode == IBV_WR_SEND_WITH_INV && !can_invalidate(op)) return fail(IBV_WC_REM_INV_REQ_ERR);
   if (needs_receive(opcode) && !take_receive(op))
@@ -227,13 +227,13 @@ Outcome prepare_target(Operation& op) {
   return is_send(opcode) ? scatter_remote(op) : kDone;
 }
 
-Outcome prepare_connected(Operation& op) {
+StepOutcome prepare_connected(Operation& op) {
   if (op.peer == nullptr) return fail(IBV_WC_RETRY_EXC_ERR);
   op.target_index = get_qp_index(op.qp->attributes.dest_qp_num);
   op.target = &op.peer->segment->qp(op.target_index);
-  if (const Outcome early = check_target(op); early.step != Step::kDone) return early;
+  if (const StepOutcome early = check_target(op); early.step != Step::kDone) return early;
   op.mark();
-  const Outcome outcome = prepare_target(op);
+  const StepOutcome outcome = prepare_target(op);
   if (outcome.step != Step::kWait) return outcome;
   // What is under way was marked before it: the owner's count must not reach that mark first.
   Operation* before = op.qp->is_next_prepared ? op.qp->next.get() : nullptr;
@@ -327,7 +327,7 @@ void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key) {
   has_gpu = has_gpu || gpu != 0;
 }
 
-Outcome prepare(Operation& op, Qp& qp, SendRequest& request) try {
+StepOutcome prepare(Operation& op, Qp& qp, SendRequest& request) try {
   op.qp = &qp;
   op.request = &request;
   op.peer = qp.peer;
@@ -347,7 +347,7 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) try {
   return fail(IBV_WC_LOC_QP_OP_ERR);
 }
 
-Outcome settle(Operation& op, const Outcome& outcome) {
+StepOutcome settle(Operation& op, const StepOutcome& outcome) {
   const bool is_reported = outcome.step == Step::kDone || outcome.status == IBV_WC_WR_FLUSH_ERR;
   if (op.qp->base.qp_type == IBV_QPT_RC || is_reported) return outcome;
   op.local.clear();
@@ -357,12 +357,12 @@ Outcome settle(Operation& op, const Outcome& outcome) {
   return kDone;
 }
 
-Outcome explain_copy_error(int error) {
+StepOutcome explain_copy_error(int error) {
   // ESRCH means that the peer is gone, any other error that its memory is.
   return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
 }
 
-Outcome copy_host(Operation& op) {
+StepOutcome copy_host(Operation& op) {
   const auto move = is_read(op) ? read_pieces : write_pieces;
   const uint64_t bytes = op.bytes;
   if (bytes == 0) return kDone;  // a lost datagram has no peer
@@ -372,7 +372,7 @@ Outcome copy_host(Operation& op) {
     return error == 0 ? kDone : explain_copy_error(error);
   }
   for (uint64_t done = 0; done < bytes; done += kChunkBytes) {
-    if (const Outcome outcome = check_progress(op); outcome.step != Step::kDone) return outcome;
+    if (const StepOutcome outcome = check_progress(op); outcome.step != Step::kDone) return outcome;
     const uint64_t take = std::min(kChunkBytes, bytes - done);
     const int error =
         move(pid, slice_pieces(op.remote.pieces, done, take), slice_pieces(op.local.pieces, done, take));
@@ -381,7 +381,7 @@ Outcome copy_host(Operation& op) {
   return kDone;
 }
 
-Outcome check_progress(const Operation& op) {
+StepOutcome check_progress(const Operation& op) {
   const ibv_qp_state state = get_state(*op.qp->shared);
   if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return fail(IBV_WC_WR_FLUSH_ERR);
   const bool is_gone = op.peer->dead.load(std::memory_order_acquire) || get_state(*op.target) == IBV_QPS_ERR;

@@ -11,7 +11,7 @@
 namespace verbena::softverbs {
 
 struct Qp;
-struct Peer;
+struct PeerProcess;
 class GpuLane;
 
 // Why the oldest request of a send queue has to wait.
@@ -20,7 +20,7 @@ enum class Wait { kNone, kPeerNotReady, kReceiverNotReady, kRailDown, kDelayed }
 enum class Step { kDone, kWait, kFail };
 enum class Change { kNone, kAsked, kAllowed, kWithdrawn };
 
-struct Outcome {
+struct StepOutcome {
   Step step = Step::kDone;
   ibv_wc_status status = IBV_WC_SUCCESS;  // of a failure
   Wait wait = Wait::kNone;
@@ -43,7 +43,7 @@ struct Memory {
 struct OperationState {
   Qp* qp = nullptr;
   SendRequest* request = nullptr;
-  Peer* peer = nullptr;
+  PeerProcess* peer = nullptr;
   SharedQp* target = nullptr;
   uint32_t target_index = 0;
   uint32_t source_qp = 0;  // the requester's number
@@ -56,7 +56,7 @@ struct OperationState {
   uint32_t marks =
       0;  // counted in target->started, not yet in finished: its own, and those of attempts behind it
   bool has_receive = false;  // opened there, not yet closed
-  Outcome outcome;
+  StepOutcome outcome;
 
   // GPU copies: done when the lane has completed these tickets.
   GpuLane* lane = nullptr;
@@ -102,17 +102,17 @@ class OperationPool {
 
 // Checks the request, marks the peer's queue pair and takes a receive if one is needed. Never waits: if the
 // request cannot start yet, nothing has changed. After a failure finish() must still be called.
-Outcome prepare(Operation& op, Qp& qp, SendRequest& request);
+StepOutcome prepare(Operation& op, Qp& qp, SendRequest& request);
 
 // On an unreliable connection the sender does not learn that a message could not be placed: the message is
 // lost, and so is the receive that was taken for it.
-Outcome settle(Operation& op, const Outcome& outcome);
+StepOutcome settle(Operation& op, const StepOutcome& outcome);
 
 // Between host memories.
-Outcome copy_host(Operation& op);
+StepOutcome copy_host(Operation& op);
 
 // Whether a long copy should go on.
-Outcome check_progress(const Operation& op);
+StepOutcome check_progress(const Operation& op);
 
 // Reports the outcome (op.outcome) to the peer and clears the mark. The caller reports the sender's
 // completion.
@@ -123,12 +123,12 @@ void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
 
 // Steps of the functions above, for requests that go over the wire or came from it. Of the requester:
 bool gather_local(Operation& op);  // false on a protection error of the gather list
-Outcome wait_for_peer(const Qp& qp);
-Outcome wait_for_rail(const Qp& qp);
-Outcome wait_for_receive(const Qp& qp, uint32_t timer);
+StepOutcome wait_for_peer(const Qp& qp);
+StepOutcome wait_for_rail(const Qp& qp);
+StepOutcome wait_for_receive(const Qp& qp, uint32_t timer);
 // Of the target:
 bool take_receive(Operation& op);
-Outcome name_remote(Operation& op);  // the memory that the request names by a remote key
+StepOutcome name_remote(Operation& op);  // the memory that the request names by a remote key
 uint32_t get_needed_access(ibv_wr_opcode opcode);
 void complete_receive(Operation& op, ibv_wc_status status);
 // What the peer's end reports for a failure: nothing, or an error of its own.
@@ -139,7 +139,7 @@ struct PeerFailure {
 bool find_peer_failure(ibv_wc_status status, PeerFailure& failure);
 
 // The outcome of a failed copy. `error` is an errno.
-Outcome explain_copy_error(int error);
+StepOutcome explain_copy_error(int error);
 
 bool is_read(const Operation& op);
 bool is_send(ibv_wr_opcode opcode);

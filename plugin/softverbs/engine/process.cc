@@ -93,7 +93,7 @@ Process* Process::open() {
   process->directory_ = Directory::open(process->owner_, accept, claim);
   if (process->directory_ == nullptr) return nullptr;
   if (claim.slot == kProcessSlots && taken_ports > 0) {
-    const uint32_t first = get_config().port;
+    const auto first = static_cast<uint32_t>(get_config().port);
     warn(
         "TCP ports %u to %u: no port is left for this process: other programs use %u of them; choose another "
         "range with SOFTVERBS_PORT, the same for every process of the job",
@@ -162,7 +162,7 @@ void Process::leave() {
   directory_->release(slot_);
 }
 
-Peer* Process::find_peer(uint32_t qp_number) {
+PeerProcess* Process::find_peer(uint32_t qp_number) {
   const uint32_t slot = get_qp_slot(qp_number);
   if (slot == slot_) return &self_;
   const uint64_t owner = slot < kProcessSlots ? directory_->get_owner(slot) : 0;
@@ -173,12 +173,12 @@ Peer* Process::find_peer(uint32_t qp_number) {
   thread_local struct {
     const Process* process = nullptr;
     uint64_t owner = 0;
-    Peer* peer = nullptr;
+    PeerProcess* peer = nullptr;
   } latest;
   if (latest.process == this && latest.owner == owner) return latest.peer;  // peers are never forgotten
   std::lock_guard lock(peers_mutex_);
   const auto known = peers_.find(owner);
-  Peer* const peer = known != peers_.end() ? known->second.get() : map_peer(slot, owner);
+  PeerProcess* const peer = known != peers_.end() ? known->second.get() : map_peer(slot, owner);
   if (peer != nullptr) latest = {this, owner, peer};
   return peer;
 }
@@ -201,15 +201,15 @@ int open_pidfd(int pid) {
 
 }  // namespace
 
-Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
-  if (const int error = start_monitor(); error != 0) return fail_with<Peer>(error);
-  auto peer = std::make_unique<Peer>();
+PeerProcess* Process::map_peer(uint32_t slot, uint64_t owner) {
+  if (const int error = start_monitor(); error != 0) return fail_with<PeerProcess>(error);
+  auto peer = std::make_unique<PeerProcess>();
   peer->owner = owner;
   peer->pid = get_pid(owner);
   peer->pidfd = open_pidfd(peer->pid);
   const auto fail = [&](int error) {
     if (peer->pidfd >= 0) close(peer->pidfd);
-    return fail_with<Peer>(error);
+    return fail_with<PeerProcess>(error);
   };
   if (peer->pidfd < 0 && errno != 0) return fail(errno == ESRCH ? ENOENT : errno);
   if (const uint64_t present = read_owner(peer->pid); present != owner)
@@ -221,7 +221,7 @@ Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
   if (error == 0) error = probe(peer->pid, peer->mapped->header());
   if (error != 0) return fail(error == ESRCH ? ENOENT : error);
   peer->segment = peer->mapped.get();
-  Peer* const made = (peers_[owner] = std::move(peer)).get();
+  PeerProcess* const made = (peers_[owner] = std::move(peer)).get();
   peer_count_.fetch_add(1, std::memory_order_relaxed);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -252,7 +252,7 @@ int Process::start_monitor() {
   return error;
 }
 
-void Peer::mark_dead() {
+void PeerProcess::mark_dead() {
   dead.store(true, std::memory_order_release);
   {
     const std::lock_guard lock(pipes_mutex);
@@ -274,7 +274,7 @@ void Process::watch_peers() {
       eventfd_t ignored;
       eventfd_read(monitor_wake_, &ignored);
     } else if (count == 1) {
-      auto* peer = static_cast<Peer*>(event.data.ptr);
+      auto* peer = static_cast<PeerProcess*>(event.data.ptr);
       epoll_ctl(monitor_epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
       peer->mark_dead();
     }

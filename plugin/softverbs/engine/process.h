@@ -33,7 +33,7 @@ class Injector;
 inline constexpr uint64_t kNearBlockBytes = 64 << 10;  // the least that a segment's owner allocates
 
 // Another process, or this one, whose segment is mapped here. Lives as long as this process.
-struct Peer {
+struct PeerProcess {
   std::unique_ptr<Segment> mapped;  // null for this process itself
   Segment* segment = nullptr;
   uint64_t owner = 0;
@@ -67,9 +67,9 @@ class Process {
 
   // The process that owns a queue pair number; nullptr when it cannot be reached. errno is ENOENT if this
   // process sees no such process; any other errno names a cause on this side.
-  Peer* find_peer(uint32_t qp_number);
+  PeerProcess* find_peer(uint32_t qp_number);
   uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
-  Peer& self() { return self_; }
+  PeerProcess& self() { return self_; }
   // Counts the queue pairs. While there is one, peers may copy from and to this process.
   void count_queue_pair(int change);
   // Whether the process that once was `claimer` has ended.
@@ -93,13 +93,13 @@ class Process {
   faults::Rails rails;
   faults::Schedule schedule;
   std::once_flag faults_once;
-  std::unique_ptr<faults::Injector> injector;   // null without a plan
-  std::atomic<Peer*> connected[kQpCount] = {};  // by index: the peer that may work on this queue pair
+  std::unique_ptr<faults::Injector> injector;          // null without a plan
+  std::atomic<PeerProcess*> connected[kQpCount] = {};  // by index: the peer that may work on this queue pair
 
  private:
   Process();
   static Process* open();
-  Peer* map_peer(uint32_t slot, uint64_t owner);
+  PeerProcess* map_peer(uint32_t slot, uint64_t owner);
   int start_monitor();  // 0 or an errno
   void watch_peers();   // the monitor's thread
   void leave();
@@ -110,11 +110,11 @@ class Process {
   uint32_t slot_ = 0;
   uint32_t claimer_ = 0;
   uint64_t owner_ = 0;
-  Peer self_;
+  PeerProcess self_;
   std::mutex queue_pairs_mutex_;
   int queue_pairs_ = 0;
   std::mutex peers_mutex_;
-  std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by owner
+  std::map<uint64_t, std::unique_ptr<PeerProcess>> peers_;  // by owner
   std::atomic<uint32_t> peer_count_{0};
   std::atomic<uint32_t> unwatched_{0};  // peers without a pidfd
   int monitor_epoll_ = -1, monitor_wake_ = -1;

@@ -9,7 +9,7 @@
 #include "softverbs/engine/rail_worker.h"
 #include "softverbs/engine/shuffled_writes.h"
 #include "softverbs/faults/injector.h"
-#include "softverbs/faults/stream.h"
+#include "softverbs/faults/request_count.h"
 #include "softverbs/shared/profile.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"

@@ -61,7 +61,7 @@ struct Qp {
   bool takes_empty_writes = true;               // these three are the profile's
   bool spoils_inline_writes = false;
   uint32_t max_message_bytes = 0;
-  Peer* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
+  PeerProcess* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
   ReceiveQueue receive_queue;
 
   std::mutex mutex;  // guards all below
@@ -106,7 +106,7 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock); 
 // Reports the completion of a request that asked for one or failed.
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 // True while the wait is within its budget. The first call of a wait starts the clock.
-bool keep_waiting(Qp& qp, const Outcome& outcome);
+bool keep_waiting(Qp& qp, const StepOutcome& outcome);
 
 // The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
 // queue. 0 or an errno.
@@ -120,8 +120,8 @@ void enter_error(Qp& qp);
 ErrorTransition begin_error(Qp& qp);
 bool end_error(Qp& qp, const ErrorTransition& transition);
 // Moves a queue pair of the peer to the error state.
-void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
-void flush_receives(Peer& peer, uint32_t qp_index);
+void fail_target(PeerProcess& peer, uint32_t qp_index, ibv_event_type event);
+void flush_receives(PeerProcess& peer, uint32_t qp_index);
 // Waits until no peer accesses our memory through this queue pair, and finishes the work of a peer that was
 // killed.
 void wait_until_quiet(Qp& qp);

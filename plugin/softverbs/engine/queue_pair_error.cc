@@ -10,7 +10,7 @@
 namespace verbena::softverbs {
 namespace {
 
-void raise(Peer& peer, const SharedQp& qp, ibv_event_type type) {
+void raise(PeerProcess& peer, const SharedQp& qp, ibv_event_type type) {
   raise_async(peer, qp.context.get(), qp.token.get(), type);
 }
 
@@ -96,7 +96,7 @@ bool end_error(Qp& qp, const ErrorTransition& transition) {
   if (!is_quiet(qp, transition.started) && read_clock_ns() <= transition.deadline_ns) return false;
   recover_from_dead(qp, transition.started);
   if (qp.wire != nullptr) wire::forget_inbound(qp, false);
-  Peer& self = Process::get()->self();
+  PeerProcess& self = Process::get()->self();
   Completion completion = make_flushed(*qp.shared);
   while (claim_open_receive(*qp.shared, completion)) {
     complete(self, qp.shared->receive_cq.get(), completion, true);
@@ -114,7 +114,7 @@ void enter_error(Qp& qp) {
   while (!end_error(qp, transition)) sched_yield();
 }
 
-void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event) {
+void fail_target(PeerProcess& peer, uint32_t qp_index, ibv_event_type event) {
   SharedQp& target = peer.segment->qp(qp_index);
   uint32_t state = target.state.load();
   while (state != IBV_QPS_ERR) {
@@ -127,7 +127,7 @@ void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event) {
   if (draws_from_shared(*peer.segment, target)) raise(peer, target, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
-void flush_receives(Peer& peer, uint32_t qp_index) {
+void flush_receives(PeerProcess& peer, uint32_t qp_index) {
   Segment& segment = *peer.segment;
   SharedQp& target = segment.qp(qp_index);
   if (draws_from_shared(segment, target)) return;  // its receives belong to other queue pairs too

@@ -61,7 +61,7 @@ void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   complete(Process::get()->self(), get_cq(qp.base.send_cq).index, completion, status != IBV_WC_SUCCESS);
 }
 
-bool keep_waiting(Qp& qp, const Outcome& outcome) {
+bool keep_waiting(Qp& qp, const StepOutcome& outcome) {
   const uint64_t now_ns = read_clock_ns();
   if (qp.wait != outcome.wait) {
     qp.wait = outcome.wait;
@@ -95,7 +95,7 @@ LaneState look_at_change(const Qp& qp, Operation& op, bool is_after_failure, Ope
   const LaneState state = op.outcome.step == Step::kDone ? LaneState::kDone : LaneState::kBroken;
   if (carried == nullptr) return state;
   drop_carried(*carried);
-  carried->outcome = carried->is_broken ? Outcome{Step::kFail, IBV_WC_GENERAL_ERR} : op.outcome;
+  carried->outcome = carried->is_broken ? StepOutcome{Step::kFail, IBV_WC_GENERAL_ERR} : op.outcome;
   carried->is_broken = state == LaneState::kBroken;
   carried->has_landed = true;
   return state;
@@ -138,7 +138,7 @@ Step land(Qp& qp) {
     if (op.is_broken && op.is_datagram) op.fits = false;
     if (op.is_broken && !op.is_datagram) {
       const bool is_explained = op.outcome.step == Step::kFail;
-      const Outcome cause = is_explained ? op.outcome : Outcome{Step::kFail, IBV_WC_GENERAL_ERR};
+      const StepOutcome cause = is_explained ? op.outcome : StepOutcome{Step::kFail, IBV_WC_GENERAL_ERR};
       for (const auto& behind : qp.flying) behind->outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
       op.outcome = cause;
     }
@@ -155,7 +155,7 @@ Step land(Qp& qp) {
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);
-  Outcome outcome =
+  StepOutcome outcome =
       qp.faults == nullptr ? prepare(*qp.next, qp, request) : faults::prepare_request(*qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
   if (outcome.step == Step::kWait) outcome.step = Step::kFail;
@@ -165,10 +165,10 @@ bool prepare_next(Qp& qp) {
   return true;
 }
 
-Outcome execute(Operation& op) {
+StepOutcome execute(Operation& op) {
   if (is_local(op.request->opcode)) return execute_local(op);
   if (op.is_struck) return faults::take_datagram(op);
-  if (op.is_wired) return wire::send_datagram(op), Outcome{};
+  if (op.is_wired) return wire::send_datagram(op), StepOutcome{};
   if (is_atomic(op.request->opcode)) return execute_atomic(op);
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
@@ -272,7 +272,7 @@ bool launch_with_add(Qp& qp, uint64_t end) {
   if (qp.send_queue.at(behind).opcode != IBV_WR_ATOMIC_FETCH_AND_ADD) return false;
   auto add = OperationPool::of_thread().take();
   if (add == nullptr) return false;
-  const Outcome prepared = prepare(*add, qp, qp.send_queue.at(behind));
+  const StepOutcome prepared = prepare(*add, qp, qp.send_queue.at(behind));
   if (prepared.step != Step::kDone || !begin_with_write(*add, *qp.next)) {
     if (prepared.step != Step::kWait) undo(*add, qp.next.get());
     OperationPool::of_thread().give_back(std::move(add));
@@ -319,7 +319,8 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
     if (state != IBV_QPS_RTS || qp.send_queue.started == end)
       return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
-    if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
+    if (runner == Runner::kPoster && length > static_cast<uint64_t>(get_config().inline_copy_bytes))
+      return Stop::kNeedsWorker;
     if (is_workers || (runner == Runner::kPoster && qp.has_used_gpu)) return Stop::kNeedsWorker;
     if (qp.next == nullptr) qp.next = OperationPool::of_thread().take();
     if (qp.next == nullptr) return qp.flying.empty() ? fail_next(qp) : Stop::kFlying;

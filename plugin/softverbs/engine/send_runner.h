@@ -20,7 +20,7 @@ bool prepare_next(Qp& qp);
 void drop_next(Qp& qp);
 // No memory is left for the next request. All earlier requests must be complete.
 Stop fail_next(Qp& qp);
-Outcome execute(Operation& op);
+StepOutcome execute(Operation& op);
 // Copies the next request. All earlier requests must be complete.
 Step run_alone(Qp& qp);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "softverbs/faults/stream.h"
+#include "softverbs/faults/request_count.h"
 #include "softverbs/shared/clock.h"
 
 namespace verbena::softverbs {
@@ -32,7 +32,7 @@ Step land_placed(Qp& qp) {
 }
 
 // The request fails, and all behind it. What is before it goes on.
-void fail_from(Qp& qp, uint64_t number, const Outcome& outcome) {
+void fail_from(Qp& qp, uint64_t number, const StepOutcome& outcome) {
   std::erase_if(qp.shuffle->left, [&](const Shuffle::Piece& piece) { return piece.number >= number; });
   for (const auto& op : qp.flying) {
     if (op->request->number == number) op->outcome = outcome;
@@ -73,14 +73,14 @@ Stop admit(Qp& qp, uint64_t end) {
   return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
 }
 
-Outcome place(const Shuffle::Piece& piece) {
+StepOutcome place(const Shuffle::Piece& piece) {
   Operation& op = *piece.op;
-  if (const Outcome progress = check_progress(op); progress.step != Step::kDone) return progress;
+  if (const StepOutcome progress = check_progress(op); progress.step != Step::kDone) return progress;
   if (op.uses_gpu()) return execute(op);
   const int error = write_pieces(op.peer->is_self ? 0 : op.peer->pid,
                                  slice_pieces(op.remote.pieces, piece.offset, piece.bytes),
                                  slice_pieces(op.local.pieces, piece.offset, piece.bytes));
-  return error == 0 ? Outcome{} : explain_copy_error(error);
+  return error == 0 ? StepOutcome{} : explain_copy_error(error);
 }
 
 // The queue pair has stopped: what is not placed whole fails, and all behind it.
@@ -97,7 +97,7 @@ void place_some(Qp& qp) {
     const uint64_t index = faults::mix(shuffle.key, ++shuffle.draws) % shuffle.left.size();
     const Shuffle::Piece piece = std::exchange(shuffle.left[index], shuffle.left.back());
     shuffle.left.pop_back();
-    if (const Outcome outcome = place(piece); outcome.step != Step::kDone)
+    if (const StepOutcome outcome = place(piece); outcome.step != Step::kDone)
       fail_from(qp, piece.number, outcome);
   }
   // Between turns somebody may see what is there, and what is left last may be overtaken by what comes next.

@@ -15,7 +15,7 @@ const Fate& get_fate(Qp& qp, const SendRequest& request) {
 
 // Moves the queue pair at the other end to the error state, if it exists and is connected to us.
 void fail_far_end(Qp& qp) {
-  Peer* peer = qp.peer;
+  PeerProcess* peer = qp.peer;
   if (peer == nullptr || peer->dead.load(std::memory_order_acquire)) return;
   const uint32_t number = qp.attributes.dest_qp_num;
   SharedQp& target = peer->segment->qp(get_qp_index(number));
@@ -36,7 +36,7 @@ bool may_be_struck(const Qp& qp) {
 }
 
 // Its bytes are read when its turn comes; whom it reaches is found then.
-Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
+StepOutcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
   op.qp = &qp;
   op.request = &request;
   op.peer = nullptr;
@@ -46,7 +46,7 @@ Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
   op.lane = nullptr;
   op.bytes = 0;
   op.remote.clear();
-  return gather_local(op) ? Outcome{} : Outcome{Step::kFail, IBV_WC_LOC_PROT_ERR};
+  return gather_local(op) ? StepOutcome{} : StepOutcome{Step::kFail, IBV_WC_LOC_PROT_ERR};
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ uint64_t stamp_post() {
   return Process::get()->injector->has_delays() ? read_clock_ns() : 0;
 }
 
-Outcome take_datagram(Operation& op) {
+StepOutcome take_datagram(Operation& op) {
   Injector& injector = *Process::get()->injector;
   injector.held().take(op, get_fate(*op.qp, *op.request));
   return {};
@@ -73,7 +73,7 @@ void end_run(const Qp& qp) {
   if (may_be_struck(qp)) Process::get()->injector->held().send_due(qp.device);
 }
 
-Outcome check_start(Qp& qp, const SendRequest& request) {
+StepOutcome check_start(Qp& qp, const SendRequest& request) {
   const Fate& fate = get_fate(qp, request);
   if (fate.due_ns != 0 && fate.due_ns > read_clock_ns()) return {Step::kWait, IBV_WC_SUCCESS, Wait::kDelayed};
   if (fate.failure == IBV_WC_SUCCESS || fate.is_after_work || is_found_by_peer(qp, fate)) return {};
@@ -81,8 +81,8 @@ Outcome check_start(Qp& qp, const SendRequest& request) {
   return {Step::kFail, fate.failure};
 }
 
-Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request) {
-  const Outcome start = check_start(qp, request);
+StepOutcome prepare_request(Operation& op, Qp& qp, SendRequest& request) {
+  const StepOutcome start = check_start(qp, request);
   if (start.step != Step::kDone) {
     op.qp = &qp;
     op.request = &request;
@@ -93,7 +93,7 @@ Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request) {
   }
   const Fate& fate = get_fate(qp, request);
   if (fate.is_changed() && fate.failure == IBV_WC_SUCCESS) return prepare_struck(op, qp, request);
-  const Outcome outcome = prepare(op, qp, request);
+  const StepOutcome outcome = prepare(op, qp, request);
   if (outcome.step != Step::kDone || !is_found_by_peer(qp, fate)) return outcome;
   return {Step::kFail, fate.failure};
 }

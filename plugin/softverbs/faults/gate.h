@@ -8,9 +8,9 @@ namespace verbena::softverbs::faults {
 // When a request was posted, for a plan that delays some.
 uint64_t stamp_post();
 // Prepares a request as softverbs::prepare does, unless the plan makes it fail.
-Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
+StepOutcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
 // Whether a request may begin. It may have to wait, or fail before it reaches its peer.
-Outcome check_start(Qp& qp, const SendRequest& request);
+StepOutcome check_start(Qp& qp, const SendRequest& request);
 // Fails the other end of a connection within the host, if the plan says so for a request that failed. What
 // was posted before is done.
 void strike_far_end(Qp& qp, const SendRequest& request);
@@ -22,7 +22,7 @@ uint64_t get_delay_ns(Qp& qp, const SendRequest& request);
 ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);
 bool drops_completion(Qp& qp, const SendRequest& request);
 // Takes over an operation that prepare_request() marked as struck: end_run() sends it, now or later.
-Outcome take_datagram(Operation& op);
+StepOutcome take_datagram(Operation& op);
 // Whether only the rail's worker may send this queue pair's datagrams, and what is held: copies from and to a
 // GPU's memory take time, and no other thread has its lanes.
 bool needs_worker(const Qp& qp);

@@ -7,7 +7,7 @@
 #include "softverbs/engine/queue_pair.h"
 #include "softverbs/engine/rail_worker.h"
 #include "softverbs/faults/injector.h"
-#include "softverbs/faults/stream.h"
+#include "softverbs/faults/request_count.h"
 #include "softverbs/gpu/gpu_copy.h"
 #include "softverbs/shared/clock.h"
 #include "softverbs/wire/requester.h"

@@ -47,11 +47,11 @@ void for_each_rail(const Rule& rule, const Function& function) {
 
 }  // namespace
 
-Injector::Injector(const Plan& plan, Rails& rails, Schedule& schedule)
+Injector::Injector(const FaultPlan& plan, Rails& rails, Schedule& schedule)
     : plan_(plan),
       rails_(rails),
       schedule_(schedule),
-      streams_(plan.rules.size()),
+      counts_(plan.rules.size()),
       free_ns_(plan.rules.size()),
       strikes_datagrams_(std::ranges::any_of(
           plan.rules,
@@ -76,7 +76,7 @@ void Injector::start() {
 void Injector::add(Qp& qp) {
   qp.faults = std::make_unique<QueueFaults>();
   qp.faults->ordinal = ordinals_[qp.device].fetch_add(1) + 1;
-  qp.faults->streams = std::make_unique<Stream[]>(plan_.rules.size());
+  qp.faults->counts = std::make_unique<RequestCount[]>(plan_.rules.size());
   const std::lock_guard lock(queues_mutex_);
   queues_.insert(&qp);
 }
@@ -103,9 +103,9 @@ Fate Injector::decide(Qp& qp, const SendRequest& request) {
     const Rule& rule = plan_.rules[i];
     if (!is_about(rule, qp, request)) continue;
     const uint64_t ordinal = rule.counts_by_queue_pair ? qp.faults->ordinal : 0;
-    Stream& stream = ordinal != 0 ? qp.faults->streams[i] : streams_[i][qp.device];
+    RequestCount& counted = ordinal != 0 ? qp.faults->counts[i] : counts_[i][qp.device];
     const uint64_t key = mix(mix(mix(plan_.seed, i), qp.device), ordinal);
-    const Strike strike = count(rule, stream, key);
+    const Strike strike = count(rule, counted, key);
     if (!strike.is_hit) continue;
     if (plan_.is_logged && rule.action != Action::kLimit)
       warn("fault: line %u: %s: rail %u, queue pair %u, request %llu", rule.line, get_name(rule.action),

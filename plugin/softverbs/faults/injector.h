@@ -15,9 +15,9 @@
 
 #include "softverbs/faults/held_datagrams.h"
 #include "softverbs/faults/rails.h"
+#include "softverbs/faults/request_count.h"
 #include "softverbs/faults/schedule.h"
 #include "softverbs/faults/setup.h"
-#include "softverbs/faults/stream.h"
 
 namespace verbena::softverbs {
 struct Qp;
@@ -47,9 +47,9 @@ struct Fate {
 // The plan's state for a queue pair; exists only if there is a plan. Used only by the thread that executes
 // the requests.
 struct QueueFaults {
-  uint64_t ordinal = 0;               // the number of the queue pair among those made on the rail, from 1
-  std::unique_ptr<Stream[]> streams;  // by rule
-  std::deque<Fate> fates;             // of requests that have begun, in order
+  uint64_t ordinal = 0;  // the number of the queue pair among those made on the rail, from 1
+  std::unique_ptr<RequestCount[]> counts;  // by rule
+  std::deque<Fate> fates;                  // of requests that have begun, in order
   std::atomic<bool> owes_fatal_event{false};
 };
 
@@ -57,7 +57,7 @@ struct QueueFaults {
 // requests before.
 class Injector {
  public:
-  Injector(const Plan& plan, Rails& rails, Schedule& schedule);
+  Injector(const FaultPlan& plan, Rails& rails, Schedule& schedule);
   void start();  // starts the plan's timed faults
 
   void add(Qp& qp);
@@ -79,11 +79,11 @@ class Injector {
   void raise(const Rule& rule, uint32_t rail);
   void end_device(uint32_t rail);
 
-  using RailStreams = std::array<Stream, kMaxDevices>;
-  const Plan& plan_;
+  using RailCounts = std::array<RequestCount, kMaxDevices>;
+  const FaultPlan& plan_;
   Rails& rails_;
   Schedule& schedule_;
-  std::vector<RailStreams> streams_;  // by rule
+  std::vector<RailCounts> counts_;  // by rule
   std::vector<std::array<uint64_t, kMaxDevices>>
       free_ns_;  // by rule: when a limited rail has sent everything so far
   std::mutex bandwidth_mutex_;

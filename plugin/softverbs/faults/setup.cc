@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "softverbs/shared/config.h"
@@ -14,18 +13,13 @@ namespace {
 
 constexpr size_t kMaxFileBytes = 64 << 10;
 
-std::string get_variable(const char* name) {
-  const char* text = getenv(name);
-  return text != nullptr ? text : "";
-}
-
 void refuse(Setup& setup, const std::string& what) {
   warn("%s: no device is offered", what.c_str());
   setup.is_valid = false;
 }
 
 void load_plan(Setup& setup) {
-  const std::string value = get_variable("SOFTVERBS_FAULTS");
+  const std::string& value = get_config().faults;
   if (value.empty()) return;
   const bool is_path = value[0] == '/' || value[0] == '.';
   const std::string name = is_path ? value : "SOFTVERBS_FAULTS";
@@ -38,7 +32,7 @@ void load_plan(Setup& setup) {
 
 // The file need not exist yet.
 void load_rails(Setup& setup) {
-  setup.rails_path = get_variable("SOFTVERBS_RAILS");
+  setup.rails_path = get_config().rails;
   if (setup.rails_path.empty()) return;
   std::string text;
   if (!read_file(setup.rails_path, text)) {

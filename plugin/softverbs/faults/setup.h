@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 
 namespace verbena::softverbs::faults {
 
 // The content of SOFTVERBS_FAULTS and SOFTVERBS_RAILS, read once.
 struct Setup {
   bool is_valid = true;  // false: a line on stderr has said why, and no device is offered
-  Plan plan;
+  FaultPlan plan;
   std::string rails_path;  // empty: none
 };
 

@@ -29,7 +29,7 @@ void drop_carried(Operation& write);
 
 // Copies through staging memory in pinned chunks, to the end; `once_begun` is called when the first chunk is
 // on its way. Workers only.
-Outcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});
+StepOutcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});
 // The operation's local bytes, of a GPU's memory too, at `to`. False when the copier refuses. At most
 // kStageBytes; with memory of a GPU: workers only.
 bool read_local(const Operation& op, uint8_t* to);

@@ -12,7 +12,7 @@ namespace verbena::softverbs {
 namespace {
 
 // 0: it cannot be mapped.
-uint32_t map_shared(Copier& copier, uint32_t device, Peer& peer, const SharedGpu& shared) {
+uint32_t map_shared(Copier& copier, uint32_t device, PeerProcess& peer, const SharedGpu& shared) {
   uint32_t area = 0;
   std::string why;
   cuda::CUuuid home{};
@@ -34,7 +34,7 @@ uint32_t map_shared(Copier& copier, uint32_t device, Peer& peer, const SharedGpu
 
 }  // namespace
 
-bool GpuImports::find(Copier& copier, uint32_t device, Peer& peer, uint32_t gpu, uint64_t address,
+bool GpuImports::find(Copier& copier, uint32_t device, PeerProcess& peer, uint32_t gpu, uint64_t address,
                       AreaAddress& found) {
   // First: what was found stale by who has dropped before is found stale here, too.
   const bool is_dropping = is_dropping_.load();
@@ -60,7 +60,8 @@ bool GpuImports::find(Copier& copier, uint32_t device, Peer& peer, uint32_t gpu,
   return true;
 }
 
-bool GpuImports::find_segment(Copier& copier, Peer& peer, uint64_t offset, uint64_t bytes, uint32_t& area) {
+bool GpuImports::find_segment(Copier& copier, PeerProcess& peer, uint64_t offset, uint64_t bytes,
+                              uint32_t& area) {
   std::lock_guard lock(mutex_);
   std::string why;
   area = copier::kOwnSegment;

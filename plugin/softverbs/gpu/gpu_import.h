@@ -11,7 +11,7 @@
 
 namespace verbena::softverbs {
 
-struct Peer;
+struct PeerProcess;
 
 // Memory of other processes that our copier has mapped. Each allocation of a GPU is mapped once for each
 // device of the copier, at its first use by a worker, and unmapped when its owner has ended the registration
@@ -20,9 +20,10 @@ class GpuImports {
  public:
   // Finds an address of `peer` among the areas of a device; false when its memory cannot be mapped. `gpu` is
   // 1 + index of its SharedGpu. Call it after begin_use().
-  bool find(Copier& copier, uint32_t device, Peer& peer, uint32_t gpu, uint64_t address, AreaAddress& found);
+  bool find(Copier& copier, uint32_t device, PeerProcess& peer, uint32_t gpu, uint64_t address,
+            AreaAddress& found);
   // The segment of a peer, with [offset, offset + bytes) pinned.
-  bool find_segment(Copier& copier, Peer& peer, uint64_t offset, uint64_t bytes, uint32_t& area);
+  bool find_segment(Copier& copier, PeerProcess& peer, uint64_t offset, uint64_t bytes, uint32_t& area);
 
   // Around everything that uses addresses from find().
   void begin_use() { users_.fetch_add(1); }
@@ -36,7 +37,7 @@ class GpuImports {
   // A thread's latest mapping: many packets go there one after the other.
   struct Latest {
     const GpuImports* imports = nullptr;
-    Peer* peer = nullptr;
+    PeerProcess* peer = nullptr;
     uint32_t gpu = 0, life = 0, device = 0;
     AreaAddress base;
     uint64_t peer_base = 0;
@@ -46,14 +47,14 @@ class GpuImports {
     uint32_t area = 0;  // 0: could not be mapped
     uint64_t peer_base = 0;
   };
-  using Key = std::tuple<Peer*, uint32_t, uint32_t>;  // peer, gpu, device
+  using Key = std::tuple<PeerProcess*, uint32_t, uint32_t>;  // peer, gpu, device
 
   std::atomic<uint32_t> users_{0};
   std::atomic<bool> is_dropping_{false};
   std::mutex mutex_;
   std::map<Key, Mapping> mappings_;
-  std::map<Peer*, uint32_t> segments_;
-  std::set<std::pair<Peer*, uint64_t>> pins_;  // in segments, by offset
+  std::map<PeerProcess*, uint32_t> segments_;
+  std::set<std::pair<PeerProcess*, uint64_t>> pins_;  // in segments, by offset
 };
 
 }  // namespace verbena::softverbs

@@ -171,7 +171,7 @@ GpuLane* GpuService::find_lane(uint64_t address, uint64_t bytes, uint32_t gpu, A
 }
 
 bool GpuService::start_copy(GpuRequest& request, uint32_t claimer) {
-  Peer* const peer = process_.find_peer(make_qp_number(claimer >> 12, 0));
+  PeerProcess* const peer = process_.find_peer(make_qp_number(claimer >> 12, 0));
   const CopyJob job(request);
   AreaAddress place, stage{0, job.stage};
   GpuLane* lane = job.is_staged() ? find_lane(job.address, job.bytes, job.gpu, place) : nullptr;
@@ -309,7 +309,7 @@ bool start_gpu_service(uint32_t device) {
 namespace {
 
 // One of [request, end); nullptr while all are in use.
-GpuRequest* claim(Peer& owner, uint32_t& request, uint32_t end) {
+GpuRequest* claim(PeerProcess& owner, uint32_t& request, uint32_t end) {
   GpuServiceTable& table = owner.segment->gpu_service();
   const uint64_t claimed = make_request_word(RequestState::kClaimed, Process::get()->claimer());
   for (; request < end; ++request) {
@@ -320,7 +320,7 @@ GpuRequest* claim(Peer& owner, uint32_t& request, uint32_t end) {
   return nullptr;
 }
 
-void hand_over(Peer& owner, GpuRequest& slot) {
+void hand_over(PeerProcess& owner, GpuRequest& slot) {
   GpuServiceTable& table = owner.segment->gpu_service();
   slot.word.store(make_request_word(RequestState::kReady, Process::get()->claimer()),
                   std::memory_order_release);
@@ -332,7 +332,7 @@ void hand_over(Peer& owner, GpuRequest& slot) {
 
 }  // namespace
 
-bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
+bool submit(PeerProcess& owner, const StagedCopy& copy, uint32_t& request) {
   request = 0;
   GpuRequest* const slot = claim(owner, request, kGpuCopies);
   if (slot == nullptr) return false;
@@ -347,7 +347,7 @@ bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
   return true;
 }
 
-bool submit(Peer& owner, const WordChange& change, uint32_t& request) {
+bool submit(PeerProcess& owner, const WordChange& change, uint32_t& request) {
   request = kGpuCopies;
   GpuRequest* const slot = claim(owner, request, kGpuRequests);
   if (slot == nullptr) return false;
@@ -361,7 +361,7 @@ bool submit(Peer& owner, const WordChange& change, uint32_t& request) {
   return true;
 }
 
-void open_gate(Peer& owner, uint32_t request, const CarriedWords& carried) {
+void open_gate(PeerProcess& owner, uint32_t request, const CarriedWords& carried) {
   GpuRequest& slot = owner.segment->gpu_service().requests[request];
   slot.carried_address = carried.address;
   slot.carried_gpu = carried.gpu;
@@ -370,11 +370,11 @@ void open_gate(Peer& owner, uint32_t request, const CarriedWords& carried) {
   slot.gate.store(kGateOpen, std::memory_order_release);
 }
 
-void withdraw(Peer& owner, uint32_t request) {
+void withdraw(PeerProcess& owner, uint32_t request) {
   owner.segment->gpu_service().requests[request].gate.store(kGateWithdrawn, std::memory_order_release);
 }
 
-ServiceState look_at_request(Peer& owner, uint32_t request, uint64_t* before) {
+ServiceState look_at_request(PeerProcess& owner, uint32_t request, uint64_t* before) {
   if (owner.dead.load(std::memory_order_acquire)) return ServiceState::kFailed;
   GpuRequest& slot = owner.segment->gpu_service().requests[request];
   const RequestState state = get_request_state(slot.word.load(std::memory_order_acquire));

@@ -23,7 +23,7 @@ struct StagedCopy {
   uint64_t stage_block = 0;
   uint64_t stage_block_bytes = 0;
 };
-bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request);
+bool submit(PeerProcess& owner, const StagedCopy& copy, uint32_t& request);
 
 struct WordChange {
   uint64_t address = 0;  // aligned
@@ -39,7 +39,7 @@ struct WordChange {
 };
 // The owner prepares at once, and changes the word once the gate is open. What was withdrawn before it was
 // open does not happen, and fails.
-bool submit(Peer& owner, const WordChange& change, uint32_t& request);
+bool submit(PeerProcess& owner, const WordChange& change, uint32_t& request);
 // Words of the same device that are stored before the change.
 struct CarriedWords {
   uint64_t address = 0;  // aligned
@@ -47,12 +47,12 @@ struct CarriedWords {
   uint32_t count = 0;  // at most kCarriedWords
   const uint64_t* words = nullptr;
 };
-void open_gate(Peer& owner, uint32_t request, const CarriedWords& carried = {});
-void withdraw(Peer& owner, uint32_t request);
+void open_gate(PeerProcess& owner, uint32_t request, const CarriedWords& carried = {});
+void withdraw(PeerProcess& owner, uint32_t request);
 
 enum class ServiceState { kBusy, kDone, kFailed };
 // When it is no longer busy the request is free again, and must not be asked for any more. `before`: of a
 // change, what the word was.
-ServiceState look_at_request(Peer& owner, uint32_t request, uint64_t* before = nullptr);
+ServiceState look_at_request(PeerProcess& owner, uint32_t request, uint64_t* before = nullptr);
 
 }  // namespace verbena::softverbs

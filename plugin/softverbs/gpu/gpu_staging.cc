@@ -19,7 +19,7 @@ enum class Flow { kIntoStage, kOutOfStage };
 class StagedTransfer {
  public:
   StagedTransfer(Operation& op, StagingBlock& block) : op_(op), block_(block), lane_(choose_lane(op)) {}
-  Outcome run(const std::function<void()>& once_begun);
+  StepOutcome run(const std::function<void()>& once_begun);
 
  private:
   enum class Phase { kFree, kFilling, kDraining };
@@ -38,7 +38,7 @@ class StagedTransfer {
   void use_lane(const AreaAddress& outside, uint8_t* stage, uint64_t bytes, Flow flow);
   bool is_settled(Stage& stage);
   void advance(uint32_t index);
-  void fail(Outcome outcome);
+  void fail(StepOutcome outcome);
 
   Operation& op_;
   StagingBlock& block_;
@@ -47,10 +47,10 @@ class StagedTransfer {
   uint64_t filled_ = 0;  // bytes whose fill has begun
   uint64_t drained_ = 0;
   uint64_t draining_ = 0;  // bytes whose drain has begun: drains begin in order
-  Outcome outcome_;
+  StepOutcome outcome_;
 };
 
-Outcome StagedTransfer::run(const std::function<void()>& once_begun) {
+StepOutcome StagedTransfer::run(const std::function<void()>& once_begun) {
   advance(0);
   if (once_begun) once_begun();
   const uint64_t total = op_.bytes;
@@ -66,7 +66,7 @@ Outcome StagedTransfer::run(const std::function<void()>& once_begun) {
 
 // A failure ends the transfer, but only when nothing is under way any more: the stages are used again
 // afterwards.
-void StagedTransfer::fail(Outcome outcome) {
+void StagedTransfer::fail(StepOutcome outcome) {
   if (outcome_.step == Step::kDone) outcome_ = outcome;
 }
 
@@ -250,11 +250,11 @@ void DatagramStages::give_back(uint8_t* part) {
   free_.push_back(part);
 }
 
-Outcome copy_staged(Operation& op, const std::function<void()>& once_begun) {
+StepOutcome copy_staged(Operation& op, const std::function<void()>& once_begun) {
   StagingBlock& block = Process::get()->staging[op.qp->device];
   if (!block.open()) return {Step::kFail, IBV_WC_GENERAL_ERR};
   Process::get()->imports.begin_use();
-  const Outcome outcome = StagedTransfer(op, block).run(once_begun);
+  const StepOutcome outcome = StagedTransfer(op, block).run(once_begun);
   Process::get()->imports.end_use();
   return outcome;
 }

@@ -5,62 +5,55 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
+
+#include "settings/names.h"
 
 namespace verbena::softverbs {
 namespace {
 
-uint64_t read_number(const char* name, uint64_t fallback, uint64_t lowest, uint64_t highest) {
-  const char* text = getenv(name);
-  if (text == nullptr || *text == '\0') return fallback;
-  char* end = nullptr;
-  const uint64_t value = strtoull(text, &end, 0);
-  if (end != text && *end == '\0' && value >= lowest && value <= highest) return value;
-  warn("%s: '%s' is not a number in %llu..%llu: using %llu", name, text,
-       static_cast<unsigned long long>(lowest), static_cast<unsigned long long>(highest),
-       static_cast<unsigned long long>(fallback));
-  return fallback;
-}
+using namespace settings;
 
-std::string read_text(const char* name, const char* fallback) {
-  const char* text = getenv(name);
-  return text != nullptr && *text != '\0' ? text : fallback;
-}
+constexpr SettingOf<Config> kSettings[] = {
+#define VERBENA_TARGET Config
+#include "settings/as_rows.def"
+#include "settings/softverbs.def"
+// Of the plugin's settings this one is ours too.
+#include "settings/as_rows.def"
+    VERBENA_FLAG(encryption, "VERBENA_ENCRYPTION", "", false, "")
+#include "settings/end.def"
+#undef VERBENA_TARGET
+};
 
-std::string read_job() {
-  std::string job = read_text("SOFTVERBS_JOB", "");
-  for (char& letter : job) {
-    if (letter == '/' || letter == '.') letter = '_';
+void read_setting(const SettingOf<Config>& setting, Config& config) {
+  std::istringstream names(std::string(setting.name) + " " + setting.aliases);
+  for (std::string name; names >> name;) {
+    const char* const text = getenv(name.c_str());
+    if (text == nullptr || *text == '\0') continue;
+    const std::string problem = set_value(setting, text, config);
+    if (!problem.empty())
+      warn("%s: %s (value %s, range %s): using %s", name.c_str(), problem.c_str(), text,
+           describe_range(setting).c_str(), show_value(setting, config).c_str());
+    return;
   }
-  return job.substr(0, 64);
 }
 
 Config read_environment() {
   Config config;
-  config.devices = static_cast<uint32_t>(read_number("SOFTVERBS_DEVICES", 1, 1, kMaxDevices));
+  for (const auto& setting : kSettings) read_setting(setting, config);
+  find_unknown_names(environ, [](std::string_view name, const char* nearest) {
+    warn("%.*s: unknown and ignored: did you mean %s?", static_cast<int>(name.size()), name.data(), nearest);
+  });
   config.has_device_count = getenv("SOFTVERBS_DEVICES") != nullptr;
-  config.netdevs = read_text("SOFTVERBS_NETDEVS", "none");
-  config.force_wire = read_number("SOFTVERBS_FORCE_WIRE", 0, 0, 1) != 0;
-  constexpr uint64_t kDefaultPort = 23552, kLastPort = 64511;  // one port for each slot
-  config.port = static_cast<uint32_t>(read_number("SOFTVERBS_PORT", kDefaultPort, 1024, kLastPort));
-  config.wire_threads = static_cast<uint32_t>(read_number("SOFTVERBS_WIRE_THREADS", 0, 0, 16));
-  config.streams = static_cast<uint32_t>(read_number("SOFTVERBS_STREAMS", 4, 1, 16));
-  config.directory = read_text("SOFTVERBS_DIR", "");
-  config.job = read_job();
-  config.key_file = read_text("SOFTVERBS_KEY_FILE", read_text("VERBENA_JOB_KEY_FILE", "").c_str());
-  config.encryption = read_number("VERBENA_ENCRYPTION", 0, 0, 1) != 0;
-  config.insecure = read_number("SOFTVERBS_INSECURE", 0, 0, 1) != 0;
-  config.ptracer = read_number("SOFTVERBS_PTRACER", 1, 0, 1) != 0;
-  config.inline_copy_bytes =
-      read_number("SOFTVERBS_INLINE_COPY", config.inline_copy_bytes, 0, uint64_t{1} << 40);
+  for (char& letter : config.job) {
+    if (letter == '/' || letter == '.') letter = '_';
+  }
+  config.job = config.job.substr(0, 64);
   // With few CPUs a polling thread probably keeps its peer from running.
-  const uint64_t few_cpus_spins = 32, many_cpus_spins = 1000;
   const bool few_cpus = sysconf(_SC_NPROCESSORS_ONLN) < 8;
-  config.spin_polls = static_cast<uint32_t>(
-      read_number("SOFTVERBS_SPIN_POLLS", few_cpus ? few_cpus_spins : many_cpus_spins, 0, UINT32_MAX));
-  config.worker_spin_ns = 1000 * read_number("SOFTVERBS_WORKER_SPIN_US", few_cpus ? 0 : 100, 0, 1'000'000);
-  config.ordered_lines = read_number("SOFTVERBS_LL128", 0, 0, 1) != 0;
-  config.gpu = read_number("SOFTVERBS_GPU", 1, 0, 1) != 0;
-  config.gpu_batches = read_number("SOFTVERBS_GPU_BATCH", 1, 0, 1) != 0;
+  if (config.spin_polls < 0) config.spin_polls = few_cpus ? 32 : 1000;
+  if (config.worker_spin_us < 0) config.worker_spin_us = few_cpus ? 0 : 100;
+  config.worker_spin_ns = 1000 * static_cast<uint64_t>(config.worker_spin_us);
   return config;
 }
 

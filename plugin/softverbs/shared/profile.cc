@@ -135,11 +135,11 @@ bool read_file(const char* path, std::string& text) {
 }
 
 Profile load() {
-  const char* value = getenv("SOFTVERBS_PROFILE");
-  if (value == nullptr || *value == '\0') return {};
+  const std::string& value = get_config().profile;
+  if (value.empty()) return {};
   ParsedProfile parsed;
   std::string text = value;
-  if ((value[0] == '/' || value[0] == '.') && !read_file(value, text)) {
+  if ((value[0] == '/' || value[0] == '.') && !read_file(value.c_str(), text)) {
     parsed.problem = strerror(errno);
   } else {
     parsed = parse_profile(text);
@@ -150,7 +150,7 @@ Profile load() {
   if (!profile.is_valid) {
     warn("SOFTVERBS_PROFILE: %s: no device is offered", parsed.problem.c_str());
   } else if (profile.shuffles_writes) {
-    warn("profile %s: writes of a queue pair in any order, seed %llu", value,
+    warn("profile %s: writes of a queue pair in any order, seed %llu", value.c_str(),
          static_cast<unsigned long long>(profile.seed));
   }
   return profile;

@@ -1,5 +1,5 @@
 // Random numbers that others should not guess: keys, first indices, challenges. Faults have numbers of
-// their own (faults/stream.h), which a seed repeats.
+// their own (faults/request_count.h), which a seed repeats.
 #pragma once
 
 #include <sys/random.h>

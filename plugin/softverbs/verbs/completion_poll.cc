@@ -92,8 +92,8 @@ bool take_from_ring(uint32_t index, SteppedOver& stepped_over, Completion& compl
 
 void yield_if_idle(bool has_polled) {
   empty_polls = has_polled ? 0 : empty_polls + 1;
-  if (empty_polls < get_config().spin_polls) return;
-  empty_polls = get_config().spin_polls;
+  if (empty_polls < static_cast<uint32_t>(get_config().spin_polls)) return;
+  empty_polls = static_cast<uint32_t>(get_config().spin_polls);
   sched_yield();
 }
 

@@ -122,7 +122,8 @@ SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
 // Takes ownership of the descriptor.
 SOFTVERBS_API ibv_context* ibv_import_device(int command_fd) {
   uint32_t index = 0;
-  if (pread(command_fd, &index, sizeof(index), 0) != sizeof(index) || index >= get_config().devices)
+  if (pread(command_fd, &index, sizeof(index), 0) != sizeof(index) ||
+      index >= static_cast<uint32_t>(get_config().devices))
     return fail_with<ibv_context>(EINVAL);
   return open_context(&get_devices()[index]->base, command_fd);
 }

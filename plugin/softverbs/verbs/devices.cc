@@ -73,7 +73,7 @@ Device* const* get_devices() {
 
 uint32_t count_devices() {
   const size_t wired = wire::get_rail_addresses().size();
-  return wired != 0 ? static_cast<uint32_t>(wired) : get_config().devices;
+  return static_cast<uint32_t>(wired != 0 ? static_cast<int64_t>(wired) : get_config().devices);
 }
 
 // There are exactly two GIDs, one of them IPv4: NCCL then takes that one without reading the GID types from

@@ -26,7 +26,7 @@ ReceiveSlot* find_free_slot(ReceiveQueue& queue, uint64_t ticket) {
     if (get_slot_state(word) != SlotState::kHeld) return nullptr;
     const uint32_t holder = get_holder(word);
     if (holder >= kQpCount) return nullptr;  // no such queue pair: a peer wrote a wrong value
-    const Peer* reader = Process::get()->connected[holder].load();
+    const PeerProcess* reader = Process::get()->connected[holder].load();
     if (reader == nullptr || reader->dead.load(std::memory_order_acquire)) {
       recover_receives(segment, *queue.shared, holder);
     } else if (since_ns == 0) {

@@ -109,7 +109,7 @@ std::vector<ibv_gid> choose_named(const std::vector<Interface>& interfaces, cons
 }  // namespace
 
 std::vector<ibv_gid> find_rail_addresses(const std::string& netdevs, uint32_t devices) {
-  if (netdevs == "none") return {};
+  if (netdevs.empty() || netdevs == "none") return {};
   const auto interfaces = list_interfaces();
   const bool is_automatic = netdevs == "auto";
   std::vector<ibv_gid> rails =
@@ -123,8 +123,8 @@ std::vector<ibv_gid> find_rail_addresses(const std::string& netdevs, uint32_t de
 }
 
 const std::vector<ibv_gid>& get_rail_addresses() {
-  static const auto* rails = new std::vector<ibv_gid>(
-      find_rail_addresses(get_config().netdevs, get_config().has_device_count ? get_config().devices : 0));
+  static const auto* rails = new std::vector<ibv_gid>(find_rail_addresses(
+      get_config().netdevs, static_cast<uint32_t>(get_config().has_device_count ? get_config().devices : 0)));
   return *rails;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request means: the queue pair's own
 
-ibv_grh make_grh(const Link& link, uint32_t bytes) {
+ibv_grh make_grh(const ProcessLink& link, uint32_t bytes) {
   ibv_grh header{};
   header.version_tclass_flow = htobe32(6u << 28);
   header.paylen = htobe16(static_cast<uint16_t>(bytes));
@@ -60,7 +60,7 @@ void send_datagram(Operation& op) {
   link->submit(std::move(message), true);
 }
 
-void deliver_datagram(Loop& loop, Link& link, const Header& header, const uint8_t* payload) {
+void deliver_datagram(Loop& loop, ProcessLink& link, const Header& header, const uint8_t* payload) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr || !accepts(*qp, header)) return;
   link.set_known();

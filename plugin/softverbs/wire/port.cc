@@ -46,9 +46,9 @@ void Port::stop_listening() {
 
 // After a failure the next call goes on from there.
 int Port::start() {
-  const auto cpus = static_cast<uint32_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l));
-  const uint32_t wanted = get_config().wire_threads;
-  const uint32_t count = std::clamp(wanted != 0 ? wanted : cpus / 2, 1u, get_config().streams);
+  const int64_t wanted = get_config().wire_threads;
+  const auto count = static_cast<size_t>(
+      std::clamp<int64_t>(wanted != 0 ? wanted : sysconf(_SC_NPROCESSORS_ONLN) / 2, 1, get_config().streams));
   while (loops.size() < count) {
     auto loop = std::make_unique<Loop>();
     if (!loop->open()) return errno;
@@ -158,7 +158,7 @@ void Port::judge(Caller& caller) {
 // From here on the stream belongs to one of the loops.
 void Port::admit(Caller& caller) {
   const Hello hello = caller.hello;
-  std::shared_ptr<Link> link = wire.join(*this, hello);
+  std::shared_ptr<ProcessLink> link = wire.join(*this, hello);
   if (link != nullptr && hello.stream >= link->hello.streams) link.reset();
   if (link == nullptr) return refuse(caller, kNoSuchLink);
   std::shared_ptr<crypto::EncryptedStream> encryption;

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 
 namespace verbena::softverbs::wire {
 

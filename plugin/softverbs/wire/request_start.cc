@@ -67,7 +67,7 @@ std::shared_ptr<Transfer> make_response(Qp& qp, const SendRequest& request) {
   return response;
 }
 
-void choose_streams(OutMessage& message, Link& link) {
+void choose_streams(OutMessage& message, ProcessLink& link) {
   const uint32_t streams = link.hello.streams;
   if (streams == 1 || message.payload_bytes <= kStripeBytes) {
     message.primary = link.choose_primary(message.qp_index);
@@ -97,7 +97,7 @@ void poison(Qp& qp, const SendRequest& request, ibv_wc_status status) {
 // False if a rail that is down, or the plan of faults, holds the next request back or makes it fail.
 bool passes_faults(Qp& qp, const SendRequest& request) {
   Outbound& out = get_outbound(qp);
-  Outcome outcome;
+  StepOutcome outcome;
   if (qp.faults != nullptr) outcome = faults::check_start(qp, request);
   if (outcome.step == Step::kDone && faults::is_down(Process::get()->segment(), qp.device))
     outcome = wait_for_rail(qp);

@@ -67,7 +67,7 @@ void conclude(Qp& qp) {
 }
 
 // Finds the queue pair whose requests the frame is about, and locks its mutex.
-Qp* find_requester(const Link& link, const Header& header, std::unique_lock<std::mutex>& lock) {
+Qp* find_requester(const ProcessLink& link, const Header& header, std::unique_lock<std::mutex>& lock) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr) return nullptr;
   lock = std::unique_lock(qp->mutex);
@@ -96,7 +96,7 @@ void rewind(Qp& qp, uint64_t number) {
 }
 
 void wait_and_retry(Qp& qp, const Header& header) {
-  const Outcome outcome =
+  const StepOutcome outcome =
       header.code == kReceiverNotReady ? wait_for_receive(qp, header.immediate) : wait_for_peer(qp);
   Outbound& out = get_outbound(qp);
   if (outcome.step == Step::kFail || !keep_waiting(qp, outcome)) {
@@ -165,7 +165,7 @@ void run_local(Qp& qp, std::unique_lock<std::mutex>& lock) {
     op.request = &queue.at(queue.executed);
     qp.is_running = true;
     lock.unlock();
-    const Outcome outcome = execute_local(op);
+    const StepOutcome outcome = execute_local(op);
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();
@@ -203,7 +203,7 @@ void forget_requests(Qp& qp) {
   out.session = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
 }
 
-Verdict begin_response(Link& link, const Header& header, std::shared_ptr<Transfer>& transfer) {
+Verdict begin_response(ProcessLink& link, const Header& header, std::shared_ptr<Transfer>& transfer) {
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return Verdict::kDrop;
@@ -232,7 +232,7 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
   start_all(*qp);
 }
 
-void take_acknowledgement(Link& link, const Header& header) {
+void take_acknowledgement(ProcessLink& link, const Header& header) {
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr || header.sequence >= qp->send_queue.started) return;
@@ -242,7 +242,7 @@ void take_acknowledgement(Link& link, const Header& header) {
   start_all(*qp);
 }
 
-void take_refusal(Link& link, const Header& header) {
+void take_refusal(ProcessLink& link, const Header& header) {
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return;
@@ -260,7 +260,7 @@ void take_refusal(Link& link, const Header& header) {
   conclude(*qp);
 }
 
-void fail_request(Link& link, const Header& request, ibv_wc_status status) {
+void fail_request(ProcessLink& link, const Header& request, ibv_wc_status status) {
   Header header = request;
   header.target_qp = request.source_qp;
   std::unique_lock<std::mutex> lock;
@@ -273,7 +273,7 @@ void fail_request(Link& link, const Header& request, ibv_wc_status status) {
   conclude(*qp);
 }
 
-void fail_requests(Link& link) {
+void fail_requests(ProcessLink& link) {
   get_wire()->for_each_qp([&](Qp& qp) {
     const std::lock_guard lock(qp.mutex);
     const Outbound& out = get_outbound(qp);

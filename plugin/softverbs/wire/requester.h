@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "softverbs/engine/queue_pair.h"
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 
 namespace verbena::softverbs::wire {
 
@@ -19,7 +19,7 @@ struct Flying {
 
 // A queue pair's requests under way. Guarded by the queue pair's mutex.
 struct Outbound {
-  std::shared_ptr<Link> link;
+  std::shared_ptr<ProcessLink> link;
   uint64_t session = 0;
   uint32_t round = 0;
   uint64_t acknowledged = 0;  // all requests before this one
@@ -45,12 +45,13 @@ void fail_oldest(Qp& qp, ibv_wc_status status);
 void forget_requests(Qp& qp);
 
 // Called by a loop, with the turn.
-Verdict begin_response(Link& link, const Header& header, std::shared_ptr<Transfer>& transfer);
+Verdict begin_response(ProcessLink& link, const Header& header, std::shared_ptr<Transfer>& transfer);
 void end_response(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
-void take_acknowledgement(Link& link, const Header& header);
-void take_refusal(Link& link, const Header& header);
-void fail_request(Link& link, const Header& request, ibv_wc_status status);  // its payload cannot be read
-void fail_requests(Link& link);
+void take_acknowledgement(ProcessLink& link, const Header& header);
+void take_refusal(ProcessLink& link, const Header& header);
+void fail_request(ProcessLink& link, const Header& request,
+                  ibv_wc_status status);  // its payload cannot be read
+void fail_requests(ProcessLink& link);
 void flush_soon(Qp& qp);  // of a queue pair in the state ERR
 // Fails requests of peers that have disappeared.
 void check_deadlines(Port& port);

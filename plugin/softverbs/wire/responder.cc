@@ -101,7 +101,7 @@ ibv_wc_status check_receive(InboundMessage& message, uint32_t queue_pd) {
 }
 
 ibv_wc_status check_named(InboundMessage& message, Qp& qp) {
-  const Outcome outcome = name_remote(message.op);
+  const StepOutcome outcome = name_remote(message.op);
   if (outcome.step != Step::kDone) return outcome.status;
   message.target.pieces = {{message.request.remote_address, message.bytes, message.request.rkey}};
   message.target.pd = qp.shared->pd.get();
@@ -155,7 +155,7 @@ Verdict begin_read(Qp& qp, Stream& stream, const Header& header) {
   return Verdict::kDrop;
 }
 
-bool is_from_peer(const Qp& qp, const Link& link, const Header& header) {
+bool is_from_peer(const Qp& qp, const ProcessLink& link, const Header& header) {
   ibv_gid peer;
   return qp.shared->peer_number.get() == header.source_qp &&
          find_address(qp.attributes.ah_attr.grh.dgid, peer) && is_same(peer, link.peer());
@@ -168,12 +168,12 @@ bool continues(const InboundMessage& message, const Header& header) {
          first.key == header.key && first.round == header.round && has_payload(header.code);
 }
 
-bool is_same_caller(const EarlyRound& early, const Link& link, const Header& header) {
+bool is_same_caller(const EarlyRound& early, const ProcessLink& link, const Header& header) {
   return early.source_qp == header.source_qp && is_same(early.peer, link.peer());
 }
 
 // The queue pair does not know its peer yet: the caller has to try again later.
-Verdict refuse_early(Inbound& in, const Link& link, Stream& stream, const Header& header) {
+Verdict refuse_early(Inbound& in, const ProcessLink& link, Stream& stream, const Header& header) {
   constexpr size_t kMost = 16;
   const auto known = std::find_if(in.early.begin(), in.early.end(), [&](const EarlyRound& early) {
     return is_same_caller(early, link, header);
@@ -188,7 +188,7 @@ Verdict refuse_early(Inbound& in, const Link& link, Stream& stream, const Header
   return Verdict::kDrop;
 }
 
-void enter_session(Inbound& in, const Link& link, const Header& header) {
+void enter_session(Inbound& in, const ProcessLink& link, const Header& header) {
   in.session = header.session;
   in.round = 0;
   for (const EarlyRound& early : in.early) {
@@ -200,7 +200,7 @@ void enter_session(Inbound& in, const Link& link, const Header& header) {
   release_held(in);
 }
 
-Verdict take_in_order(Qp& qp, Link& link, Stream& stream, const Header& header) {
+Verdict take_in_order(Qp& qp, ProcessLink& link, Stream& stream, const Header& header) {
   Inbound& in = get_inbound(qp);
   const bool is_abandoned = header.kind == Kind::kAbandon;
   if (header.sequence < in.expected) return is_abandoned ? Verdict::kDrop : Verdict::kBreak;
@@ -221,7 +221,8 @@ Verdict take_in_order(Qp& qp, Link& link, Stream& stream, const Header& header) 
 
 }  // namespace
 
-Verdict begin_request(Link& link, Stream& stream, const Header& header, std::shared_ptr<Transfer>& transfer) {
+Verdict begin_request(ProcessLink& link, Stream& stream, const Header& header,
+                      std::shared_ptr<Transfer>& transfer) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr || qp->base.qp_type != IBV_QPT_RC) {
     if (header.offset == 0 && header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
@@ -281,8 +282,8 @@ void execute_request(Stream& stream, const Header& header, Transfer& transfer, c
   message->op.local.clear();
   message->op.local.add(reinterpret_cast<uint64_t>(result.data()), result.size(), 0, 0);
   message->op.remote.clear();
-  const Outcome named = name_remote(message->op);
-  const Outcome outcome = named.step == Step::kDone ? execute_atomic(message->op) : named;
+  const StepOutcome named = name_remote(message->op);
+  const StepOutcome outcome = named.step == Step::kDone ? execute_atomic(message->op) : named;
   if (outcome.step != Step::kDone) {
     refuse_for_good(*qp, stream, header, *message, outcome.status);
     return;

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "softverbs/engine/queue_pair.h"
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 
 namespace verbena::softverbs::wire {
 
@@ -17,7 +17,7 @@ struct InboundMessage : Transfer {
 };
 
 struct HeldStream {
-  std::shared_ptr<Link> link;
+  std::shared_ptr<ProcessLink> link;
   Stream* stream;
   uint64_t since_ns;
 };
@@ -44,10 +44,11 @@ struct Inbound {
 };
 
 // Called by a loop, with the turn.
-Verdict begin_request(Link& link, Stream& stream, const Header& header, std::shared_ptr<Transfer>& transfer);
+Verdict begin_request(ProcessLink& link, Stream& stream, const Header& header,
+                      std::shared_ptr<Transfer>& transfer);
 void end_request(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
 void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands);
-void deliver_datagram(Loop& loop, Link& link, const Header& header, const uint8_t* payload);
+void deliver_datagram(Loop& loop, ProcessLink& link, const Header& header, const uint8_t* payload);
 
 // Makes the header of a reply; in response.cc.
 Header make_reply(Kind kind, const Header& request, uint64_t sequence);

@@ -9,7 +9,7 @@
 
 namespace verbena::softverbs::wire {
 
-class Link;
+class ProcessLink;
 
 // What a stream does with a request's chunk.
 enum class Verdict { kPlace, kDrop, kHold, kBreak };
@@ -18,13 +18,13 @@ enum class Verdict { kPlace, kDrop, kHold, kBreak };
 class Stream : public Watched {
  public:
   // `encryption`: of an accepted stream; null if there is none.
-  Stream(Link& link, uint32_t index, Loop& loop, int fd, bool is_connected,
+  Stream(ProcessLink& link, uint32_t index, Loop& loop, int fd, bool is_connected,
          std::shared_ptr<crypto::EncryptedStream> encryption);
   ~Stream() override;
 
   const uint32_t index;
   Loop& loop() { return loop_; }
-  Link& link() { return link_; }
+  ProcessLink& link() { return link_; }
   bool is_ready() const { return is_ready_.load(std::memory_order_relaxed); }
   bool is_sent_away() const { return is_sent_away_.load(std::memory_order_relaxed); }
 
@@ -97,7 +97,7 @@ class Stream : public Watched {
   void watch_data(bool wanted);
   uint32_t available() const { return end_ - begin_; }
 
-  Link& link_;
+  ProcessLink& link_;
   Loop& loop_;
 
   std::mutex watch_mutex_;  // innermost

@@ -10,7 +10,7 @@
 #include "softverbs/shared/copy.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/gpu.h"
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 #include "softverbs/wire/requester.h"
 #include "softverbs/wire/responder.h"
 #include "softverbs/wire/secret.h"

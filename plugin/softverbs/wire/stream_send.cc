@@ -10,7 +10,7 @@
 #include "softverbs/shared/random.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/gpu.h"
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 #include "softverbs/wire/requester.h"
 #include "softverbs/wire/responder.h"
 #include "softverbs/wire/secret.h"
@@ -29,7 +29,7 @@ void append(std::vector<uint8_t>& to, const void* from, size_t bytes) {
 
 }  // namespace
 
-Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connected,
+Stream::Stream(ProcessLink& link, uint32_t number, Loop& loop, int fd, bool is_connected,
                std::shared_ptr<crypto::EncryptedStream> encryption)
     : index(number),
       link_(link),

@@ -14,6 +14,10 @@
 namespace verbena::softverbs::wire {
 namespace {
 
+uint16_t get_port_number(uint32_t slot) {
+  return static_cast<uint16_t>(get_config().port + slot);
+}
+
 std::array<uint8_t, 16> make_key(const void* gid) {
   std::array<uint8_t, 16> key{};
   memcpy(key.data(), gid, key.size());
@@ -42,13 +46,13 @@ bool Wire::claim(uint32_t slot) {
   slot_ = slot;
   for (const auto& port : ports_) {
     int error = 0;
-    if (port->listen(static_cast<uint16_t>(get_config().port + slot), error)) continue;
+    if (port->listen(get_port_number(slot), error)) continue;
     for (const auto& other : ports_) other->stop_listening();
     if (error == EADDRINUSE) return false;
     warn(
         "cannot listen at %s, TCP port %u: %s; processes of other hosts do not reach this one: check "
         "SOFTVERBS_NETDEVS and SOFTVERBS_PORT",
-        write_address(port->address).c_str(), get_config().port + slot, strerror(error));
+        write_address(port->address).c_str(), get_port_number(slot), strerror(error));
     return true;
   }
   is_listening_ = true;
@@ -89,29 +93,29 @@ void Wire::leave() {
   }
 }
 
-std::shared_ptr<Link> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
+std::shared_ptr<ProcessLink> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
   if (!leads_away(peer)) return nullptr;
   Port& port = get_port(rail);
-  const auto number = static_cast<uint16_t>(get_config().port + get_qp_slot(qp_number));
+  const auto number = get_port_number(get_qp_slot(qp_number));
   const LinkKey key{&port, make_key(&peer), number};
   const std::lock_guard lock(links_mutex_);
   if (const auto known = links_.find(key); known != links_.end()) return known->second;
   Hello hello = make_hello(port.address, peer, get_qp_slot(qp_number));
   if (getrandom(&hello.link, sizeof(hello.link), GRND_NONBLOCK) != sizeof(hello.link)) return nullptr;
-  auto link = std::make_shared<Link>(port, true, hello, number);
+  auto link = std::make_shared<ProcessLink>(port, true, hello, number);
   set_active();
   if (!link->connect_stream(0)) return nullptr;
   return links_[key] = link;
 }
 
-std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
+std::shared_ptr<ProcessLink> Wire::join(Port& port, const Hello& hello) {
   constexpr size_t kMaxAccepted = 16384;
   const std::lock_guard lock(links_mutex_);
   const std::pair key{hello.link, make_key(hello.source)};
   if (const auto known = accepted_.find(key); known != accepted_.end()) return known->second;
   if (accepted_.size() >= kMaxAccepted) return nullptr;
   set_active();
-  strangers_.push_back(std::make_shared<Link>(port, false, hello, 0));
+  strangers_.push_back(std::make_shared<ProcessLink>(port, false, hello, 0));
   return accepted_[key] = strangers_.back();
 }
 
@@ -120,7 +124,7 @@ std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
 void Wire::limit_strangers() {
   constexpr size_t kLeast = 32, kMost = 4096;
   const size_t limit = get_descriptor_share(4, kLeast, kMost);
-  std::vector<std::shared_ptr<Link>> leaving;
+  std::vector<std::shared_ptr<ProcessLink>> leaving;
   {
     const std::lock_guard lock(links_mutex_);
     std::erase_if(strangers_, [](const auto& link) { return link->is_known() || link->is_dead(); });
@@ -141,7 +145,7 @@ void Wire::limit_strangers() {
 
 void Wire::check_links(Port& port) {
   constexpr uint64_t kSilenceNs = 10'000'000'000;
-  std::vector<std::shared_ptr<Link>> links, strangers;
+  std::vector<std::shared_ptr<ProcessLink>> links, strangers;
   {
     const std::lock_guard lock(links_mutex_);
     for (const auto& [key, link] : links_) {
@@ -169,7 +173,7 @@ void Wire::forget_memory(uint32_t key) {
   }
 }
 
-void Wire::forget(const std::shared_ptr<Link>& link) {
+void Wire::forget(const std::shared_ptr<ProcessLink>& link) {
   const std::lock_guard lock(links_mutex_);
   if (!link->is_requester) {
     accepted_.erase({link->hello.link, make_key(link->hello.source)});
@@ -209,7 +213,7 @@ Hello make_hello(const ibv_gid& source, const ibv_gid& destination, uint32_t slo
   Hello hello{};
   hello.magic = kMagic;
   hello.version = kProtocolVersion;
-  hello.streams = get_config().streams;
+  hello.streams = static_cast<decltype(hello.streams)>(get_config().streams);
   hello.slot = slot;
   memcpy(hello.source, source.raw, sizeof(hello.source));
   memcpy(hello.destination, destination.raw, sizeof(hello.destination));

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "softverbs/wire/address.h"
-#include "softverbs/wire/link.h"
 #include "softverbs/wire/port.h"
+#include "softverbs/wire/process_link.h"
 
 namespace verbena::softverbs::wire {
 
@@ -27,11 +27,11 @@ class Wire {
   void leave();                                      // at exit: sends what is still queued
 
   // The link to a queue pair's process; made if there is none.
-  std::shared_ptr<Link> get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number);
+  std::shared_ptr<ProcessLink> get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number);
   void forget_memory(uint32_t key);  // afterwards no stream refers to its memory
-  std::shared_ptr<Link> join(Port& port,
-                             const Hello& hello);  // the link of an accepted stream; null: refused
-  void forget(const std::shared_ptr<Link>& link);
+  std::shared_ptr<ProcessLink> join(Port& port,
+                                    const Hello& hello);  // the link of an accepted stream; null: refused
+  void forget(const std::shared_ptr<ProcessLink>& link);
   void limit_strangers();  // among accepted links
   void check_links(
       Port& port);  // called by a loop: ends links whose peer has been closing them, or silent, for too long
@@ -54,10 +54,10 @@ class Wire {
   std::vector<std::unique_ptr<Port>> ports_;
   std::vector<Port*> port_of_rail_;
   std::mutex links_mutex_;
-  std::map<LinkKey, std::shared_ptr<Link>> links_;
-  std::map<std::pair<uint64_t, std::array<uint8_t, 16>>, std::shared_ptr<Link>> accepted_;
-  std::vector<std::shared_ptr<Link>> strangers_;  // accepted links whose caller is not known yet
-  std::unique_ptr<std::atomic<Qp*>[]> qps_;       // by index
+  std::map<LinkKey, std::shared_ptr<ProcessLink>> links_;
+  std::map<std::pair<uint64_t, std::array<uint8_t, 16>>, std::shared_ptr<ProcessLink>> accepted_;
+  std::vector<std::shared_ptr<ProcessLink>> strangers_;  // accepted links whose caller is not known yet
+  std::unique_ptr<std::atomic<Qp*>[]> qps_;              // by index
 };
 
 Wire* get_wire();  // null if there is none

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from verbena import settings
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
 from verbena.integrations.quick_reduce import QuickReduce
@@ -32,7 +33,8 @@ _numbers = itertools.count()
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
     """Enables the collectives, for entry points, whose exceptions would end the server: an engine without the expected hooks
     keeps its own collectives."""
-    if os.environ.get(SWITCH) != "1":
+    settings.warn_about_unknown_names()
+    if not settings.read_flag(SWITCH):
         return
     try:
         switch_on()

@@ -6,13 +6,10 @@ import os
 import warnings
 from collections.abc import Mapping
 
-from verbena.ops.fused import CODECS
+from verbena import settings
 
-# Ours, and in the second place the name that AITER's users have set already.
-_REGIME = ("VERBENA_QUICK_REDUCE_QUANTIZATION", "AITER_QUICK_REDUCE_QUANTIZATION")
-_MAX_MB = ("VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB", "AITER_QUICK_REDUCE_MAX_SIZE_BYTES_MB")
-_CAST = ("VERBENA_QUICK_REDUCE_CAST_BF16_TO_FP16", "AITER_QUICK_REDUCE_CAST_BF16_TO_FP16")
-_MIN_SIZES = ("VERBENA_QUICK_REDUCE_MIN_SIZES",)
+_MAX_MB = "VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB"
+_CAST = "VERBENA_QUICK_REDUCE_CAST_BF16_TO_FP16"
 _MI = 1 << 20
 _DEFAULT_MAX_BYTES = 2 << 30
 _EXACT = "FP"
@@ -44,23 +41,15 @@ class QuickReduce:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "QuickReduce":
         """Reads the settings. Warns of invalid values, for which it takes the defaults, and of a cast, which has no effect
         here."""
-        regime = _read(environment, _REGIME, "NONE").upper()
-        if regime not in ("NONE", _EXACT) and regime.lower() not in CODECS:
-            warnings.warn(f"verbena: {_REGIME[0]}={regime}: unknown regime; the regimes are NONE, FP, "
-                          f"{', '.join(name.upper() for name in CODECS)}; all-reduces stay exact", stacklevel=2)
-            regime = "NONE"
-        least = _read(environment, _MIN_SIZES, "measured").lower()
-        if least not in ("measured", "mi300"):
-            warnings.warn(f"verbena: {_MIN_SIZES[0]}={least}: must be measured or mi300; using measured", stacklevel=2)
-            least = "measured"
-        if _read(environment, _CAST, "0") == "1":
-            warnings.warn(f"verbena: {_CAST[0]}: no effect: bfloat16 is quantised directly, which is as fast as float16 and does not "
+        if settings.read_flag(_CAST, environment):
+            warnings.warn(f"verbena: {_CAST}: no effect: bfloat16 is quantised directly, which is as fast as float16 and does not "
                           "overflow", stacklevel=2)
-        most = _read(environment, _MAX_MB, "0")
+        most = settings.read(_MAX_MB, environment)
         if not most.isdigit():
-            warnings.warn(f"verbena: {_MAX_MB[0]}={most}: a number of MiB is needed, or 0 for 2048", stacklevel=2)
+            warnings.warn(f"verbena: {_MAX_MB}={most}: a number of MiB is needed, or 0 for 2048", stacklevel=2)
             most = "0"
-        return cls(regime, int(most) * _MI or _DEFAULT_MAX_BYTES, least)
+        return cls(settings.read_choice("VERBENA_QUICK_REDUCE_QUANTIZATION", environment), int(most) * _MI or _DEFAULT_MAX_BYTES,
+                   settings.read_choice("VERBENA_QUICK_REDUCE_MIN_SIZES", environment))
 
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
         """Returns the codec for a tensor, and whether to use it regardless of measurements; None: the exact all-reduce.
@@ -73,7 +62,3 @@ class QuickReduce:
         if row is None or self.regime not in _MI300_REGIMES:
             return None
         return (self.regime.lower(), True) if bytes_ >= row[_MI300_REGIMES.index(self.regime)] * _MI else None
-
-
-def _read(environment: Mapping[str, str], names: tuple[str, ...], default: str) -> str:
-    return next((environment[name].strip() for name in names if environment.get(name, "").strip()), default)

@@ -185,6 +185,14 @@ TEST(Info, ShowsAStoredDocument) {
                VERBENA_INFO + " --from $FILE --parameters; rm $FILE");
   EXPECT_TRUE(mentions(run, "verbena_softverbs0")) << run.output;
   EXPECT_TRUE(mentions(run, "VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)")) << run.output;
+  EXPECT_TRUE(mentions(run, "SOFTVERBS_PORT = 23552 (default; 1024 to 64511)")) << run.output;
+  EXPECT_FALSE(mentions(run, "VERBENA_RAIL_RETRY_MS = ")) << "advanced";
+  EXPECT_TRUE(mentions(run, "18 have their defaults: --parameters --all shows them")) << run.output;
+  const ToolRun whole = run_info("VERBENA_STATS_INTERVAL_MS=100", "--parameters --all");
+  EXPECT_TRUE(mentions(whole, "VERBENA_RAIL_RETRY_MS = ")) << whole.output;
+  EXPECT_FALSE(mentions(whole, "have their defaults")) << whole.output;
+  EXPECT_TRUE(mentions(run_info("VERBENA_STATS_INTERVAL_MS=100", ""), "VERBENA_STATS_INTERVAL_MS = 100"))
+      << "what is set is always shown";
   EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);
   const ToolRun damaged =
       run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1");

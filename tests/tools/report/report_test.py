@@ -157,9 +157,7 @@ class Comparison(unittest.TestCase):
 
 class Page(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def store(self, name, result):
         (self.folder / name).write_text(json.dumps(result), encoding="utf-8")

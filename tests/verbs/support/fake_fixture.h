@@ -15,6 +15,14 @@
 
 namespace verbena::verbs {
 
+using testing::AllOf;
+using testing::Contains;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
 using Devices = std::vector<std::unique_ptr<Device>>;
 
 fake::Hooks& fake_hooks(const char* library_path);

@@ -1,4 +1,4 @@
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 
 #include <set>
 
@@ -189,7 +189,7 @@ std::string read_rule(const std::vector<std::string_view>& words, Rule& rule) {
   return check_rule(rule, seen);
 }
 
-std::string read_statement(const std::vector<std::string_view>& words, uint32_t line, Plan& plan) {
+std::string read_statement(const std::vector<std::string_view>& words, uint32_t line, FaultPlan& plan) {
   if (words[0] == "seed")
     return words.size() == 2 && read_number(words[1], plan.seed) ? "" : "seed takes one number";
   if (words[0] == "log") {

@@ -1,4 +1,4 @@
-#include "softverbs/wire/link.h"
+#include "softverbs/wire/process_link.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,7 +22,7 @@ constexpr uint64_t kLineBytes = 128;
 
 }  // namespace
 
-Link::Link(Port& at, bool requester, const Hello& said, uint16_t number)
+ProcessLink::ProcessLink(Port& at, bool requester, const Hello& said, uint16_t number)
     : port(at),
       is_requester(requester),
       hello(said),
@@ -30,12 +30,12 @@ Link::Link(Port& at, bool requester, const Hello& said, uint16_t number)
       born_ns(read_clock_ns()),
       called_ns_(born_ns) {}
 
-const ibv_gid& Link::peer() const {
+const ibv_gid& ProcessLink::peer() const {
   return *reinterpret_cast<const ibv_gid*>(is_requester ? hello.destination : hello.source);
 }
 
-void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
-                      std::shared_ptr<crypto::EncryptedStream> encryption) {
+void ProcessLink::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
+                             std::shared_ptr<crypto::EncryptedStream> encryption) {
   bool is_watched = false;
   {
     std::lock_guard lock(add_mutex_);
@@ -52,7 +52,7 @@ void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
   if (!is_watched) fail("its socket cannot be watched (epoll_ctl): memory or fs.epoll.max_user_watches");
 }
 
-int Link::begin_connect() {
+int ProcessLink::begin_connect() {
   sockaddr_storage from, to;
   const ibv_gid& source = *reinterpret_cast<const ibv_gid*>(hello.source);
   const socklen_t from_bytes = fill_socket_address(source, 0, from);
@@ -70,7 +70,7 @@ int Link::begin_connect() {
 }
 
 // Gives the loop a stream that is still connecting; the loop learns the result from epoll.
-bool Link::connect_stream(uint32_t index) {
+bool ProcessLink::connect_stream(uint32_t index) {
   const int fd = begin_connect();
   if (fd < 0) return false;
   Loop& loop = port.get_loop(index);
@@ -78,7 +78,7 @@ bool Link::connect_stream(uint32_t index) {
   return true;
 }
 
-void Link::retry_streams() {
+void ProcessLink::retry_streams() {
   for (uint32_t index = 0; index < hello.streams; ++index) {
     Stream* stream = get_stream(index);
     if (stream == nullptr || !stream->is_sent_away()) continue;
@@ -86,23 +86,23 @@ void Link::retry_streams() {
   }
 }
 
-void Link::connect_rest() {
+void ProcessLink::connect_rest() {
   if (has_all_.exchange(true)) return;
   for (uint32_t index = 1; index < hello.streams; ++index) connect_stream(index);
 }
 
-uint32_t Link::choose_primary(uint32_t qp_index) {
+uint32_t ProcessLink::choose_primary(uint32_t qp_index) {
   const uint32_t index = qp_index % hello.streams;
   Stream* stream = get_stream(index);
   return stream != nullptr && stream->is_ready() ? index : 0;
 }
 
-bool Link::has_room(size_t limit) {
+bool ProcessLink::has_room(size_t limit) {
   std::lock_guard lock(queue_mutex_);
   return queue_.size() < limit;
 }
 
-void Link::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
+void ProcessLink::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
   const uint32_t primary = message->primary;
   const bool is_short = message->payload_bytes <= kPostBytes && !message->local.has_gpu;
   {
@@ -121,7 +121,7 @@ void Link::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
   }
 }
 
-void Link::cancel(uint32_t qp_index) {
+void ProcessLink::cancel(uint32_t qp_index) {
   // A later message may have overtaken a short one whose primary stream had no room, but never a long one.
   std::shared_ptr<OutMessage> overtaken;
   {
@@ -142,7 +142,8 @@ void Link::cancel(uint32_t qp_index) {
 
 // Takes messages in the order of the queue: a stream never carries a chunk before one that was posted
 // earlier.
-std::shared_ptr<OutMessage> Link::cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu) {
+std::shared_ptr<OutMessage> ProcessLink::cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame,
+                                                   bool& is_gpu) {
   std::lock_guard lock(queue_mutex_);
   const auto next =
       std::find_if(queue_.begin(), queue_.end(), [&](const std::shared_ptr<OutMessage>& message) {
@@ -163,7 +164,7 @@ std::shared_ptr<OutMessage> Link::cut_frame(uint32_t stream, bool may_copy_gpu, 
   return message;
 }
 
-void Link::fail(const char* why) {
+void ProcessLink::fail(const char* why) {
   if (is_dead_.exchange(true)) return;
   if (!is_up() && is_requester) {
     warn(
@@ -189,26 +190,26 @@ void Link::fail(const char* why) {
   if (is_requester) fail_requests(*this);
 }
 
-void Link::end_stream() {
+void ProcessLink::end_stream() {
   uint64_t never = 0;
   ending_since_ns_.compare_exchange_strong(never, read_clock_ns());
   const uint32_t ended = ended_streams_.fetch_add(1) + 1;
   if (!is_requester || ended >= count_streams()) fail("closed by the peer");
 }
 
-uint32_t Link::count_streams() {
+uint32_t ProcessLink::count_streams() {
   uint32_t present = 0;
   for (uint32_t index = 0; index < hello.streams; ++index) present += get_stream(index) != nullptr ? 1 : 0;
   return present;
 }
 
-void Link::check_end() {
+void ProcessLink::check_end() {
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   const uint64_t since_ns = ending_since_ns_.load();
   if (since_ns != 0 && read_clock_ns() - since_ns > kPatienceNs) fail("closed by the peer");
 }
 
-uint64_t Link::get_silence_ns() {
+uint64_t ProcessLink::get_silence_ns() {
   uint64_t silence_ns = get_stream(0) == nullptr ? read_clock_ns() - born_ns : 0;
   for (uint32_t index = 0; index < hello.streams; ++index) {
     if (Stream* stream = get_stream(index)) silence_ns = std::max(silence_ns, stream->get_silence_ns());

@@ -69,7 +69,7 @@ struct Rule {
   uint64_t down_ns = kUnlimited, up_ns = 0, flaps = 1;
 };
 
-struct Plan {
+struct FaultPlan {
   uint64_t seed = 1;
   bool is_logged = false;
   std::vector<Rule> rules;
@@ -77,7 +77,7 @@ struct Plan {
 
 // `problem` is empty, or names the line and what is wrong with it.
 struct ParsedPlan {
-  Plan plan;
+  FaultPlan plan;
   std::string problem;
 };
 ParsedPlan parse_plan(std::string_view text);

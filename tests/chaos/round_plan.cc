@@ -1,4 +1,4 @@
-#include "chaos/plan.h"
+#include "chaos/round_plan.h"
 
 #include <algorithm>
 
@@ -36,7 +36,7 @@ void choose_traffic(Dice& dice, Traffic& traffic) {
   traffic.messages = choose_messages(traffic);
 }
 
-void choose_settings(Dice& dice, Plan& plan) {
+void choose_settings(Dice& dice, RoundPlan& plan) {
   plan.settings = {
       {"CUDA_VISIBLE_DEVICES", ""},
       {"SOFTVERBS_DEVICES", number(static_cast<uint64_t>(plan.traffic.rails))},
@@ -76,7 +76,7 @@ unsigned choose_delay_ms(Dice& dice, uint64_t least, uint64_t most) {
   return static_cast<unsigned>(dice.between(least, most));
 }
 
-void plan_kill(Dice& dice, Plan& plan) {
+void plan_kill(Dice& dice, RoundPlan& plan) {
   plan.traffic.lives = 2;
   plan.may_fail = true;
   Strike strike{.kind = Strike::Kind::kKill, .end = dice.between(0, 1)};
@@ -86,7 +86,7 @@ void plan_kill(Dice& dice, Plan& plan) {
   plan.strikes.push_back(strike);
 }
 
-void plan_stop(Dice& dice, Plan& plan) {
+void plan_stop(Dice& dice, RoundPlan& plan) {
   for (const unsigned percent : choose_moments(dice, dice.between(1, 3))) {
     Strike strike{
         .kind = Strike::Kind::kStop, .end = dice.between(0, 1), .phase = "traffic", .percent = percent};
@@ -109,7 +109,7 @@ std::string choose_rails_down(Dice& dice, int rails) {
   return lines;
 }
 
-void plan_flaps(Dice& dice, Plan& plan) {
+void plan_flaps(Dice& dice, RoundPlan& plan) {
   for (const unsigned percent : choose_moments(dice, dice.between(1, 4))) {
     Strike strike{.kind = Strike::Kind::kRails, .phase = "traffic", .percent = percent};
     strike.rails = choose_rails_down(dice, plan.traffic.rails);
@@ -123,7 +123,7 @@ void plan_flaps(Dice& dice, Plan& plan) {
 }
 
 // Rails go one after the other, for good.
-void plan_blackout(Dice& dice, Plan& plan) {
+void plan_blackout(Dice& dice, RoundPlan& plan) {
   plan.traffic.lives = 2;
   plan.may_fail = plan.must_fail = true;
   const auto percent = static_cast<unsigned>(dice.between(0, 40));
@@ -193,7 +193,7 @@ Rule choose_datagram_rule(Dice& dice, int rails) {
   }
 }
 
-void plan_failures(Dice& dice, Plan& plan) {
+void plan_failures(Dice& dice, RoundPlan& plan) {
   unsigned lost_devices = 0;
   for (std::string& faults : plan.softverbs_faults) {
     faults = "seed " + number(dice.between(1, 1000000)) + "; log";
@@ -208,7 +208,7 @@ void plan_failures(Dice& dice, Plan& plan) {
   }
 }
 
-void plan_leaving(Dice& dice, Plan& plan) {
+void plan_leaving(Dice& dice, RoundPlan& plan) {
   plan.traffic.lives = 3;
   plan.may_fail = true;
   const auto percent = static_cast<unsigned>(dice.between(0, 90));
@@ -230,7 +230,7 @@ const char* describe_fault(Fault fault) {
   return kNames[static_cast<int>(fault)];
 }
 
-std::string Plan::describe() const {
+std::string RoundPlan::describe() const {
   std::string text = number(static_cast<uint64_t>(traffic.rails)) + " rails, v" +
                      number(static_cast<uint64_t>(traffic.abi_version)) + ", senders";
   for (const unsigned sender : traffic.senders) text += " " + number(sender);
@@ -259,8 +259,8 @@ std::string Strike::describe() const {
   return text + " after " + number(delay_ms) + " ms";
 }
 
-Plan make_plan(uint64_t seed, uint64_t round, const std::vector<Fault>& faults) {
-  Plan plan;
+RoundPlan make_plan(uint64_t seed, uint64_t round, const std::vector<Fault>& faults) {
+  RoundPlan plan;
   plan.seed = seed;
   plan.round = round;
   Dice dice(seed * 1000003 + round);

@@ -14,9 +14,9 @@ class Port;
 
 // The streams for this process's requests on a rail to a process on another host, or the listening end of
 // such streams. Lives while a queue pair or the wire refers to it.
-class Link : public std::enable_shared_from_this<Link> {
+class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
  public:
-  Link(Port& port, bool is_requester, const Hello& hello, uint16_t remote_port);
+  ProcessLink(Port& port, bool is_requester, const Hello& hello, uint16_t remote_port);
 
   Port& port;
   const bool is_requester;

@@ -6,7 +6,7 @@
 
 namespace verbena::tools::coll {
 
-struct RankPlan {
+struct CollPlan {
   std::string id;  // the unique id in hexadecimal digits
   std::string nccl_id;
   unsigned rank = 0, count_ranks = 2;
@@ -39,6 +39,6 @@ struct RankPlan {
 };
 
 // Throws std::exception. Reports line by line through the control channel (figures.h).
-void run_rank(const RankPlan& plan);
+void run_rank(const CollPlan& plan);
 
 }  // namespace verbena::tools::coll

@@ -4,12 +4,12 @@
 #include <atomic>
 #include <cstdint>
 
-#include "softverbs/faults/plan.h"
+#include "softverbs/faults/fault_plan.h"
 
 namespace verbena::softverbs::faults {
 
 // The requests that one rule counts: those of a rail, or of one queue pair.
-struct Stream {
+struct RequestCount {
   std::atomic<uint64_t> count{0};
   std::atomic<uint64_t> strikes{0};
 };
@@ -28,9 +28,9 @@ struct Strike {
 };
 
 // Counts a request that the rule applies to, and decides whether the rule strikes it. `key` is the seed,
-// mixed with the numbers that identify the stream.
-inline Strike count(const Rule& rule, Stream& stream, uint64_t key) {
-  const uint64_t seen = stream.count.fetch_add(1, std::memory_order_relaxed) + 1;
+// mixed with the numbers that identify the counted requests.
+inline Strike count(const Rule& rule, RequestCount& counted, uint64_t key) {
+  const uint64_t seen = counted.count.fetch_add(1, std::memory_order_relaxed) + 1;
   if (seen <= rule.after) return {};
   const uint64_t number = seen - rule.after;
   const uint64_t draw = mix(key, number);
@@ -38,7 +38,7 @@ inline Strike count(const Rule& rule, Stream& stream, uint64_t key) {
   if (rule.trigger == Trigger::kNth) is_hit = number == rule.number;
   if (rule.trigger == Trigger::kEvery) is_hit = number % rule.number == 0;
   if (rule.trigger == Trigger::kChance) is_hit = static_cast<double>(draw >> 11) * 0x1p-53 < rule.chance;
-  if (!is_hit || stream.strikes.fetch_add(1, std::memory_order_relaxed) >= rule.times) return {};
+  if (!is_hit || counted.strikes.fetch_add(1, std::memory_order_relaxed) >= rule.times) return {};
   return {true, mix(draw, 0)};
 }
 

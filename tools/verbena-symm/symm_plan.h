@@ -5,7 +5,7 @@
 
 namespace verbena::tools::symm {
 
-struct RankPlan {
+struct SymmPlan {
   std::string id;  // the unique id in hexadecimal digits
   unsigned rank = 0, count_ranks = 2;
   int gpu = 0;
@@ -14,6 +14,6 @@ struct RankPlan {
 };
 
 // Throws std::exception. Reports results line by line through the control channel (figures.h).
-void run_rank(const RankPlan& plan);
+void run_rank(const SymmPlan& plan);
 
 }  // namespace verbena::tools::symm

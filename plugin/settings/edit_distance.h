@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace verbena::base {
+namespace verbena::settings {
 
 inline size_t count_edits(std::string_view from, std::string_view to) {
   // row[j]: edits between the letters of `from` seen so far and the first j letters of `to`.
@@ -26,4 +26,4 @@ inline size_t count_edits(std::string_view from, std::string_view to) {
   return row.back();
 }
 
-}  // namespace verbena::base
+}  // namespace verbena::settings

@@ -32,7 +32,7 @@ struct Strike {
 };
 
 // One round: a pure function of the run's seed and the round's number.
-struct Plan {
+struct RoundPlan {
   uint64_t seed = 0;
   uint64_t round = 0;
   Fault fault = Fault::kNone;
@@ -51,6 +51,6 @@ struct Plan {
 };
 
 // `faults`: those to choose from.
-Plan make_plan(uint64_t seed, uint64_t round, const std::vector<Fault>& faults);
+RoundPlan make_plan(uint64_t seed, uint64_t round, const std::vector<Fault>& faults);
 
 }  // namespace verbena::chaos

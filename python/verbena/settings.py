@@ -1,0 +1,44 @@
+"""The settings that this package reads from the environment. plugin/settings declares them, with those of all components."""
+import difflib
+import functools
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+
+from verbena.setting_table import OTHERS, SETTINGS
+
+_PREFIXES = ("VERBENA_", "SOFTVERBS_", "LIBVERBENA_", "USE_VERBENA_")
+
+
+def read(name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Returns the value of a setting, by the first of its names that is set; otherwise its default."""
+    aliases, default, _ = SETTINGS[name]
+    return next((environment[one].strip() for one in (name, *aliases) if environment.get(one, "").strip()), default)
+
+
+def read_flag(name: str, environment: Mapping[str, str] = os.environ) -> bool:
+    return read(name, environment).lower() in ("1", "true", "yes", "on")
+
+
+def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Returns one of the setting's words. Warns of any other value, and returns the default."""
+    _, default, words = SETTINGS[name]
+    value = read(name, environment)
+    found = next((word for word in words if word.lower() == value.lower()), None)
+    if found is None:
+        warnings.warn(f"verbena: {name}={value}: must be one of {', '.join(words)}; using {default}", stacklevel=3)
+    return default if found is None else found
+
+
+def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
+    """Returns the names that begin as settings do and that no component of Verbena reads, each with the nearest setting."""
+    known = {*OTHERS, *SETTINGS}
+    return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            for name in environment if name.startswith(_PREFIXES) and name not in known}
+
+
+@functools.cache
+def warn_about_unknown_names() -> None:
+    """Warns of typing errors, once in a process."""
+    for name, nearest in find_unknown_names(os.environ).items():
+        warnings.warn(f"verbena: {name}: unknown and ignored: did you mean {nearest}?", stacklevel=3)

@@ -33,7 +33,7 @@ def _use_windows_and_teams(rank):
         if team is not None:
             with team:
                 assert (team.size, team.world_rank(0)) == (2, 2)
-                with pytest.raises(ValueError, match="rank 2 of a team of 2"):
+                with pytest.raises(ValueError, match="rank 2 is not in this team of 2"):
                     team.world_rank(2)
         backwards = context.create_team([2, 1, 0])
         assert backwards.rank == 2 - rank

@@ -140,7 +140,7 @@ Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* sour
   const CudaApi& cuda = *find_cuda();
   const RelaxedCapture relaxed(cuda);
   const OwningContext owner(cuda, to_cuda(target.device()));
-  if (!owner) return fail(Status::kCuda, "buffer: cannot write: the GPU's context is gone");
+  if (!owner) return fail(Status::kCuda, "buffer: cannot write GPU memory: its CUDA context was destroyed");
   const CUresult result = PrivateStream(cuda).run([&](CUstream stream) {
     return cuda.cuMemcpyHtoDAsync_v2(to_cuda(target.device()) + offset_bytes, source, length_bytes, stream);
   });

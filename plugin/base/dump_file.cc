@@ -61,11 +61,10 @@ Outcome append_to_file(const std::string& path, const std::string& text) {
   if (!file) return fail_errno(Status::kSystem, errno, "dump: cannot open %s (VERBENA_DUMP)", path.c_str());
   struct stat entry {};
   if (::fstat(file.get(), &entry) != 0 || !is_ours_alone(entry)) {
-    return fail(
-        Status::kSystem,
-        "dump: %s (VERBENA_DUMP) is not written: it must be a regular file of this user, with one name, "
-        "that nobody else may write to",
-        path.c_str());
+    return fail(Status::kSystem,
+                "dump: cannot write to %s (VERBENA_DUMP): it must be a regular file of this user without "
+                "further hard links, which nobody else may write",
+                path.c_str());
   }
   if (const int error = write_all(file.get(), text); error != 0)
     return fail_errno(Status::kSystem, error, "dump: cannot write to %s (VERBENA_DUMP)", path.c_str());

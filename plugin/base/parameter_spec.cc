@@ -155,7 +155,7 @@ const char* describe_malformed(ParameterKind kind) {
     case ParameterKind::kBytes:
       return "not a size";
     case ParameterKind::kChoice:
-      return "not one of its words";
+      return "not one of the allowed words";
     default:
       return "not a number";
   }

@@ -116,8 +116,8 @@ constexpr char kNotEncrypted[] =
     "it does not encrypt, or it is not a rank of this job; VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE must "
     "be the same for every rank";
 constexpr char kNotGenuine[] =
-    "its data was not encrypted with our key: VERBENA_JOB_KEY_FILE differs, or the data was changed on its "
-    "way";
+    "its data was not encrypted with this process's key: VERBENA_JOB_KEY_FILE differs, or the data was "
+    "changed in transit";
 
 }  // namespace
 
@@ -157,8 +157,8 @@ Result<Socket> Socket::start_connect(const SocketAddress& peer) {
   if (error.status == Status::kSystem)
     return fail_errno(error.status, error.errno_value, "socket: cannot create");
   return fail(Status::kInvalidArgument,
-              "socket: cannot connect: the peer's handle holds no address; did it arrive whole, and do both "
-              "hosts run the same build?");
+              "socket: cannot connect: the peer's handle contains no address; check that the handle arrived "
+              "completely, and that both hosts run the same build");
 }
 
 Result<Socket> Socket::try_connect(const SocketAddress& peer) {
@@ -385,7 +385,7 @@ Result<std::optional<Socket>> Listener::accept() {
     const bool has_logged = std::exchange(logged_error_, error) == error;
     if (is_out_of_room_) {
       if (!has_logged)
-        log_warn("socket: cannot accept at %s now, it is tried again (errno %d); raise `ulimit -n`?",
+        log_warn("socket: cannot accept at %s now (errno %d) and will retry; try a higher `ulimit -n`",
                  describe(address_).c_str(), error);
       return std::optional<Socket>();
     }

@@ -99,9 +99,10 @@ base::Outcome check_others(const VariableReader& read, const VariableSet& used, 
     if (parse_number(read(set.count), kMaxRanks) != place.count_ranks) continue;
     const auto rank = parse_number(read(set.rank), kMaxRanks);
     if (!rank || rank == place.rank) continue;
-    return base::fail(kUsage,
-                      "bootstrap: environment: %s %u and %s %u contradict each other: both are of %u ranks",
-                      used.rank, place.rank, set.rank, *rank, place.count_ranks);
+    return base::fail(
+        kUsage,
+        "bootstrap: environment: %s %u and %s %u contradict each other: both belong to a job of %u ranks",
+        used.rank, place.rank, set.rank, *rank, place.count_ranks);
   }
   return {};
 }
@@ -168,8 +169,9 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
     return place;
   }
   return base::fail(kUsage,
-                    "bootstrap: environment: no launcher's variables: neither RANK and WORLD_SIZE, nor "
-                    "OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID with its size");
+                    "bootstrap: environment: no launcher's variables found: neither RANK and WORLD_SIZE, nor "
+                    "OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID with its size; start the ranks by "
+                    "torchrun, mpirun or srun");
 }
 
 namespace {
@@ -256,7 +258,7 @@ base::Result<Meetings> choose_meetings(const LaunchPlace& place,
   if (!may_leave_host) {
     return base::fail(
         base::Status::kInvalidUsage,
-        "bootstrap: environment: rank %u of %u: the ranks do not meet at %s without a job key: any process "
+        "bootstrap: environment: rank %u of %u: refusing to rendezvous at %s without a job key: any process "
         "that reaches that port could join as a rank, access the ranks' memory, and run code in Python's "
         "ranks; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every rank; or, if all "
         "ranks "

@@ -47,10 +47,10 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
     proof.encrypts_ = base::parameters().encryption;
   } else if (id_secret != Nonce{}) {
     if (!base::has_crypto()) {
-      return base::fail(base::Status::kSystem,
-                        "bootstrap: cannot prove the secret of the unique id, or of the queue's handle: "
-                        "OpenSSL's libcrypto (3 or 1.1), which the process that made it has, is missing "
-                        "here; install it");
+      return base::fail(
+          base::Status::kSystem,
+          "bootstrap: cannot prove the secret of the unique id or queue handle: the process that created it "
+          "has OpenSSL's libcrypto (3 or 1.1), but this process does not; install it");
     }
     auto key = base::HmacKey::create(id_secret);
     if (!key) return key.error();
@@ -121,19 +121,21 @@ const char* describe(Refusal refusal) {
     case Refusal::kOtherJob:
       return "it belongs to another job";
     case Refusal::kKeyMissing:
-      return "it has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has a job key and this rank has none: VERBENA_JOB_KEY_FILE must name the same key for every "
+             "rank";
     case Refusal::kKeyUnknown:
-      return "it has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has no job key and this rank has one: VERBENA_JOB_KEY_FILE must name the same key for every "
+             "rank";
     case Refusal::kKeyWrong:
-      return "it does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has another job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
     case Refusal::kOtherCount:
       return "it expects another number of ranks";
     case Refusal::kRankTaken:
-      return "somebody came as our rank before";
+      return "another process has already joined as this rank";
     case Refusal::kUnexpected:
       break;
   }
-  return "it does not expect our rank";
+  return "it does not expect this rank";
 }
 
 const char* describe_caller(Refusal refusal) {
@@ -143,10 +145,10 @@ const char* describe_caller(Refusal refusal) {
     case Refusal::kKeyUnknown:
       return describe(Refusal::kKeyMissing);
     case Refusal::kRankTaken:
-      return "somebody came as this rank before";
+      return "another process has already joined as that rank";
     case Refusal::kNone:
     case Refusal::kUnexpected:
-      return "it does not belong here";
+      return "it is not part of this job";
     default:
       return describe(refusal);
   }
@@ -177,7 +179,7 @@ Link Link::accept(base::Socket socket, const Proof& proof) {
   if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver)) {
     link.close("cannot set up the encryption");
   } else if (!base::draw_random(link.challenge_.random, kWhat)) {
-    link.close("cannot draw a challenge");
+    link.close("cannot get random bytes for a challenge");
   } else {
     link.greet(link.challenge_);
   }
@@ -343,7 +345,7 @@ bool Link::receive_frame() {
   if (!fill(record_bytes + auth_.mac_bytes())) return false;
   const base::Bytes whole(in_.data(), in_bytes_);
   if (!auth_.verify(whole.first(record_bytes), whole.subspan(record_bytes))) {
-    close("its frame has a wrong MAC: the data was changed on its way, or VERBENA_JOB_KEY_FILE differs");
+    close("its frame has a wrong MAC: the data was changed in transit, or VERBENA_JOB_KEY_FILE differs");
     return false;
   }
   in_.resize(record_bytes);

@@ -270,8 +270,10 @@ Outcome register_memory(void* comm, void* data, size_t length_bytes, int type, v
 Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, uint64_t offset_bytes, int fd,
                         void** mhandle) {
   if (fd < 0 || length_bytes == 0) {
-    return base::fail(base::Status::kInvalidArgument, "regMrDmaBuf: no memory (fd %d, size %zu bytes)", fd,
-                      length_bytes);
+    return base::fail(
+        base::Status::kInvalidArgument,
+        "regMrDmaBuf: not a memory range: the descriptor or the size is invalid (fd %d, size %zu bytes)", fd,
+        length_bytes);
   }
   return add_registration(*static_cast<Communicator*>(comm), data, length_bytes, type, offset_bytes, fd,
                           mhandle);

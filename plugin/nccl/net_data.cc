@@ -22,8 +22,8 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
                                                   const transport::Registration& memory) {
   if (length_bytes > abi::kMaxReportedBytes) {
     return base::fail(base::Status::kInvalidArgument,
-                      "%s: a message of %zu bytes: at most %zu bytes are possible, because test() reports "
-                      "lengths as int",
+                      "%s: a message of %zu bytes is too long: the maximum is %zu bytes, because test() "
+                      "reports lengths as int",
                       who, length_bytes, abi::kMaxReportedBytes);
   }
   return base::fail(
@@ -42,8 +42,8 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
   *request = nullptr;
   const int most = comm.receiver->unpacks() ? 1 : kMaxReceives;
   if (count < 1 || count > most) {
-    return base::fail(base::Status::kInvalidUsage, "irecv: 1 to %d buffers a request (n %d, maxRecvs %d)",
-                      most, count, most);
+    return base::fail(base::Status::kInvalidUsage,
+                      "irecv: a request takes 1 to %d buffers (n %d, maxRecvs %d)", most, count, most);
   }
   std::array<transport::Receiver::Buffer, kMaxReceives> buffers;
   for (int i = 0; i < count; ++i) {
@@ -89,7 +89,8 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
   *request = nullptr;
   if (comm.datagram_receiver == nullptr) return refuse_kind("irecv", "receiving");
   if (count != 1)
-    return base::fail(base::Status::kInvalidUsage, "irecv: 1 buffer a request (n %d, maxRecvs 1)", count);
+    return base::fail(base::Status::kInvalidUsage, "irecv: a request takes 1 buffer (n %d, maxRecvs 1)",
+                      count);
   const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
   if (!can_carry(memory, data[0], lengths_bytes[0]))
     return refuse_bytes("irecv", data[0], lengths_bytes[0], memory);
@@ -154,8 +155,8 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
   if (comm.receiver == nullptr && comm.datagram_receiver == nullptr)
     return refuse_kind("iflush", "receiving");
   if (count < 1 || count > kMaxReceives) {
-    return base::fail(base::Status::kInvalidUsage, "iflush: 1 to %d buffers a request (n %d)", kMaxReceives,
-                      count);
+    return base::fail(base::Status::kInvalidUsage, "iflush: a request takes 1 to %d buffers (n %d)",
+                      kMaxReceives, count);
   }
   // All are the one GPU's that this communicator receives for: the read that pushes what a rail wrote to one
   // of them pushes what it wrote to the others before it.

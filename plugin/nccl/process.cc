@@ -28,8 +28,8 @@ void guard_against_pat(int abi_version) {
   if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
-        "init: NCCL_PAT_ENABLE=0 set: this NCCL does not say when PAT receives, which no kernel unpacks, are "
-        "posted (without VERBENA_UNPACK=1 PAT is back)");
+        "init: NCCL_PAT_ENABLE=0 was set: this NCCL does not mark receives of its PAT algorithm, which no "
+        "kernel unpacks (unset VERBENA_UNPACK=1 to use PAT)");
   }
 }
 
@@ -65,8 +65,8 @@ void Context::finalize() {
   const std::lock_guard lock(mutex);
   if (open_communicators == 0) return;
   base::log_warn(
-      "communicator 0x%llx: finalized while %d ends of its connections are open: they go on, and what they "
-      "use is freed when the last one is closed; close them before finalize",
+      "communicator 0x%llx: finalized with %d open connection ends: they keep working, and their resources "
+      "are freed when the last one is closed; close them before finalize",
       as_ull(communicator_id), open_communicators);
 }
 
@@ -138,9 +138,8 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     const bool is_datagram = base::parameters().transport == base::Transport::kDatagram;
     if (is_datagram && traffic_class >= 0 && traffic_class != base::parameters().traffic_class)
       base::log_warn(
-          "init: communicator 0x%llx: its traffic class %d is ignored: datagrams of all communicators have "
-          "the "
-          "class of VERBENA_TC (%d)",
+          "init: communicator 0x%llx: traffic class %d is ignored: datagrams of all communicators use the "
+          "traffic class of VERBENA_TC (%d)",
           as_ull(communicator_id), traffic_class, static_cast<int>(base::parameters().traffic_class));
     guard_against_pat(abi_version);
     oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
@@ -224,7 +223,7 @@ base::Result<const transport::Nic*> Process::find_nic(const std::shared_ptr<tran
   const std::lock_guard lock(mutex_);
   const transport::Nic* nic = nics->find(device);
   if (nic != nullptr) return nic;
-  return base::fail(base::Status::kInvalidArgument, "%s: no such device (dev %d, devices 0 to %d)", who,
+  return base::fail(base::Status::kInvalidArgument, "%s: device %d does not exist (devices 0 to %d)", who,
                     device, nics->size() - 1);
 }
 

@@ -86,8 +86,7 @@ RmaCommunicator::~RmaCommunicator() {
   endpoint_.reset();  // nothing reaches memory any more that its owner frees next
   base::log_info(
       "rma: rank %u of %u on %s: closed: %llu puts and %llu gets of %llu bytes, %llu signals; %llu waited "
-      "for "
-      "room; queue pairs failed %llu, revived %llu, requests repeated %llu",
+      "for queue space; queue pairs failed %llu, revived %llu, requests repeated %llu",
       rank_, count_ranks_, device_.c_str(), wide(counts_.puts), wide(counts_.gets), wide(counts_.bytes),
       wide(counts_.signals), wide(counts_.waited), wide(failures.failed_queue_pairs),
       wide(failures.revived_queue_pairs), wide(failures.replayed_requests));
@@ -296,7 +295,7 @@ void RmaCommunicator::fly(Lane& lane, RmaRequest* request) {
 
 void RmaCommunicator::refuse(Lane& lane, RmaRequest* request) {
   if (!is_lost_[request->transfer.peer]) {
-    base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request->transfer.peer,
+    base::log_warn("rma: rank %u: an operation on rank %u was rejected: %s", rank_, request->transfer.peer,
                    endpoint_->refusal().c_str());
   }
   has_error_.store(true, std::memory_order_relaxed);
@@ -378,7 +377,7 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
   const uint32_t peer = request->transfer.peer;
   if (peer >= count_ranks_) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument, "rma: there is no such rank (rank %u of %u)", peer,
+    return base::fail(base::Status::kInvalidArgument, "rma: rank %u of %u does not exist", peer,
                       count_ranks_);
   }
   const uint32_t number = (context.first_lane + index) % kLanes;
@@ -403,7 +402,7 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
     }
     const bool is_of_peer = !endpoint_->error(peer).empty();
     return base::fail(is_of_peer ? base::Status::kRemote : base::Status::kInvalidArgument,
-                      "rma: rank %u: an operation on rank %u is refused: %s", rank_, peer,
+                      "rma: rank %u: an operation on rank %u was rejected: %s", rank_, peer,
                       endpoint_->refusal().c_str());
   }
   if (posting == Posting::kTaken) [[likely]] {
@@ -431,7 +430,7 @@ Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer,
     if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
       give_back(request);
       return base::fail(base::Status::kInvalidArgument,
-                        "rma: a put of %llu bytes without memory (handle NULL)", wide(bytes.bytes));
+                        "rma: a put of %llu bytes has no memory handle (NULL)", wide(bytes.bytes));
     }
     request->has_transfer = true;
     request->transfer.local_region = bytes.local->id;
@@ -468,7 +467,7 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
   }
   if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument, "rma: a get of %llu bytes without memory (handle NULL)",
+    return base::fail(base::Status::kInvalidArgument, "rma: a get of %llu bytes has no memory handle (NULL)",
                       wide(bytes.bytes));
   }
   request->is_get = request->has_transfer = true;
@@ -497,12 +496,11 @@ void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
   has_error_.store(true, std::memory_order_relaxed);
   if (!is_lost_[peer]) {
     base::log_warn(
-        "rma: rank %u of %u on %s: rank %u is lost, and with it what was under way there (%llu operations of "
-        "one "
-        "lane): %s; kernels and streams that wait for them do not go on",
+        "rma: rank %u of %u on %s: rank %u failed with %llu operations of one lane outstanding: %s; kernels "
+        "and streams that wait for these operations will not continue",
         rank_, count_ranks_, device_.c_str(), peer, wide(lost), endpoint_->error(peer).c_str());
   } else if (lost != 0) {
-    base::log_warn("rma: rank %u of %u on %s: rank %u is lost: %llu more operations to it failed", rank_,
+    base::log_warn("rma: rank %u of %u on %s: rank %u failed: %llu more operations to it failed", rank_,
                    count_ranks_, device_.c_str(), peer, wide(lost));
   }
   is_lost_[peer] = true;

@@ -183,7 +183,8 @@ inline Outcome convert_signal(uint64_t offset, void* region, uint64_t value, uin
   if (region == nullptr || (op != abi::kSignalIncrement && op != abi::kSignalAdd)) [[unlikely]] {
     return base::fail(
         base::Status::kInvalidArgument, "iputSignal: %s (operation %u)",
-        region == nullptr ? "no memory of the signal (signalMhandle is NULL)" : "no such operation", op);
+        region == nullptr ? "the signal has no memory handle (signalMhandle is NULL)" : "unknown operation",
+        op);
   }
   *signal = {offset, as_region(region), op == abi::kSignalIncrement ? 1 : value};
   return {};

@@ -40,7 +40,8 @@ void set_default(const char* name, const std::optional<int64_t>& value, const st
 // NCCL reads these when it makes a communicator's channels, which is after it began its network.
 void set_nccl_default(const char* name, const std::optional<int64_t>& value, const std::string& path) {
   if (!value || !base::set_environment_default(name, std::to_string(*value).c_str())) return;
-  base::log_info("tuning file: %s=%lld set, as %s says", name, static_cast<long long>(*value), path.c_str());
+  base::log_info("tuning file: %s=%lld was set, as %s requests", name, static_cast<long long>(*value),
+                 path.c_str());
 }
 
 // From NCCL 2.28 on this one is read when a communicator is asked for, before its network begins: only
@@ -49,8 +50,10 @@ void set_peer_channels(const std::optional<int64_t>& value, int abi_version, con
   constexpr const char* kName = "NCCL_NCHANNELS_PER_NET_PEER";
   if (abi_version < kFirstTableWithAttributes) return set_nccl_default(kName, value, path);
   if (!value || !base::set_environment_default(kName, std::to_string(*value).c_str())) return;
-  base::log_info("tuning file: export %s=%lld: this NCCL has read it already (%s)", kName,
-                 static_cast<long long>(*value), path.c_str());
+  base::log_info(
+      "tuning file: cannot set %s=%lld, because this NCCL has already read the variable: export it before "
+      "the start (%s)",
+      kName, static_cast<long long>(*value), path.c_str());
 }
 
 // What was measured over softverbs lies beside it. Every rank of a job finds the same, as softverbs talks to

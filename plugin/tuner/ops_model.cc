@@ -95,9 +95,9 @@ std::string describe(const OpsWay& way) {
   std::snprintf(line, sizeof(line), "  %9.2f us", way.microseconds);
   text += line;
   if (way.algorithm == "direct")
-    text += ", of tensors in windows where the call asks for it or has_windows promises it";
+    text += ", for tensors in windows if the call asks for it or has_windows promises it";
   else if (way.needs_windows())
-    text += ", of tensors in windows where the call asks for it";
+    text += ", for tensors in windows if the call asks for it";
   return text;
 }
 
@@ -229,12 +229,12 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
     std::copy_if(ways.begin(), ways.end(), std::back_inserter(candidates),
                  [](const OpsWay& way) { return !way.needs_windows(); });
     if (!forced.empty() && forced != "auto") {
-      text += "  chosen: " + std::string(forced) + ", as VERBENA_OPS_ALGORITHM says, whatever was measured\n";
+      text += "  chosen: " + std::string(forced) + ", by VERBENA_OPS_ALGORITHM, regardless of measurements\n";
     } else if (candidates.empty()) {
       text += "  chosen: by the library's own rules\n";
     } else {
       char line[160];
-      std::snprintf(line, sizeof(line), "  chosen: %s, which was measured to be the fastest",
+      std::snprintf(line, sizeof(line), "  chosen: %s, the fastest in the measurements",
                     candidates.front().algorithm.c_str());
       text += line;
       if (candidates.size() > 1) {
@@ -248,7 +248,7 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
   }
   if (text.empty())
     text = "nothing was measured for " + question.operation + " by " + std::to_string(question.ranks) +
-           " ranks: the library's own rules choose; verbena-coll --calibrate FILE measures\n";
+           " ranks: the library's own rules choose; measure with verbena-coll --calibrate FILE\n";
   return text;
 }
 

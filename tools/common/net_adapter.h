@@ -167,7 +167,7 @@ class NetAdapter final : public NetPlugin {
 
   static void check_length(size_t length_bytes, bool is_int) {
     if (is_int && length_bytes > static_cast<size_t>(std::numeric_limits<int>::max()))
-      throw ToolError("lengths of tables v7 and v8 end at 2 GiB");
+      throw ToolError("messages must be shorter than 2 GiB with tables v7 and v8");
   }
 
   template <typename Members>

@@ -100,7 +100,7 @@ std::vector<std::string> list_operations() {
 Named find_operation(const std::string& name) {
   for (const Named& one : list_named())
     if (one.name == name) return one;
-  throw UsageError("no such operation: " + name);
+  throw UsageError("unknown operation: " + name);
 }
 
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
@@ -298,7 +298,7 @@ std::string to_digits(const void* data, size_t length_bytes) {
 }
 
 void from_digits(const std::string& digits, void* data, size_t length_bytes) {
-  if (digits.size() != 2 * length_bytes) throw ToolError("an id of the wrong length");
+  if (digits.size() != 2 * length_bytes) throw ToolError("rank 0 sent a unique id of the wrong length");
   for (size_t i = 0; i < length_bytes; ++i)
     static_cast<unsigned char*>(data)[i] =
         static_cast<unsigned char>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));

@@ -147,7 +147,7 @@ std::string Figures::format_table() const {
   for (const std::string& other : others)
     columns.push_back({other, "us", static_cast<int>(std::max<size_t>(9, other.size() + 1))});
   columns.push_back({"faster", "x", 7});
-  columns.push_back({"the best way", "", 34});
+  columns.push_back({"the fastest algorithm", "", 34});
   const Table table(columns);
   std::string text = table.format_header();
   for (const Row& row : rows) {
@@ -184,7 +184,7 @@ std::string Figures::format_table() const {
   return text + format_regret(rows);
 }
 
-// What the library's own choice takes beyond the best way for tensors that lie anywhere.
+// How much longer the library's own choice takes than the fastest algorithm, for tensors in any memory.
 std::string Figures::format_regret(const std::vector<Row>& rows) {
   std::vector<double> percents;
   std::string worst;
@@ -211,8 +211,8 @@ std::string Figures::format_regret(const std::vector<Row>& rows) {
   double sum = 0;
   for (const double percent : percents) sum += percent;
   return "\nauto takes " + format_figure(sum / static_cast<double>(percents.size())) +
-         " % more than the best way in the mean of " + std::to_string(percents.size()) + " points, " +
-         format_figure(compute_percentile(percents, 90)) + " % at p90, " +
+         " % longer than the fastest algorithm, in the mean of " + std::to_string(percents.size()) +
+         " points, " + format_figure(compute_percentile(percents, 90)) + " % at p90, " +
          format_figure(*std::max_element(percents.begin(), percents.end())) + " % at the worst: " + worst +
          "\n";
 }

@@ -211,7 +211,7 @@ class RandomCalls {
     const int64_t deadline_ns = deadline_after_s(plan_.timeout_s);
     while (gpu_.driver().cuStreamQuery(other_) == CUDA_ERROR_NOT_READY)
       if (now_ns() > deadline_ns)
-        throw HangError("step " + std::to_string(step_) + ": a stream does not end");
+        throw HangError("step " + std::to_string(step_) + ": a stream did not finish in time");
   }
 
   uint64_t input_count(const Call& call, uint32_t rank) const {

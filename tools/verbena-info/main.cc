@@ -28,7 +28,7 @@ constexpr double kDrawTimeoutS = 60;
 // As VERBENA_OPS_ALGORITHM has them.
 constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
-    "Exit status: 0 success, 1 a setting, the plugin or a self-test fails, or data is wrong, 2 usage "
+    "Exit status: 0 success, 1 a wrong setting, a failed plugin or self-test, or wrong data, 2 usage "
     "error,\n4 no usable device.";
 
 // Returns the exit status, or -1 to continue.
@@ -39,19 +39,20 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_flag("--check", options.check,
                "run self-tests instead: every rail with host memory and with every GPU, staged receives, "
                "joined rails; checks data, order and flush");
-  app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
+  app.add_flag("--parameters", options.parameters,
+               "show all parameters, not only the parameters that are set");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
   app.add_option("--explain", options.explain,
                  "show instead which algorithm libverbena_ops.so chooses for an operation, and why, using "
                  "VERBENA_TUNING_FILE; for example all_reduce:512k:4")
       ->type_name("OPERATION:BYTES:RANKS");
   app.add_option("--from", options.from,
-                 "show a document that --json has written, for example on another host (-: standard input)")
+                 "show a document that --json wrote, for example on another host (-: standard input)")
       ->type_name("FILE");
   app.option_defaults()->group("Output");
-  add_target_option(
-      app, "--json", options.json,
-      "write everything as a JSON document to FILE; or to standard output, which then has nothing else (-)");
+  add_target_option(app, "--json", options.json,
+                    "write everything as a JSON document to FILE; - writes it to standard output and prints "
+                    "nothing else there");
   app.add_option("--topology", options.topology,
                  "draw GPUs, NICs and rails: FILE.svg is drawn by Graphviz's dot, any other FILE receives "
                  "dot's input")
@@ -62,7 +63,7 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_option("--plugin", options.plugin, "libnccl-net.so to examine (default: ../lib next to this tool)")
       ->type_name("FILE")
       ->take_last();
-  app.add_option("--nccl", options.nccl, "examine only this libnccl.so.2 (default: all that are found)")
+  app.add_option("--nccl", options.nccl, "examine only this libnccl.so.2 (default: every one that is found)")
       ->type_name("FILE")
       ->take_last();
   add_timeout_option(app, options.timeout_s);

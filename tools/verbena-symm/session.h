@@ -21,7 +21,7 @@ inline constexpr size_t kHeapBytes = (size_t{2} * 256 << 20) + (size_t{34} << 20
 
 inline verbena_unique_id parse_id(const std::string& digits) {
   verbena_unique_id id{};
-  if (digits.size() != 2 * sizeof(id.bytes)) throw std::runtime_error("no unique id");
+  if (digits.size() != 2 * sizeof(id.bytes)) throw std::runtime_error("rank 0 made no unique id");
   for (size_t i = 0; i < sizeof(id.bytes); ++i)
     id.bytes[i] = static_cast<uint8_t>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));
   return id;
@@ -48,7 +48,8 @@ class Meeting {
   uint32_t size() const { return context_.size(); }
 
   void gather(const void* mine, void* all, size_t bytes_each) {
-    if (bytes_each > kMaxBytes) throw std::runtime_error("more to tell than there is room for");
+    if (bytes_each > kMaxBytes)
+      throw std::runtime_error("the shared memory of the ranks is too small for a report");
     std::memcpy(mapping_.memory + rank() * bytes_each, mine, bytes_each);
     context_.barrier();
     std::memcpy(all, mapping_.memory, bytes_each * size());
@@ -95,7 +96,9 @@ class Meeting {
     void* const mapped =
         is_usable ? mmap(nullptr, length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
-    if (mapped == MAP_FAILED) throw std::runtime_error(file_.name + ": no shared memory, or another user's");
+    if (mapped == MAP_FAILED)
+      throw std::runtime_error(file_.name +
+                               ": the shared memory cannot be opened, or belongs to another user");
     mapping_.memory = static_cast<char*>(mapped);
     mapping_.bytes = length_bytes();
   }

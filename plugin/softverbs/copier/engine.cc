@@ -63,7 +63,7 @@ std::unique_ptr<Engine> Engine::open(const Driver& driver, const AreaTable& area
   snprintf(shared.report, sizeof(shared.report), "%s", report.c_str());
   const int error = start_own_thread([copier = engine.get()] { copier->work(); });
   if (error == 0) return engine;
-  why = std::string("the copier has no thread for the GPU: ") + strerror(error) + " (ulimit -u)";
+  why = std::string("the copier cannot start a thread for the GPU: ") + strerror(error) + " (ulimit -u)";
   return nullptr;
 }
 

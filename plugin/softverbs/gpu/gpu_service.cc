@@ -301,7 +301,7 @@ bool start_gpu_service(uint32_t device) {
   auto service = std::make_shared<GpuService>(process);
   const int error = start_own_thread([service] { service->work(); });
   if (error != 0)
-    warn("no thread for copies of GPU memory that peers ask for: %s (ulimit -u)", strerror(error));
+    warn("cannot start the thread that copies GPU memory for peers: %s (ulimit -u)", strerror(error));
   process.has_gpu_service = error == 0;
   return process.has_gpu_service;
 }

@@ -253,7 +253,7 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   const std::lock_guard lock(in.mutex);
   if (in.current != transfer || get_state(*qp->shared) == IBV_QPS_ERR) return;
   if (header.length > transfer->bytes - transfer->received)
-    return stream.link().fail("a message that is too long");
+    return stream.link().fail("a message is too long");
   transfer->received += header.length;
   if (transfer->received < transfer->bytes) return;
   store_tail(*transfer, stream.loop());

@@ -373,7 +373,8 @@ TEST_P(RmaOperationTest, WhatCannotBeIsRefusedWithAReason) {
                  "beyond its region");
   expect_refused(plugin().put(from.target(), {end, from.region, 1, 0, to.region, 1}, &request),
                  "beyond its region");
-  expect_refused(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 2}, &request), "no such rank");
+  expect_refused(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 2}, &request),
+                 "does not exist");
   expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request), "without memory");
   expect_refused(
       plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {4, to.region, 1}, &request),

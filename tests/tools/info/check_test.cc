@@ -97,7 +97,7 @@ TEST(InfoCheck, SaysInALineWhatFailedAndWhatToDo) {
   const ToolRun run = run_info("SOFTVERBS_FAULTS='fail status=RETRY_EXC nth=1'", "--check");
   EXPECT_EQ(run.status, kExitFailed);
   EXPECT_NE(run.output.find("FAILED   verbena_softverbs0"), std::string::npos) << run.output;
-  EXPECT_NE(run.output.find("  -> nothing comes back on this port"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("  -> no reply arrives on this port"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("# 1 ok, 1 failed, 2 skipped"), std::string::npos) << run.output;
 }
 

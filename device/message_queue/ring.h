@@ -137,7 +137,7 @@ class RingReader {
   uint64_t next() const { return next_; }
   uint32_t slot() const { return static_cast<uint32_t>(next_ % memory_.count_slots()); }
 
-  // KMessage: the next message is in its slot. kEnd: no further message will come.
+  // kMessage: the next message is in its slot. kEnd: no further message will come.
   Look look() {
     if (can_read()) return Look::kMessage;
     if (memory_.ended().load(std::memory_order_acquire) == 0) return Look::kNothing;

@@ -178,7 +178,7 @@ uint32_t QueueDrain::drop() {
   return count;
 }
 
-// KTaken: the descriptor was completely passed on. kFull: retry in a later round.
+// kTaken: the descriptor was completely passed on. kFull: retry in a later round.
 Posting QueueDrain::post(uint64_t position) {
   posting_ = position;
   UnderWay& one = at(position);

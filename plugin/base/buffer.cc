@@ -1,4 +1,4 @@
-// Buffer and write_buffer of cuda_driver.h: memory that a GPU, a NIC and the CPU share.
+// Implements Buffer and write_buffer of cuda_driver.h: memory that a GPU, a NIC and the CPU share.
 #include <sys/mman.h>
 #include <unistd.h>
 

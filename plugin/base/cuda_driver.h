@@ -23,7 +23,7 @@ int find_owning_gpu(const void* address);
 uint64_t find_gpu_allocation(const void* address);
 // e.g. 0000:3b:00.0; empty if there is no such GPU.
 std::string find_gpu_pci_address(int gpu);
-// Which GPUs' kernels see a NIC's writes to this GPU's memory in the order in which the NIC made them.
+// The GPUs whose kernels see a NIC's writes to this GPU's memory in order.
 enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
 NicWriteOrder find_nic_write_order(int gpu);
 // True if the driver can hand out dma-buf descriptors for this GPU's memory.
@@ -31,8 +31,8 @@ bool supports_dmabuf_export(int gpu);
 
 // Whether CUDA shows this process a GPU; false before the application initialises CUDA.
 bool has_gpu();
-// Whether there is a GPU whose kernels may see what a NIC writes to its memory out of order, so that it has
-// to be flushed whatever the GPU's generation. False where the driver does not say.
+// Returns whether there is a GPU whose kernels may see a NIC's writes out of order, so that a flush is needed
+// on any GPU generation. False if the driver does not report it.
 bool has_unordered_gpu();
 
 enum class Place : uint8_t {

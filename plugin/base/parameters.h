@@ -18,7 +18,7 @@ enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
 // Numbered as verbena_ops_algorithm.
 enum class OpsAlgorithm : uint8_t { kAuto, kOneShot, kTwoShot, kBulkOneShot, kBulkTwoShot };
 enum class Transport : uint8_t { kConnected, kDatagram };
-// How a write stays behind the writes before it.
+// How a write is ordered after earlier writes.
 enum class WordOrder : uint8_t { kAuto, kPosted, kCompleted };
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 

@@ -332,7 +332,8 @@ Result<Listener> Listener::open() {
     FreePorts& ports = get_free_ports();
     const SocketAddress wanted = ports.take(selected->address);
     auto listener = wanted.port != 0 ? try_open_at(wanted) : open_at(wanted);
-    if (!listener && wanted.port != 0) listener = open_at(selected->address);  // somebody else has it by now
+    // Another process has taken the port.
+    if (!listener && wanted.port != 0) listener = open_at(selected->address);
     if (!listener) return ports.release({}), listener.error();
     listener->port_ = std::shared_ptr<const void>(
         &ports, [&ports, address = listener->address_](const void*) { ports.release(address); });
@@ -355,7 +356,7 @@ Result<Listener> Listener::open_at(const SocketAddress& address) {
                     describe(address).c_str());
 }
 
-// Without a line.
+// Fails without a log line.
 Result<Listener> Listener::try_open_at(const SocketAddress& address) {
   const std::optional<SystemAddress> wanted = to_system(address);
   if (!wanted) return Error{Status::kInvalidArgument};

@@ -95,7 +95,7 @@ class Listener {
   static Result<Listener> open_at(const SocketAddress& address);
 
   Listener() = default;
-  // Where peers connect to.
+  // The address to which peers connect.
   const SocketAddress& address() const { return address_; }
   // A connected socket, or empty if none is waiting or if the process or the host has no descriptor or memory
   // left for it. An error that repeats is logged once.

@@ -60,7 +60,8 @@ int open_memory_file() {
   return memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-// No process that has the descriptor can cut the memory short: access behind its end raises SIGBUS.
+// Seals the memory, so that no process with the descriptor can truncate it; an access behind its end would
+// raise SIGBUS.
 bool seal(int file) {
   return fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
 }

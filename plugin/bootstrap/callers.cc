@@ -10,7 +10,7 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr int64_t kPauseMs = 100;  // where there is no descriptor for a caller
+constexpr int64_t kPauseMs = 100;  // pause after accept() found no free descriptor
 
 // A rank may prove itself, send its frames and leave before its link is advanced once: the frames stay.
 bool has_proven_itself(const Link& link) {
@@ -79,7 +79,7 @@ void Callers::accept_all(const Judge& judge) {
   }
 }
 
-// Unless it proves itself at last.
+// Unless it proves itself in this last step.
 void Callers::drop_oldest(const Judge& judge) {
   const auto oldest =
       std::ranges::find_if(callers_, [](const Caller& caller) { return caller.link.is_stranger(); });

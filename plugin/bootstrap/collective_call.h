@@ -12,7 +12,7 @@
 
 namespace verbena::bootstrap {
 
-// The most connections that a process opens for it, because of its limit of open files.
+// The maximum number of child connections of a process, because of its limit of open files.
 inline constexpr uint32_t kFanOutRanks = 64;
 
 // Which ranks are connected: rank 0 is the root, every other rank has one parent. Up to 65 ranks form a star;
@@ -54,7 +54,7 @@ struct TreeShape {
 
 class CollectiveCall {
  public:
-  // The caller owns `mine` and `result`. A rank that is not the root gathers nothing; it relays.
+  // The caller owns `mine` and `result`. Only the root gathers contributions; other ranks relay them.
   CollectiveCall(const TreeShape& shape, uint32_t rank, Operation operation, base::Bytes mine,
                  std::span<uint8_t> result, base::Deadline its_deadline);
 
@@ -112,7 +112,8 @@ class Carrier {
                                    std::span<std::byte> all) = 0;
   // Part i of `mine` goes to rank i; part i of `theirs` comes from rank i. Both have count_ranks() parts.
   virtual base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) = 0;
-  // Between two calls: whether all other ranks are there, as far as this rank can see without waiting.
+  // Returns whether all other ranks are alive, as far as this rank can see without waiting. Call it between
+  // two collective calls.
   virtual base::Outcome check_ranks() = 0;
   // The deadline of each later call, if the carrier has deadlines of its own.
   virtual void set_timeout_ms(int64_t) {}

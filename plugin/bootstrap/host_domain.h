@@ -105,7 +105,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
                                                                      const HostDomain& domain,
                                                                      std::span<const int> own,
                                                                      int64_t timeout_ms = 0);
-// The same one to all.
+// Like exchange_descriptors(), with the same descriptor for all ranks.
 base::Result<std::vector<base::FileDescriptor>> share_descriptor(Bootstrap& bootstrap,
                                                                  const HostDomain& domain, int own,
                                                                  int64_t timeout_ms = 0);

@@ -25,7 +25,7 @@ namespace verbena::bootstrap {
 // Compares in constant time.
 bool is_same_nonce(const Nonce& a, const Nonce& b);
 
-// The proofs of one end.
+// Creates and checks the proofs of one end of a link.
 class Proof {
  public:
   // Uses the process's job key if there is one, otherwise `id_secret`; zeros mean that there is none.
@@ -51,7 +51,7 @@ class Proof {
   std::shared_ptr<const base::HmacKey> key_;
 };
 
-// The reason in words, for the end that was refused, and for the end that refuses.
+// Describe a refusal: the first for the end that was refused, the second for the end that refuses.
 const char* describe(Refusal refusal);
 const char* describe_caller(Refusal refusal);
 
@@ -65,7 +65,7 @@ class Link {
 
   // Sends and receives as much as possible without waiting.
   void advance();
-  // True once both ends have introduced themselves. Frames that are sent before wait for it.
+  // Returns true once both ends have introduced themselves. Earlier frames are sent then.
   bool is_standing() const { return step_ == Step::kStanding; }
   bool is_closed() const { return step_ == Step::kClosed; }
   // The accepting end: the caller's hello was accepted, and hello() is what it proved.

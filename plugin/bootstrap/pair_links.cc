@@ -130,7 +130,8 @@ base::Result<std::vector<std::byte>> PairLinks::receive(uint32_t from, uint64_t 
     if (found->second.empty()) peer.arrived.erase(found);
     return true;
   };
-  // Its last messages come over its own link, which may close after ours, or may still be among the callers.
+  // The peer's last messages arrive over the link that it made. That link may close later than ours, or may
+  // still be among the callers.
   const auto has_left = [&] {
     if (!peer.is_lost()) return false;
     return peer.in != nullptr ? peer.in->is_closed() : !callers_.has_welcomed(from);
@@ -158,7 +159,8 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
     int64_t poll_ms = 0;
     {
       const std::lock_guard lock(mutex_);
-      // A receiver connects, too: when its link ends, a peer that has never sent has left.
+      // A receiver connects too, so that it can detect, by the end of its link, that a peer which never sent
+      // has left.
       connect(peers_[rank]);
       advance();
       if (is_done()) return {};

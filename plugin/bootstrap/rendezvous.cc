@@ -237,7 +237,7 @@ void Rendezvous::notice_the_dead() {
   }
 }
 
-// From the root down: a rank below a missing rank has to wait here, where it will be told which ranks are
+// Answers ranks from the root down. A rank below a missing rank waits here, and will be told which ranks are
 // missing.
 void Rendezvous::tell_parents() {
   for (bool is_news = true; is_news;) {
@@ -302,7 +302,7 @@ class Asking {
 
   // One attempt. Empty if it failed for a temporary reason, which is in `problem`.
   base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
-  // Whether the last attempt was dropped: if there are many strangers, a rank may be taken for one of them.
+  // Whether the rendezvous dropped the last attempt: among many strangers, it may drop a rank too.
   bool was_sent_away() const { return was_sent_away_; }
   base::Error fail(base::Status status, const std::string& text) const {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,

@@ -80,7 +80,7 @@ Outcome close_rma_listener(void* listen_comm) {
 
 namespace {
 
-// The same on every rank of the group, and another for every other group.
+// An identifier that is the same on all ranks of a group and differs between groups.
 uint64_t name_group(std::span<const bootstrap::UniqueId> ids) {
   uint64_t sum = 0xcbf29ce484222325;
   for (const bootstrap::UniqueId& id : ids)

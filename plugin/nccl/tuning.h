@@ -1,4 +1,4 @@
-// Where the tuner meets the network: the tuning file, and what the network says of itself.
+// Connects the tuner with the network: loads the tuning file, and describes the network to the tuner.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ namespace verbena::nccl {
 // begins.
 void load_tuning(const transport::NicRegistry& nics, int abi_version);
 
-// What was loaded; null: nothing.
+// The loaded tuning file; null if none was loaded.
 std::shared_ptr<const tuner::Calibration> tuning();
 
-// At this moment: NCCL begins a communicator's network before its tuner.
+// Describes the network at this moment. NCCL initialises a communicator's network before its tuner.
 tuner::Offer describe_offer();
 
 }  // namespace verbena::nccl

@@ -17,7 +17,8 @@
 namespace verbena::observe {
 
 inline constexpr uint32_t kMaxRails = 8;
-inline constexpr uint32_t kOpenMessages = 32;  // of a connection, at most; their numbers differ modulo this
+// Open messages of a connection at a time; their numbers differ modulo this.
+inline constexpr uint32_t kOpenMessages = 32;
 
 struct Labels {
   Direction direction = Direction::kSend;
@@ -25,7 +26,7 @@ struct Labels {
   std::vector<std::string> rails;  // `mlx5_0:1`; at most kMaxRails
 };
 
-// What carried a message in packets: its rails, a bit each.
+// The rails that carried a message in packets, one bit each.
 struct Carried {
   uint8_t rails = 0;
   uint16_t resent = 0;  // packets
@@ -44,7 +45,7 @@ class Connection {
   // reading the clock may take longer than the call.
   void end_post() { call_ns_ = 0; }
   void note_grant(uint32_t sequence);
-  // One work request, or a chain of them that completes as one.
+  // Records a work request, or a chain of work requests that completes as one.
   void note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_t qp_number, uint64_t bytes);
   void note_done(uint32_t sequence, uint64_t bytes);
 

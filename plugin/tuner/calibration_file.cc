@@ -23,7 +23,7 @@ constexpr int64_t kMaxSettingBytes = int64_t{1} << 32;   // the limit of the set
 constexpr uint64_t kMaxPointBytes = uint64_t{1} << 50;
 constexpr double kMaxMicroseconds = 1e12;
 
-// Thrown and caught in this file: what is wrong and where in the document.
+// An error and its position in the document; thrown and caught in this file.
 struct Damage {
   std::string what;
 };

@@ -27,7 +27,7 @@ class CostModel {
   // change only the number of channels of NCCL's own choice.
   void apply(Function function, uint64_t bytes, const CostTable& table, int* channels) const;
 
-  // The fastest of the protocols measured for an algorithm.
+  // Returns the fastest protocol measured for an algorithm.
   std::optional<Protocol> find_fastest(Function function, Algorithm algorithm, uint64_t bytes) const;
 
  private:

@@ -96,8 +96,8 @@ Outcome describe_failures(const symm::Context& context, std::string& text) {
   if (!failures) return failures.error();
   if (failures->status == Status::kOk) return {};
   text = failures->text +
-         " (VERBENA_SYMM_TIMEOUT_MS): after removing the cause, reset a team by verbena_team_reset(), a "
-         "workspace by verbena_workspace_reset()";
+         " (VERBENA_SYMM_TIMEOUT_MS): after removing the cause, reset the team by verbena_team_reset() or "
+         "the workspace by verbena_workspace_reset()";
   return base::Error{failures->status, 0};
 }
 

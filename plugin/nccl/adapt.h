@@ -1,5 +1,5 @@
-// Conversions between the types of NCCL's table versions and those of the net core (which has the newest
-// version's).
+// Converts between the types of NCCL's table versions and the net core's types, which are those of the newest
+// version.
 #pragma once
 
 #include <algorithm>

@@ -157,7 +157,7 @@ class NetAdapter final : public NetPlugin {
     if (result != abi::kSuccess) throw CallError(call, result);
   }
 
-  // *request as NCCL passes it, with an address from an earlier use; never the hint.
+  // A value of *request as NCCL passes it: an address from an earlier use, never the hint.
   static void* stale_request() { return reinterpret_cast<void*>(uintptr_t{0x5A5A5A5A5A5A5A50}); }
 
   static void* checked_request(const char* call, void* request, const void* entry) {

@@ -128,7 +128,7 @@ struct PluginLine {
   bool is_warning() const { return level <= abi::kLogWarn; }
 };
 
-// Cut after 2047 bytes.
+// Lines are truncated to 2047 bytes.
 std::string format_plugin_text(const char* format, va_list arguments);
 
 // Any thread of the plugin may call it.

@@ -1,4 +1,4 @@
-"""PyTorch jobs as users write them, one process a GPU, started by tools/jobs/run. Each job makes its own process group and
+"""PyTorch jobs as users write them, with one process per GPU, started by tools/jobs/run. Each job creates a process group and
 returns numbers (losses, sums) that rank 0 prints as one JSON line, so that two transports can be compared bit for bit.
 
 Without a GPU the jobs that need none run over gloo on the CPU.

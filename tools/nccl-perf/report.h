@@ -27,7 +27,7 @@ class ResultTables {
  private:
   struct Line {
     std::string variant;
-    Row row;                       // the last round's, with the wrong elements of all
+    Row row;                       // figures of the last round, with the wrong elements of all rounds
     std::vector<double> times_us;  // one for each round
     std::vector<double> p99_us;
   };

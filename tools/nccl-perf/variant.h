@@ -8,7 +8,7 @@
 
 namespace verbena::tools::nccl {
 
-// One way to run everything: a transport and its settings.
+// One variant of all runs: a transport and its settings.
 struct Variant {
   enum class Transport { kPlugin, kSocket, kIb };
   std::string name;

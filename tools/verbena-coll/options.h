@@ -13,7 +13,7 @@ struct Options {
   std::string python = "python3";
   std::string calibrate;  // a tuning file
   OutputOptions output;
-  RankPlan rank_plan;  // without what differs from rank to rank
+  RankPlan rank_plan;  // without the options that differ between ranks
   bool is_rank = false;
   std::string own_sizes;  // as it was given
 };

@@ -65,8 +65,8 @@ class Adviser {
   void advise_on_hardware() {
     if (any_software(document_, SoftwareDevice::kSoftverbs))
       advise("These are software devices: good for trying and testing, but slow.",
-             "if this host has an RDMA card: ls /sys/class/infiniband must show it (driver), and "
-             "libibverbs1 with ibverbs-providers must be installed");
+             "if this host has an RDMA card: load its driver (ls /sys/class/infiniband must show the card), "
+             "and install libibverbs1 and ibverbs-providers");
     if (any_software(document_, SoftwareDevice::kKernel))
       advise("Only software devices of the kernel were found: good for trying and testing, but slow.",
              "if this host has an RDMA card, name its ports in VERBENA_HCA; if the card is not listed above, "

@@ -9,7 +9,7 @@
 
 namespace verbena::tools::info {
 
-// Everything about this host. Does not throw if something is missing: the document then says so.
+// Collects everything about this host. Does not throw if something is missing; the document then says so.
 Document collect_document(const Options& options);
 
 // The parts of collect_document(). Ports, the plugin's devices, parameters and why init fails, found by the
@@ -30,7 +30,7 @@ std::vector<int> read_table_names(const std::string& path, const std::string& pr
 // The newest of `wanted` that is also in `exported`, as NCCL chooses it; both are ascending.
 std::optional<int> choose_table(const std::vector<int>& wanted, const std::vector<int>& exported);
 
-// Whether the plugin offers NCCL receives that the GPU unpacks, and why; from the view and the parameters.
+// Decides from the view and the parameters whether the plugin offers UNPACK to NCCL, and why.
 UnpackOffer explain_unpack(const Document& document);
 
 // Reads the first line of a file in /sys; empty if there is no such file.

@@ -1,5 +1,5 @@
-// Everything that verbena-info knows of a host. All outputs are views of it. docs/verbena-info.md describes
-// its JSON, which only document.cc writes and reads.
+// Everything that verbena-info knows about a host. All outputs are views of this document.
+// docs/verbena-info.md describes its JSON, which only document.cc writes and reads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -79,7 +79,7 @@ struct Plugin {
   std::vector<int> rma_tables{}, gin_tables{};  // of NCCL's device API
 };
 
-// The place of a PCI device.
+// The position of a PCI device.
 struct Place {
   std::string pci_path, pci_address;
   std::optional<int> numa_node;
@@ -187,7 +187,7 @@ struct NcclLibrary {
   std::string path, source, version, problem;
   std::vector<int> net_tables_known, tuner_tables_known;
   std::optional<int> net_table, tuner_table;  // the newest version that the plugin also has
-  // The same of its device API: NCCL prefers RMA's to GIN's.
+  // The table versions of NCCL's device API; NCCL prefers RMA tables to GIN tables.
   std::optional<int> rma_table{}, gin_table{};
 };
 

@@ -9,7 +9,7 @@
 
 namespace verbena::tools::perf {
 
-// Runs passes between the two processes, in step: a pass starts when both have posted their first receives.
+// Runs passes between the two processes. A pass starts when both have posted their first receives.
 class Exchange {
  public:
   Exchange(SendSide& send, ReceiveSide& receive, LineChannel& partner, const Options& options)

@@ -1,5 +1,5 @@
-// The process of one rank, for any backend's session: first checks, then figures, section by section, in step
-// with the other ranks.
+// One rank's process, for the session of any backend. Runs the checks, then the measurements, section by
+// section, in step with the other ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -261,7 +261,7 @@ void Rank<Session>::launch_packets(uint64_t count, int blocks, int threads) {
   });
 }
 
-// Words that say which call they are of; then sums, which go on from launch to launch.
+// Messages whose words contain the number of their call; then sums that continue from launch to launch.
 template <typename Session>
 void Rank<Session>::check_messages() {
   for (const int threads : {32, kThreads}) {

@@ -27,14 +27,14 @@ inline verbena_unique_id parse_id(const std::string& digits) {
   return id;
 }
 
-// An exchange between the ranks of a host before their backend has one: a file that all map.
+// An exchange between the ranks of a host before their backend exists: a file that all ranks map.
 class Meeting {
  public:
   static constexpr size_t kMaxBytes = 4096;  // of one rank
 
   explicit Meeting(const RankPlan& plan)
       : context_(parse_id(plan.id), plan.rank, plan.count_ranks), file_{name_file(plan.id)} {
-    // Only rank 0 makes the file, which nobody has made before, and the others take none of another user.
+    // Only rank 0 creates the file, which must not exist. Other ranks refuse a file of another user.
     if (rank() == 0) map(file_.make(), true);
     context_.barrier();
     if (rank() != 0) map(shm_open(file_.name.c_str(), O_RDWR, 0600), false);
@@ -57,7 +57,7 @@ class Meeting {
   }
 
  private:
-  // They go where the constructor throws, too.
+  // They are removed even if the constructor throws.
   struct File {
     const std::string name;
     bool is_made = false;
@@ -82,7 +82,7 @@ class Meeting {
   };
 
   size_t length_bytes() const { return kMaxBytes * size(); }
-  // By digits that say where the job meets and by some of its nonce, and by none of its secret.
+  // The file's name contains the job's rendezvous address and part of its nonce, but nothing of its secret.
   static std::string name_file(const std::string& id) {
     constexpr size_t kNamedBytes = 64;
     return "/verbena-symm-" + id.substr(0, 2 * kNamedBytes);

@@ -29,8 +29,8 @@ void sleep_ns(long duration_ns) {
   clock_nanosleep(CLOCK_MONOTONIC, 0, &duration, nullptr);
 }
 
-// What the thread does without work: it polls at once, later yields between polls, and finally sleeps for
-// growing times.
+// The behaviour of the thread without work: it first polls, later yields between polls, and finally sleeps
+// for growing times.
 class Idleness {
  public:
   explicit Idleness(int64_t spin_ns) : spin_ns_(spin_ns) {}

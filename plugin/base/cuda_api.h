@@ -66,7 +66,7 @@ class OwningContext {
   ~OwningContext();
   OwningContext(const OwningContext&) = delete;
   OwningContext& operator=(const OwningContext&) = delete;
-  // False if the application has destroyed the context, and the allocation with it.
+  // Returns false if the application has destroyed the context, and the allocation with it.
   explicit operator bool() const { return pushed_; }
 
  private:

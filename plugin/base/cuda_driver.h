@@ -26,10 +26,10 @@ std::string find_gpu_pci_address(int gpu);
 // The GPUs whose kernels see a NIC's writes to this GPU's memory in order.
 enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
 NicWriteOrder find_nic_write_order(int gpu);
-// True if the driver can hand out dma-buf descriptors for this GPU's memory.
+// Returns true if the driver can hand out dma-buf descriptors for this GPU's memory.
 bool supports_dmabuf_export(int gpu);
 
-// Whether CUDA shows this process a GPU; false before the application initialises CUDA.
+// Returns whether CUDA shows this process a GPU; false before the application initialises CUDA.
 bool has_gpu();
 // Returns whether there is a GPU whose kernels may see a NIC's writes out of order, so that a flush is needed
 // on any GPU generation. False if the driver does not report it.

@@ -23,14 +23,14 @@ void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// The same at kInfo: for an end that the application, or its peer, asked for.
+// Like fail(), but logs at kInfo, for an end that the application or its peer requested.
 Error fail_quietly(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // The line that the last of these functions of this thread logged, without the prefix; empty if there was
 // none.
 const char* last_failure();
 
-// The same for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
+// Like fail(), for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
 Error fail_errno(Status status, int errno_value, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 

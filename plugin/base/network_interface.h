@@ -1,4 +1,4 @@
-// Which network interface the handshake uses.
+// Chooses the network interface for the handshake.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 
 namespace verbena::base {
 
-// False if the system does not allow it; `copy` is then unchanged.
+// Returns false if the system does not allow it; `copy` is then unchanged.
 template <typename T>
 bool look_from_outside(const T& field, T& copy) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -47,7 +47,7 @@ Outcome load_parameters();
 // they need.
 const Parameters& parameters();
 
-// Where the current value of a parameter came from: the environment name, or kDefaultOrigin.
+// Returns the origin of a parameter's current value: the environment name, or kDefaultOrigin.
 inline constexpr char kDefaultOrigin[] = "default";
 const std::string& parameter_origin(const std::string& name);
 

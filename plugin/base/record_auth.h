@@ -24,7 +24,7 @@ class RecordAuth {
       : key_(std::move(session_key)), end_(end) {}
 
   bool is_keyed() const { return key_ != nullptr; }
-  // Length of the MAC after each record: 0 without a key.
+  // Returns the length of the MAC after each record; 0 without a key.
   size_t mac_bytes() const { return is_keyed() ? kMacBytes : 0; }
   // Computes the MAC of the next record that we send. `mac` has mac_bytes().
   Outcome seal(Bytes record, std::span<uint8_t> mac);

@@ -122,7 +122,7 @@ constexpr char kNotGenuine[] =
 }  // namespace
 
 struct Socket::Encryption {
-  // What both ends send in plain text first.
+  // The preamble, which both ends send first, in plain text.
   struct Preamble {
     uint64_t magic = 0x3163'6e65'6272'6576;  // "verbenc1"
     std::array<uint8_t, 32> word{};          // random

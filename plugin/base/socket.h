@@ -33,14 +33,14 @@ class Socket {
   // The same for a peer that may not be there yet: a failure is not logged, neither here nor in
   // finish_connect().
   static Result<Socket> try_connect(const SocketAddress& peer);
-  // True once connected.
+  // Returns true once connected.
   Result<bool> finish_connect();
 
   // Encrypts everything from now on, with keys derived from this one and from a random word of each end. Both
   // ends call it before the first byte. If the peer does not encrypt, or uses another key, the first send or
   // receive reports the error.
   Outcome encrypt(std::shared_ptr<const HmacKey> key, ConnectionEnd end);
-  // True while the peer's part of the key is missing: nothing can be sent yet.
+  // Returns true while the peer's part of the key is missing: nothing can be sent yet.
   bool awaits_peer() const;
   // If no data moves any more, or if the peer closes now: the reason, if it lies in the encryption; otherwise
   // null.
@@ -53,7 +53,7 @@ class Socket {
   Result<bool> send_all(const void* data, size_t length_bytes, size_t& offset_bytes);
   Result<bool> receive_exact(void* data, size_t length_bytes, size_t& offset_bytes);
 
-  // Whether failures of send_all and receive_exact are left to the caller to log.
+  // Returns whether failures of send_all and receive_exact are left to the caller to log.
   void set_silent(bool is_silent) { is_silent_ = is_silent; }
 
   // Move as many bytes as possible now and return how many. 0 if none can be moved or the peer is gone, which
@@ -63,7 +63,7 @@ class Socket {
   // A peer whose host vanishes counts as closed after this long.
   void limit_silence(int64_t limit_ms);
 
-  // True once the peer has closed or reset, even when unread data is left.
+  // Returns true once the peer has closed or reset, even when unread data is left.
   bool is_peer_closed() const;
 
   int fd() const { return fd_.get(); }
@@ -100,8 +100,8 @@ class Listener {
   // A connected socket, or empty if none is waiting or if the process or the host has no descriptor or memory
   // left for it. An error that repeats is logged once.
   Result<std::optional<Socket>> accept();
-  // The last accept() found a caller, and no descriptor or memory for it: poll() would report it at once,
-  // again and again.
+  // Returns whether the last accept() found a caller but no free descriptor or memory. poll() would then
+  // report the listener as readable at once, repeatedly.
   bool is_out_of_room() const { return is_out_of_room_; }
   int fd() const { return fd_.get(); }
 

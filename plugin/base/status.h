@@ -8,7 +8,7 @@
 
 namespace verbena::base {
 
-// What went wrong, as NCCL's result codes divide it (plugin/nccl maps them one to one).
+// The kinds of errors. They correspond to NCCL's result codes (plugin/nccl maps them one to one).
 enum class Status : uint8_t {
   kOk,
   kCuda,             // a CUDA call failed
@@ -55,8 +55,9 @@ class [[nodiscard]] Outcome {
 
   bool is_ok() const { return status() == Status::kOk; }
   bool has_failed() const { return !is_ok(); }
-  // True if the outcome is a success, as for a Result. Use it where the value is created: `if (auto outcome =
-  // f(); !outcome) return outcome;`. Test a stored value by name: `if (error_.has_failed()) return error_;`.
+  // Returns true if the outcome is a success, as for a Result. Use it where the value is created: `if (auto
+  // outcome = f(); !outcome) return outcome;`. Test a stored value by name: `if (error_.has_failed()) return
+  // error_;`.
   explicit operator bool() const { return is_ok(); }
   Error error() const { return {status(), static_cast<int>(word_ >> 32)}; }
   Status status() const { return static_cast<Status>(word_ & 0xFF); }

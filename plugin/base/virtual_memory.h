@@ -55,7 +55,7 @@ class MemoryPiece {
 
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryOwner owner() const { return owner_; }
-  // Whether both belong to one allocation: the driver has one handle for it in this process.
+  // Returns whether both belong to one allocation: the driver has one handle for it in this process.
   bool is_same(const MemoryPiece& other) const { return handle_ == other.handle_; }
   // CUDA's, which stays this object's; 0 for host memory.
   unsigned long long handle() const { return handle_; }

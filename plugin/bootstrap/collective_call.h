@@ -15,8 +15,8 @@ namespace verbena::bootstrap {
 // The maximum number of child connections of a process, because of its limit of open files.
 inline constexpr uint32_t kFanOutRanks = 64;
 
-// Which ranks are connected: rank 0 is the root, every other rank has one parent. Up to 65 ranks form a star;
-// with 1,024 the tree has two levels below the root. Pure arithmetic.
+// The tree of connected ranks: rank 0 is the root, and every other rank has one parent. Up to 65 ranks form a
+// star; with 1,024 ranks the tree has two levels below the root. Pure arithmetic.
 struct TreeShape {
   uint32_t count_ranks = 1;
   uint32_t fan_out = kFanOutRanks;
@@ -35,7 +35,7 @@ struct TreeShape {
     for (; rank != 0; rank = parent_of(rank)) ++depth;
     return depth;
   }
-  // Whether `rank` is `ancestor` or below it.
+  // Returns whether `rank` is `ancestor` or below it.
   bool is_within(uint32_t rank, uint32_t ancestor) const {
     while (rank > ancestor) rank = parent_of(rank);
     return rank == ancestor;
@@ -62,13 +62,13 @@ class CollectiveCall {
   // The length of each rank's contribution.
   size_t length_bytes() const { return mine_.size(); }
   base::Bytes mine() const { return mine_; }
-  // True if each rank receives a different result.
+  // Returns true if each rank receives a different result.
   bool is_apart() const { return operation_ == Operation::kExchange; }
 
   // Records a contribution that passed through this rank; its rank and length were checked.
   void hear(uint32_t rank, base::Bytes contribution);
   bool has_heard(uint32_t rank) const { return is_heard_[rank]; }
-  // Whether all ranks of this rank's part of the tree have contributed.
+  // Returns whether all ranks of this rank's part of the tree have contributed.
   bool has_heard_all() const { return heard_ == expected_; }
   bool has_heard_all_within(uint32_t child) const;
   // The ranks in our part of the tree that did not contribute. Ranks below one of them are left out, because

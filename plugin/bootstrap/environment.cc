@@ -235,10 +235,10 @@ struct Meetings {
   bool is_loopback_only = false;
 };
 
-// Where rank 0 listens if ranks may be on other hosts: at the address that the launcher gave, or at all
-// addresses if other hosts may reach rank 0 by another one. They do if rank 0 resolves the name to a loopback
-// address (Debian's 127.0.1.1; `localhost`, if an operator gives the other ranks another name), if the name
-// has several addresses, or if the address is translated on the way.
+// Chooses the address where rank 0 listens if ranks may be on other hosts: the launcher's address, or all
+// addresses if other hosts may reach rank 0 by another address. That is so if rank 0 resolves the name to a
+// loopback address (Debian's 127.0.1.1, or `localhost` from an operator that gives other ranks another name),
+// if the name has several addresses, or if the address is translated between the hosts.
 base::SocketAddress choose_listening(const LaunchPlace& place,
                                      const std::vector<base::SocketAddress>& addresses) {
   const base::SocketAddress& first = addresses[0];

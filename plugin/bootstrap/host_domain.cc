@@ -124,7 +124,7 @@ bool is_not_now(int error) {
   return error == EAGAIN || error == EINTR || error == ECONNABORTED;
 }
 
-// Whether the kernel reports our user for the other end, from when it connected or began to listen.
+// Returns whether the kernel reports our user for the other end, from when it connected or began to listen.
 bool is_of_our_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);

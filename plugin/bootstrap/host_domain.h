@@ -1,4 +1,4 @@
-// Which ranks share a host, and the file descriptors that they pass each other. Ranks share a host if they
+// Finds the ranks that share a host, and passes file descriptors between them. Ranks share a host if they
 // have the same kernel and the same network namespace. Different values of VERBENA_HOSTID separate ranks of
 // one host, as if they were on several hosts.
 #pragma once

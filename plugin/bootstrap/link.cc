@@ -204,7 +204,7 @@ void Link::advance() {
   if (is_standing()) flush();
 }
 
-// True if another step may follow at once.
+// Returns true if another step may follow at once.
 bool Link::step() {
   switch (step_) {
     case Step::kConnecting:
@@ -335,7 +335,7 @@ bool Link::receive_frame() {
   if (!fill(sizeof(FrameHeader))) return false;
   FrameHeader header;
   std::memcpy(&header, in_.data(), sizeof(header));
-  // Nothing is kept of what has not proven where it comes from.
+  // Received bytes that are not authenticated are dropped.
   const uint64_t most_bytes = step_ == Step::kStanding ? kMaxFrameBytes : 0;
   if (header.length_bytes > most_bytes || inbox_.size() >= kMaxArrivals) {
     close("it sends what no rank of ours sends");

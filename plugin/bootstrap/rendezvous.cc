@@ -302,7 +302,7 @@ class Asking {
 
   // One attempt. Empty if it failed for a temporary reason, which is in `problem`.
   base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
-  // Whether the rendezvous dropped the last attempt: among many strangers, it may drop a rank too.
+  // Returns whether the rendezvous dropped the last attempt: among many strangers, it may drop a rank too.
   bool was_sent_away() const { return was_sent_away_; }
   base::Error fail(base::Status status, const std::string& text) const {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,

@@ -363,7 +363,7 @@ base::Outcome TreeCarrier::handle_failure(const TreeLinks::Arrival& arrival) {
   return fail_all(read_failure(arrival.record), arrival.neighbour);
 }
 
-// Whether this call still needs something from the neighbour.
+// Returns whether this call still needs something from the neighbour.
 bool TreeCarrier::awaits(const Call& call, size_t neighbour) const {
   if (links_.is_parent(neighbour)) return call.results_due() > 0;
   return !call.has_heard_all_within(links_.rank_of(neighbour));

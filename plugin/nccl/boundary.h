@@ -65,7 +65,7 @@ template <typename Call>
   return abi::kInternalError;
 }
 
-// By value, so that no array is built to be checked.
+// Takes the arguments by value, so that the compiler need not build an array of them.
 template <typename Call, typename... Arguments>
 [[gnu::always_inline]] inline abi::Result guard_each(const char* entry, const Call& call,
                                                      const Arguments... arguments) noexcept {

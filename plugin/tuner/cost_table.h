@@ -15,7 +15,7 @@ class CostTable {
   CostTable(float* entries, int algorithms, int protocols)
       : entries_(entries), algorithms_(algorithms), protocols_(protocols) {}
 
-  // Null if the release has no such entry.
+  // Returns null if the release has no such entry.
   float* find(Algorithm algorithm, Protocol protocol) const {
     const int row = number_of(algorithm), column = number_of(protocol);
     if (row >= algorithms_ || column >= protocols_) return nullptr;

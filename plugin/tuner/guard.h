@@ -15,7 +15,7 @@ struct Shape {
   size_t nodes = 1;
 };
 
-// What the network plugin offers.
+// The properties of the network plugin that the guard needs.
 struct Offer {
   bool is_in_use = false;  // NCCL opened our network in this process
   bool unpack = false;     // its receives are offered as UNPACK

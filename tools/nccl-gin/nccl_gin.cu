@@ -29,7 +29,7 @@ constexpr size_t kPart = size_t{256} << 20;  // of the window: sources, then tar
 constexpr size_t kSmallStride = size_t{4} << 20;
 constexpr int kLimitS = 60;  // for each step
 
-// What the processes share besides NCCL. Lies in memory that they inherit.
+// The memory that the processes share, besides NCCL's. They inherit it.
 struct Shared {
   ncclUniqueId id;
   std::atomic<int> arrived;

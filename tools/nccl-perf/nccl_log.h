@@ -6,7 +6,7 @@
 
 namespace verbena::tools::nccl {
 
-// What the INFO log of NCCL on one rank reports about its network.
+// The information about the network in NCCL's INFO log of one rank.
 struct NcclLog {
   std::string loaded;                 // "Verbena (v11)": the table that NCCL loaded
   std::string assigned;               // the plugin that NCCL assigned to the communicator

@@ -131,7 +131,7 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
-  // Of an exchange each thread has a packet of one peer.
+  // In an exchange, each thread handles a packet of one peer.
   const uint64_t spread = has_two_shots ? bytes : bytes * (ranks - 1);
   if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT, spread, max_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)

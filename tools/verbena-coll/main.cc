@@ -170,7 +170,7 @@ void collect(ChildGroup& group, const Options& options, Figures& figures) {
   if (!failure.empty()) throw ToolError(failure);
 }
 
-// Whatever becomes of a contender that works on PyTorch's tensors: the figures that there are by then stay.
+// If a contender that works on PyTorch tensors fails, its figures so far are kept.
 void measure_torch(const Options& options, const std::string& contender, Figures& figures) {
   try {
     ChildGroup group;

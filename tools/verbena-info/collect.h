@@ -16,8 +16,8 @@ Document collect_document(const Options& options);
 // plugin's own code in this process; needs `gpus` of the document.
 void collect_ports(Document& document);
 
-// What NCCL would see: the plugin's table, loaded as NCCL loads it, in a separate process, so that a crash
-// there does not end the tool. `environment` is the user's.
+// Collects what NCCL would see: loads the plugin's table like NCCL does, in a separate process, so that a
+// crash there does not end the tool. `environment` is the user's environment.
 void collect_view(Document& document, const Options& options, const Environment& environment);
 // Runs in that process.
 int run_plugin_view(const Options& options);

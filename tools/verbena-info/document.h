@@ -39,7 +39,7 @@ enum class GpuPath : uint8_t { kNone, kDmabuf, kPeerMemory, kSoftverbs };
 enum class Level : uint8_t { kInfo, kWarning };
 enum class CheckStatus : uint8_t { kOk, kFailed, kSkipped };
 
-// What decides whether UNPACK is offered.
+// The reason why UNPACK is offered or not.
 enum class UnpackReason : uint8_t { kNone, kNoDevice, kSetting, kTuningFile };
 
 // Why a self-test failed, as reported by the process that ran it.

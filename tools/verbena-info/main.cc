@@ -25,7 +25,7 @@ namespace verbena::tools::info {
 namespace {
 
 constexpr double kDrawTimeoutS = 60;
-// As VERBENA_OPS_ALGORITHM has them.
+// The names of VERBENA_OPS_ALGORITHM.
 constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
     "Exit status: 0 success, 1 a wrong setting, a failed plugin or self-test, or wrong data, 2 usage "
@@ -112,7 +112,7 @@ void write_picture(const std::string& path, const std::string& graph) {
   std::fprintf(stderr, "# wrote %s\n", path.c_str());
 }
 
-// By the measurements alone: no GPU is asked.
+// Uses only the measurements, no GPU.
 int explain(const std::string& text) {
   std::string problem;
   const auto question = tuner::parse_question(text, problem);

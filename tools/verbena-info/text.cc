@@ -27,7 +27,7 @@ std::string show(const std::string& text) {
   return text.empty() ? "?" : text;
 }
 
-// Null if NCCL's view does not contain it.
+// Returns null if NCCL's view does not contain it.
 const RailSet* find_rail_set(const NcclView& view, int index) {
   const auto found = std::find_if(view.rail_sets.begin(), view.rail_sets.end(), [&](const RailSet& set) {
     return std::find(set.members.begin(), set.members.end(), index) != set.members.end();

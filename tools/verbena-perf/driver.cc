@@ -242,7 +242,7 @@ int deliver(Result& result, const Options& options, const Report& last, const Co
   return deliver_result(result, options.output, status);
 }
 
-// True if the run gave figures.
+// Returns true if the run gave figures.
 bool is_complete(const Report& report, int status) {
   return status == kExitOk || report.wrong_bytes() != 0;
 }

@@ -195,7 +195,7 @@ bool Engine::take(Lane& lane) {
   return lane.taken != before || has_issued;
 }
 
-// False if there is no room for all of it; then the rest comes later.
+// Returns false if there is no room for all of it; then the rest comes later.
 bool Engine::execute(Lane& lane, LaneSlot& slot) {
   if (static_cast<const volatile uint32_t&>(slot.kind) == kCopyBytes) return execute_copy(lane, slot);
   execute_store(lane, slot);

@@ -14,7 +14,7 @@ Outcome check_start(Qp& qp, const SendRequest& request);
 // If the plan demands it for a failed request, fails the other end of a connection within the host. Earlier
 // requests are complete then.
 void strike_far_end(Qp& qp, const SendRequest& request);
-// Whether the other end fails with the request.
+// Returns whether the other end fails with the request.
 bool fails_far_end(Qp& qp, const SendRequest& request);
 // How long a request that is delayed has to wait.
 uint64_t get_delay_ns(Qp& qp, const SendRequest& request);

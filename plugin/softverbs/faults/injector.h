@@ -66,7 +66,7 @@ class Injector {
   // The fate of a request, decided at the first call. Fates of completed requests are forgotten.
   const Fate& get_fate(Qp& qp, const SendRequest& request);
   HeldDatagrams& held() { return held_; }
-  // Whether the plan needs the worker to carry all datagrams.
+  // Returns whether the plan needs the worker to carry all datagrams.
   bool strikes_datagrams() const { return strikes_datagrams_; }
   bool has_delays() const { return has_delays_; }
 

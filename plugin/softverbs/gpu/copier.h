@@ -39,7 +39,7 @@ class Copier {
   // These calls return false, with the reason in `why`, if the copier or CUDA fails. open() opens a GPU
   // unless it is open; `device` is its index among the copier's GPUs.
   bool open_device(const cuda::CUuuid& uuid, uint32_t& device, std::string& why);
-  // Whether it is open.
+  // Returns whether it is open.
   bool find_device(const uint8_t* uuid, uint32_t& device);
   // Makes the copier serve a lane at this offset of this process's segment.
   bool open_lane(uint32_t device, uint64_t offset, std::string& why);
@@ -70,7 +70,7 @@ class Copier {
 
   // A lane has new slots for this device.
   void wake(uint32_t device);
-  // Whether the process has ended. Its outstanding copies will never finish.
+  // Returns whether the process has ended. Its outstanding copies will never finish.
   bool is_dead() const { return is_dead_.load(std::memory_order_acquire); }
   uint32_t count_devices() const { return device_count_.load(std::memory_order_acquire); }
   const copier::SharedEngine& engine(uint32_t device) const { return *engines_[device]; }

@@ -230,7 +230,7 @@ bool GpuService::is_over(Active& active) {
   return state != LaneState::kBusy;
 }
 
-// Whether the peer has died before it opened the gate.
+// Returns whether the peer has died before it opened the gate.
 bool GpuService::is_orphan(Active& active, uint32_t gate) {
   const uint64_t now_ns = gate == kGateClosed ? read_clock_ns() : 0;
   if (now_ns < active.next_check_ns) return false;
@@ -238,7 +238,7 @@ bool GpuService::is_orphan(Active& active, uint32_t gate) {
   return process_.is_claimer_dead(get_claimer(active.request->word.load()));
 }
 
-// Whether the value is too old, so that a load has begun.
+// Returns whether the value is too old, so that a load has begun.
 bool GpuService::is_reloaded(const Active& active) {
   GpuWord& word = *active.word;
   const bool is_old = word.load_began_ns < active.began_ns &&

@@ -120,7 +120,7 @@ class SteppedOver {
     tickets_[count_++] = ticket;
     cq.head.store(ticket + 1, std::memory_order_relaxed);
   }
-  // Whether one can be taken, from here or from the ring.
+  // Returns whether one can be taken, from here or from the ring.
   bool has_completion(Segment& segment, SharedCq& cq) const {
     for (uint32_t i = 0; i < count_; ++i)
       if (read_word(segment, cq, tickets_[i]) == make_word(tickets_[i], SlotState::kReady)) return true;

@@ -17,8 +17,8 @@
 namespace verbena::softverbs {
 namespace {
 
-// Whether the open table is still the one in the folder: the last process to leave may have removed it in the
-// meantime.
+// Returns whether the open table is still the one in the folder: the last process to leave may have removed
+// it in the meantime.
 bool is_table_of(int fd, const std::string& folder) {
   struct stat opened {
   }, named{};

@@ -161,7 +161,7 @@ bool is_from_peer(const Qp& qp, const Link& link, const Header& header) {
          find_address(qp.attributes.ah_attr.grh.dgid, peer) && is_same(peer, link.peer());
 }
 
-// Whether a chunk agrees with the message that it claims to continue.
+// Returns whether a chunk agrees with the message that it claims to continue.
 bool continues(const InboundMessage& message, const Header& header) {
   const Header& first = message.first;
   return first.code == header.code && first.bytes == header.bytes && first.address == header.address &&

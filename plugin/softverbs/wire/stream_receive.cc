@@ -252,7 +252,7 @@ Stream::Buffered Stream::take_up() {
   return Buffered::kNeedsMore;
 }
 
-// False if more bytes are needed.
+// Returns false if more bytes are needed.
 bool Stream::take_payload() {
   if (is_whole(header_)) {
     if (available() < header_.length) return false;

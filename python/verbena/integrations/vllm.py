@@ -54,7 +54,7 @@ class VerbenaAllreduce(EngineCollectives):
         value is safe to invent."""
         if name.startswith("mnnvl_"):
             warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which is unknown here; returning 0, "
-                          "for no buffer of multi-node NVLink", stacklevel=2)
+                          "which means that there is no buffer of multi-node NVLink", stacklevel=2)
             setattr(self, name, 0)
             return 0
         raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's class does not have: "

@@ -132,7 +132,7 @@ class VerbenaBackend(Calls, _Backend):
 
 class VerbenaGroup(Calls, dist.ProcessGroup):
     """Verbena as a whole process group, for PyTorch versions that call groups but not backends written in Python. It serves
-    "cpu:gloo,cuda:verbena" and passes tensors in host memory to a Gloo group of its own."""
+    "cpu:gloo,cuda:verbena" and passes tensors in host memory to a separate Gloo group."""
 
     supports_splitting = False
     supports_coalescing = True

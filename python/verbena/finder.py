@@ -134,8 +134,8 @@ def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib
 
 def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_folder: bool = False,
           alternatives: Callable[[pathlib.Path], pathlib.Path | None] | None = None) -> str:
-    """Returns the first file that exists. An environment variable may name the file or its folder. With `stands_for_folder`, a
-    variable that names some file stands for the folder of that file."""
+    """Returns the first file that exists. An environment variable may name the file or its folder. With `stands_for_folder`,
+    only the folder counts: if the variable names a file, the folder of that file is searched."""
     paths = [folder / name for folder in folders]
     named = os.environ.get(variable)
     if named:

@@ -235,7 +235,8 @@ class VerbenaWork(Work):
 
 
 class JoinedWork(Work):
-    """Joins several works into one. Without works, it stands for a call in a coalescing block, whose work ends the call."""
+    """Joins several works into one. Without works, it represents a call in a coalescing block; the block's own work then tracks
+    the call."""
 
     def __init__(self, works: list[Any], result: list[Any]) -> None:
         super().__init__()

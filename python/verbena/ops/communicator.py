@@ -25,7 +25,7 @@ class Communicator(FusedCalls):
     captured in a CUDA graph. A communicator serves one stream at a time: use one communicator for each stream that runs at
     the same time. Threads: one thread at a time uses a communicator.
 
-    Errors: arguments that cannot be valid raise ValueError or TypeError, or VerbenaError from the library. If a rank does
+    Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does
     not make a call within VERBENA_SYMM_TIMEOUT_MS, the outputs of the other ranks are filled with bytes of 0xff, and
     check_error() and every later call raise VerbenaError until all ranks call reset()."""
 

@@ -17,7 +17,7 @@ class SymmetricWindow(CollectivePart):
 
     @property
     def address(self) -> int:
-        """The address of this rank's part of the window. Kernels and copies take it, also to name a peer's part."""
+        """The address of this rank's part of the window. Kernels and copies take this address, and also use it to address the same offset at a peer."""
         return int(self._library.window_address(self.handle))
 
     @property

@@ -1,4 +1,4 @@
-"""@requires_symm, which links a Triton kernel with the primitives."""
+"""The decorator @requires_symm, which links a Triton kernel with the primitives."""
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping

@@ -325,5 +325,5 @@ def symm_widen(bits: Any, element_type: Any, backend: Any = BACKEND_DEFAULT, _se
 
 @core.extern
 def symm_narrow(float_bits: Any, element_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Converts the bits of a float32 to the bits of a smaller type; rounds to nearest even. `element_type` is as above."""
+    """Converts the bits of a float32 to the bits of a smaller type; rounds to nearest even. `element_type` as in symm_widen()."""
     return call(_semantic, backend, "symm_narrow", _i32, (float_bits, _i32), (element_type, _i32))

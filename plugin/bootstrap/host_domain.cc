@@ -390,7 +390,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   base::Outcome state;
   if (own.size() != domain.ranks().size()) {
     state = base::fail(base::Status::kInvalidArgument,
-                       "bootstrap: %zu descriptors for the %zu ranks of this host", own.size(),
+                       "bootstrap: %zu descriptors were passed for the %zu ranks of this host", own.size(),
                        domain.ranks().size());
   }
   auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());

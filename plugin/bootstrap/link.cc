@@ -244,7 +244,7 @@ bool Link::finish_connect() {
 bool Link::receive_challenge() {
   if (!receive(challenge_)) return false;
   if (challenge_.magic != kMagic) {
-    close("it is no rank of ours");
+    close("it is not a rank of this job");
   } else if (challenge_.version != kVersion) {
     welcome_.refusal = Refusal::kOtherVersion;
     close(describe(welcome_.refusal));
@@ -275,7 +275,7 @@ bool Link::receive_hello() {
   // A caller that is not a rank at all is recognised by its first word.
   if (!fill(sizeof(uint64_t))) return false;
   if (std::memcmp(in_.data(), &kMagic, sizeof(kMagic)) != 0) {
-    close("it is no rank of ours");
+    close("it is not a rank of this job");
     return false;
   }
   if (!receive(hello_)) return false;
@@ -305,7 +305,7 @@ bool Link::receive_welcome() {
   if (!receive(welcome_)) return false;
   if (welcome_.magic != kMagic) {
     welcome_ = {};
-    close("it is no rank of ours");
+    close("it is not a rank of this job");
     return false;
   }
   was_answered_ = true;
@@ -338,7 +338,7 @@ bool Link::receive_frame() {
   // Received bytes that are not authenticated are dropped.
   const uint64_t most_bytes = step_ == Step::kStanding ? kMaxFrameBytes : 0;
   if (header.length_bytes > most_bytes || inbox_.size() >= kMaxArrivals) {
-    close("it sends what no rank of ours sends");
+    close("it sent an unexpected message");
     return false;
   }
   const size_t record_bytes = sizeof(header) + header.length_bytes;
@@ -352,7 +352,7 @@ bool Link::receive_frame() {
   in_bytes_ = 0;
   if (step_ == Step::kAwaitingReady) {
     if (header.kind != FrameKind::kReady) {
-      close("it sends what no rank of ours sends");
+      close("it sent an unexpected message");
       return false;
     }
     in_.clear();

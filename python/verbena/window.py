@@ -17,7 +17,8 @@ class SymmetricWindow(CollectivePart):
 
     @property
     def address(self) -> int:
-        """The address of this rank's part of the window. Kernels and copies take this address, and also use it to address the same offset at a peer."""
+        """The address of this rank's part of the window. Kernels and copies use it, also to name the same offset of a peer's
+        part."""
         return int(self._library.window_address(self.handle))
 
     @property

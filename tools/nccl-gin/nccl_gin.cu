@@ -326,7 +326,7 @@ class Rank {
     tell("ok");
 #else
     // Seen with 2.28.9 over its own transport and over ours: a segmentation fault in libnccl.
-    tell("not run: they end NCCL's proxy thread in this release");
+    tell("not run, because it would end NCCL's proxy thread in this release");
 #endif
 
     uint64_t reused = 0;

@@ -128,7 +128,8 @@ std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu) {
   const std::string leave_out = "VERBENA_HCA=^" + port.device;
   switch (fault) {
     case TestFault::kWrongData:
-      return "report it with verbena-info --json; NCCL would compute with these bytes";
+      return "report it with verbena-info --json; do not use this path, because NCCL would compute with "
+             "wrong data";
     case TestFault::kWrongDescriptors:
     case TestFault::kNotStaged:
       return "report it with verbena-info --json; until it is fixed, VERBENA_UNPACK=0 avoids staged receives";

@@ -55,10 +55,9 @@ void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
 }
 
 void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  app.add_option(
-         "--transport", raw.transport,
-         "verbena: the plugin; datagram: the same with VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's own "
-         "IB transport, see --nccl")
+  app.add_option("--transport", raw.transport,
+                 "verbena: the plugin; datagram: the plugin with VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's "
+                 "own IB transport, see --nccl")
       ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,

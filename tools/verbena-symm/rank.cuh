@@ -210,7 +210,7 @@ void Rank<Session>::check_rounds() {
     });
     rounds_ += rounds;
   }
-  expect_right("barriers of 16 blocks, all data there");
+  expect_right("barriers of 16 blocks, all data visible");
   const uint32_t turns = is_remote() ? 50 : 1000;
   time_us([&] {
     bounce<<<1, 1, 0, stream_>>>(kernel(), to_.address<uint64_t>(), from_.address<uint64_t>(), turns, turns_,

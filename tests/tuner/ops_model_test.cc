@@ -125,7 +125,7 @@ TEST(OpsModel, ExplainsItsChoice) {
   EXPECT_THAT(told, HasSubstr("two-shot         18 blocks of 256 threads       5.00 us"));
   EXPECT_THAT(told, HasSubstr("chosen: two-shot, the fastest in the measurements, by 20 % before one-shot"));
   EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot"),
-              HasSubstr("chosen: one-shot, as VERBENA_OPS_ALGORITHM says"));
+              HasSubstr("chosen: one-shot, by VERBENA_OPS_ALGORITHM, regardless"));
   auto measured = list_measured();
   measured.push_back(make("direct", 512, {{262144, 64, 2}}));
   EXPECT_THAT(explain_ways(measured, question, "", ""),

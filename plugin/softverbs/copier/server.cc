@@ -124,7 +124,8 @@ bool Server::open_device(const Command& command, uint32_t& device, std::string& 
     engines_[engine_count_++] = std::move(engine);
     return true;
   }
-  why = "the copier does not see the application's GPU among its " + std::to_string(count);
+  why = "the application's GPU is not among the copier's " + std::to_string(count) +
+        " GPUs; check CUDA_VISIBLE_DEVICES";
   return false;
 }
 

@@ -381,7 +381,7 @@ void SelfTest::measure_path(Path path, Ways& ways) {
     }
     const bool is_known = best && !best->waits;
     if (is_known) ways.set(path, length_class, best_form);
-    say(is_known ? "; takes %s\n" : "; every method had to wait; using %s\n",
+    say(is_known ? "; using %s\n" : "; every method had to wait; using %s\n",
         kFormNames[static_cast<size_t>(ways.choose(path, Ways::kClassBegins[length_class]))]);
   }
 }
@@ -398,7 +398,7 @@ void SelfTest::measure_words(Ways& ways) {
   say_time(words);
   say(" copied");
   say_time(copy);
-  say("; takes %s\n", ways.stores_words ? "stored" : "copied");
+  say("; using %s\n", ways.stores_words ? "stored" : "copied");
 }
 
 void SelfTest::measure_fences(Ways& ways) {
@@ -416,7 +416,7 @@ void SelfTest::measure_fences(Ways& ways) {
   say_time(by_event);
   say(" stored word");
   say_time(by_stream);
-  say("; takes the %s\n", ways.tells_by_stream ? "stored word" : "event");
+  say("; using the %s\n", ways.tells_by_stream ? "stored word" : "event");
 }
 
 void SelfTest::run(Ways& ways) {

@@ -1,4 +1,4 @@
-// The functions of libcuda.so.1 that the plugin uses, found at run time. Internal to base: others use
+// The functions of libcuda.so.1 that the plugin uses, found at run time. Internal to base: other folders use
 // cuda_driver.h.
 #pragma once
 
@@ -21,8 +21,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemGetHandleForAddressRange) X(cuModuleLoadDataEx) \
   X(cuModuleGetFunction) X(cuLaunchKernel) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) \
   X(cuMulticastUnbind) X(cuMulticastGetGranularity)
-// Virtual memory management: memory that is mapped where its user wants it. Null where the driver lacks one
-// of them.
+// Virtual memory management: maps memory at chosen addresses. All are null if the driver lacks one of them.
 #define VERBENA_MAPPING_CUDA_FUNCTIONS(X)                                                                    \
   X(cuMemGetAllocationGranularity) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) \
   X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemExportToShareableHandle)                                \
@@ -45,7 +44,7 @@ const CudaApi* find_cuda();
 // The driver's description of a result.
 const char* describe_cuda(CUresult result);
 
-// While it lives, calls of this thread do not disturb stream capture in other threads.
+// While this object lives, calls of this thread do not invalidate stream captures of other threads.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaApi& cuda);
@@ -55,11 +54,12 @@ class RelaxedCapture {
 
  private:
   const CudaApi& cuda_;
-  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the mode to set; after construction the thread's former mode
+  // The mode to set; after construction, the thread's previous mode.
+  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// Makes the context that owns an allocation current while it lives, so that any thread may work on the
-// allocation.
+// While this object lives, the CUDA context that owns an allocation is current, so that any thread can use
+// the allocation.
 class OwningContext {
  public:
   OwningContext(const CudaApi& cuda, CUdeviceptr address);

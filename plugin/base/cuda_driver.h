@@ -36,8 +36,10 @@ bool has_gpu();
 bool has_unordered_gpu();
 
 enum class Place : uint8_t {
-  kHost,  // page-aligned, pinned and mapped for the current GPU if there is one; reached by CPU, GPU and NIC
-  kDevice,  // memory of the current GPU; with no GPU the same as kHost
+  // Page-aligned host memory, pinned and mapped for the current GPU if there is one; CPU, GPU and NIC can
+  // access it.
+  kHost,
+  kDevice,  // memory of the current GPU; without a GPU, the same as kHost
 };
 
 // Zero-filled memory, page aligned. Movable. Freed on destruction, from any thread.
@@ -52,7 +54,7 @@ class Buffer {
   size_t length_bytes() const { return length_bytes_; }
   // The address for the CPU and, in kHost, for the NIC. Null for memory of a GPU.
   void* host() const { return host_; }
-  // The address for the GPU: equal to host() under unified addressing, and always without a GPU.
+  // The address for the GPU. It equals host() under unified addressing and without a GPU.
   void* device() const { return device_; }
   bool is_gpu_memory() const { return host_ == nullptr && device_ != nullptr; }
 
@@ -61,7 +63,8 @@ class Buffer {
   void* device_ = nullptr;
   size_t length_bytes_ = 0;
   int gpu_ = kNoGpu;
-  void* allocation_ = nullptr;  // to free; the driver does not align to pages, so device_ may lie inside it
+  // The address to free; the driver does not align to pages, so device_ may lie inside the allocation.
+  void* allocation_ = nullptr;
 };
 
 // Writes a few bytes into a Buffer in host or GPU memory. When it returns, kernels that start later see them.

@@ -34,13 +34,14 @@ std::string expand_path(const std::string& path) {
 
 namespace {
 
-// Another user may have prepared the file, or a link to one of ours, in a folder that everybody may write to.
+// In a folder that everybody may write to, another user may have created the file, or a link to a file of
+// this user.
 bool is_ours_alone(const struct stat& entry) {
   return S_ISREG(entry.st_mode) && entry.st_uid == geteuid() && entry.st_nlink == 1 &&
          (entry.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Asks for everything in one write, so that texts of several processes do not mix.
+// Writes everything in one call, so that texts of several processes do not mix.
 int write_all(int file, const std::string& text) {
   size_t written = 0;
   while (written < text.size()) {

@@ -35,7 +35,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Any thread. The caller keeps the descriptor and must call unwatch() before it closes it.
+  // Watches a descriptor. Any thread may call. The caller keeps the descriptor and must call unwatch() before
+  // closing it.
   Outcome watch(int fd, Interest interest, Callback callback, void* context);
   // When this returns, the callback is not running and never runs again. Does nothing for a descriptor that
   // is not watched.

@@ -12,7 +12,7 @@
 
 namespace verbena::base {
 
-// One address of one interface that is up; port 0.
+// An address of an interface that is up. Its port is 0.
 struct InterfaceAddress {
   std::string name;
   SocketAddress address;

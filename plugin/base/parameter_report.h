@@ -1,4 +1,4 @@
-// The parameters as people read them: rows, and Markdown for docs/parameters.md.
+// Formats the parameters for readers: as rows, and as Markdown for docs/parameters.md.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ struct SocketAddress {
 };
 static_assert(sizeof(SocketAddress) == 24 && std::is_trivially_copyable_v<SocketAddress>);
 
-// The system's form, and its length.
+// Converts the address to a sockaddr, and returns its length.
 struct SystemAddress {
   sockaddr_storage storage{};
   socklen_t length_bytes = 0;

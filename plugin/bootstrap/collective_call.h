@@ -40,7 +40,7 @@ struct TreeShape {
     while (rank > ancestor) rank = parent_of(rank);
     return rank == ancestor;
   }
-  // The child of `from` that is `rank` or an ancestor of it; `rank` is below `from`.
+  // Returns the child of `from` that is `rank` or an ancestor of `rank`. `rank` must be below `from`.
   uint32_t child_towards(uint32_t from, uint32_t rank) const {
     while (parent_of(rank) != from) rank = parent_of(rank);
     return rank;
@@ -71,8 +71,8 @@ class CollectiveCall {
   // Returns whether all ranks of this rank's part of the tree have contributed.
   bool has_heard_all() const { return heard_ == expected_; }
   bool has_heard_all_within(uint32_t child) const;
-  // The ranks in our part of the tree that did not contribute. Ranks below one of them are left out, because
-  // nothing is known about them.
+  // Returns the ranks in this rank's part of the tree that did not contribute. Ranks below a missing rank are
+  // left out, because nothing is known about them.
   std::vector<uint32_t> list_missing() const;
 
   // In the root, once all have contributed: the result for all ranks, or for one rank.
@@ -107,7 +107,8 @@ class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // `all` has count_ranks() times the length of `mine`, and receives rank 0's first.
+  // Gathers `mine` of all ranks into `all`, in rank order. `all` has count_ranks() times the length of
+  // `mine`.
   virtual base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
                                    std::span<std::byte> all) = 0;
   // Part i of `mine` goes to rank i; part i of `theirs` comes from rank i. Both have count_ranks() parts.
@@ -122,7 +123,8 @@ class Carrier {
   virtual uint32_t count_ranks() const = 0;
 };
 
-// Copies the `bytes_each` at `mine` to every rank's `all`, rank 0's first; 0: done.
+// The caller's all-gather: copies `bytes_each` bytes at `mine` from every rank to `all` on every rank, in
+// rank order. Returns 0 on success.
 using AllGatherFunction = int (*)(void* context, const void* mine, void* all, size_t bytes_each);
 
 }  // namespace verbena::bootstrap

@@ -77,8 +77,8 @@ class UnixPost {
   // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
   // the log. A silent caller does not hold up the others: each call checks it again, for a second.
   base::Result<Verdict> receive(Arrival& arrival);
-  // Sends rank `from`'s descriptor to the socket at `to`. False: not now, call again. An error if `to`
-  // belongs to another user.
+  // Sends rank `from`'s descriptor to the socket at `to`. Returns false if that is not possible now; then
+  // call it again. Fails if `to` belongs to another user.
   static base::Result<bool> send(const PostAddress& to, uint32_t from, int descriptor);
 
  private:

@@ -50,8 +50,8 @@ enum ProfilerEventType : int {
   kProfilerUpdate = 2,
   kProfilerUpdateAndStop = 3,
 };
-// ncclProfilerCallback_t. May be null. Must never be called with a null `phandle`: NCCL dereferences it
-// (bootstrap traffic has none).
+// ncclProfilerCallback_t. May be null. Must not be called with a null `phandle`, because NCCL dereferences
+// it. Messages of NCCL's bootstrap have a null `phandle`.
 using ProfilerCallback = Result (*)(void** event_handle, int type, void* phandle, int64_t plugin_id,
                                     void* extra);
 

@@ -172,7 +172,7 @@ inline Result dereg_mr(void* comm, void* mhandle) noexcept {
                [&] { return deregister_memory(comm, mhandle); });
 }
 
-// The device code of UNPACK uses no memory handle; NCCL asks for one all the same.
+// UNPACK's device code uses no memory handle, but NCCL requests one.
 inline Result get_device_mr(void* comm, void* mhandle, void** device_mhandle) noexcept {
   return guard("getDeviceMr", {{"comm", comm}, {"mhandle", mhandle}, {"dptr_mhandle", device_mhandle}}, [&] {
     *device_mhandle = nullptr;

@@ -9,10 +9,10 @@
 
 namespace verbena::nccl {
 
-// Reads the file that VERBENA_TUNING_FILE names, or, where all devices are softverbs, the one that comes with
-// it; its transport entries become the defaults of the settings they stand for. A file that cannot be used
-// gives one warning. `abi_version`: of the first communicator's table. Called when the first communicator
-// begins.
+// Reads the file that VERBENA_TUNING_FILE names or, if all devices are softverbs, the file that is installed
+// with softverbs. The file's transport entries become the defaults of the corresponding settings. A file that
+// cannot be used causes one warning. Called when the first communicator begins; `abi_version` is the version
+// of its table.
 void load_tuning(const transport::NicRegistry& nics, int abi_version);
 
 // The loaded tuning file; null if none was loaded.

@@ -41,7 +41,7 @@ class Connection {
   // Makes this event of NCCL's profiler the parent of the next message.
   void name_parent(void* parent) { next_parent_ = parent; }
   void note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
-  // Called when the call that posted a message returns. Events until then get the time of the post, because
+  // Call it when the call that posted a message returns. Events before that get the time of the post, because
   // reading the clock may take longer than the call.
   void end_post() { call_ns_ = 0; }
   void note_grant(uint32_t sequence);
@@ -49,9 +49,9 @@ class Connection {
   void note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_t qp_number, uint64_t bytes);
   void note_done(uint32_t sequence, uint64_t bytes);
 
-  // --- Of messages in packets. The thread that posts them and finds them done calls note_post() and the
-  // first two, without a token; whoever has the token of the packets calls the others. They write nothing in
-  // common.
+  // --- For messages in packets. The thread that posts messages and finds them done calls note_post() and the
+  // first two functions, without a token. The thread with the packets' token calls the others. The two
+  // threads write to disjoint data.
   void begin_whole(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
   void note_done(uint32_t sequence, uint64_t bytes, const Carried& carried);
   void note_packet(uint32_t rail, uint64_t bytes, bool is_resent) {

@@ -34,7 +34,7 @@ struct Measurement {
   }
 };
 
-// The best values of the plugin's settings on the platform; absent if not measured.
+// The best values of the plugin's settings on the platform. A value that was not measured is absent.
 struct TransportEntries {
   std::optional<bool> unpack;
   std::optional<int64_t> unpack_threshold_bytes;

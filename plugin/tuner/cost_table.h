@@ -8,8 +8,8 @@ namespace verbena::tuner {
 
 inline constexpr float kIgnored = -1.0f;
 
-// A view of NCCL's memory: rows are algorithms, columns protocols. A release may have more or fewer of either
-// than we know; unknown entries are never changed.
+// A view of NCCL's memory: rows are algorithms, columns are protocols. A release may have more or fewer of
+// them than this code knows; unknown entries are never changed.
 class CostTable {
  public:
   CostTable(float* entries, int algorithms, int protocols)

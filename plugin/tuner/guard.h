@@ -1,5 +1,5 @@
-// Excludes the combinations whose kernels do not unpack, or do it wrongly. LL and LL128 never unpack and are
-// always allowed; the rules below are for the Simple protocol.
+// Excludes combinations whose kernels do not unpack, or unpack wrongly. LL and LL128 never unpack and are
+// always allowed. The rules below are for the Simple protocol.
 #pragma once
 
 #include <cstddef>

@@ -31,9 +31,9 @@ std::string wrap(const std::string& text, size_t first_column, size_t width);
 // ports. The networks of the rails are below. A line leads from each GPU to its nearest ports.
 std::string draw_topology(const Document& document);
 
-// A topology file for NCCL (NCCL_TOPO_FILE) with the places of the plugin's devices. It has no GPUs: NCCL
-// finds and adds them. A device without PCI bus gets an address that no real device has, at the first NUMA
-// node.
+// Formats a topology file for NCCL (NCCL_TOPO_FILE) with the positions of the plugin's devices. It contains
+// no GPUs, because NCCL finds and adds them. A device without a PCI bus gets an unused address at the first
+// NUMA node.
 std::string format_topology_xml(const Document& document);
 
 }  // namespace verbena::tools::info

@@ -28,7 +28,7 @@ struct LatencyFigure {
   Finding finding;
 };
 
-// One block waits for messages that this thread publishes one by one.
+// Measures with one block, which waits for messages that this thread publishes one by one.
 LatencyFigure measure_latency(Gpu& gpu, KernelSet& kernels, Workspace& workspace, Mover mover,
                               uint32_t threads, BouncePlace bounce, const LatencyOptions& options);
 

@@ -81,7 +81,7 @@ verbena_result guard(const base::OwnProcess& owner, const Call& call) noexcept {
   return guard(
       [&]() -> base::Outcome { return owner.is_here() ? base::Outcome(call()) : refuse_in_child(); });
 }
-// For a call that frees an object: does nothing in a forked child.
+// Like guard(), for a call that frees an object; does nothing in a forked child.
 template <typename Call>
 verbena_result guard_end(const base::OwnProcess& owner, const Call& call) noexcept {
   return owner.is_here() ? guard(call) : VERBENA_SUCCESS;

@@ -10,7 +10,7 @@
 
 namespace verbena::message_queue {
 
-// No limit: for timeouts in milliseconds and spinning in microseconds.
+// A timeout in milliseconds, or a spinning time in microseconds, without a limit.
 inline constexpr int64_t kForever = -1;
 
 inline int64_t deadline_after(int64_t timeout_ms) {

@@ -147,7 +147,7 @@ struct Launch {
   uint32_t chunk_bytes;  // chunk size of Bulk; 0: the size of a slot
   uint32_t programmatic_launch;
   uint32_t pause_before_ns, pause_after_ns;  // for GridStart
-  // For a team across hosts: the host's workspace in GPU memory, and the contents of HostPlaces in
+  // Used only by a team across hosts: the host's workspace in GPU memory, and the contents of HostPlaces in
   // across_hosts.cuh.
   const SymmWorkspace<>* host;
   uint32_t hosts;

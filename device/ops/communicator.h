@@ -151,7 +151,7 @@ class Communicator {
   mutable std::optional<Failure> failure_;           // the failure of an earlier call, until reset()
   std::array<SymmetricWorkspace, kFamilies> workspaces_{SymmetricWorkspace(nullptr),
                                                         SymmetricWorkspace(nullptr)};
-  // For a team across hosts: the whole team's workspace, and the workspace of this host's ranks.
+  // Used only by a team across hosts: the whole team's workspace, and the workspace of this host's ranks.
   SymmetricWorkspace across_{nullptr}, host_{nullptr};
   bool is_grouped_ = false;
   std::vector<Pending> group_;

@@ -90,8 +90,8 @@ struct ByChunks {
   }
 };
 
-// For a team across hosts. Data for all ranks is sent to each host once; all other data is sent directly to
-// its rank.
+// The collectives of a team across hosts. Data for all ranks is sent to each host once; all other data is
+// sent directly to its rank.
 struct AcrossHostsByChunks {
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call,
                                               const ReduceAny& reduce) {

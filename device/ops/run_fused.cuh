@@ -53,7 +53,8 @@ struct ByCodedHostSums {
   }
 };
 
-// For bfloat16 or half, which have the same size. Code that depends on the type takes it as an argument.
+// Stands for bfloat16 and for half, which have the same size. Code that depends on the type takes it as an
+// argument.
 using Element16 = Bfloat16;
 
 VERBENA_DEVICE RmsNorm<Element16> read_norm(const Norm& norm) {

@@ -33,7 +33,7 @@ struct Reach {
   uint32_t first_rank() const;
 
   bootstrap::HostDomain domain;  // empty if another library maps the memory
-  // By rank: its slot in this rank's heap, or kOutOfReach; slots are in rank order.
+  // For each rank, its slot in this rank's heap, or kOutOfReach. Slots are in rank order.
   std::vector<int32_t> slot_of;
   uint32_t count_slots = 1;
   uint32_t own_slot = 0;

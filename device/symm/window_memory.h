@@ -1,5 +1,5 @@
 // The memory of a window: this rank's memory and that of the mapped ranks, at the same offset of their slots.
-// Empty for a borrowed heap.
+// A borrowed heap has none.
 #pragma once
 
 #include <vector>

@@ -16,7 +16,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostGetDevicePointer_v2) X(cuMemsetD8Async)                      \
   X(cuMemcpyHtoDAsync_v2) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamDestroy_v2)                     \
   X(cuThreadExchangeStreamCaptureMode)
-// Null where the driver has none.
+// These functions are null if the driver lacks them.
 #define VERBENA_OPTIONAL_CUDA_FUNCTIONS(X) \
   X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemGetHandleForAddressRange) X(cuModuleLoadDataEx) \
   X(cuModuleGetFunction) X(cuLaunchKernel) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) \

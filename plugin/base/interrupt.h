@@ -18,7 +18,7 @@ bool has_interrupt_check();
 // but the process's first, because interpreters handle signals only there.
 bool is_interrupted();
 
-// The same for a wait that spins: checks every few milliseconds.
+// Does the same for a wait that spins: checks every few milliseconds.
 class InterruptPoll {
  public:
   bool is_interrupted(int64_t now_ns) {

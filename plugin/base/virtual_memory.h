@@ -57,7 +57,7 @@ class MemoryPiece {
   MemoryOwner owner() const { return owner_; }
   // Returns whether both belong to one allocation: the driver has one handle for it in this process.
   bool is_same(const MemoryPiece& other) const { return handle_ == other.handle_; }
-  // CUDA's, which stays this object's; 0 for host memory.
+  // CUDA's handle, which this object owns; 0 for host memory.
   unsigned long long handle() const { return handle_; }
   // A descriptor for other processes of this host. It may outlive this object.
   Result<FileDescriptor> share() const;

@@ -21,7 +21,7 @@ struct TreeShape {
   uint32_t count_ranks = 1;
   uint32_t fan_out = kFanOutRanks;
 
-  // For every rank except 0.
+  // Returns the rank's parent in the tree. Not for rank 0, the root.
   uint32_t parent_of(uint32_t rank) const { return (rank - 1) / fan_out; }
   uint32_t first_child_of(uint32_t rank) const {
     return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{rank} * fan_out + 1, count_ranks));
@@ -75,13 +75,15 @@ class CollectiveCall {
   // left out, because nothing is known about them.
   std::vector<uint32_t> list_missing() const;
 
-  // In the root, once all have contributed: the result for all ranks, or for one rank.
+  // Call these functions on the root after all ranks have contributed. They return the result for all ranks,
+  // or for one rank.
   base::Bytes gathered() const { return gathered_; }
   std::vector<uint8_t> collect_for(uint32_t rank) const;
 
   size_t result_bytes() const { return result_.size(); }
   void set_result(base::Bytes bytes);
-  // For this rank and, if results differ, for the ranks below it.
+  // Returns how many results are still to come: one for this rank and, if the results differ between ranks,
+  // one for each rank below it.
   uint32_t results_due() const { return results_due_; }
   void pass_result() { --results_due_; }
   void end_results() { results_due_ = 0; }

@@ -33,9 +33,9 @@ struct Context {
   abi::ProfilerCallback profiler = nullptr;
   std::shared_ptr<transport::NicRegistry> nics;
 
-  // From the last setNetAttr before a message. Written and read by the communicator's progress thread.
+  // Values of the last setNetAttr before a message. The communicator's progress thread writes and reads them.
   std::atomic<uint32_t> operation{0}, algorithm{0}, protocol{0};
-  // From the last setNetAttr before connect or accept. Used by the service thread.
+  // Value of the last setNetAttr before connect or accept. The service thread uses it.
   std::atomic<RegistrationOrder::Family> family{RegistrationOrder::Family::kUnknown};
   std::atomic<uint32_t> connections_ahead{0};  // expected receiving connections of one rank; 0: unknown
 
@@ -66,7 +66,7 @@ class Process {
 
   // Creates a context. Context::finalize() ends it.
   base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
-  // Null before init.
+  // Returns null before init.
   std::shared_ptr<transport::NicRegistry> nics();
   // Returns the oldest table version of all open contexts that have messages; 0 if there is none.
   int oldest_abi_version();

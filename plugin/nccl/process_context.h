@@ -17,7 +17,7 @@ class ProcessContext {
   Outcome init(abi::DebugLogger logger, abi::ProfilerCallback profiler, int abi_version);
   // Finalizes the context, unless communicators still use it because the process exits without closing them.
   void release();
-  // Null before init. Any thread.
+  // Returns null before init. Any thread may call it.
   void* context() const { return context_.load(std::memory_order_acquire); }
 
  private:

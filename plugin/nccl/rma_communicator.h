@@ -211,7 +211,7 @@ class RmaCommunicator final : public RmaContext {
   std::deque<RmaContext> contexts_;
   uint32_t next_lane_ = 0;
   std::vector<std::unique_ptr<RmaRegion>> regions_;  // by id; null: free
-  // To be freed once none of their operations is outstanding.
+  // Closed regions, which are freed when none of their operations is outstanding.
   std::vector<RmaRegion*> closing_;
   std::atomic<bool> has_closing_{false};  // such objects exist, or a context was closed
 

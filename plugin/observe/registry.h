@@ -15,7 +15,7 @@
 
 namespace verbena::observe {
 
-// Any thread.
+// Any thread may call these functions.
 class Registry {
  public:
   static Registry& instance();

@@ -29,7 +29,7 @@ class Guard {
   bool is_active() const { return offer_.is_in_use && offer_.unpack && shape_.nodes > 1; }
   bool forbids(Algorithm algorithm, Protocol protocol) const;
   void apply(const CostTable& table) const;
-  // For the log: whether the guard is active, and why.
+  // Returns a text for the log: whether the guard is active, and why.
   std::string describe() const;
 
  private:

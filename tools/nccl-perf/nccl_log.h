@@ -21,7 +21,7 @@ struct NcclLog {
 
 NcclLog parse_nccl_log(std::string_view text);
 
-// Empty if the file cannot be read.
+// Returns an empty string if the file cannot be read.
 std::string read_whole_file(const std::string& path);
 
 std::vector<std::string> take_last_lines(std::string_view text, size_t count);

@@ -86,7 +86,7 @@ class NormContender : public Contender {
   Kind kind_;
   Contender* all_reduce_;  // not for kFused
   std::string name_;
-  // For kFused; if an algorithm that sends packets is named, one kernel is used at any size.
+  // Used by kFused. If it names an algorithm that sends packets, one kernel is used at any size.
   verbena_ops_choice choice_;
 };
 

@@ -542,7 +542,7 @@ def _join(tensors: list[Any]) -> Any:
 
 
 def _copy_back(tensor: Any, flat: Any) -> Copies:
-    """Returns the copy that moves a contiguous result into the caller's tensor, if they differ."""
+    """Returns the copies of a contiguous result into the caller's tensor; none if the result is already there."""
     return [] if flat.data_ptr() == tensor.data_ptr() else [(tensor, flat.view(tensor.shape))]
 
 

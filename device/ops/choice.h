@@ -48,7 +48,8 @@ struct Platform {
 // multiprocessors on which this process has `communicators` communicators.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 
-// Throws Failure: `what` needs mapped memory of all ranks, and this team spans several hosts.
+// Always throws Failure, whose text says that `what` needs mapped memory of all ranks and that this team
+// spans several hosts.
 [[noreturn]] void refuse_hosts(const char* what);
 
 // Any thread may call.

@@ -344,9 +344,9 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
   reduce = {static_cast<DataType>(call.type)};
 }
 
-// For VERBENA_OPS_CHECK, run by one block. The first kernel writes this rank's record, which an exchange then
-// sends; the second compares the records of all ranks. If they differ, this rank refuses its call, and so do
-// its peers.
+// The kernels of VERBENA_OPS_CHECK; each runs in one block. The first kernel writes this rank's record, which
+// an exchange then sends; the second compares the records of all ranks. If they differ, this rank refuses its
+// call, and so do its peers.
 VERBENA_DEVICE void run_note(const CompareLaunch& launch) {
   start_of(launch)();
   if (thread_index() != 0) return;

@@ -1,5 +1,5 @@
 // Maps offsets in the heap to the endpoint's regions. Any thread may change the table. One thread, the
-// reader, looks up without a lock, in the version that it took up last.
+// reader, looks up without a lock, in the version of the table that it loaded last.
 #pragma once
 
 #include <atomic>

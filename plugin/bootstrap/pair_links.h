@@ -40,7 +40,7 @@ static_assert(sizeof(PairAddress) == 128);
 
 class PairLinks {
  public:
-  // Listens at `address`; without one at the interface of VERBENA_SOCKET_IFNAME.
+  // Listens at `address` or, if it is empty, at the interface that VERBENA_SOCKET_IFNAME selects.
   static base::Result<std::unique_ptr<PairLinks>> open(uint32_t rank, uint32_t count_ranks,
                                                        const base::SocketAddress& address);
 

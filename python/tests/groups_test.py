@@ -501,9 +501,9 @@ def compute_shapes(rank):
     tp.device_communicator = None
     with pytest.raises(ValueError, match="is not divisible by 3"):
         tp.reduce_scatter(torch.ones(4), 0)
-    with pytest.raises(ValueError, match=r"sizes \[2, 0\] for 3 ranks"):
+    with pytest.raises(ValueError, match="one entry for each of 3 ranks"):
         tp.all_gatherv(torch.ones(2), sizes=[2, 0])
-    with pytest.raises(ValueError, match="and 6 of dimension -1"):
+    with pytest.raises(ValueError, match="the size of dimension -1"):
         tp.reduce_scatterv(torch.ones(6), sizes=sizes)
     destroy_dist_env()
 

@@ -75,8 +75,8 @@ class Calls:
         limits = {os.environ.setdefault(name, own_ms) for name in _LIMITS}
         if limits != {own_ms}:
             warnings.warn(f"verbena: calls of this group time out after {' and '.join(sorted(limits))} ms, not after its timeout "
-                          f"of {own_ms} ms: a "
-                          f"process has one limit: {' and '.join(_LIMITS)}, or else the timeout of its first group", stacklevel=2)
+                          f"of {own_ms} ms: all groups of a process share one limit, which is {' and '.join(_LIMITS)} or, if these "
+                          "are not set, the timeout of the first group", stacklevel=2)
         waits = self._timeout, self._end_waits
         lane: CudaLane | HostLane = CudaLane(device, *waits) if device.type == "cuda" else HostLane(*waits)
         self._lane = lane

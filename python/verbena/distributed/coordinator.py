@@ -160,8 +160,7 @@ class GroupCoordinator:
             return self.device_communicator.reduce_scatterv(input_, dim, sizes)
         if len(sizes) != self.world_size or sum(sizes) != input_.shape[dim]:
             raise ValueError(f"sizes must have one entry for each of {self.world_size} ranks and add up to {input_.shape[dim]}, "
-                             "the size of dimension "
-                             f"{dim}: they are {list(sizes)}")
+                             f"the size of dimension {dim}: they are {list(sizes)}")
         pieces = list(input_.split(list(sizes), dim))
         own = pieces[self.rank_in_group]
         return self._sum(self._exchange(pieces, [own] * self.world_size), input_.dtype).view(own.shape)

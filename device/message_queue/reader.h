@@ -105,7 +105,8 @@ class Reader {
   PeerWatch watch_;
   LifeLine life_;
 
-  // Parts of the ring or link that the caller holds, from first_held_ on; true: released already.
+  // The parts of the ring or link that the caller got, starting with part first_held_; true for a part that
+  // the caller has released.
   uint64_t first_held_ = 0;
   std::deque<bool> given_back_;
   size_t count_held_parts_ = 0;

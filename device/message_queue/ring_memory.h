@@ -43,7 +43,7 @@ struct SlotHead {
 struct alignas(2 * kLineBytes) ReaderLine {
   std::atomic<uint64_t> released;
   std::atomic<uint64_t> taken;  // for error messages
-  // the writer holds a word for each reader, because Linux wakes only one waiter of a word
+  // Each reader has its own word of the writer, because Linux wakes only one waiter of a word.
   LifeWord reader, writer;
 };
 static_assert(sizeof(ReaderLine) == 2 * kLineBytes);

@@ -35,7 +35,7 @@ struct Proposal {
 struct Agreement {
   uint32_t blocks = 0;
   bool has_clusters = false;  // on all GPUs of the team
-  // On all ranks of the team, so that measurements of that GPU apply.
+  // All ranks of the team have the same GPU, so the measurements of that GPU apply.
   bool have_same_gpu = false;
   bool any_inside = false, any_across = false;  // whether any rank's team is on one host; on several hosts
 };

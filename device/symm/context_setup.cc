@@ -345,10 +345,11 @@ Outcome Context::check_reset(const Team* team) const {
         "symm: rank %u: the context has failed, so its teams cannot be reset: create a new context", rank());
   }
   if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: cannot reset a team with members out of reach: the network of the "
-                      "heap's library (type %d) keeps its own barrier counts; create a new context",
-                      rank(), heap_->backend().type);
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: cannot reset a team with members whose memory is not mapped: the network of the "
+        "heap's library (type %d) keeps its own barrier counts; create a new context",
+        rank(), heap_->backend().type);
   }
   return {};
 }

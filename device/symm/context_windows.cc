@@ -274,10 +274,11 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
 base::Result<std::unique_ptr<Team>> Context::build_workspace(const Team& team, const WorkspaceShape& shape,
                                                              const ContextWindow& window) const {
   if (heap_->backend().is_world_only && team.context().has_remote != 0) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: cannot create a workspace for a team with members out of reach: the "
-                      "network of the heap's library (type %d) supports the world team only",
-                      rank(), heap_->backend().type);
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: cannot create a workspace for a team with members whose memory is not mapped: the "
+        "network of the heap's library (type %d) supports the world team only",
+        rank(), heap_->backend().type);
   }
   const std::string name = "workspace " + std::to_string(window.place.region) + " for " + team.name();
   // Blocks of different streams with the same index must not share a put queue.

@@ -43,8 +43,8 @@ struct Parameters {
 // here. Not thread safe: the net core calls it before anything else runs.
 Outcome load_parameters();
 
-// The current set; the defaults before the first load. A later load changes it: long-lived objects copy what
-// they need.
+// Returns the current parameters; before the first load, the defaults. A later load changes them, so
+// long-lived objects copy the values that they need.
 const Parameters& parameters();
 
 // Returns the origin of a parameter's current value: the environment name, or kDefaultOrigin.
@@ -60,9 +60,9 @@ void set_parameter_default(const std::string& name, const std::string& value, co
 // environment at each call.
 std::string read_launcher_variable(const char* name);
 
-// Sets `name` unless it is set already; returns whether it did. The plugin changes the environment in no
-// other way. Harmless to threads that read the environment meanwhile, which setenv is not. What another
-// thread sets at the same moment may be lost: call it from init only.
+// Sets the environment variable `name` unless it is set already, and returns whether it did. The plugin
+// changes the environment in no other way. Unlike setenv, it is safe while other threads read the
+// environment. A change that another thread makes at the same time may be lost, so call it from init only.
 bool set_environment_default(const char* name, const char* value);
 
 }  // namespace verbena::base

@@ -33,11 +33,12 @@ base::Result<HostKey> identify_host(std::string_view configured_id);
 
 class HostDomain {
  public:
-  // Collective. The first form uses the key of this host, with VERBENA_HOSTID.
+  // Finds the ranks of this host. Collective. Without `own`, the key of this host is computed, with
+  // VERBENA_HOSTID.
   static base::Result<HostDomain> form(Bootstrap& bootstrap);
   static base::Result<HostDomain> form(Bootstrap& bootstrap, const HostKey& own);
 
-  // The ranks of our host, ourselves among them, ascending.
+  // The ranks of this host in ascending order, this rank included.
   const std::vector<uint32_t>& ranks() const { return ranks_; }
   uint32_t local_rank() const { return local_rank_; }
 
@@ -97,10 +98,10 @@ class UnixPost {
 
 inline constexpr int kNoDescriptor = -1;
 
-// Collective over the whole bootstrap: ranks that are alone on their host take part too. `own` has one
-// descriptor for each rank of our host, in the order of domain.ranks(), or kNoDescriptor; the caller keeps
-// them. The result has the descriptors from the other ranks, closed on exec; our own place, and that of a
-// rank without a descriptor for us, stay empty. If one rank fails, the call fails on all.
+// Collective over the whole bootstrap, including ranks that are alone on their host. `own` has a descriptor
+// or kNoDescriptor for each rank of this host, in the order of domain.ranks(); the caller keeps these
+// descriptors. The result has the descriptors that the other ranks sent, closed on exec. Its entry is empty
+// for this rank itself and for a rank that sent none. If one rank fails, the call fails on all ranks.
 base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& bootstrap,
                                                                      const HostDomain& domain,
                                                                      std::span<const int> own,

@@ -65,7 +65,8 @@ template <typename Call>
   return abi::kInternalError;
 }
 
-// Takes the arguments by value, so that the compiler need not build an array of them.
+// Calls `call` only if no argument is null. Takes the arguments by value, so that the compiler need not store
+// them in an array.
 template <typename Call, typename... Arguments>
 [[gnu::always_inline]] inline abi::Result guard_each(const char* entry, const Call& call,
                                                      const Arguments... arguments) noexcept {

@@ -47,7 +47,7 @@ class BasicFlightRecorder {
   void record(const Event& event) {
     if (!is_on()) return;
     const uint64_t index = begun_.load(std::memory_order_relaxed);
-    // A reader that sees one of the stores below also sees this one: see read().
+    // A reader that sees one of the later stores also sees this one. read() depends on it.
     begun_.store(index + 1, std::memory_order_relaxed);
     Entry& entry = ring_[index & mask_];
     entry.at_ns.store(event.at_ns, std::memory_order_release);

@@ -49,7 +49,8 @@ class Rank {
   void soak();
   void call_at_random();
   void exchange_tokens();
-  // A quantised all-reduce of zeros and of ones in turn, which are exact: what is left of the one shows.
+  // Runs a quantised all-reduce on alternating zeros and ones, whose sums are exact. So data left over from
+  // an earlier call is detected.
   void soak_coded(const Named& named);
 
  private:
@@ -653,7 +654,7 @@ void Rank::soak_coded(const Named& named) {
   }
   expect_no_error();
   tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.soak) + " times " + named.name +
-       " of zeros and of ones in turn");
+       " on alternating zeros and ones");
 }
 
 void Rank::call_at_random() {

@@ -14,7 +14,8 @@
 
 namespace verbena::tools::info {
 
-// Incremented when a member changes its meaning or is removed, not for new members.
+// The version of the JSON. It is incremented when a member changes its meaning or is removed, but not when a
+// member is added.
 inline constexpr int kSchemaVersion = 1;
 
 // Why the plugin's init fails.

@@ -368,8 +368,8 @@ def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
 
 
 def _check_dim(dim: Any) -> None:
-    """Raises TypeError if `dim` is not an integer. The second argument of AITER's method is use_custom, and that of SGLang's is
-    an output tensor; taken as a dimension, either would give wrong results."""
+    """Raises TypeError if `dim` is not an integer. The engines' own methods have another argument in this
+    position: use_custom in AITER, an output tensor in SGLang. Used as a dimension, it would give wrong results."""
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f"dim must be an integer, not {type(dim).__name__}: other arguments of the engine's method are not supported here")
 

@@ -39,7 +39,7 @@ enum class Algorithm : uint32_t {
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // number of exact algorithms
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
-// The first codecs, which use one format for addends and sums.
+// Number of codecs with one format for addends and sums. They are the first ones.
 inline constexpr uint32_t kCountSingleCodecs = 5;
 // Returns the index of the codec; kCountCodecs or more for an exact algorithm.
 constexpr uint32_t find_codec(Algorithm algorithm) {

@@ -119,8 +119,8 @@ Outcome Context::quiet() {
   if (remote_) return remote_->quiet();
   if (!heap_->is_borrowed() || reach_->is_whole_world()) return {};
   return base::fail(Status::kInvalidUsage,
-                    "symm: rank %u: ranks out of reach use the network of the library that owns the heap "
-                    "(type %d): call that library's quiet function",
+                    "symm: rank %u: cannot wait for operations to ranks whose memory is not mapped: they "
+                    "use the network of the heap's library (type %d); call that library's quiet function",
                     rank(), heap_->backend().type);
 }
 

@@ -103,12 +103,13 @@ class RmaCommunicator final : public RmaContext {
   // Closes without waiting for peers. Frees the remaining requests, contexts and regions.
   ~RmaCommunicator();
 
-  // --- Collective, each with a deadline. Any thread; one at a time.
+  // --- Collective calls, each with a deadline. Any thread may call them, one at a time.
   base::Result<RmaContext*> create_context(const RmaContextOptions& options);
-  // Registers memory; by address if `memory.dmabuf_fd` is -1. Either all ranks succeed, or none.
+  // Registers memory by its dma-buf, or by its address if `memory.dmabuf_fd` is -1. All ranks succeed, or all
+  // fail.
   base::Result<RmaRegion*> register_memory(const verbena::EndpointMemory& memory);
 
-  // --- Any thread.
+  // --- Any thread may call these functions.
   void destroy_context(RmaContext* context);
   // Frees a region once no operation on it is outstanding.
   void deregister_memory(RmaRegion* region);

@@ -85,7 +85,8 @@ class Reception {
     while (auto connection = listener_.accept(deadline_ns_)) {
       greeting = receive_greeting(*connection);
       if (!greeting.is_discarded()) return std::move(*connection);
-      std::fprintf(stderr, "verbena-perf: %s refused: it is not verbena-perf\n", connection->peer.c_str());
+      std::fprintf(stderr, "verbena-perf: connection from %s refused: it is not verbena-perf\n",
+                   connection->peer.c_str());
     }
     throw ToolError(std::string("no connection: ") + expected + " was expected at port " +
                     std::to_string(listener_.port()));

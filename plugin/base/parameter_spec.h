@@ -46,16 +46,16 @@ std::span<const NamedSetting> list_python_settings();
 // Sets the parameter in `target`. Returns what is wrong with the value; empty if it was set.
 std::string set_parameter(const ParameterSpec& spec, std::string_view value, Parameters& target);
 
-// The same for a value of an NCCL_* name. It follows NCCL's rules and never fails: a negative number means
-// the default, and every number but 0 is a yes. A value above the range counts as the end of the range, any
-// other value that does not fit as the default.
+// Sets the parameter from the value of an NCCL_* name. This follows NCCL's rules and never fails: a negative
+// number means the default, and any number except 0 means yes. A value above the range is replaced by the end
+// of the range, and any other invalid value by the default.
 struct ForeignValue {
   bool is_set = false;  // false: `target` is unchanged
   std::string change;   // what was done instead, for a log line; empty: nothing to report
 };
 ForeignValue set_foreign_parameter(const ParameterSpec& spec, std::string_view value, Parameters& target);
 
-// In the syntax that set_parameter reads.
+// Return a parameter's value and its range as text, in the syntax that set_parameter() reads.
 std::string show_parameter(const ParameterSpec& spec, const Parameters& source);
 std::string show_range(const ParameterSpec& spec);
 

@@ -76,7 +76,8 @@ class UnixPost {
   void wait(int64_t max_ms) const;
 
   // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
-  // the log. A silent caller does not hold up the others: each call checks it again, for a second.
+  // the log. A caller that sends nothing does not delay the others: each call checks it again, until
+  // it has been silent for a second.
   base::Result<Verdict> receive(Arrival& arrival);
   // Sends rank `from`'s descriptor to the socket at `to`. Returns false if that is not possible now; then
   // call it again. Fails if `to` belongs to another user.

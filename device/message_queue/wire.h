@@ -34,7 +34,7 @@ struct Handle {
 };
 static_assert(sizeof(Handle) == 128 && std::is_trivially_copyable_v<Handle>);
 
-// Frame kinds and a purpose for queues, which the bootstrap itself does not use on its links.
+// The links of queues have a separate purpose and separate frame kinds, which the bootstrap never uses.
 inline constexpr auto kQueuePurpose = static_cast<bootstrap::Purpose>(0x51);
 enum : uint8_t {
   kAttach = 0x51,  // reader to writer: an Attachment

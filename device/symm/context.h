@@ -111,9 +111,9 @@ class Context {
   // Frees a team. Not collective. No kernel of any member may still be using it.
   void free_team(const Team& team);
 
-  // Creates a workspace. Collective over the world, with the same shape. Members pass the team, other ranks
-  // null. All ranks get a workspace, for the collective calls below, but only members' kernels can use it. It
-  // may outlive the team.
+  // Creates a workspace. Collective over the world; all ranks pass the same shape. Members pass the team;
+  // other ranks pass null. All ranks get a workspace for the collective calls below, but only kernels of
+  // members can use it. The workspace may outlive the team.
   base::Result<Workspace*> make_workspace(const Team* team, const WorkspaceShape& shape);
   // Like reset_team(), and also clears the slots. Collective.
   base::Outcome reset_workspace(Workspace& workspace);

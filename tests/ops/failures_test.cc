@@ -472,13 +472,15 @@ TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
 
 TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
   setenv("FAKE_GPU_TAKES_NO_MODULES", "1", 1);
-  EXPECT_THAT(run({0, 0},
-                  [](Rank& rank, uint32_t) -> std::string {
-                    rank.create(verbena_team_world(rank.context().handle()));
-                    return verbena_last_error();
-                  }),
-              AllOf(HasSubstr("rank 0: ops: loading the kernels, which were built with CUDA 13.9.1 and need a driver"),
-                    HasSubstr("(this driver supports CUDA 13.0)")));
+  EXPECT_THAT(
+      run({0, 0},
+          [](Rank& rank, uint32_t) -> std::string {
+            rank.create(verbena_team_world(rank.context().handle()));
+            return verbena_last_error();
+          }),
+      AllOf(
+          HasSubstr("rank 0: ops: loading the kernels, which were built with CUDA 13.9.1 and need a driver"),
+          HasSubstr("(this driver supports CUDA 13.0)")));
   unsetenv("FAKE_GPU_TAKES_NO_MODULES");
 }
 

@@ -136,8 +136,8 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   rank_ = verbena_team_rank(team);
   size_ = verbena_team_size(team);
   if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
-    throw Failure(VERBENA_INVALID_USAGE, "ops: hosts have different numbers of ranks of the team of " +
-                                             std::to_string(size_) + ", this one has " +
+    throw Failure(VERBENA_INVALID_USAGE, "ops: the hosts of a team have different numbers of its " +
+                                             std::to_string(size_) + " ranks: this host has " +
                                              std::to_string(hosts_->of_this_one) +
                                              "; create the team with the same number of ranks on each host");
   }

@@ -77,8 +77,8 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
   place.rank = *rank;
   place.count_ranks = *count;
   if (*rank >= *count) {
-    return base::fail(kUsage, "bootstrap: environment: %s %u is not below %s %u", set.rank, *rank, set.count,
-                      *count);
+    return base::fail(kUsage, "bootstrap: environment: %s is %u, but it must be below %s, which is %u",
+                      set.rank, *rank, set.count, *count);
   }
   place.is_one_host =
       (set.local_count != nullptr && parse_number(read(set.local_count), kMaxRanks) == *count) ||

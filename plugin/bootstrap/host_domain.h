@@ -28,7 +28,8 @@ struct HostKey {
   bool operator==(const HostKey&) const = default;
 };
 
-// `configured_id` is VERBENA_HOSTID, of any length.
+// Returns the key that identifies this host. `configured_id` is the value of VERBENA_HOSTID, of any length;
+// empty if it is not set.
 base::Result<HostKey> identify_host(std::string_view configured_id);
 
 class HostDomain {

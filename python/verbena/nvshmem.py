@@ -72,8 +72,8 @@ class ModuleKeeper:
         return any(self._is_due(module, device) for module in self._waiting)
 
     def prepare(self, device: int) -> None:
-        """Initialises the modules that are due on the calling thread's GPU. Waits for the GPU, so none of its streams may be in
-        capture."""
+        """Initialises the modules of the calling thread's GPU that wait for it and are needed now. Waits for the GPU, so none of
+        its streams may be capturing a graph."""
         with self._lock:
             for module in [one for one in self._waiting if self._is_due(one, device)]:
                 library = load_nvshmem()

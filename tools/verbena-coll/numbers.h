@@ -18,8 +18,8 @@ using Bytes = std::vector<unsigned char>;
 
 // Returns the input of call `round`: elements of many magnitudes and both signs, whose sums round.
 Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t round);
-// Returns the reduction of all ranks' inputs in the order that the library promises: a sum of the sums of
-// `of_host` ranks each.
+// Returns the reduction of all ranks' inputs in the order that the library promises: first over the `of_host`
+// ranks of each host, then over the hosts.
 Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint64_t count, uint32_t ranks,
                    uint32_t round, uint32_t of_host);
 

@@ -39,7 +39,7 @@ void forward_line(base::LogLevel level, const char*, int, const char* text) {
     sink(static_cast<verbena_log_level>(level), text);
 }
 
-// All but the lease, which is taken before anything can fail.
+// Converts everything except the lease, which is taken before anything can fail.
 Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::BorrowedHeap& read) {
   if (heap.deltas == nullptr)
     return base::fail(Status::kInvalidArgument, "api: verbena_heap::deltas is NULL");
@@ -65,8 +65,8 @@ Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::Borrowed
   return {};
 }
 
-// `join` gives a Result<Bootstrap>. The heap's lease ends with this call, or with the context if there is
-// one.
+// Creates a context. `join` returns a Result<Bootstrap>. If the call fails, the heap's lease ends with it;
+// otherwise it ends with the context.
 template <typename Join>
 Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap = nullptr) {
   std::optional<symm::BorrowedHeap> borrowed;
@@ -96,8 +96,8 @@ Outcome describe_failures(const symm::Context& context, std::string& text) {
   if (!failures) return failures.error();
   if (failures->status == Status::kOk) return {};
   text = failures->text +
-         " (VERBENA_SYMM_TIMEOUT_MS): when the cause is gone, verbena_team_reset() makes a team good, "
-         "verbena_workspace_reset() a workspace";
+         " (VERBENA_SYMM_TIMEOUT_MS): after removing the cause, reset the team by verbena_team_reset() or "
+         "the workspace by verbena_workspace_reset()";
   return base::Error{failures->status, 0};
 }
 
@@ -168,19 +168,19 @@ const char* verbena_describe(verbena_result result) {
     case VERBENA_CUDA_ERROR:
       return "a CUDA call failed";
     case VERBENA_SYSTEM_ERROR:
-      return "the operating system or the verbs library refused";
+      return "a call of the operating system or of the verbs library failed";
     case VERBENA_INTERNAL_ERROR:
-      return "a fault of the library";
+      return "an internal error of the library";
     case VERBENA_INVALID_ARGUMENT:
       return "an argument is not valid";
     case VERBENA_INVALID_USAGE:
-      return "a setting or a call out of order";
+      return "an invalid setting, or a call in the wrong state";
     case VERBENA_REMOTE_ERROR:
       return "a peer, or the network to it, failed";
     case VERBENA_TIMEOUT:
-      return "a peer was late";
+      return "a peer did not respond in time";
   }
-  return "no result of this library";
+  return "not a result code of this library";
 }
 
 const char* verbena_last_error(void) {
@@ -210,7 +210,7 @@ verbena_result verbena_get_unique_id(verbena_unique_id* id) {
 verbena_result verbena_context_create(const verbena_unique_id* id, uint32_t rank, uint32_t count_ranks,
                                       verbena_context** context) {
   return guard([&]() -> base::Outcome {
-    if (id == nullptr) return base::fail(base::Status::kInvalidArgument, "api: no unique id");
+    if (id == nullptr) return base::fail(base::Status::kInvalidArgument, "api: the unique id is NULL");
     bootstrap::UniqueId known;
     std::memcpy(known.bytes, id->bytes, sizeof(known.bytes));
     return api::create(context, [&] { return bootstrap::Bootstrap::join(known, rank, count_ranks); });
@@ -245,7 +245,7 @@ verbena_result verbena_context_create_over_heap(const verbena_heap* heap, verben
                                                 void* argument, uint32_t rank, uint32_t count_ranks,
                                                 verbena_context** context) {
   return guard([&]() -> base::Outcome {
-    if (heap == nullptr) return base::fail(base::Status::kInvalidArgument, "api: no heap");
+    if (heap == nullptr) return base::fail(base::Status::kInvalidArgument, "api: the heap is NULL");
     return api::create(
         context,
         [&] { return bootstrap::Bootstrap::from_all_gather(all_gather, argument, rank, count_ranks); }, heap);

@@ -15,13 +15,13 @@ struct Living {
   const base::OwnProcess process;
 };
 
-// Never destroyed: handlers of exit() may still destroy contexts.
+// Never destroyed, because exit handlers may still destroy contexts.
 Living& living() {
   static auto* const all = new Living;
   return *all;
 }
 
-// In a forked child the threads are not there to be waited for.
+// A forked child does not have these threads, so it must not wait for them.
 void end_threads() {
   Living& all = living();
   if (!all.process.is_here()) return;
@@ -29,7 +29,7 @@ void end_threads() {
   for (verbena_context* context : all.contexts) context->context->end_threads();
 }
 
-// exit() calls the latest handler first, and CUDA's is there once a GPU is current.
+// exit() calls the latest handler first. CUDA has registered its handler by the time a GPU is current.
 void register_handler(bool has_gpu) {
   static std::once_flag with_gpu, without;
   std::call_once(has_gpu ? with_gpu : without, [] { std::atexit(end_threads); });

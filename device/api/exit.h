@@ -1,12 +1,13 @@
-// Contexts that live on when the process exits. CUDA's own exit handler frees the memory that their threads
-// look at, so those threads end before it.
+// Ends the threads of contexts that still exist when the process exits. It must happen before CUDA's own exit
+// handler, which frees memory that these threads read.
 #pragma once
 
 struct verbena_context;
 
 namespace verbena::api {
 
-// From any thread. To be told of once the context stands, and before it goes.
+// Call note_created() after a context is complete, and note_destroyed() before it is destroyed. Any thread
+// may call.
 void note_created(verbena_context& context);
 void note_destroyed(verbena_context& context);
 

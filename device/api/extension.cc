@@ -1,4 +1,4 @@
-// What libraries over this one need of it.
+// Functions for libraries that build on this one.
 #include "base/log.h"
 #include "base/parameters.h"
 #include "device/api/objects.h"
@@ -33,7 +33,7 @@ verbena_result verbena_get_ops_settings(verbena_ops_settings* settings) {
 }
 
 int verbena_uses_loads_and_stores(void) {
-  // What is wrong with the settings is said by the call that makes a context.
+  // Errors in the settings are reported by the call that creates a context.
   return !api::load_settings() || base::parameters().symm_path != base::SymmPath::kRdma;
 }
 

@@ -1,4 +1,4 @@
-// The calls of message_queue.h.
+// Implements message_queue.h.
 #include "verbena/message_queue.h"
 
 #include <atomic>
@@ -22,7 +22,7 @@ using message_queue::Handle;
 
 namespace {
 
-// Of verbena_queue::calls: the queue was shut down.
+// A bit of verbena_queue::calls: the queue was shut down.
 constexpr uint32_t kShut = uint32_t{1} << 31;
 
 }  // namespace
@@ -32,8 +32,8 @@ struct verbena_queue {
   base::OwnProcess process = {};
   std::unique_ptr<message_queue::Writer> writer = nullptr;
   std::unique_ptr<message_queue::Reader> reader = nullptr;
-  std::atomic<uint32_t> calls{0};  // that are under way
-  std::mutex ending = {};          // of an end, and of what may come after it
+  std::atomic<uint32_t> calls{0};  // number of calls in progress, and the bit kShut
+  std::mutex ending = {};          // guards ending the queue
 
   void end() {
     const std::lock_guard lock(ending);
@@ -53,8 +53,8 @@ Outcome fail_null(const char* what) {
   return base::fail(Status::kInvalidArgument, "api: %s is NULL", what);
 }
 
-// A call under way. The last to leave a queue that was shut down ends it: a handler of a signal may shut it
-// down in the middle of its thread's own call.
+// Counts a call in progress. The last call to leave a queue that was shut down ends the queue, because a
+// signal handler may shut it down during a call of the same thread.
 class Call {
  public:
   explicit Call(verbena_queue& queue)
@@ -63,7 +63,7 @@ class Call {
         is_admitted_((queue.calls.fetch_add(1, std::memory_order_acquire) & kShut) == 0) {
     innermost = this;
   }
-  // The queue may be freed as soon as the count is 0.
+  // Another thread may free the queue as soon as the count is 0.
   ~Call() {
     innermost = outer_;
     uint32_t calls = queue_.calls.load(std::memory_order_acquire);
@@ -75,7 +75,7 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   bool is_admitted() const { return is_admitted_; }
-  // Of this thread.
+  // The error of this thread.
   static bool is_under_way(const verbena_queue& queue) {
     const Call* call = innermost;
     while (call != nullptr && &call->queue_ != &queue) call = call->outer_;
@@ -89,7 +89,7 @@ class Call {
   bool is_admitted_;
 };
 
-// The boundary of each call but those that end the queue.
+// Wraps every call except those that end the queue.
 template <typename Body>
 verbena_result enter(verbena_queue* queue, const Body& body) {
   return guard(queue->process, [&]() -> Outcome {
@@ -101,12 +101,13 @@ verbena_result enter(verbena_queue* queue, const Body& body) {
   });
 }
 
-// `call` on the writer, or on the reader, as the call says that it needs.
+// Runs `call` on the writer or on the reader, depending on its parameter.
 template <typename Call>
 verbena_result on_writer(verbena_queue* queue, const Call& call) {
   return enter(queue, [&]() -> Outcome {
     if (queue->writer == nullptr)
-      return base::fail(Status::kInvalidUsage, "queue: only the writer may do that");
+      return base::fail(Status::kInvalidUsage,
+                        "queue: this call is for the writer, and this queue is a reader");
     return call(*queue->writer);
   });
 }
@@ -221,7 +222,7 @@ void verbena_queue_cancel(verbena_queue* queue) {
 verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts, size_t count,
                                      int64_t timeout_ms) {
   return on_writer(queue, [&](message_queue::Writer& writer) -> Outcome {
-    constexpr size_t kFew = 8;  // without memory of its own
+    constexpr size_t kFew = 8;  // without a copy of its data
     std::span<const std::byte> few[kFew];
     std::vector<std::span<const std::byte>> many(count > kFew ? count : 0);
     const std::span<std::span<const std::byte>> all =
@@ -260,7 +261,7 @@ verbena_result verbena_queue_dequeue(verbena_queue* queue, int64_t timeout_ms,
 }
 
 verbena_result verbena_queue_release(verbena_queue* queue, uint64_t ticket) {
-  return guard(queue->process, [&]() -> Outcome {  // also once it was shut down
+  return guard(queue->process, [&]() -> Outcome {  // also after the queue was shut down
     const Call call(*queue);
     if (queue->reader == nullptr)
       return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");

@@ -1,4 +1,4 @@
-// What is behind the handles of verbena.h.
+// The objects behind the handles of verbena.h, and the checks that all calls share.
 #pragma once
 
 #include <exception>
@@ -14,7 +14,8 @@
 #include "device/symm/context.h"
 #include "verbena/verbena.h"
 
-// A window's handle is its ContextWindow; the others' are these, all owned by the context.
+// A window's handle points to its ContextWindow. The other handles point to the structures below, which the
+// context owns.
 struct verbena_team {
   verbena_context* context;
   verbena::symm::Team* team;
@@ -22,14 +23,14 @@ struct verbena_team {
 
 struct verbena_workspace {
   verbena::symm::Workspace* workspace;
-  verbena_team team;  // its members, with the workspace's words; no team of a rank that is none
+  verbena_team team;  // the members, with the workspace's words; empty on ranks that are not members
 };
 
 struct verbena_context {
   std::unique_ptr<verbena::symm::Context> context;
   verbena_team world, lsa;
-  std::mutex teams_mutex;                            // guards the lists
-  std::vector<std::unique_ptr<verbena_team>> teams;  // the caller's
+  std::mutex teams_mutex;                            // guards the two lists
+  std::vector<std::unique_ptr<verbena_team>> teams;  // created by the application
   std::vector<std::unique_ptr<verbena_workspace>> workspaces;
 };
 
@@ -45,22 +46,23 @@ inline verbena_window* wrap(symm::ContextWindow* window) {
   return reinterpret_cast<verbena_window*>(window);
 }
 
-// Reads the environment and the job key, once a process.
+// Reads the environment and the job key, once per process.
 base::Outcome load_settings();
 
-// Pools of the context serve no allocator any more; they go with it.
+// Detaches the context's pools from their allocators. Called before the context is destroyed, which frees the
+// pools.
 void forget_pools(const verbena_context& context);
 
-// Parses an IP address in figures; null gives a SocketAddress of no family.
+// Parses a numeric IP address. NULL gives an empty SocketAddress.
 base::Result<base::SocketAddress> read_address(const char* text);
 
-// `cause`, cut to `length` bytes with its zero, goes to `text`, which may be null.
+// Copies `cause`, truncated to `length` bytes including the NUL, to `text`, which may be NULL.
 void copy_text(const std::string& cause, char* text, size_t length);
 
-// In a forked child: what the call is about belongs to the parent.
+// Fails a call in a forked child: its objects belong to the parent process.
 base::Outcome refuse_in_child();
 
-// The boundary that no exception crosses: what a call did, as its result.
+// Runs a call and converts its outcome to a result. No exception passes through C.
 template <typename Call>
 verbena_result guard(const Call& call) noexcept {
   try {
@@ -73,13 +75,13 @@ verbena_result guard(const Call& call) noexcept {
   }
 }
 
-// The same for a call on an object of that process.
+// Like guard(), for a call on an object; fails if `owner` is not this process.
 template <typename Call>
 verbena_result guard(const base::OwnProcess& owner, const Call& call) noexcept {
   return guard(
       [&]() -> base::Outcome { return owner.is_here() ? base::Outcome(call()) : refuse_in_child(); });
 }
-// For a call that frees an object: does nothing in a forked child.
+// Like guard(), for a call that frees an object; does nothing in a forked child.
 template <typename Call>
 verbena_result guard_end(const base::OwnProcess& owner, const Call& call) noexcept {
   return owner.is_here() ? guard(call) : VERBENA_SUCCESS;

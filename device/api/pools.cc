@@ -1,4 +1,4 @@
-// Pools of verbena.h: allocators of frameworks over one window.
+// Implements the pools of verbena.h: memory of one window for a framework's allocator.
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -14,11 +14,11 @@ using base::Status;
 struct verbena_pool {
   verbena_context* context;
   symm::ContextWindow* window;
-  uint32_t place;  // among all pools of the process
+  uint32_t place;  // index among all pools of the process
   std::mutex mutex;
   symm::OffsetPlan plan;                   // guarded
-  uint64_t count = 0;                      // guarded: calls that took or gave back something
-  uint64_t history = 0;                    // guarded: a number that ranks share whose calls were alike
+  uint64_t count = 0;                      // guarded: number of successful allocations and frees
+  uint64_t history = 0;                    // guarded: a hash that is equal on ranks with the same calls
   uint64_t used_bytes = 0, max_bytes = 0;  // guarded
 
   verbena_pool(verbena_context* of, symm::ContextWindow* memory, uint32_t number)
@@ -31,10 +31,10 @@ struct verbena_pool {
 
 namespace {
 
-constexpr uint64_t kUnitBytes = 512;  // PyTorch's, and a multiple of all that kernels ask for
+constexpr uint64_t kUnitBytes = 512;  // PyTorch's alignment, a multiple of every alignment that kernels need
 constexpr uint32_t kMaxPools = 8;
 
-// An allocator's functions have no argument of their own: each pool has functions of its own.
+// An allocator's functions take no user argument, so each pool needs separate functions.
 struct Pools {
   std::mutex mutex;
   std::array<verbena_pool*, kMaxPools> all{};  // guarded
@@ -88,7 +88,7 @@ void leave(verbena_pool* pool) {
 
 }  // namespace
 
-// Ranks that take and give back alike have the same history, and each allocation at the same place.
+// Ranks that allocate and free alike have the same history, and the same offset for each allocation.
 void verbena_pool::note(uint64_t offset, uint64_t length_bytes) {
   constexpr uint64_t kPrime = 0x100000001b3;
   history = ((history ^ offset) * kPrime ^ length_bytes) * kPrime;
@@ -137,7 +137,7 @@ void api::forget_pools(const verbena_context& context) {
   }
 }
 
-// PyTorch looks the functions up by their names.
+// PyTorch finds the functions by their names.
 #define VERBENA_POOL_FUNCTIONS(place)                                                                       \
   extern "C" VERBENA_API void* verbena_pool_allocate_##place(ssize_t length_bytes, int gpu, void* stream) { \
     return allocate_in<place>(length_bytes, gpu, stream);                                                   \
@@ -163,7 +163,7 @@ verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes
     const auto window = context->context->allocate_window(length_bytes);
     if (!window) return window.error();
     const Outcome entered = enter(context, *window, pool);
-    // A place may be taken on one rank alone.
+    // An index may be taken on one rank only.
     const Outcome agreed = context->context->agree(entered);
     if (agreed) return agreed;
     if (entered) leave(*pool);

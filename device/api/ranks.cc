@@ -1,4 +1,4 @@
-// The calls of ranks.h.
+// Implements ranks.h.
 #include "verbena/ranks.h"
 
 #include <cstring>

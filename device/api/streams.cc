@@ -1,4 +1,4 @@
-// Calls of verbena.h in the order of a stream.
+// Implements the calls of verbena.h on streams.
 #include "base/log.h"
 #include "device/api/objects.h"
 #include "device/symm/stream.h"

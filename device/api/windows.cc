@@ -1,4 +1,4 @@
-// Windows, teams and workspaces of verbena.h.
+// Implements the windows, teams and workspaces of verbena.h.
 #include <algorithm>
 #include <span>
 
@@ -32,7 +32,8 @@ Outcome take_team(verbena_context* context, const base::Result<symm::Team*>& mad
 }
 
 verbena_result refuse_null(const char* what) {
-  return guard([&]() -> Outcome { return base::fail(Status::kInvalidArgument, "api: no %s", what); });
+  return guard(
+      [&]() -> Outcome { return base::fail(Status::kInvalidArgument, "api: the %s is NULL", what); });
 }
 
 bool is_workspaces(const verbena_team& team) {

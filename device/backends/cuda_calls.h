@@ -1,4 +1,4 @@
-// Calls of CUDA's runtime that throw on failure.
+// Checks calls of CUDA's runtime: throws Failure if one has failed.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// libverbena_nccl.so: contexts over a communicator of the application.
+// libverbena_nccl.so: creates contexts over an NCCL communicator of the application.
 #include <nccl.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace verbena::backends {
 namespace {
 
-// NCCL's headers differ by version. Their functions are looked up in the NCCL that the process has loaded.
+// NCCL's functions are looked up in the NCCL library that the process has loaded, because NCCL versions
+// differ.
 struct Nccl {
   ProcessLibrary library{"libnccl.so.2"};
 #define VERBENA_NCCL_FUNCTION(name) decltype(&::name) name = library.find<decltype(::name)>(#name)
@@ -35,14 +36,16 @@ struct Nccl {
   Nccl() {
     int loaded = 0;
     check(ncclGetVersion(&loaded), "ncclGetVersion");
-    // Before 2.29 the device communicator does not contain its own size, and it grew within 2.28.
+    // Before NCCL 2.29 the device communicator does not contain its own size, and the size changed within
+    // 2.28.
     if (loaded != NCCL_VERSION_CODE) {
       throw Failure(VERBENA_INVALID_USAGE,
                     "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
-                        ", whose device code kernels hold; the process has " + std::to_string(loaded));
+                        ", whose device code is part of the kernels, but the process has loaded " +
+                        std::to_string(loaded));
     }
   }
-  // NCCLX is NCCL with additions for the host.
+  // NCCLX is NCCL with additional host functions.
   bool is_ncclx() const {
     return library.seek<void()>("ncclCommDump") != nullptr ||
            library.seek<void()>("ncclAllReduceSparseBlock") != nullptr;
@@ -55,7 +58,8 @@ struct Nccl {
   }
 };
 
-// places[r]: the address of rank r's window in this rank; unchanged if this rank cannot reach it.
+// Sets places[r] to the address at which rank r's window is mapped in this rank; leaves it unchanged if it is
+// not mapped.
 __global__ void find_places_in(ncclDevComm communicator, ncclWindow_t window, void** places) {
   const ncclTeam reached = ncclTeamLsa(communicator);
   for (int peer = static_cast<int>(threadIdx.x); peer < reached.nRanks; peer += static_cast<int>(blockDim.x))
@@ -68,7 +72,7 @@ class NcclHeap : public SharedHeap {
       : SharedHeap(nccl.is_ncclx() ? kSymmNcclx : kSymmNccl, rank, count_ranks),
         nccl_(nccl),
         communicator_(communicator) {
-    is_world_only_ = true;  // a device communicator has one numbering of signals
+    is_world_only_ = true;  // a device communicator has only one set of signals
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   ~NcclHeap() override;
@@ -76,7 +80,7 @@ class NcclHeap : public SharedHeap {
   void gather(const void* mine, void* all, size_t bytes_each) override;
   // Collective.
   void allocate(size_t window_bytes);
-  // With a buffer of the application's, if there is one, that stays its own.
+  // Includes the application's buffer, if there is one. The application keeps its ownership.
   void open(bool uses_loads_and_stores, void* buffer, size_t buffer_bytes);
 
  private:
@@ -90,20 +94,20 @@ class NcclHeap : public SharedHeap {
   const Nccl& nccl_;
   ncclComm_t communicator_;
   cudaStream_t stream_ = nullptr;
-  char* staging_ = nullptr;  // the data of gather(), on the GPU
+  char* staging_ = nullptr;  // buffer of gather() in GPU memory
   size_t staging_bytes_ = 0;
-  void* memory_ = nullptr;  // the heap's, as NCCL has allocated it
+  void* memory_ = nullptr;  // the heap's memory, allocated by NCCL
   ncclWindow_t window_ = nullptr;
   void* buffer_ = nullptr;
   size_t buffer_bytes_ = 0;
   ncclWindow_t buffer_window_ = nullptr;
-  char* buffer_place_ = nullptr;  // where NCCL has mapped it for this rank
+  char* buffer_place_ = nullptr;  // the address at which NCCL has mapped the heap in this rank
   ncclDevComm device_{};
   bool has_device_ = false;
   ncclDevComm* device_copy_ = nullptr;  // a copy of device_ that kernels read
 };
 
-// Failures here are ignored: there is no caller to report them to.
+// Ignores failures, because a destructor cannot report them.
 NcclHeap::~NcclHeap() {
   if (has_device_) nccl_.ncclDevCommDestroy(communicator_, &device_);
   if (buffer_window_ != nullptr) nccl_.ncclCommWindowDeregister(communicator_, buffer_window_);
@@ -143,7 +147,7 @@ void NcclHeap::open(bool uses_loads_and_stores, void* buffer, size_t buffer_byte
   buffer_bytes_ = buffer_bytes;
   const int in_reach = uses_loads_and_stores ? nccl_.team_in_reach(communicator_).nRanks : 1;
   agree("ncclCommWindowRegister", [&] { window_ = register_window(memory_, length_bytes_); });
-  // Behind the heap's, so that NCCL places it there.
+  // Registered after the heap, so that NCCL maps it behind the heap.
   if (buffer_ != nullptr)
     agree("ncclCommWindowRegister", [&] { buffer_window_ = register_window(buffer_, buffer_bytes_); });
   agree("ncclDevCommCreate", [&] { create_communicator(in_reach < static_cast<int>(count_ranks())); });
@@ -163,15 +167,15 @@ ncclWindow_t NcclHeap::register_window(void* begin, size_t length_bytes) {
   if (window == nullptr) {
     throw Failure(
         VERBENA_INVALID_USAGE,
-        "ncclCommWindowRegister made no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
-        "between GPUs of a host NVLink or PCIe peer access, and a buffer of ncclMemAlloc or another "
+        "ncclCommWindowRegister created no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
+        "NVLink or PCIe peer access between GPUs of a host, and a buffer of ncclMemAlloc or another "
         "cuMemCreate");
   }
   return window;
 }
 
-// NCCL maps all windows of a communicator in one range for each rank, equally far from each other for all:
-// with the heap's mapping there as the heap, the buffer's is a part of the same range.
+// NCCL maps all windows of a communicator into one address range for each rank, at equal distances. So the
+// mappings of heap and buffer can serve as one heap.
 void NcclHeap::take_buffer() {
   const auto heaps = find_places(window_), buffers = find_places(buffer_window_);
   begin_ = heaps[rank()];
@@ -180,10 +184,9 @@ void NcclHeap::take_buffer() {
   for (uint32_t peer = 0; peer < count_ranks(); ++peer) {
     const bool is_alike = heaps[peer] == nullptr || buffers[peer] - heaps[peer] == distance;
     if (is_alike && distance >= static_cast<ptrdiff_t>(length_bytes_)) continue;
-    throw Failure(
-        VERBENA_INVALID_USAGE,
-        "NCCL has not mapped the buffer behind the heap: make this context before the communicator has other "
-        "windows, or take the buffer's memory from the context's own windows");
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "NCCL has not mapped the buffer after the heap: create this context before the "
+                  "communicator has other windows, or use memory of the context's windows as the buffer");
   }
   reach_bytes_ = static_cast<size_t>(distance) + buffer_bytes_;
   aliases_.push_back({buffer_, buffer_bytes_, buffer_place_});
@@ -210,7 +213,7 @@ void NcclHeap::copy_communicator() {
   context.buffer = buffer_window_;
   context.buffer_begin = reinterpret_cast<uint64_t>(buffer_place_);
   context.buffer_end = context.buffer_begin + buffer_bytes_;
-  // The members that follow its base.
+  // The members that follow the base class.
   const auto* const whole = reinterpret_cast<const char*>(&context);
   extension_.assign(whole + sizeof(SymmContext), whole + sizeof(context));
 }
@@ -266,7 +269,8 @@ verbena_result verbena_nccl_context_create(ncclComm* communicator, size_t heap_b
   using namespace verbena::backends;
   return guard([&] {
     if (communicator == nullptr || context == nullptr)
-      throw verbena::Failure(VERBENA_INVALID_ARGUMENT, "no communicator, or no place for the context");
+      throw verbena::Failure(VERBENA_INVALID_ARGUMENT,
+                             "the communicator or the pointer for the context is NULL");
     *context = create_context(communicator, heap_bytes, nullptr, 0);
   });
 }
@@ -278,7 +282,7 @@ verbena_result verbena_nccl_context_create_with_buffer(ncclComm* communicator, v
   return guard([&] {
     if (communicator == nullptr || context == nullptr || buffer == nullptr || buffer_bytes == 0)
       throw verbena::Failure(VERBENA_INVALID_ARGUMENT,
-                             "no communicator, no buffer, or no place for the context");
+                             "the communicator, the buffer or the pointer for the context is NULL");
     *context = create_context(communicator, heap_bytes, buffer, buffer_bytes);
   });
 }

@@ -1,5 +1,5 @@
-// libverbena_nvshmem.so: contexts over NVSHMEM's symmetric heap. NVSHMEM's headers are not needed: the
-// functions that we call are declared here, as NVSHMEM 3 documents them.
+// libverbena_nvshmem.so: creates contexts over NVSHMEM's symmetric heap. It does not need NVSHMEM's headers,
+// because it declares the functions itself, as NVSHMEM 3 documents them.
 #include <algorithm>
 #include <cstring>
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kTeamWorld = 0;
 constexpr unsigned kInitWithUniqueId = 1u << 3;
-constexpr int kIsInitialized = 2;  // nvshmemx_init_status() returns this or more
+constexpr int kIsInitialized = 2;  // minimum of nvshmemx_init_status() after initialisation
 
-// The version that a structure of NVSHMEM contains.
+// The version field of an NVSHMEM structure.
 template <typename T>
 constexpr int kVersionOf = (1 << 16) + static_cast<int>(sizeof(T));
 
@@ -74,7 +74,7 @@ struct Nvshmem {
   }
 };
 
-// Allocations are collective: if one PE has no room, the call fails on all.
+// Allocations are collective: if one PE has too little memory, the call fails on all PEs.
 class NvshmemMemory {
  public:
   explicit NvshmemMemory(const Nvshmem& nvshmem) : nvshmem_(nvshmem) {}
@@ -152,7 +152,7 @@ void init(verbena_all_gather all_gather, void* argument, uint32_t rank, uint32_t
   UniqueId mine{};
   mine.version = kVersionOf<UniqueId>;
   if (rank == 0 && nvshmem.get_unique_id(&mine) != 0)
-    mine.version = 0;  // so that all ranks learn of the failure
+    mine.version = 0;  // so that all ranks detect the failure
   std::vector<UniqueId> all(count_ranks);
   if (all_gather(argument, &mine, all.data(), sizeof(mine)) != 0)
     throw Failure(VERBENA_REMOTE_ERROR, "the application's all-gather failed");
@@ -186,7 +186,8 @@ verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, void* argumen
                                     uint32_t count_ranks) {
   return guard([&] {
     if (all_gather == nullptr || rank >= count_ranks)
-      throw verbena::Failure(VERBENA_INVALID_ARGUMENT, "no all-gather, or no such rank");
+      throw verbena::Failure(VERBENA_INVALID_ARGUMENT,
+                             "the all-gather is NULL, or the rank is not below the number of ranks");
     init(all_gather, argument, rank, count_ranks);
   });
 }

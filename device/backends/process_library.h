@@ -1,4 +1,5 @@
-// Functions of a library that the application has loaded; and guard(), the boundary to C.
+// Finds functions of a library that the application has loaded; and guard(), which converts exceptions to
+// results.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,14 +13,14 @@
 
 namespace verbena::backends {
 
-// A library that is already loaded by this name, or is part of the program. It is never loaded a second time:
-// a second copy would not have the state of the first one.
+// A library that the process has loaded under this name, or that is part of the program. It is never loaded
+// again, because a second copy would not have the state of the first.
 class ProcessLibrary {
  public:
   explicit ProcessLibrary(const char* name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_NOLOAD)) {}
 
   const char* name() const { return name_; }
-  // Null if the library has no such function.
+  // Returns null if the library has no such function.
   template <typename Function>
   Function* seek(const char* symbol) const {
     void* const found = dlsym(handle_ != nullptr ? handle_ : RTLD_DEFAULT, symbol);
@@ -36,7 +37,7 @@ class ProcessLibrary {
   void* handle_;
 };
 
-// Turns exceptions into results: none may pass through C.
+// Converts exceptions to results, because no exception may pass through C.
 template <typename Call>
 verbena_result guard(const Call& call) noexcept {
   try {

@@ -1,4 +1,4 @@
-// The common part of heaps of other libraries: one rank's part in making a context over such a heap.
+// Base class for heaps of other libraries: one rank's part in creating a context over such a heap.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace verbena::backends {
 
-// The context that is made over it owns it and destroys it.
+// The context over the heap owns this object and destroys it.
 class SharedHeap {
  public:
   SharedHeap(int32_t type, uint32_t rank, uint32_t count_ranks)
@@ -21,10 +21,11 @@ class SharedHeap {
   SharedHeap(const SharedHeap&) = delete;
   SharedHeap& operator=(const SharedHeap&) = delete;
 
-  // Copies the `bytes_each` at `mine` to every rank's `all`, in the order of the ranks. Throws.
+  // Gathers `bytes_each` bytes at `mine` from every rank into `all`, in rank order. Collective. Throws
+  // Failure.
   virtual void gather(const void* mine, void* all, size_t bytes_each) = 0;
 
-  // Collective: runs `step` on every rank; if it throws on any, all throw.
+  // Runs `step` on every rank. Collective. If `step` throws on one rank, agree() throws on all ranks.
   template <typename Step>
   void agree(const char* name, const Step& step);
 
@@ -32,9 +33,9 @@ class SharedHeap {
   uint32_t count_ranks() const { return static_cast<uint32_t>(deltas_.size()); }
 
  protected:
-  // The heap's length for windows of `window_bytes` and the words of the teams.
+  // Returns the length of a heap for windows of `window_bytes` and the teams' words.
   size_t measure(size_t window_bytes) const { return verbena_heap_words(count_ranks()) + window_bytes; }
-  // `theirs` is the address at which this rank's loads and stores reach the other rank's memory at `begin`.
+  // Records that the memory which `rank` has at `begin` is mapped at `theirs` in this rank.
   void set_peer(uint32_t rank, const void* begin, const void* theirs) {
     deltas_[rank] = static_cast<const char*>(theirs) - static_cast<const char*>(begin);
   }
@@ -43,7 +44,7 @@ class SharedHeap {
   uint32_t rank_;
   void* begin_ = nullptr;
   size_t length_bytes_ = 0;
-  size_t reach_bytes_ = 0;  // as verbena_heap has it
+  size_t reach_bytes_ = 0;  // as in verbena_heap
   bool is_world_only_ = false;
   std::vector<char> extension_;
   std::vector<verbena_alias> aliases_;
@@ -53,8 +54,8 @@ class SharedHeap {
   std::vector<int64_t> deltas_;
 };
 
-// Collective. Makes the context over `heap`, which is complete. The context owns the heap; if the call fails,
-// the heap is destroyed at once.
+// Creates the context over a complete heap. Collective. The context owns the heap; if the call fails, the
+// heap is destroyed at once.
 verbena_context* make_context(std::unique_ptr<SharedHeap> heap);
 
 template <typename Step>

@@ -17,11 +17,11 @@
 namespace verbena::message_queue {
 namespace {
 
-// What the thread has been told so far.
+// The steps that the thread has been asked to take.
 constexpr uint32_t kStarting = 0, kHolding = 1, kWatching = 2, kStopping = 3;
-constexpr size_t kMaxWatched = 127;  // of futex_waitv's 128, one is ours
+constexpr size_t kMaxWatched = 127;  // futex_waitv takes 128 words, and one of them is step_
 
-// From headers of Linux 5.16, which not every system has that has the kernel.
+// Declared here as in the headers of Linux 5.16, because a system with that kernel may have older headers.
 constexpr long kFutexWaitv = 449;
 constexpr uint32_t kFutex32 = 2, kFutexPrivate = 128;
 struct FutexWait {
@@ -37,7 +37,7 @@ long call_futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
   return syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0);
 }
 
-// A word that says that there is nobody to watch any more.
+// The value of a word whose holder is gone, so that it need not be watched.
 bool is_over(uint32_t holder) {
   return holder == 0 || (holder & FUTEX_OWNER_DIED) != 0;
 }
@@ -49,7 +49,8 @@ bool LifeLine::has_died(const LifeWord& word) {
 }
 
 base::Outcome LifeLine::start(std::vector<LifeWord*> own, std::function<void()> notify) {
-  if (thread_.joinable()) return {};  // the call before failed later on, and its caller tries again
+  // An earlier call succeeded here but its caller failed later and retries.
+  if (thread_.joinable()) return {};
   own_ = std::move(own);
   notify_ = std::move(notify);
   try {
@@ -80,8 +81,8 @@ void LifeLine::stop() {
 }
 
 void LifeLine::run() {
-  // The list is walked by the kernel when this thread ends with its process. In this thread nobody else has
-  // robust futexes, which the C library would keep in a list of its own.
+  // Linux walks the list when this thread ends with its process. The C library would replace the list by its
+  // own, but only in threads that use its robust mutexes, and this thread does not.
   robust_list_head held{};
   held.futex_offset = offsetof(LifeWord, holder);
   auto* const end = &held.list;
@@ -93,7 +94,7 @@ void LifeLine::run() {
   syscall(SYS_set_robust_list, &held, sizeof(held));
   const auto self = static_cast<uint32_t>(gettid()) | FUTEX_WAITERS;
   for (LifeWord* const word : own_) word->holder.store(self, std::memory_order_release);
-  // start() waits by the standard library, whose waiting is its own affair: it needs its own wake.
+  // start() waits by std::atomic's wait(), which a plain futex call would not wake.
   step_.store(kHolding, std::memory_order_release);
   step_.notify_one();
 
@@ -114,7 +115,7 @@ void LifeLine::run() {
     if (is_news) notify_();
     if (living.empty() || !wait(living)) call_futex(step_, FUTEX_WAIT_PRIVATE, step);
   }
-  // Not held any more, and only then not marked any more.
+  // Leaves in order: first Linux stops marking the words, then the words lose their holder.
   held.list.next = end;
   for (LifeWord* const word : own_) {
     word->holder.store(0, std::memory_order_release);
@@ -123,7 +124,7 @@ void LifeLine::run() {
   syscall(SYS_set_robust_list, nullptr, sizeof(held));
 }
 
-// Until one of the words, or our step, changes; false: this kernel cannot.
+// Waits until one of the words, or step_, changes. Returns false if this kernel does not support that.
 bool LifeLine::wait(const std::vector<LifeWord*>& living) {
   FutexWait waits[kMaxWatched + 1] = {};
   uint32_t count = 0;

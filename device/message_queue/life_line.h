@@ -1,9 +1,8 @@
-// Tells at once that a process has died: each end of a ring holds a word in it, which the kernel marks as
-// soon as the process begins to end, by the list of robust futexes of the thread here. A connection closes,
-// and a pidfd becomes readable, only when the process's memory has been taken apart, which takes a second for
-// some GiB.
+// Detects at once that a peer process has died. Each end of a ring holds a word in shared memory as a robust
+// futex; Linux marks the word as soon as its holder's thread ends. A closed connection or a pidfd would
+// report the death later, after the process's memory was freed, which takes a second for several GiB.
 //
-// Needs futex_waitv (Linux 5.16); where it is refused, the connection has to do.
+// Needs futex_waitv (Linux 5.16). Without it, the closed connection alone reports a dead peer.
 #pragma once
 
 #include <atomic>
@@ -16,12 +15,12 @@
 
 namespace verbena::message_queue {
 
-// In shared memory, zero at first. The kernel finds `holder` by its distance from `next`, which only its
-// holder uses.
+// A word in shared memory, initially zero. Linux finds `holder` by its fixed distance from `next`, which only
+// the holder's process uses.
 struct LifeWord {
   void* next;
   std::atomic<uint32_t>
-      holder;  // the holder's thread; 0: none, or it has gone in order; or the kernel's mark
+      holder;  // thread id of the holder; 0: no holder, or it left in order; or Linux's mark of a dead holder
 };
 
 class LifeLine {
@@ -31,15 +30,15 @@ class LifeLine {
   LifeLine(const LifeLine&) = delete;
   LifeLine& operator=(const LifeLine&) = delete;
 
-  // Holds `own` from now on, and once watch() is called looks after `peers`, of which the first 127 count.
-  // `notify` runs on the thread here, is short, and runs whenever a peer's process has died.
+  // Starts a thread that holds the words `own`. After watch(), the thread calls `notify`, which must be
+  // short, whenever a peer's process has died.
   base::Outcome start(std::vector<LifeWord*> own, std::function<void()> notify);
-  // Once the peers hold theirs.
+  // Begins to watch the peers' words, which the peers must hold already. Watches at most 127 words.
   void watch(std::vector<LifeWord*> peers);
-  // In order: the peers are not told that this process has died.
+  // Releases the words in order, so that the peers do not take this process for dead.
   void stop();
 
-  // The process that held this word has died.
+  // Returns whether the process that held this word has died.
   static bool has_died(const LifeWord& word);
 
  private:

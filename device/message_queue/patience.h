@@ -1,4 +1,4 @@
-// How long a wait spins before it sleeps, and when it is over.
+// Timeouts and spinning of the queue's waits.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace verbena::message_queue {
 
-inline constexpr int64_t kForever = -1;  // of a time-out, in milliseconds, and of spinning, in microseconds
+// A timeout in milliseconds, or a spinning time in microseconds, without a limit.
+inline constexpr int64_t kForever = -1;
 
 inline int64_t deadline_after(int64_t timeout_ms) {
   if (timeout_ms < 0) return kNoDeadline;
@@ -26,7 +27,7 @@ inline void pause_processor() {
 
 enum class SpinEnd : uint8_t { kSeen, kOver, kInterrupted };
 
-// Until `look` is true, `spin_us` or the deadline is over, or the interpreter wants its thread back.
+// Polls until look() is true, `spin_us` or the deadline is over, or the Python interpreter needs its thread.
 template <typename Look>
 SpinEnd spin(int64_t spin_us, int64_t deadline_ns, const Look& look) {
   constexpr int kLooksPerClock = 64;
@@ -44,7 +45,7 @@ SpinEnd spin(int64_t spin_us, int64_t deadline_ns, const Look& look) {
   return SpinEnd::kOver;
 }
 
-// After a signal's handler has run in a wait: whether the caller gets its turn.
+// Returns whether a wait must return to its caller after a signal handler has run.
 inline bool must_return_after_signal() {
   return !base::has_interrupt_check() || base::is_interrupted();
 }

@@ -24,7 +24,7 @@ base::Outcome PeerWatch::start(int connection, bool hears_data, const ProcessNam
   notify_ = std::move(notify);
   connection_ = connection;
   hears_data_ = hears_data;
-  if (connection < 0) {  // who is done with the queue as soon as it stands has gone already
+  if (connection < 0) {  // the peer may finish with the queue and exit before this call
     has_closed_.store(true, std::memory_order_release);
     notify_();
     return {};
@@ -40,8 +40,8 @@ base::Outcome PeerWatch::start(int connection, bool hears_data, const ProcessNam
     connection_ = -1;
     return watched;
   }
-  // Its connection stands: the number is its own. Without pidfd_open (before Linux 5.3) the connection has to
-  // do.
+  // The connection is still open, so the process id cannot have been reused. Without pidfd_open (before Linux
+  // 5.3), only the connection reports the peer's exit.
   if (process.space == 0 || process.space != name_own_process().space) return {};
   process_.reset(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process.pid), 0)));
   if (!process_) return {};

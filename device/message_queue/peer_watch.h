@@ -1,6 +1,6 @@
-// Notices on the process's watcher thread (base/event_loop.h) that a peer has gone: its connection closed,
-// or, where its process can be seen, that ended. The second finds a peer whose forked child still holds the
-// connection.
+// Detects, on the process's watcher thread (base/event_loop.h), that a peer has exited: its connection closed
+// or, if its process is visible, the process ended. The latter also detects a peer whose forked child still
+// holds the connection open.
 #pragma once
 
 #include <atomic>
@@ -19,16 +19,16 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  // `notify` runs on the watcher thread, is short, and runs whenever there is something new on the connection
-  // (`hears_data`) or the peer has gone. A connection of -1 is closed.
+  // Starts watching. The watcher thread calls `notify`, which must be short, when the peer has exited and, if
+  // `hears_data`, when data arrives. A connection of -1 counts as closed.
   base::Outcome start(int connection, bool hears_data, const ProcessName& process,
                       std::function<void()> notify);
-  // Before the connection is closed.
+  // Stops watching. Call it before closing the connection.
   void stop();
 
-  // The process has ended.
+  // Returns whether the peer's process has ended.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
-  // The connection closed, where its data is not heard.
+  // Returns whether the connection has closed; only without `hears_data`.
   bool has_closed() const { return has_closed_.load(std::memory_order_acquire); }
 
  private:

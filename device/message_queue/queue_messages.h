@@ -1,6 +1,6 @@
-// What a queue's writer and readers say to each other over their link (plugin/bootstrap/link.h), and the
-// handle by which a reader finds the writer. A link stands as long as both ends live, and says who has gone.
-// To a reader of another host the messages go over it too.
+// The messages between a queue's writer and readers over their link (plugin/bootstrap/link.h), and the handle
+// by which a reader finds the writer. A link stays open as long as both ends live, so its closing reports an
+// exited peer. For a reader on another host, the link also carries the queue's messages.
 #pragma once
 
 #include <cstdint>
@@ -16,41 +16,42 @@ namespace verbena::message_queue {
 
 inline constexpr uint64_t kHandleMagic = 0x7565'7571'6272'6576;  // "verbqueu"
 inline constexpr uint32_t kHandleVersion = 2;
-// In place of a reader's number: the writer gives it the highest that is free.
+// In place of a reader's number: the writer assigns the highest free number.
 inline constexpr uint32_t kAnyReader = UINT32_MAX;
 inline std::string name_reader(uint32_t number) {
   return number == kAnyReader ? "a reader" : "reader " + std::to_string(number);
 }
 
-// Opaque to applications; comes from anywhere.
+// Opaque to applications. A received handle is untrusted.
 struct Handle {
   uint64_t magic = kHandleMagic;
   uint32_t version = kHandleVersion;
   uint32_t count_readers = 0;
   base::SocketAddress writer;
-  bootstrap::Nonce nonce{};   // who does not know it is of another queue; sent over the network
-  bootstrap::Nonce secret{};  // never sent, only proven, where there is no job key; zeros: there is none
+  bootstrap::Nonce nonce{};   // identifies the queue; sent over the network
+  bootstrap::Nonce secret{};  // proven, never sent, if there is no job key; zeros: no secret
   uint8_t reserved[24] = {};
 };
 static_assert(sizeof(Handle) == 128 && std::is_trivially_copyable_v<Handle>);
 
-// What the bootstrap's links carry for a queue: kinds and a purpose that the bootstrap itself has no use for.
+// The links of queues have a separate purpose and separate frame kinds, which the bootstrap never uses.
 inline constexpr auto kQueuePurpose = static_cast<bootstrap::Purpose>(0x51);
 enum : uint8_t {
-  kAttach = 0x51,  // from a reader: an Attachment
-  kAdmitted,       // to it: an Admission; the descriptor of the shared memory goes to its post
-  kMapped,         // from a reader that shares memory: it does
-  kGo,             // to all, once all are there
-  kPart,           // to a reader elsewhere: PartHead and bytes; `sequence` counts them
-  kCredit,         // from it: parts below `sequence` are given back
-  kEnd,            // to it: no message follows
-  kLeave,          // from it: it goes in order
+  kAttach = 0x51,  // reader to writer: an Attachment
+  // writer to reader: an Admission; the descriptor of the shared memory follows by Unix socket
+  kAdmitted,
+  kMapped,  // local reader to writer: the memory is mapped
+  kGo,      // writer to all readers, when all are connected
+  kPart,    // writer to remote reader: PartHead and bytes; `sequence` counts the parts
+  kCredit,  // remote reader to writer: parts below `sequence` are released
+  kEnd,     // writer to remote reader: no message follows
+  kLeave,   // reader to writer: the reader leaves in order
 };
 inline constexpr bootstrap::FrameKind to_kind(uint8_t kind) {
   return static_cast<bootstrap::FrameKind>(kind);
 }
 
-// Who a process is, for one of the same process namespace: then its end can be watched.
+// Identifies a process within a PID namespace. A process of the same namespace can watch its end.
 struct ProcessName {
   uint64_t space = 0;  // the inode of /proc/self/ns/pid
   int64_t pid = 0;
@@ -66,7 +67,7 @@ struct Attachment {
 struct Admission {
   RingShape shape;
   uint32_t is_local = 0;
-  uint32_t reader = 0;  // its number
+  uint32_t reader = 0;  // the reader's number
   ProcessName process;
 };
 
@@ -76,7 +77,7 @@ struct PartHead {
   uint32_t reserved = 0;
 };
 
-// A frame's payload as what it should be; false: it is not.
+// Copies a frame's payload to a structure. Returns false if the length is wrong.
 template <typename Payload>
 bool read_payload(const bootstrap::Record& record, Payload& payload) {
   const base::Bytes bytes = bootstrap::payload_of(record);

@@ -17,9 +17,10 @@ using base::Outcome;
 using base::Status;
 using bootstrap::Record;
 
-// Tickets of messages that were put together, apart from the numbers of parts.
+// Tickets of joined messages are above all numbers of parts.
 constexpr uint64_t kWholeTicket = uint64_t{1} << 63;
-constexpr uint64_t kMaxReservedBytes = uint64_t{1} << 26;  // memory follows what came, not what a head claims
+// Memory grows with the bytes received, not with the length that a header claims.
+constexpr uint64_t kMaxReservedBytes = uint64_t{1} << 26;
 
 std::span<const std::byte> as_std_bytes(base::Bytes bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
@@ -114,7 +115,7 @@ base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
     const uint64_t number = hold_part(part);
     const bool is_first = (part.flags & SlotHead::kFirst) != 0, is_last = (part.flags & SlotHead::kLast) != 0;
     if (is_first && is_last) return Message{part.bytes, number};
-    if (is_first) {  // what was begun before and not ended is void: its writer gave up
+    if (is_first) {  // an incomplete earlier message is dropped: its writer gave up
       partial_.clear();
       partial_.reserve(std::min(part.message_bytes, kMaxReservedBytes));
       is_partial_ = true;
@@ -157,7 +158,7 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
     if (watch_.has_closed() || watch_.has_ended() ||
         LifeLine::has_died(ring.memory().life_of_writer(number_))) {
       if (ring.look() != Look::kNothing) continue;
-      interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);  // and so at each call from now on
+      interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);  // later calls fail as well
       return fail_end(false);
     }
     if (is_over) return std::optional<Part>();
@@ -180,7 +181,7 @@ std::optional<Reader::Part> Reader::take_frame() {
 
 base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_ns) {
   for (;;) {
-    // As many are under way as there are slots at most: the link never holds more.
+    // At most as many parts as slots are outstanding, so the link never buffers more.
     std::optional<Part> part;
     const auto has_news = [&] {
       if (!link_->has_arrivals()) link_->advance();

@@ -1,4 +1,5 @@
-// A reader's end of a queue, over shared memory or over TCP. Used by one thread at a time, but for cancel().
+// A reader's end of a queue, over shared memory or over TCP. One thread at a time uses it; any thread may
+// call cancel().
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@
 
 namespace verbena::message_queue {
 
-// Stays as it is until it is released by its ticket.
+// A received message. Its bytes stay valid until release(ticket).
 struct Message {
   std::span<const std::byte> bytes;
   uint64_t ticket = 0;
@@ -28,28 +29,28 @@ struct Message {
 
 class Reader {
  public:
-  // Begins to connect to the queue's writer, as its reader of this number. `spin_us`: before each sleep;
-  // kForever.
+  // Begins to connect to the queue's writer as its reader `number`. `spin_us` is how long each wait spins
+  // before it sleeps; kForever never sleeps.
   static base::Result<std::unique_ptr<Reader>> attach(const Handle& handle, uint32_t number, int64_t spin_us);
   ~Reader();
 
-  // Returns once all readers are there.
+  // Waits until all readers are connected.
   base::Outcome wait_until_ready(int64_t timeout_ms);
   bool is_local() const { return local_.has_value(); }
 
-  // The next message; whole, however it travelled. kTimeout without a line in the log: none came in time, or
-  // a signal's handler ran. kRemote: the writer has shut the queue down, or is dead; what it sent before came
-  // first.
+  // Returns the next message, joined from its parts. kTimeout: no message arrived in time, or a signal
+  // handler ran; nothing is logged. kRemote: the writer has shut the queue down or is dead, and all its
+  // earlier messages have been delivered.
   base::Result<Message> dequeue(int64_t timeout_ms);
-  // kInvalidUsage: that message is not held.
+  // Gives a message back. kInvalidUsage: no such message is held.
   base::Outcome release(uint64_t ticket);
   size_t count_held() const { return whole_.size() + count_held_parts_; }
-  // From any thread: the call under way, or the next one, ends with kInvalidUsage; for good: so do all, but
-  // release().
+  // Makes the call in progress, or else the next call, fail with kInvalidUsage. With `is_for_good`, all later
+  // calls except release() fail. Any thread may call it.
   void cancel(bool is_for_good = false);
-  // Once no call is under way: leaves the queue, as destruction does, when the last message is released.
+  // Leaves the queue, as destruction does, once the last message is released. No call may be in progress.
   void end();
-  // Pins the ring, once ready.
+  // Pins the ring's memory for the GPU. Call it after wait_until_ready().
   base::Outcome pin();
 
  private:
@@ -77,7 +78,7 @@ class Reader {
   void notify();
   std::string name_writer() const;
 
-  // Waits for the next part; empty: not in time.
+  // Waits for the next part. Empty if none arrived in time.
   base::Result<std::optional<Part>> await_local(int64_t deadline_ns);
   base::Result<std::optional<Part>> await_remote(int64_t deadline_ns);
   base::Outcome check_cancelled();
@@ -91,27 +92,29 @@ class Reader {
   Handle handle_;
   std::optional<bootstrap::Link> link_;
   ProcessName writer_process_;
-  std::optional<bootstrap::UnixPost> post_;  // until the ring has come
-  base::FileDescriptor ring_file_;           // from then until it is mapped
+  std::optional<bootstrap::UnixPost> post_;  // until the ring's descriptor has arrived
+  base::FileDescriptor ring_file_;           // after that, until the ring is mapped
   Admission admission_;
   bool is_introduced_ = false, may_go_ = false, is_ready_ = false, has_ended_ = false;
   bool is_leaving_ = false;
   std::atomic<uint32_t> interrupt_{0};
-  base::WakeEvent wake_;  // ends the waits that are not for the ring
+  base::WakeEvent wake_;  // wakes waits on descriptors; waits on the ring use its futex
   std::optional<Local> local_;
-  std::atomic<bool> has_ring_{false};  // in local_, so that other threads may wake who sleeps on it
+  // Whether local_ is set, so that other threads may wake a sleeper on the ring.
+  std::atomic<bool> has_ring_{false};
   PeerWatch watch_;
   LifeLine life_;
 
-  // Parts of the ring, or of the link, that are held: from first_held_ on, true: given back meanwhile.
+  // The parts of the ring or link that the caller got, starting with part first_held_; true for a part that
+  // the caller has released.
   uint64_t first_held_ = 0;
   std::deque<bool> given_back_;
   size_t count_held_parts_ = 0;
   uint32_t count_slots_ = 0;
-  std::deque<bootstrap::Record> records_;  // remote: those held, parallel to given_back_
+  std::deque<bootstrap::Record> records_;  // over TCP: the held parts, parallel to given_back_
   std::vector<std::byte> partial_;
   bool is_partial_ = false;
-  std::map<uint64_t, std::vector<std::byte>> whole_;  // those that were put together, by ticket
+  std::map<uint64_t, std::vector<std::byte>> whole_;  // messages joined from several parts, by ticket
   uint64_t next_whole_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// How a reader meets its writer: Reader::attach() and wait_until_ready().
+// Connects a reader to its writer: Reader::attach() and wait_until_ready().
 #include <poll.h>
 
 #include <utility>
@@ -17,8 +17,8 @@ using bootstrap::Record;
 base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint32_t number, int64_t spin_us) {
   if (handle.magic != kHandleMagic || handle.version != kHandleVersion) {
     return base::fail(Status::kInvalidArgument,
-                      "queue: invalid handle: it is not a queue's, or was made by another version; all "
-                      "processes must load the same libverbena.so");
+                      "queue: invalid handle: it is not the handle of a queue, or was made by another "
+                      "version; all processes must load the same libverbena.so");
   }
   if (number >= handle.count_readers && number != kAnyReader) {
     return base::fail(Status::kInvalidArgument,
@@ -55,7 +55,7 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
     link_->advance();
     if (Record record = link_->take(); record != nullptr) {
       if (kind_of(record) == kind) return record;
-      link_->close("it sends what no writer sends");
+      link_->close("it sent an unexpected message");
     }
     if (link_->is_closed()) return fail_setup(what);
     if (auto taken = take_ring(); !taken) return taken.error();
@@ -63,8 +63,8 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
   }
 }
 
-// At each step, so that the queue of those who call at our socket for descriptors, and are not the writer,
-// never gets full: it would keep the writer out.
+// Called at each step, so that connections from strangers cannot fill the backlog of the descriptor socket
+// and keep the writer out.
 Outcome Reader::take_ring() {
   while (post_ && !local_ && !ring_file_) {
     bootstrap::UnixPost::Arrival arrival;
@@ -76,7 +76,7 @@ Outcome Reader::take_ring() {
   return {};
 }
 
-// Until something comes, at most a second.
+// Waits until data arrives, at most a second.
 Outcome Reader::wait_for_setup(base::Deadline deadline, const char* what) {
   if (auto going_on = check_cancelled(); !going_on) return going_on;
   if (deadline.has_passed()) return fail_setup(what);
@@ -110,7 +110,7 @@ void Reader::notify() {
   RingReader<RingMemory>::interrupt(memory);
 }
 
-// Each step is taken once: after a time-out the next call goes on from there.
+// Each step runs once. After a timeout the next call continues from there.
 Outcome Reader::introduce(base::Deadline deadline) {
   if (!post_) {
     auto host = bootstrap::identify_host(base::parameters().host_id);
@@ -127,8 +127,10 @@ Outcome Reader::introduce(base::Deadline deadline) {
     if (!read_payload(*record, admission_) || !admission_.shape.is_valid() ||
         admission_.shape.count_readers != handle_.count_readers ||
         admission_.reader >= handle_.count_readers) {
-      return base::fail(Status::kRemote, "queue: %s: %s sends what no writer sends",
-                        name_reader(number_).c_str(), name_writer().c_str());
+      return base::fail(
+          Status::kRemote,
+          "queue: %s: %s sent an unexpected message; check that both processes run the same release",
+          name_reader(number_).c_str(), name_writer().c_str());
     }
     number_ = admission_.reader;
     writer_process_ = admission_.process;

@@ -15,7 +15,7 @@ namespace verbena::message_queue {
 namespace {
 
 constexpr int64_t kLingerMs = 5000;
-constexpr int kPollMs = 100;  // only while the socket is full: how soon a stop is noticed
+constexpr int kPollMs = 100;  // how soon a stop is noticed while the socket is full
 
 }  // namespace
 
@@ -36,7 +36,7 @@ base::Outcome RemoteFeed::start() {
   } catch (const std::system_error& error) {
     watch_.stop();
     return base::fail_errno(base::Status::kSystem, error.code().value(),
-                            "queue: no thread for a reader over TCP");
+                            "queue: cannot start the thread for a reader over TCP");
   }
   pthread_setname_np(thread_.native_handle(), "verbena-queue");
   return {};
@@ -52,7 +52,8 @@ RemoteFeed::~RemoteFeed() {
 void RemoteFeed::run() {
   while (!is_broken_ && !has_left_ && !is_overdue()) {
     interrupt_.store(0, std::memory_order_relaxed);
-    // What it says is heard before its end: a reader that leaves says so and goes.
+    // Read pending data before the end of the connection: a reader that leaves sends a notice and then
+    // closes.
     hear();
     if (is_broken_ || has_left_) break;
     const Look look = ring_.look();
@@ -83,7 +84,7 @@ void RemoteFeed::send_next() {
   flush();
 }
 
-// Until the kernel has it all, or the link is over.
+// Sends until the socket has taken everything, or the link has failed.
 void RemoteFeed::flush() {
   for (;;) {
     hear();
@@ -99,11 +100,11 @@ void RemoteFeed::hear() {
   while (const bootstrap::Record record = link_.take()) {
     if (kind_of(record) == kLeave) has_left_ = true;
     if (kind_of(record) != kCredit) continue;
-    // The lower half of a number that is at most what was sent.
+    // The credit has only the lower 32 bits; it is at most the number of parts sent.
     const uint64_t sent = ring_.next();
     const auto behind = static_cast<uint32_t>(sent) - bootstrap::header_of(record).sequence;
     if (behind > ring_.memory().count_slots() || sent - behind < given_back_) {
-      link_.close("it gives back what it was not sent");
+      link_.close("it released a part that was not sent");
       break;
     }
     given_back_ = sent - behind;

@@ -1,7 +1,7 @@
-// Carries a queue's messages to one reader of another host: a thread in the writer's process that reads the
-// ring like any other reader and sends each part over the link. A slot is given back when that reader has
-// given it back, so that a slow one holds back the writer, and is named, as if it shared the memory. Idle,
-// the thread sleeps on the ring's futex.
+// Carries a queue's messages to one reader on another host. A thread in the writer's process reads the ring
+// like any other reader and sends each part over the link. It releases a slot when the remote reader has
+// released the part, so a slow remote reader blocks the writer, and is named in errors, like a local one. The
+// idle thread sleeps on the ring's futex.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,14 @@ namespace verbena::message_queue {
 
 class RemoteFeed {
  public:
-  // `on_end` runs on the thread when the reader has gone without leaving.
+  // The thread calls `on_end` if the reader has gone without leaving the queue.
   RemoteFeed(RingMemory memory, uint32_t reader, bootstrap::Link link, std::function<void()> on_end);
-  // Ends the thread: at once if the ring has not ended, else when all is sent, or kLingerMs have passed.
+  // Ends the thread. If the queue has ended, the thread first sends the remaining messages, for at most
+  // kLingerMs.
   ~RemoteFeed();
 
   base::Outcome start();
-  // Valid once on_end has run.
+  // Why the reader has gone. Valid after on_end.
   const std::string& problem() const { return problem_; }
 
  private:

@@ -1,7 +1,7 @@
-// The ring between one writer and its readers: who may write which slot, who has read it, who sleeps. A
-// template over the memory that its words lie in, so that a test walks through every interleaving of this
-// very code. No locks: a reader that is stopped or killed anywhere leaves the words such that the others go
-// on.
+// The ring between one writer and its readers: which slots are free, published and released, and who sleeps.
+// It is a template over the memory of its words, so that a model checker can run every interleaving of this
+// code. It has no locks: a reader that is stopped or killed at any instruction leaves words with which the
+// other processes can continue.
 //
 // Message n lies in slot n % count_slots. One process writes each word, except `sleepers` and the bells:
 //
@@ -13,13 +13,14 @@
 //   on.
 // - ended, by the writer: no message follows.
 //
-// No wake-up is lost. A thread that is about to sleep sets its bit and then looks for news once more; a
-// thread that has news publishes it and then looks for sleepers. A sequentially consistent fence stands
-// between the two steps on both sides, so one of them sees the other. The sleeper has read the bell before
-// its last look, so a bell rung since makes the sleep return at once.
+// No wake-up is lost. A thread that is about to sleep sets its bit and then checks for changes once more. A
+// thread that changes something publishes the change and then checks for sleepers. On both sides a
+// sequentially consistent fence separates the two steps, so at least one side sees the other. The sleeper
+// reads the bell before its last check; if the bell is rung after that, the sleep returns at once.
 //
-// A Memory has the words as lvalues with std::atomic's interface, and: count_readers(), count_slots(),
-// fence() (sequentially consistent), sleep(word, value, deadline_ns), wake(word).
+// The parameter Memory provides the words as lvalues with std::atomic's interface, and the functions
+// count_readers(), count_slots(), fence() (sequentially consistent), sleep(word, value, deadline_ns) and
+// wake(word).
 #pragma once
 
 #include <atomic>
@@ -36,9 +37,9 @@ inline constexpr uint32_t kMaxReaders = 256;
 enum class Look : uint8_t { kNothing, kMessage, kEnd };
 
 enum class SleepEnd : uint8_t {
-  kLookAgain,  // woken, or there is news already; possibly for no reason
+  kLookAgain,  // woken, something changed already, or a spurious wake-up
   kDeadline,
-  kSignal,  // a handler of this thread ran
+  kSignal,  // a signal handler ran in this thread
 };
 
 template <typename Memory>
@@ -48,11 +49,11 @@ class RingWriter {
 
   Memory& memory() { return memory_; }
   const Memory& memory() const { return memory_; }
-  // The number of the message to be written next, and its slot.
+  // The number of the next message to write, and its slot.
   uint64_t next() const { return next_; }
   uint32_t slot() const { return static_cast<uint32_t>(next_ % memory_.count_slots()); }
 
-  // Whether every reader has given that slot back.
+  // Returns whether every reader has released that slot.
   bool can_write() {
     if (next_ < free_until_) return true;
     uint64_t oldest = next_;
@@ -65,7 +66,7 @@ class RingWriter {
     return next_ < free_until_;
   }
 
-  // After can_write() and the slot's bytes.
+  // Publishes the slot. Call it after can_write() has returned true and the slot's bytes are written.
   void publish() {
     memory_.published(slot()).store(next_ + 1, std::memory_order_release);
     ++next_;
@@ -77,7 +78,7 @@ class RingWriter {
     ring_readers();
   }
 
-  // Returns when there may be room or `interrupt` may not be 0 any more.
+  // Sleeps until a slot may be free or `interrupt` may have become nonzero.
   template <typename Word>
   SleepEnd sleep(const Word& interrupt, int64_t deadline_ns) {
     memory_.writer_sleeps().store(1, std::memory_order_relaxed);
@@ -91,13 +92,13 @@ class RingWriter {
     return end;
   }
 
-  // Wakes a writer that sleeps, after its interrupt was set; from any thread.
+  // Wakes a sleeping writer. Call it after setting the writer's interrupt word. Any thread may call it.
   static void interrupt(Memory& memory) {
     memory.writer_bell().fetch_add(1, std::memory_order_release);
     memory.wake(memory.writer_bell());
   }
 
-  // A reader that is dead is waited for no more, nor woken.
+  // Removes a dead reader: the writer no longer waits for it or wakes it.
   void drop(uint32_t reader) {
     is_dropped_[reader] = true;
     free_until_ = 0;
@@ -121,7 +122,7 @@ class RingWriter {
 
   Memory memory_;
   uint64_t next_ = 0;
-  uint64_t free_until_ = 0;  // messages below need no look at the readers
+  uint64_t free_until_ = 0;  // messages with lower numbers can be written without checking the readers
   std::bitset<kMaxReaders> is_dropped_;
 };
 
@@ -136,23 +137,24 @@ class RingReader {
   uint64_t next() const { return next_; }
   uint32_t slot() const { return static_cast<uint32_t>(next_ % memory_.count_slots()); }
 
-  // kMessage: the next message lies in its slot. kEnd: none will.
+  // kMessage: the next message is in its slot. kEnd: no further message will come.
   Look look() {
     if (can_read()) return Look::kMessage;
     if (memory_.ended().load(std::memory_order_acquire) == 0) return Look::kNothing;
-    return can_read() ? Look::kMessage : Look::kEnd;  // what came before the end may have come since
+    // a message may have been published between the two checks
+    return can_read() ? Look::kMessage : Look::kEnd;
   }
-  // Its slot stays as it is until release() has gone past it.
+  // Takes the next message. The writer does not overwrite its slot before release() of a higher number.
   uint64_t take() {
     memory_.taken(reader_).store(next_ + 1, std::memory_order_relaxed);
     return next_++;
   }
-  // All messages below `until` are given back.
+  // Releases all messages with numbers below `until`.
   void release(uint64_t until) { give_back(until); }
-  // The reader's last call.
+  // Leaves the ring. This must be the reader's last call.
   void leave() { give_back(kLeft); }
 
-  // Returns when a message may be there, the end, or `interrupt` may not be 0 any more.
+  // Sleeps until a message or the end may have come, or `interrupt` may have become nonzero.
   template <typename Word>
   SleepEnd sleep(const Word& interrupt, int64_t deadline_ns) {
     const uint64_t bit = uint64_t{1} << (reader_ % kReadersPerWord);
@@ -168,7 +170,8 @@ class RingReader {
     return end;
   }
 
-  // Wakes all readers of the ring, after the interrupt of one of them was set; from any thread.
+  // Wakes all readers of the ring. Call it after setting the interrupt word of one of them. Any thread may
+  // call it.
   static void interrupt(Memory& memory) {
     memory.bell().fetch_add(1, std::memory_order_release);
     memory.wake(memory.bell());

@@ -20,7 +20,8 @@ namespace verbena::message_queue {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // nobody can pull it away under the others
+// No process can truncate the memory under the others.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 uint64_t round_up(uint64_t value, uint64_t grain) {
   return (value + grain - 1) / grain * grain;
@@ -51,7 +52,7 @@ uint64_t RingShape::length_bytes() const {
 
 void RingMemory::fence() {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer knows no fences: a change of one word by all is as strong here.
+  // ThreadSanitizer does not support fences. A read-modify-write of one common word is as strong here.
   static std::atomic<uint32_t> word{0};
   word.fetch_add(1, std::memory_order_seq_cst);
 #else

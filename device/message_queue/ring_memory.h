@@ -1,6 +1,6 @@
-// The words of a ring (ring.h) and its slots in memory that the processes of a host share. The memory has no
-// name in any file system: it is a memfd that goes from process to process by descriptor, and is gone with
-// its last user, however that one ends.
+// The words of a ring (ring.h) and its slots, in memory that processes of one host share. The memory is a
+// memfd without a name in any file system. Processes pass it on by descriptor; it is freed with its last
+// user, even if that process is killed.
 #pragma once
 
 #include <atomic>
@@ -22,33 +22,34 @@ inline constexpr size_t kLineBytes = 64;
 struct RingShape {
   uint32_t count_readers = 0;  // 1 to kMaxReaders
   uint32_t count_slots = 0;    // 2 to kMaxSlots
-  uint64_t chunk_bytes = 0;    // what a slot holds, 1 or more
+  uint64_t chunk_bytes = 0;    // capacity of a slot, 1 or more
 
   bool is_valid() const;
-  uint64_t stride_bytes() const;  // from slot to slot
+  uint64_t stride_bytes() const;  // from one slot to the next
   uint64_t slots_offset_bytes() const;
-  uint64_t length_bytes() const;  // of it all, in pages; only of a valid shape
+  uint64_t length_bytes() const;  // of the whole memory, whole pages; only for a valid shape
 };
 
-// One part of a message, or all of it.
+// The header of a slot, which holds a whole message or one part of it.
 struct SlotHead {
-  static constexpr uint32_t kFirst = 1, kLast = 2;  // of a message's parts
+  static constexpr uint32_t kFirst = 1, kLast = 2;  // marks the first and the last part of a message
 
   std::atomic<uint64_t> published;
-  uint64_t length_bytes;   // of this part
-  uint64_t message_bytes;  // of all parts
+  uint64_t length_bytes;   // length of this part
+  uint64_t message_bytes;  // length of all parts together
   uint32_t flags;
 };
 
 struct alignas(2 * kLineBytes) ReaderLine {
   std::atomic<uint64_t> released;
-  std::atomic<uint64_t> taken;  // told in errors
-  LifeWord reader, writer;  // the writer holds one for each reader, as the kernel wakes one waiter of a word
+  std::atomic<uint64_t> taken;  // for error messages
+  // Each reader has its own word of the writer, because Linux wakes only one waiter of a word.
+  LifeWord reader, writer;
 };
 static_assert(sizeof(ReaderLine) == 2 * kLineBytes);
 
 struct RingControl {
-  // Each in a line of its own, as another side writes it.
+  // Each group is on separate cache lines, because different processes write them.
   alignas(2 * kLineBytes) std::atomic<uint64_t> sleepers[kMaxReaders / kReadersPerWord];
   std::atomic<uint32_t> bell;
   alignas(2 * kLineBytes) std::atomic<uint32_t> writer_sleeps;
@@ -58,7 +59,7 @@ struct RingControl {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(SlotHead) <= kLineBytes && sizeof(std::atomic<uint32_t>) == 4);
 
-// Where the words are; copied freely. The Memory of ring.h.
+// Finds the words in the memory: the Memory parameter of ring.h. Cheap to copy; owns nothing.
 class RingMemory {
  public:
   RingMemory() = default;
@@ -82,11 +83,11 @@ class RingMemory {
   SlotHead& head(uint32_t slot) const {
     return *reinterpret_cast<SlotHead*>(begin_ + shape_.slots_offset_bytes() + slot * shape_.stride_bytes());
   }
-  // chunk_bytes, aligned to kLineBytes.
+  // The slot's chunk_bytes of data, aligned to kLineBytes.
   std::byte* data(uint32_t slot) const { return reinterpret_cast<std::byte*>(&head(slot)) + kLineBytes; }
 
   static void fence();
-  // On the futex: until it is woken, unless the word has changed already. kNoDeadline: for ever.
+  // Sleeps on the futex until it is woken; returns at once if the word is not `heard`. kNoDeadline: no limit.
   static SleepEnd sleep(const std::atomic<uint32_t>& word, uint32_t heard, int64_t deadline_ns);
   static void wake(const std::atomic<uint32_t>& word);
 
@@ -102,12 +103,12 @@ class RingMemory {
 
 inline constexpr int64_t kNoDeadline = INT64_MAX;
 
-// The memory itself, mapped.
+// Owns the mapped memory.
 class SharedRing {
  public:
-  // Zero-filled, so that everything is free and nobody sleeps.
+  // Creates zero-filled memory: all slots are free and nobody sleeps.
   static base::Result<SharedRing> create(const RingShape& shape);
-  // What create() made in another process. Takes the descriptor unless it fails.
+  // Maps memory that create() made in another process. On success it takes the descriptor.
   static base::Result<SharedRing> open(base::FileDescriptor& file, const RingShape& shape);
   SharedRing() = default;
   SharedRing(SharedRing&& other) noexcept;
@@ -116,8 +117,8 @@ class SharedRing {
 
   int fd() const { return file_.get(); }
   RingMemory memory() const { return {begin_, shape_}; }
-  // For direct copies between it and the calling thread's current GPU, until this object goes. kInvalidUsage:
-  // there is no GPU.
+  // Pins the memory for direct copies to and from the calling thread's current GPU, until this object is
+  // destroyed. kInvalidUsage: no GPU is current.
   base::Outcome pin();
 
  private:

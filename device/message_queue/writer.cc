@@ -124,7 +124,7 @@ Outcome Writer::enqueue(std::span<const std::span<const std::byte>> parts, int64
   const int64_t deadline_ns = deadline_after(timeout_ms);
   const uint64_t chunk_bytes = options_.shape.chunk_bytes;
   uint64_t done_bytes = 0;
-  size_t part = 0, part_bytes = 0;  // how far: whole parts, and bytes of the next
+  size_t part = 0, part_bytes = 0;  // progress: number of whole parts, and bytes of the next part
   do {
     if (auto awaited = await_slot(deadline_ns); !awaited) return awaited;
     std::byte* const data = writer_.memory().data(writer_.slot());
@@ -154,8 +154,8 @@ base::Result<std::span<std::byte>> Writer::reserve(int64_t timeout_ms) {
 Outcome Writer::commit(size_t length_bytes) {
   if (length_bytes > options_.shape.chunk_bytes || !writer_.can_write()) {
     return base::fail(Status::kInvalidUsage,
-                      "queue: writer: commit of %zu bytes: reserve() comes before, and a chunk has %" PRIu64
-                      " bytes",
+                      "queue: writer: cannot commit %zu bytes: call reserve() before, and commit at most a "
+                      "chunk of %" PRIu64 " bytes",
                       length_bytes, options_.shape.chunk_bytes);
   }
   publish(length_bytes, length_bytes, SlotHead::kFirst | SlotHead::kLast);
@@ -170,7 +170,7 @@ void Writer::publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags
   head.message_bytes = message_bytes;
   head.flags = flags;
   writer_.publish();
-  published_ns_[slot] = base::monotonic_ns();  // after: no reader waits for it
+  published_ns_[slot] = base::monotonic_ns();  // after publishing: no reader waits for this step
 }
 
 Outcome Writer::await_slot(int64_t deadline_ns) {
@@ -199,7 +199,7 @@ Outcome Writer::await_slot(int64_t deadline_ns) {
   }
 }
 
-// Who has gone since: in order, or not.
+// Finds readers that have left in order or died since the last call.
 Outcome Writer::look_after_peers() {
   if (auto going_on = check_cancelled(); !going_on) return going_on;
   interrupt_.fetch_and(~uint32_t{kPeerNews}, std::memory_order_acquire);
@@ -216,7 +216,8 @@ Outcome Writer::look_after_peers() {
     if (peer.step == Step::kDead) dead.push_back(reader);
   }
   if (dead.empty()) return {};
-  interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);  // and so at each call, until they are dropped
+  // Every call fails until these readers are dropped.
+  interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);
   return base::fail(
       Status::kRemote,
       "queue: writer: %s dead or lost: its own log says why; restart it and make another queue, or go on "

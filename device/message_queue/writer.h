@@ -1,4 +1,5 @@
-// A queue's writer: makes it, admits its readers, writes. Used by one thread at a time, but for cancel().
+// A queue's writer: creates the queue, admits its readers and writes messages. One thread at a time uses it;
+// any thread may call cancel().
 #pragma once
 
 #include <atomic>
@@ -22,34 +23,38 @@ namespace verbena::message_queue {
 
 struct WriterOptions {
   RingShape shape;
-  int64_t spin_us = 0;         // before each sleep; kForever
-  base::SocketAddress bind{};  // where readers connect to; none: the interface of VERBENA_SOCKET_IFNAME
-  std::vector<uint32_t> reader_ranks{};  // by which errors name readers; kAnyReader, or empty: they have none
+  int64_t spin_us = 0;  // how long a wait spins before it sleeps; kForever never sleeps
+  // the address where readers connect; empty: of the interface of VERBENA_SOCKET_IFNAME
+  base::SocketAddress bind{};
+  // Ranks of the readers, for errors; kAnyReader: that reader has no rank; empty: no reader has.
+  std::vector<uint32_t> reader_ranks{};
 };
 
 class Writer {
  public:
   static base::Result<std::unique_ptr<Writer>> create(const WriterOptions& options);
-  // Readers find the end of the queue behind what was written.
+  // Ends the queue. Readers still receive the messages written before.
   ~Writer();
 
   const Handle& handle() const { return handle_; }
-  // Returns once all readers have come.
+  // Waits until all readers are connected.
   base::Outcome wait_until_ready(int64_t timeout_ms);
 
-  // The parts make one message, which is spread over as many chunks as it takes. kTimeout: the error names
-  // who holds the slot and since when; readers then never see what was written of it. kRemote: a reader is
-  // dead, and is named; each call says so until it is dropped.
+  // Writes one message, which consists of `parts` and takes as many chunks as it needs. kTimeout: no slot
+  // became free in time; the error names the reader that holds the slot, and readers never see the partial
+  // message. kRemote: a reader is dead; every call fails with its name until drop_reader().
   base::Outcome enqueue(std::span<const std::span<const std::byte>> parts, int64_t timeout_ms);
-  // The next chunk itself, to be filled in place; commit() makes a message of its first bytes. What is
-  // reserved again without a commit is the same.
+  // Returns the next chunk, to be filled in place. commit() turns its first bytes into a message. Without a
+  // commit, the next reserve() returns the same chunk.
   base::Result<std::span<std::byte>> reserve(int64_t timeout_ms);
   base::Outcome commit(size_t length_bytes);
-  // The queue goes on without that reader.
+  // Removes a reader, so that the queue continues without it.
   base::Outcome drop_reader(uint32_t reader);
-  // From any thread: the call under way, or the next one, ends with kInvalidUsage; for good: so do all.
+  // Makes the call in progress, or else the next call, fail with kInvalidUsage. With `is_for_good`, all later
+  // calls fail. Any thread may call it.
   void cancel(bool is_for_good = false);
-  // Once no call is under way: all that destruction does, but to the memory while a chunk is reserved.
+  // Does everything that destruction does, except that the memory stays while a chunk is reserved. No call
+  // may be in progress.
   void end();
   base::Outcome pin() { return ring_.pin(); }
   uint32_t count_local() const;
@@ -60,20 +65,20 @@ class Writer {
     Step step = Step::kAbsent;
     bool is_local = false, is_told_to_go = false, is_looked_after = false;
     ProcessName process;
-    std::optional<bootstrap::Link> link;  // of one that shares memory; a feed has its own
+    std::optional<bootstrap::Link> link;  // link to a local reader; a remote reader's link is in `feed`
     PeerWatch watch;
     std::unique_ptr<RemoteFeed> feed;
     std::atomic<bool> feed_ended{false};
   };
-  struct Newcomer {  // of this queue, but not admitted yet
+  struct Newcomer {  // a connected reader that is not admitted yet
     bootstrap::Link link;
     uint32_t reader;
-    base::Deadline deadline;                     // for saying where it is
-    std::optional<bootstrap::PostAddress> post;  // awaits our descriptor
+    base::Deadline deadline;                     // for its Attachment
+    std::optional<bootstrap::PostAddress> post;  // where to send the memory's descriptor
   };
   enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2, kShut = 4 };
 
-  // All parts that can fail have been made before, so there is no half-made writer.
+  // The caller creates everything that can fail before, so the constructor cannot fail.
   Writer(const WriterOptions& options, const Handle& handle, base::Listener listener, bootstrap::Proof proof,
          const bootstrap::HostKey& host, SharedRing ring, base::WakeEvent wake);
 
@@ -104,9 +109,9 @@ class Writer {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Newcomer> newcomers_;
   LifeLine life_;
-  std::vector<int64_t> published_ns_;  // of each slot
+  std::vector<int64_t> published_ns_;  // time of the last publish, by slot
   std::atomic<uint32_t> interrupt_{0};
-  base::WakeEvent wake_;  // ends the waits for readers
+  base::WakeEvent wake_;  // wakes waits for readers
   bool is_ready_ = false, is_reserved_ = false, has_ended_ = false;
 };
 

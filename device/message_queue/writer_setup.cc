@@ -1,4 +1,4 @@
-// How a writer admits its readers: Writer::wait_until_ready().
+// Admits a queue's readers: Writer::wait_until_ready().
 #include <poll.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using bootstrap::Refusal;
 
 namespace {
 
-constexpr int kStepMs = 100;  // how soon a deadline is noticed where nothing comes
+constexpr int kStepMs = 100;  // how soon an expired deadline is noticed if no data arrives
 
 }  // namespace
 
@@ -55,7 +55,7 @@ Outcome Writer::admit(base::Deadline deadline) {
     if (base::is_interrupted()) return base::Error{Status::kTimeout, 0};
     std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}};
     callers_.add_poll_entries(polled);
-    // A post that had no room for our descriptor is tried again soon.
+    // If a reader's socket had no space for the descriptor, retry soon.
     bool is_post_full = false;
     for (const Newcomer& newcomer : newcomers_) {
       polled.push_back(newcomer.link.poll_entry());
@@ -92,13 +92,13 @@ bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {
   return {is_free(hello.rank) ? Refusal::kNone : Refusal::kRankTaken};
 }
 
-// Whether no reader has that number yet; of kAnyReader whether any is left.
+// Returns whether the number is free; for kAnyReader, whether any number is free.
 bool Writer::is_free(uint32_t reader) const {
   const auto is_absent = [](const auto& peer) { return peer->step == Step::kAbsent; };
   return reader == kAnyReader ? std::ranges::any_of(peers_, is_absent) : is_absent(peers_[reader]);
 }
 
-// False: it is a reader now, or has gone.
+// Returns false if the newcomer has become a reader, or has gone.
 bool Writer::advance(Newcomer& newcomer) {
   bootstrap::Link& link = newcomer.link;
   link.advance();
@@ -144,7 +144,7 @@ bool Writer::hear(Newcomer& newcomer, const Record& record) {
   return false;
 }
 
-// Those that were admitted: whether they are ready, or gone.
+// Reads messages of admitted readers: they become ready, or are gone.
 Outcome Writer::hear_peers() {
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
     Peer& peer = *peers_[reader];
@@ -160,7 +160,7 @@ Outcome Writer::hear_peers() {
   return {};
 }
 
-// Before a reader is told to go: it looks after our words from then on, as we do after those that it holds.
+// Must happen before a reader gets kGo: from then on, both sides watch each other's words.
 Outcome Writer::hold_life() {
   std::vector<LifeWord*> own, peers;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
@@ -174,7 +174,7 @@ Outcome Writer::hold_life() {
   return {};
 }
 
-// After a failure the next call goes on from there.
+// After a failure the next call continues from there.
 Outcome Writer::start_peer(uint32_t reader, base::Deadline deadline) {
   Peer& peer = *peers_[reader];
   if (peer.is_looked_after) return {};

@@ -50,7 +50,7 @@ Agreement agree(verbena_context* context, const Proposal& mine, const std::excep
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].has_failed == 0) continue;
     throw Failure(VERBENA_REMOTE_ERROR,
-                  "ops: rank " + std::to_string(rank) + " cannot make the communicator: " +
+                  "ops: rank " + std::to_string(rank) + " cannot create the communicator: " +
                       std::string(all[rank].failure, strnlen(all[rank].failure, kFailureBytes)));
   }
   compare(all);

@@ -46,15 +46,15 @@ void set_reduction(Call& call, verbena_ops_type type, verbena_ops_reduction redu
   call.reduction = reduction;
 }
 
-// Messages side by side, or a part of each row.
+// The layout of messages: contiguous, or a part of each row.
 Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
   if (rows == 1) return {row_bytes, 1, 1};
   return {row_bytes, row_bytes, row_bytes * parts};
 }
-// A message alone.
+// The layout of a single message.
 constexpr Layout kOneMessage{0, 1, 1};
 
-// A caller may ask for an algorithm that is not for all calls.
+// Refuses algorithms that a caller may name but that do not support this call.
 void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
     expect(ops->communicator.are_in_windows(call),
@@ -118,7 +118,7 @@ Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
           norm.scale_row_stride,
           norm.scale_block_stride};
 }
-// Choice{}: chosen. A grid of rows.
+// Completes a choice by a grid for rows.
 void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm,
                  size_t x_stride, verbena_stream stream) {
   ops->communicator.submit_norm(call, choice, convert_norm(norm, x_stride), static_cast<CUstream>(stream));

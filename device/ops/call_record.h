@@ -1,4 +1,4 @@
-// The records of calls that VERBENA_OPS_CHECK compares, made and described.
+// Creates and describes the records of calls that VERBENA_OPS_CHECK compares.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace verbena::ops {
 CallRecord make_record(const Call& call, Algorithm algorithm, const Grid& grid, uint32_t chunk_bytes);
 CallRecord make_record(const Call& call, const Norm& norm, const Grid& grid);
 bool are_alike(const CallRecord& a, const CallRecord& b);
-// For people: what is called, of what, and how.
+// Describes a call for an error message: operation, size, algorithm and grid.
 std::string describe(const CallRecord& record);
 
 }  // namespace verbena::ops

@@ -10,41 +10,41 @@ namespace {
 
 constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
 
-// Up to these sizes an algorithm is the fastest one between H200s (docs/measurements). For more than four
-// GPUs they are estimates from the bytes that each rank sends; verbena-coll --calibrate measures. The comment
-// behind a threshold names the measurement that set it.
+// Up to these sizes an algorithm is the fastest one between H200s (docs/measurements). The values for more
+// than four GPUs are estimated from the bytes that each rank sends; verbena-coll --calibrate measures them.
+// The comment after a threshold names the measurement that set it.
 //
-// All-reduces, bytes of the tensor. Two ranks send as much in one shot as in two.
+// All-reduces: bytes of the tensor. Between two ranks, one shot and two shots send the same number of bytes.
 constexpr uint64_t kMaxOneShotOfTwo = 2 * kMi;  // h200x4-collectives-of-2
-constexpr uint64_t kMaxOneShotOfAll = 1 * kMi;  // h200x4-collectives; divided by the ranks
+constexpr uint64_t kMaxOneShotOfAll = 1 * kMi;  // h200x4-collectives; divided by the number of ranks
 constexpr uint64_t kMaxTwoShot = 64 * kMi;      // h200x4-collectives
-// Other operations, bytes that a rank sends to all others; of a broadcast the message's.
+// Other operations: bytes that a rank sends to all other ranks; for a broadcast, bytes of the message.
 constexpr uint64_t kMaxExchangeByPackets = 48 * kMi;  // h200x4-collectives
 constexpr uint64_t kMaxBroadcastInOneShot = 2 * kMi;  // h200x4-collectives
-// From these sizes on a quantised all-reduce is faster than an exact one. Eight bits as integers, and codecs
-// of two formats, take two shots between two ranks as well and pay from twice that on.
+// From these sizes on, a quantised all-reduce is faster than an exact one. INT8 and the codecs with two
+// formats need two shots even between two ranks, and are faster from twice these sizes on.
 constexpr uint64_t kMinCoded = 2 * kMi;              // h200x4-few-bits
 constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
-// An all-reduce and its norm are one kernel: rows of a block; between more than two ranks the bytes that each
-// sends; between two ranks from this length of a row on, whatever their number.
+// Limits for fusing an all-reduce and its norm into one kernel: rows per block; bytes that each rank sends,
+// for more than two ranks; and the row length from which two ranks fuse any number of rows.
 constexpr uint64_t kMaxFusedRowsOfBlock = 4;           // h200x4-norm, h200x2-norm
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
-// Tensors of chunks longer than this take twice the blocks of half the threads.
+// Tensors longer than this that are sent in chunks use twice the blocks with half the threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
-// Bytes for a block, and blocks, between hosts. More and smaller chunks were slower.
+// Bytes per block and number of blocks between hosts. More and smaller chunks were slower.
 constexpr uint64_t kHostBlockBytes = 128 * kKi;  // h200x4-across-hosts
 constexpr uint32_t kChosenHostBlocks = 8;        // h200x4-across-hosts
-// Blocks of a norm that waits for no other rank, for each block of one that does.
+// A norm that does not wait for other ranks uses this many times the blocks of one that does.
 constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
 
-constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, which a warp codes at once
+constexpr uint64_t kCodedTileBytes = 2048;  // bytes of the tensor that a warp quantises at once
 
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
 constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
     "auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot", "copy-engines", "direct"};
-// Operations of the tuning file.
+// Names of the operations in a tuning file.
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
@@ -52,12 +52,12 @@ constexpr const char* kCodedNames[kCountCodecs] = {
 constexpr uint64_t divide_up(uint64_t number, uint64_t by) {
   return (number + by - 1) / by;
 }
-// Whole warps, at most kMaxThreads.
+// Rounds up to whole warps, at most kMaxThreads.
 constexpr uint32_t round_threads(uint64_t threads) {
   return static_cast<uint32_t>(std::min<uint64_t>(kMaxThreads, divide_up(threads, 32) * 32));
 }
 
-// kAuto: no algorithm has this name.
+// Returns kAuto if no algorithm has this name.
 Algorithm find_algorithm(const std::string& name) {
   for (uint32_t i = 1; i < kCountAlgorithms; ++i)
     if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
@@ -70,9 +70,10 @@ bool is_exact(Algorithm algorithm) {
 
 }  // namespace
 
-// Blocks of kernels that wait for each other must not fill a GPU: then those of another communicator, which
-// fill a peer's GPU, would wait for the first ones and they for those. A few multiprocessors stay free for
-// the second communicator, and communicators behind the first one take half of them.
+// Blocks that wait for peers must not fill a GPU. Otherwise two communicators could deadlock: the blocks of
+// one fill this GPU, those of the other fill a peer's GPU, and each waits for blocks that cannot start. So a
+// few multiprocessors stay free for the second communicator, and each further communicator takes half of the
+// free ones.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators) {
   const uint32_t most = multiprocessors - multiprocessors / 32;
   // FAULT(every_communicator_fills_the_gpu)
@@ -82,11 +83,11 @@ uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators) {
 void refuse_hosts(const char* what) {
   throw Failure(VERBENA_INVALID_USAGE,
                 std::string("ops: ") + what +
-                    " is for ranks that loads and stores reach, and this team lies in several hosts; "
-                    "docs/collectives.md says what there is across hosts");
+                    " needs the memory of all ranks mapped, and this team spans several hosts; "
+                    "docs/collectives.md lists what works across hosts");
 }
 
-// Names are compared here, so that no call compares any.
+// Compares names here, once, instead of in each call.
 Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
                  const std::string& gpu)
     : platform_(platform) {
@@ -219,7 +220,7 @@ Choice Chooser::spread_chunks(Algorithm algorithm, uint64_t bytes) const {
   return {algorithm, {blocks, is_long ? kMaxThreads / 2 : kMaxThreads}, 0};
 }
 
-// A warp has a tile at a time; in one shot between two ranks, several.
+// A warp processes one tile at a time; several in one shot between two ranks.
 Choice Chooser::spread_codec(Algorithm algorithm, uint64_t bytes) const {
   const uint64_t tiles = std::max<uint64_t>(1, divide_up(bytes, kCodedTileBytes));
   const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(platform_.blocks, tiles));
@@ -230,8 +231,8 @@ Choice Chooser::spread_codec(Algorithm algorithm, uint64_t bytes) const {
   return {algorithm, {blocks, round_threads(std::max<uint64_t>(warps, 1) * 32)}, 0};
 }
 
-// A thread has a packet, in an exchange one of each peer. Many small blocks are faster than few large ones,
-// up to some length, which is shorter in two shots; threads of long tensors have several packets.
+// A thread has one packet; in an exchange, one packet per peer. Many small blocks are faster than few large
+// ones up to some length, which is shorter for two shots. For long tensors a thread has several packets.
 Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t bytes) const {
   const bool is_two_shot = algorithm == Algorithm::kTwoShot && !is_exchange;
   const uint64_t peers = is_exchange ? std::max<uint32_t>(platform_.ranks, 2) - 1 : 1;
@@ -245,7 +246,7 @@ Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t b
   const uint64_t blocks = std::min<uint64_t>(platform_.blocks, divide_up(threads, block));
   uint64_t of_block = std::min(block, threads);
   if (is_exchange) {
-    // A block has the same part of each peer's message; nobody may have said how many bytes.
+    // A block handles the same part of each peer's message. The number of bytes may be unknown.
     of_block = std::max<uint64_t>(1, divide_up(divide_up(length, kVectorBytes), blocks)) * peers;
   }
   return {algorithm, {static_cast<uint32_t>(blocks), round_threads(of_block)}, 0};
@@ -260,13 +261,14 @@ Choice Chooser::spread_across_hosts(uint64_t bytes) const {
           0};
 }
 
-// Few rows are clusters': each instruction of a warp is another's delay, and a block has four places for
-// them. Of more than four blocks, the last one is what all wait for.
+// With few rows, a cluster of blocks handles each row. The warps of one block delay each other, because a
+// multiprocessor issues for only four warps at a time. With more than four blocks, waiting for the last block
+// costs more.
 std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   if (platform_.is_across_hosts || algorithm != Algorithm::kOneShot) return std::nullopt;
   const uint64_t warps = std::bit_ceil(divide_up(row_bytes, 32 * kVectorBytes));
   if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
-  // A block of less than two warps is not worth it. A row that has no room in one block takes two.
+  // A block should have at least two warps. A row that does not fit into one block takes two.
   uint64_t cluster = 1;
   if (platform_.has_clusters) {
     while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
@@ -284,7 +286,7 @@ std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uin
               static_cast<uint32_t>(cluster)};
 }
 
-// Blocks have whole rows.
+// Each block has whole rows.
 Grid Chooser::spread_norm(uint64_t rows, bool meets_ranks) const {
   const uint64_t most = (meets_ranks ? 1 : kNormBlocks) * platform_.blocks;
   return {static_cast<uint32_t>(std::min(rows, most)), kMaxThreads};

@@ -1,7 +1,7 @@
-// Decides how a collective runs: from an operation, a size and the platform to an algorithm and a grid. Pure:
-// it launches nothing and asks no GPU, so ranks that have the same Platform and the same measurements choose
-// the same. Communicator makes one Chooser and launches what it returns; every threshold stands at the top of
-// choice.cc with the measurement that set it.
+// Chooses the algorithm and grid of a collective by operation, size and platform. Pure code without GPU
+// calls, so ranks with the same Platform and measurements make the same choice. Communicator creates one
+// Chooser and launches what it returns. All thresholds are at the top of choice.cc, each with the measurement
+// that set it.
 #pragma once
 
 #include <array>
@@ -17,11 +17,12 @@
 
 namespace verbena::ops {
 
-// At most, where the caller names no number of blocks.
+// The maximum number of blocks if the caller names none.
 inline constexpr uint32_t kDefaultBlocks = 128;
 
-inline constexpr uint64_t kVectorBytes = 16;  // of a thread's load or store
-// What a slot of packets has room for, as LowLatency::data_bytes(): beside each there is a note.
+inline constexpr uint64_t kVectorBytes = 16;  // of one load or store of a thread
+// The data bytes that fit into a slot of packets, as in LowLatency::data_bytes(): each packet also has a note
+// (sequence number).
 constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
   constexpr uint64_t kNoteBytes = 8;
   return slot_bytes / (kVectorBytes + kNoteBytes) * kVectorBytes;
@@ -30,50 +31,53 @@ constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
 struct Choice {
   Algorithm algorithm = Algorithm::kAuto;
   Grid grid{0, 0};
-  uint32_t chunk_bytes = 0;  // 0: as many as a slot has room for
+  uint32_t chunk_bytes = 0;  // 0: the size of a slot
 };
 
-// The same on all ranks of a communicator.
+// The properties by which a Chooser chooses. They are equal on all ranks of a communicator.
 struct Platform {
   uint32_t ranks = 0;
-  uint32_t blocks = 0;  // at most, of a kernel that sends packets
+  uint32_t blocks = 0;  // maximum per kernel that sends packets
   uint64_t packet_slot_bytes = 0;
-  bool has_clusters = false;            // every rank's GPU can launch clusters of blocks
-  bool is_across_hosts = false;         // some ranks are reached by a NIC only
-  Algorithm forced = Algorithm::kAuto;  // VERBENA_OPS_ALGORITHM; kAuto: nothing is forced
+  bool has_clusters = false;            // every rank's GPU supports clusters of blocks
+  bool is_across_hosts = false;         // some ranks are reachable by a NIC only
+  Algorithm forced = Algorithm::kAuto;  // from VERBENA_OPS_ALGORITHM; kAuto: not set
 };
 
-// The blocks of a communicator's kernels where the caller names no number, on a GPU with that many
-// multiprocessors on which `communicators` of this process are alive.
+// Returns the maximum number of blocks if the caller names none, for a GPU with this number of
+// multiprocessors on which this process has `communicators` communicators.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 
-// Throws Failure: `what` needs ranks that loads and stores reach, and this team lies in several hosts.
+// Always throws Failure, whose text says that `what` needs mapped memory of all ranks and that this team
+// spans several hosts.
 [[noreturn]] void refuse_hosts(const char* what);
 
-// Any thread.
+// Any thread may call.
 class Chooser {
  public:
-  // `gpu`: the name that all ranks' GPUs have, or empty; only measurements of that GPU count.
+  // `gpu` is the name of the GPU if all ranks have the same one, else empty. Only measurements of that GPU
+  // are used.
   Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
           const std::string& gpu);
 
-  // The setting's algorithm, else the fastest that was measured, else the rules.
-  // `bytes`: of an all-reduce, the tensor's; of every other operation, one message's.
-  // `is_in_windows`: every rank's input and output of an all-reduce lie in windows.
+  // Returns the algorithm of VERBENA_OPS_ALGORITHM, else the fastest measured one, else the choice of the
+  // rules. `bytes` is the size of an all-reduce's tensor, or of one message of another operation.
+  // `is_in_windows`: on every rank, input and output of the all-reduce lie in windows.
   Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
-  // The same for an all-reduce that may be quantised by `codec`.
+  // Like choose(), for an all-reduce that may be quantised by `codec`.
   Choice choose_quantised(Algorithm codec, uint64_t bytes) const;
-  // An all-reduce of `bytes` and the norm of its `rows` by one kernel; none: two kernels are faster, or rows
-  // have no room in registers. `is_asked`: the caller or the setting chose `choice`'s algorithm.
+  // Returns the choice for one kernel that does an all-reduce of `bytes` and the norm of its `rows`. Empty if
+  // two kernels are faster, or the rows do not fit into registers. `is_asked`: the caller or
+  // VERBENA_OPS_ALGORITHM chose the algorithm of `choice`.
   std::optional<Choice> choose_fused(const Choice& choice, uint64_t rows, uint64_t bytes,
                                      bool is_asked) const;
-  // `chosen` with what the caller asked for in place of it. Throws Failure if there is no such kernel.
+  // Returns `chosen` with the fields that the caller set in `asked`. Throws Failure if no such kernel exists.
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
 
-  // The grid of an all-reduce with a norm whose rows stay in registers; none: `algorithm` cannot do that, or
-  // rows have no room there.
+  // Returns the grid of a fused all-reduce and norm that keeps rows in registers. Empty if `algorithm` does
+  // not support that, or the rows do not fit.
   std::optional<Grid> spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const;
-  // The grid of a norm that is not fused. `meets_ranks`: its blocks wait for those of other ranks.
+  // Returns the grid of a separate norm. `meets_ranks`: its blocks wait for blocks of other ranks.
   Grid spread_norm(uint64_t rows, bool meets_ranks) const;
   uint32_t max_blocks(Family family) const;
   bool is_forced() const { return platform_.forced != Algorithm::kAuto; }
@@ -87,19 +91,19 @@ class Chooser {
   Choice spread_across_hosts(uint64_t bytes) const;
 
   Platform platform_;
-  // Measurements of this GPU: by operation; of all-reduces in windows; by codec.
+  // Measurements of this GPU: by operation; of all-reduces of tensors in windows; by codec.
   std::array<tuner::OpsTable, kCountOperations> exact_;
   tuner::OpsTable in_windows_;
   std::array<tuner::OpsTable, kCountCodecs> coded_;
 };
 
-// The most blocks of a kernel of chunks beside `blocks` of one of packets: of two blocks of a multiprocessor
-// one sends while the other one waits.
+// The maximum number of blocks of a kernel that sends chunks, if kernels that send packets have at most
+// `blocks`. It is twice as large: of two blocks on a multiprocessor, one sends while the other waits.
 constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
   return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
 }
-// The most blocks of a kernel of a team in several hosts: each asks a NIC for a part, and long parts are
-// faster.
+// The maximum number of blocks of a kernel of a team across hosts. It is small because each block makes NIC
+// requests for its part, and long parts are faster.
 constexpr uint32_t count_host_blocks(uint32_t blocks) {
   return blocks < 32 ? blocks : 32;
 }

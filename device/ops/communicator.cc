@@ -11,16 +11,16 @@
 namespace verbena::ops {
 namespace {
 
-// Workspaces of kDefaultBlocks blocks. Fewer blocks take their share of them, so that slots stay as long;
-// from a fourth of them on, with which a slot has room for what the kernels for whole vectors send in one
-// shot.
+// Default sizes of workspaces with kDefaultBlocks blocks. Workspaces with fewer blocks are smaller in
+// proportion, so that slots keep their length, down to a fourth: then a slot still holds what the kernels for
+// whole vectors send in one shot.
 constexpr size_t kPacketBytes = size_t{128} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kLeastShares = kDefaultBlocks / 4;
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr size_t kErrorTextBytes = 512;
 
-// Communicators of this process that are alive: kernels of several may run at the same time.
+// The number of communicators of this process. Their kernels may run at the same time.
 std::atomic<uint32_t> live_communicators{0};
 
 void check_options(const verbena_ops_options& options) {
@@ -34,7 +34,7 @@ const SymmContext& context_of(const verbena_team* team) {
   return *static_cast<const SymmContext*>(verbena_team_host_context(team));
 }
 
-// Whether NICs lead to ranks of the world that loads and stores do not reach; the same on all ranks.
+// Returns whether NICs connect the ranks whose memory is not mapped. The same on all ranks.
 bool has_own_network(verbena_context* context) {
   const SymmContext& world = context_of(verbena_team_world(context));
   return world.has_remote != 0 && world.type == kSymmVerbena;
@@ -48,11 +48,10 @@ void check_team(const verbena_team* team) {
                                                 " are possible");
   }
   if (context.has_remote != 0 && context.type != kSymmVerbena) {
-    throw Failure(
-        VERBENA_INVALID_USAGE,
-        "ops: the team has members that loads and stores do not reach, and the context's network is "
-        "another library's; make it of ranks of verbena_team_lsa(), or make the context by "
-        "verbena_context_create()");
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ops: the team has members whose memory is not mapped, and the context uses another "
+                  "library's network; use a team of ranks of verbena_team_lsa(), or create the context by "
+                  "verbena_context_create()");
   }
 }
 
@@ -85,7 +84,7 @@ HostNotes::HostNotes(const Driver& driver) : driver_(driver) {
   void* memory = nullptr;
   driver_.check(
       driver_.cuMemHostAlloc(&memory, sizeof(Content), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-      "memory of the host for a status");
+      "allocating host memory for the status");
   content_ = new (memory) Content{};
 }
 
@@ -122,7 +121,7 @@ Communicator::~Communicator() {
   --live_communicators;
 }
 
-// What this rank can do alone before it meets the others.
+// Does everything that this rank can do before the collective steps.
 void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   check_options(options_);
   load_settings(mine);
@@ -137,8 +136,8 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   rank_ = verbena_team_rank(team);
   size_ = verbena_team_size(team);
   if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
-    throw Failure(VERBENA_INVALID_USAGE, "ops: hosts have different numbers of ranks of the team of " +
-                                             std::to_string(size_) + ", this one has " +
+    throw Failure(VERBENA_INVALID_USAGE, "ops: the hosts of a team have different numbers of its " +
+                                             std::to_string(size_) + " ranks: this host has " +
                                              std::to_string(hosts_->of_this_one) +
                                              "; create the team with the same number of ranks on each host");
   }
@@ -183,7 +182,8 @@ void Communicator::make_workspaces_across(const verbena_team* team, const verben
   host_ = make_workspace(context_, host, bytes, blocks);
 }
 
-// Hosts are in the order of their first ranks; ranks of a host, and its counterparts, in that of the team.
+// Hosts are ordered by their first ranks. Ranks of one host, and their counterparts on other hosts, are in
+// team order.
 SymmetricTeam Communicator::find_hosts(const verbena_team* team) {
   if (!has_own_network(context_)) return SymmetricTeam(nullptr, false);
   const bool spans = team != nullptr && context_of(team).has_remote != 0;
@@ -213,7 +213,7 @@ void Communicator::load_settings(Proposal& mine) {
   if (file.empty()) return;
   const tuner::ParsedCalibration parsed = tuner::read_calibration_file(file);
   if (!parsed.calibration) {
-    // A line in the log: rules of our own are left.
+    // Logs a line and falls back to the library's own rules.
     static_cast<void>(
         verbena_fail(VERBENA_INVALID_USAGE, ("ops: the tuning file " + file + ": " + parsed.problem +
                                              "; the library's own rules choose algorithms")
@@ -226,7 +226,8 @@ void Communicator::load_settings(Proposal& mine) {
   measurements_ = std::move(chosen_by.ops);
 }
 
-// Those that there are. The one that says who did not come, whatever host he is in, is the first.
+// Returns all existing workspaces. The one across hosts comes first, because it can name a late rank of any
+// host.
 std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
   std::vector<const SymmetricWorkspace*> all = {&across_, &host_};
   for (const SymmetricWorkspace& one : workspaces_) all.push_back(&one);
@@ -234,9 +235,9 @@ std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
   return all;
 }
 
-// Kernels of this communicator that are still in a stream end by its failure; those of a late rank would take
-// what lies in slots that are zero again for a new call's. So each rank waits for its GPU before it meets the
-// others, and nobody clears anything before all have.
+// Kernels that are still in a stream end because of the failure. But a late rank's kernel could mistake
+// cleared slots for those of a new call. So each rank waits for its GPU before the collective reset, and no
+// rank clears a slot before all have waited.
 void Communicator::reset() {
   is_grouped_ = false;
   group_.clear();
@@ -247,7 +248,7 @@ void Communicator::reset() {
   failure_.reset();
 }
 
-// One load, where nothing has failed.
+// Costs one load if nothing has failed.
 void Communicator::expect_in_step() const {
   expect_member();
   if (local_->notes.status() == 0) return;
@@ -275,11 +276,11 @@ void Communicator::check_error() const {
                                 "verbena_ops_reset()");
   }
   const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
-  // A wait of another team or workspace that ended by time is none of ours.
+  // Ignores timeouts of other teams and workspaces of the context.
   if (result != VERBENA_SUCCESS && result != VERBENA_TIMEOUT && result != VERBENA_INVALID_ARGUMENT)
     throw Failure(result, text);
   if (!local_ || local_->notes.status() == 0) return;
-  throw Failure(VERBENA_REMOTE_ERROR, "ops: a call has ended without its result (status " +
+  throw Failure(VERBENA_REMOTE_ERROR, "ops: a call failed without a result (status " +
                                           std::to_string(local_->notes.status()) +
                                           "); verbena_ops_reset() on all ranks makes the communicator "
                                           "usable again");
@@ -313,7 +314,7 @@ void Communicator::expect_no_group() const {
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
   expect_in_step();
   expect_no_group();
-  if (call.kind != Kind::kNorm) expect_one_host("a norm in one kernel with its sum");
+  if (call.kind != Kind::kNorm) expect_one_host("a fused all-reduce and norm");
   NormLaunch launch;
   begin_launch(choice, launch);
   launch.call = call;
@@ -369,8 +370,8 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   launch.pause_after_ns = options_.pause_after_ns;
 }
 
-// Who waits for a rank of its own host is to be the first who says that it does not come: ranks of other
-// hosts wait a quarter longer.
+// Ranks of a late rank's own host should report it first, so waits between hosts have a timeout that is a
+// quarter longer.
 void Communicator::place_in_hosts(Launch& launch) const {
   launch.workspace = across_.workspace();
   // FAULT(hosts_wait_no_longer)
@@ -380,7 +381,8 @@ void Communicator::place_in_hosts(Launch& launch) const {
   std::copy(hosts_->members.begin(), hosts_->members.end(), launch.members);
 }
 
-// Calls of one family, or one in few bits; the grid is the largest that one of them wants.
+// Launches calls of one family, or one quantised call. The grid is the largest grid that one of the calls
+// needs.
 void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   if (checks_calls_) {
     for (const auto& [call, choice] : calls) {
@@ -433,7 +435,7 @@ std::optional<Communicator::WindowPlace> Communicator::find_place(const void* te
   verbena_window* const window = verbena_window_find(context_, tensor);
   if (window == nullptr) return std::nullopt;
   const char* const begin = static_cast<char*>(verbena_window_address(window));
-  // Below the window's begin it is a very large number.
+  // If the address is below the window's begin, the unsigned difference is very large.
   const auto offset = static_cast<uint64_t>(static_cast<const char*>(tensor) - begin);
   if (length_bytes > verbena_window_length(window) || offset > verbena_window_length(window) - length_bytes)
     return std::nullopt;
@@ -446,8 +448,8 @@ bool Communicator::are_in_windows(const Call& call) const {
   return true;
 }
 
-// Each rank's record goes to all, and a kernel compares them: in the stream, so that graphs that are replayed
-// are compared too.
+// Sends each rank's record to all ranks, then a kernel compares the records. Both run in the stream, so that
+// replays of graphs are compared too.
 void Communicator::compare_calls(const CallRecord& record, const int64_t* counts, CUstream stream) {
   CompareLaunch compare;
   begin_launch({Algorithm::kOneShot, {1, 32}, 0}, compare);
@@ -469,7 +471,7 @@ void Communicator::compare_calls(const CallRecord& record, const int64_t* counts
   local_->kernels->compare_calls(compare, stream);
 }
 
-// Of the call in which ranks were found to differ; empty: there is none.
+// Describes the call in which the ranks differed; empty if there was none.
 std::string Communicator::describe_difference() const {
   const CallRecord& mine = *local_->notes.refused_record();
   if (are_alike(mine, {})) return "";
@@ -478,12 +480,12 @@ std::string Communicator::describe_difference() const {
     if (are_alike(theirs, mine)) continue;
     return "ops: ranks " + std::to_string(rank_) + " and " + std::to_string(member) +
            " of the team make different calls: " + describe(mine) + ", and " + describe(theirs) +
-           "; all ranks have to make the same calls in the same order (VERBENA_OPS_CHECK)";
+           "; all ranks must make the same calls in the same order (VERBENA_OPS_CHECK)";
   }
   return "";
 }
 
-// A broadcast of nothing: each rank hears from each.
+// An exchange of empty messages: each rank hears from every other rank.
 void Communicator::meet(void* output, uint64_t output_bytes, CUstream stream) {
   Call call{};
   call.output = static_cast<char*>(output);
@@ -518,7 +520,7 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
     record.output_place = place->offset;
     compare_calls(record, nullptr, stream);
   }
-  // Before it peers may still use what they have there; behind it what came is there.
+  // Before this barrier, peers may still use their outputs. After it, all data has arrived.
   meet(nullptr, 0, stream);
   for (uint32_t turn = 0; turn < size_; ++turn) {
     const uint32_t member = (rank_ + turn) % size_;

@@ -1,5 +1,5 @@
-// A verbena_ops: a team's workspaces, the kernels and their launches. Chooser (choice.h) decides how a call
-// runs.
+// The implementation of verbena_ops: a team's workspaces, the kernels and their launches. Chooser (choice.h)
+// chooses algorithms.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace verbena::ops {
 
-// What kernels write in the host's memory and the host reads at any time.
+// Host memory that kernels write and the host may read at any time.
 class HostNotes {
  public:
   explicit HostNotes(const Driver& driver);
@@ -30,9 +30,10 @@ class HostNotes {
   HostNotes& operator=(const HostNotes&) = delete;
 
   int64_t* status_address() const { return &content_->status; }
-  // A SymmStatus; 0: no call has failed.
+  // The SymmStatus of the first failed call; 0: no call has failed.
   int64_t status() const { return __atomic_load_n(&content_->status, __ATOMIC_RELAXED); }
-  // Of the call that is being compared: this rank's, every member's, and this rank's where it differed.
+  // Records of the call being compared: this rank's record, every member's, and this rank's record of a call
+  // that differed.
   CallRecord* own_record() const { return &content_->own; }
   CallRecord* records() const { return content_->all; }
   CallRecord* refused_record() const { return &content_->refused; }
@@ -49,75 +50,81 @@ class HostNotes {
 
 class Communicator {
  public:
-  // Collective over the context; `team` null: this rank is no member. Throws Failure, on all ranks if on one.
+  // Creates the communicator. Collective over the context. Ranks that are not members pass a null `team`. If
+  // one rank fails, all ranks throw Failure.
   Communicator(verbena_context* context, const verbena_team* team, const verbena_ops_options& options);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Collective. Waits for this rank's GPU first.
+  // Makes the communicator usable again after a failure. Collective. Waits for this rank's GPU first.
   void reset();
-  // Throws Failure if a result is missing.
+  // Throws Failure if an earlier call has no valid result.
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
-  // Throws Failure if the team lies in several hosts, where there is no `what`.
+  // Throws Failure if the team spans several hosts, where `what` is not supported.
   void expect_one_host(const char* what) const;
 
-  // The rest is for members; throws Failure for others.
+  // The functions below are for members. On other ranks they throw Failure.
   const Chooser& chooser() const;
-  // At once, or with the group's others.
+  // Launches a call, or adds it to the open group.
   void submit(const Call& call, const Choice& choice, CUstream stream);
-  // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
-  // all members reach.
+  // All-gathers `length_bytes` of each rank by copy engines. Throws Failure if the output is not in a window
+  // that is mapped on all members.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
-  // The window that covers a tensor, and where in it; none: no window covers all of it.
+  // A window and an offset in it. find_place() returns the place of a tensor; empty if no window contains the
+  // whole tensor.
   struct WindowPlace {
     verbena_window* window;
     uint64_t offset;
   };
   std::optional<WindowPlace> find_place(const void* tensor, uint64_t length_bytes) const;
-  // Whether input and output of an all-reduce lie in windows; and by the options' promise on all ranks.
+  // are_in_windows() returns whether input and output of this rank's all-reduce lie in windows;
+  // are_in_windows_of_all() returns whether this holds for all ranks, by the promise of the option
+  // has_windows.
   bool are_in_windows(const Call& call) const;
   bool are_in_windows_of_all(const Call& call) const {
     return options_.has_windows != 0 && are_in_windows(call);
   }
-  // A norm cannot be part of a group: fails where one is open.
+  // Throws Failure if a group is open, because a norm cannot be part of a group.
   void expect_no_group() const;
-  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input.
+  // Launches a norm of the rows in `call`'s input, or of the reduced rows if `call` has an algorithm.
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
 
  private:
-  // How a team lies in several hosts (HostPlaces of across_hosts.cuh).
+  // The distribution of a team over hosts (HostPlaces in across_hosts.cuh).
   struct Hosts {
-    uint32_t count, of_this_one;  // hosts with a rank of this one's number, ranks of this one
+    uint32_t count, of_this_one;  // number of hosts; number of ranks on this host
     std::vector<uint8_t> members;
   };
   struct Local {
     Local();
-    std::shared_ptr<KernelSet> kernels;  // of all communicators on this GPU
+    std::shared_ptr<KernelSet> kernels;  // shared by all communicators on this GPU
     HostNotes notes;
     GpuFacts gpu;
-    std::vector<uint32_t> world_ranks;  // of the members
+    std::vector<uint32_t> world_ranks;  // of the team's members
   };
-  // In the stream: ends when all members have come here, and what they put into their streams before is done.
-  // If one does not come, the output is spoilt, where there is one.
+  // Enqueues a barrier: it ends when the streams of all members have reached it and their earlier work is
+  // done. If a member does not arrive in time, the output (if any) is filled with 0xff.
   void meet(void* output, uint64_t output_bytes, CUstream stream);
   struct Pending {
     Call call;
     Choice choice;
   };
   void expect_member() const;
-  // Throws Failure if an earlier call has failed: ranks are out of step then.
+  // Throws Failure if an earlier call has failed, because then the ranks are out of step.
   void expect_in_step() const;
   void prepare(const verbena_team* team, Proposal& mine);
-  // Collective: sets hosts_. The team of this rank's host; null: the team has one host, or this rank none.
+  // Sets hosts_, and returns the team of this rank's host. Collective. Null if the team has one host or this
+  // rank is not a member.
   SymmetricTeam find_hosts(const verbena_team* team);
   void make_chooser(const Agreement& agreement);
-  // Collective: all ranks make the same ones in the same order, those of no member by null.
+  // Creates the workspaces. Collective: all ranks create the same ones in the same order; ranks that are not
+  // members pass null.
   void make_workspaces(const verbena_team* team);
   void make_workspaces_across(const verbena_team* team, const verbena_team* host);
   void load_settings(Proposal& mine);
@@ -126,7 +133,7 @@ class Communicator {
   void place_in_hosts(Launch& launch) const;
   void begin_launch(const Choice& choice, Launch& launch);
   void launch_coded(const Pending& one, CUstream stream);
-  // With the comparison that VERBENA_OPS_CHECK asks for, and without.
+  // launch() compares the ranks' calls first if VERBENA_OPS_CHECK is set; put() does not.
   void launch(std::span<const Pending> calls, CUstream stream);
   void put(std::span<const Pending> calls, CUstream stream);
   void compare_calls(const CallRecord& record, const int64_t* counts, CUstream stream);
@@ -134,17 +141,17 @@ class Communicator {
 
   verbena_context* context_;
   verbena_ops_options options_;
-  uint32_t rank_ = 0, size_ = 0;  // in the team; 0 of no member
+  uint32_t rank_ = 0, size_ = 0;  // in the team; 0 if not a member
   std::optional<Local> local_;    // of members
-  std::optional<Hosts> hosts_;    // of members of a team in several hosts
+  std::optional<Hosts> hosts_;    // set on members of a team across hosts
   Algorithm forced_ = Algorithm::kAuto;
   bool checks_calls_ = false;
-  std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
+  std::vector<tuner::OpsMeasurement> measurements_;  // from the tuning file
   std::optional<Chooser> chooser_;                   // of members
-  mutable std::optional<Failure> failure_;           // of a call, until reset()
+  mutable std::optional<Failure> failure_;           // the failure of an earlier call, until reset()
   std::array<SymmetricWorkspace, kFamilies> workspaces_{SymmetricWorkspace(nullptr),
                                                         SymmetricWorkspace(nullptr)};
-  // Of a team in several hosts: the whole team's, and the host's.
+  // Used only by a team across hosts: the whole team's workspace, and the workspace of this host's ranks.
   SymmetricWorkspace across_{nullptr}, host_{nullptr};
   bool is_grouped_ = false;
   std::vector<Pending> group_;

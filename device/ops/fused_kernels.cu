@@ -1,5 +1,5 @@
-// The kernels of libverbena_ops.so that do more than move and sum: an image of their own, compiled beside the
-// other.
+// The quantised kernels and the kernels with a norm. They form a separate image, which nvcc compiles in
+// parallel with the other image.
 #include "device/ops/run_fused.cuh"
 
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \

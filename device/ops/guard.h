@@ -1,4 +1,4 @@
-// What every function of the library's C API is wrapped in: no exception passes through C.
+// Wraps every function of the library's C API, so that no exception passes through C.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@ verbena_result guard(const Body& body) noexcept {
     body();
     return VERBENA_SUCCESS;
   } catch (const Failure& failure) {
-    // What a call of libverbena.so or an earlier call of this thread said is in the log.
+    // An error of libverbena.so, or of an earlier call of this thread, is logged already.
     if (std::strcmp(failure.what(), verbena_last_error()) == 0) return failure.result();
     return verbena_fail(failure.result(), failure.what());
   } catch (const std::bad_alloc&) {
@@ -27,7 +27,8 @@ verbena_result guard(const Body& body) noexcept {
   }
 }
 
-// What went wrong so far: `check` throws it, `text` of `length` bytes, or null, gets it; "" if nothing did.
+// Implements the get_error functions: calls `check`, and copies the text of the Failure that it throws, or
+// "", to `text`, which has `length` bytes or is null.
 template <typename Check>
 verbena_result report_error(char* text, size_t length, const Check& check) noexcept {
   const auto say = [&](const char* what) {

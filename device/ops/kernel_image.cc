@@ -1,6 +1,6 @@
 #include "device/ops/kernel_image.h"
 
-// The build defines the folder and the version. An image is followed by a zero byte, which is not part of it.
+// The build defines the folder and the version. Each image is followed by a zero byte.
 #define VERBENA_EMBED(name)                                                                                \
   asm(".pushsection .rodata\n.balign 16\nverbena_ops_" name ":\n.incbin \"" VERBENA_KERNEL_IMAGES "/" name \
       ".fatbin\"\n.byte 0\n.popsection\n")

@@ -1,13 +1,13 @@
-// The kernels for every architecture of the build, embedded in the library: an image for each source of
-// theirs, as nvcc makes them side by side.
+// The kernels for every GPU architecture of the build, embedded in the library. There is one image per source
+// file, so that nvcc compiles them in parallel.
 #pragma once
 
 namespace verbena::ops {
 
-// The CUDA version of the compiler that built the kernels, such as "13.0.48": they need a driver of that
-// version or newer.
+// The version of the CUDA compiler that built the kernels, such as "13.0.48". The kernels need a driver for
+// that CUDA version or newer.
 const char* kernel_cuda_version();
-// As cuModuleLoadDataEx() takes it.
+// Images for cuModuleLoadDataEx().
 const char* kernel_image();
 const char* fused_kernel_image();
 const char* moe_kernel_image();

@@ -14,7 +14,7 @@
 namespace verbena::ops {
 namespace {
 
-constexpr int kHopper = 9;  // of compute capabilities
+constexpr int kHopper = 9;  // compute capability
 
 Driver load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -29,7 +29,7 @@ Driver load_driver() {
   return driver;
 }
 
-// While it lives, calls of this thread do not disturb stream capture in other threads.
+// While this object lives, calls of this thread do not invalidate stream captures of other threads.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
@@ -91,7 +91,7 @@ void KernelSet::synchronize() const {
 KernelSet::KernelSet() : driver_(Driver::instance()) {
   const RelaxedCapture relaxed(driver_);
   is_hopper_ = driver_.find_gpu().has_clusters;
-  // Not before: without a GPU the message is the one above.
+  // Load only now: without a GPU, the error above is clearer.
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
   static constexpr const char* kFamilyNames[kFamilies] = {"packets", "chunks"};
@@ -153,7 +153,7 @@ void KernelSet::load_moe() {
 
 KernelSet::~KernelSet() {
   const RelaxedCapture relaxed(driver_);
-  // The application may have ended CUDA before: then the module has gone with it.
+  // If the application has already shut CUDA down, the module no longer exists.
   for (const CUmodule module : {module_, fused_, moe_})
     if (module != nullptr) driver_.cuModuleUnload(module);
 }
@@ -162,8 +162,9 @@ CUmodule KernelSet::load(const char* image) const {
   CUmodule module = nullptr;
   int version = 0;
   driver_.check(driver_.cuDriverGetVersion(&version), "the driver's version");
-  const std::string what = std::string("loading the kernels, which are of CUDA ") + kernel_cuda_version() +
-                           " and need a driver of it or newer (this one is of CUDA " +
+  const std::string what = std::string("loading the kernels, which were built with CUDA ") +
+                           kernel_cuda_version() +
+                           " and need a driver for that version or newer (this driver supports CUDA " +
                            std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + ")";
   driver_.check(driver_.cuModuleLoadDataEx(&module, image, 0, nullptr, nullptr), what.c_str());
   return module;
@@ -178,19 +179,19 @@ CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
 
 namespace {
 
-// What kernels for teams of known sizes reduce.
+// The types that the specialised kernels reduce.
 bool sums_floats(const Call& call) {
   return call.kind == Kind::kExchange ||
          (call.reduction == VERBENA_OPS_SUM && call.type <= VERBENA_OPS_BFLOAT16);
 }
-// Whether all_reduce_vectors() of one_shot.cuh or of two_shot.cuh takes it.
+// Returns whether all_reduce_vectors() of one_shot.cuh or two_shot.cuh can serve the call.
 bool has_vectors(const Grid& grid, const CallLaunch& launch) {
   const Call& call = launch.call;
   const auto ranks = static_cast<uint64_t>(launch.workspace.context.team_size);
   const bool is_two_shot = call.algorithm == Algorithm::kTwoShot;
   const uint64_t unit = is_two_shot ? ranks * kVectorBytes : kVectorBytes;
   const uint64_t begins = reinterpret_cast<uintptr_t>(call.input) | reinterpret_cast<uintptr_t>(call.output);
-  // One message of each block.
+  // Each block sends one message.
   const uint64_t room = grid.blocks * find_data_bytes(launch.workspace.blocks.slot_bytes);
   return begins % kVectorBytes == 0 && call.length_bytes % unit == 0 &&  // FAULT(two_shots_take_any_vectors)
          (is_two_shot || call.length_bytes <= room);
@@ -240,7 +241,7 @@ void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch,
   enqueue(across_hosts_, grid, launch, stream);
 }
 
-// Across hosts sums are quantised, once, as addends would be.
+// Across hosts, sums are quantised once, in the format of addends.
 void KernelSet::launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream) {
   const uint32_t codec = find_codec(launch.call.algorithm), rounding = launch.call.seed == 0 ? 0 : 1;
   if (launch.hosts > 1)
@@ -294,7 +295,7 @@ void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream
                 "a copy to a peer");
 }
 
-// A launch is of the kind that the kernel takes: the driver knows how long that is.
+// The launch has the type that the kernel takes; the driver knows the length of the kernel's parameter.
 void KernelSet::enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const {
   void* parameters[] = {const_cast<Launch*>(&launch)};
   enqueue(function, grid, parameters, stream);
@@ -302,7 +303,7 @@ void KernelSet::enqueue(CUfunction function, const Grid& grid, const Launch& lau
 void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const {
   CUlaunchAttribute attributes[2]{};
   unsigned count = 0;
-  // The pause does not wait for what came before, and stays an ordinary kernel.
+  // The pause kernel has no wait for the previous kernel, so it is launched without PDL.
   if (is_hopper_ && function != pause_) {
     attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attributes[count++].value.programmaticStreamSerializationAllowed = 1;

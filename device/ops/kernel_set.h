@@ -1,5 +1,5 @@
-// The kernels on the GPU that is current, through CUDA's driver, which is loaded when it is first needed: the
-// library links no CUDA library.
+// The kernels on the current GPU. The CUDA driver is loaded at its first use, so the library does not link
+// with any CUDA library.
 #pragma once
 
 #include <array>
@@ -22,16 +22,16 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
   X(cuMemcpyAsync) X(cuCtxSynchronize) X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
-// Of the GPU that is current.
+// Properties of the current GPU.
 struct GpuFacts {
   std::string name;
   uint32_t multiprocessors = 0;
-  bool has_clusters = false;  // Hopper or newer: programmatic dependent launch, and clusters of blocks
+  bool has_clusters = false;  // Hopper or newer: has programmatic dependent launch and clusters of blocks
 };
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
 
-  // Throws Failure without a driver.
+  // Returns the driver. Throws Failure if there is none.
   static const Driver& instance();
   // Throws Failure unless the call succeeded.
   void check(CUresult status, const char* what) const;
@@ -46,40 +46,41 @@ class KernelSet {
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
-  // That of the GPU that is current: its kernels are loaded once, for as long as somebody has it. Any thread.
+  // Returns the KernelSet of the current GPU, which is shared: kernels are loaded once and unloaded with the
+  // last reference. Any thread may call.
   static std::shared_ptr<KernelSet> share();
-  // Waits for all that the GPU's context has been given.
+  // Waits for all work of the GPU's CUDA context.
   void synchronize() const;
-  // A group of calls, or one.
+  // Launches one call or a group of calls.
   void launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch, CUstream stream);
-  // Of a team in several hosts.
+  // Launches calls of a team across hosts.
   void launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream);
-  // One all-reduce in few bits.
+  // Launches one quantised all-reduce.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
-  // Before the first launch_moe(): other communicators do without these kernels. Any thread.
+  // Loads the MoE kernels. Call it before the first launch_moe(). Any thread may call.
   void load_moe();
-  // `type`: of verbena_ops_type, a float of 16 bits, of rows that are cast.
+  // `type` is the verbena_ops_type of rows that are cast, float16 or bfloat16.
   void launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation, uint32_t type,
                   CUstream stream);
   void launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order, uint32_t type,
                   CUstream stream);
-  // The halves of a comparison of calls among the ranks.
+  // The two kernels that compare a call among the ranks, before and after the exchange of records.
   void record_call(const CompareLaunch& launch, CUstream stream);
   void compare_calls(const CompareLaunch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
-  // By a copy engine.
+  // Copies by a copy engine.
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:
-  // Of teams that have kernels of their own.
+  // Team sizes with specialised kernels.
   enum Size : uint32_t { kOf2, kOf4, kOf8, kOfAny };
   static constexpr uint32_t kSizes = kOfAny, kFloatTypes = 3;
 
   CUmodule load(const char* image) const;
   CUfunction find(CUmodule module, const std::string& name) const;
   static Size size_of(const Launch& launch);
-  // Null: only those for anything will do.
+  // Returns a specialised kernel; null if only the general kernel can serve the call.
   CUfunction find_known(Family family, const Grid& grid, const CallLaunch& launch) const;
   CUfunction find_norm(const Grid& grid, const NormLaunch& launch) const;
   void enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const;
@@ -87,25 +88,27 @@ class KernelSet {
 
   const Driver& driver_;
   CUmodule module_ = nullptr, fused_ = nullptr, moe_ = nullptr;
-  // For anything; of one call: all-reduces by chunks, exchanges, of two ranks and of four.
+  // The general kernels, by family. Then kernels for one call, for two and four ranks: all-reduces by chunks,
+  // and exchanges.
   std::array<CUfunction, kFamilies> anything_{};
   std::array<CUfunction, 2> chunks_all_reduce_{};
   std::array<std::array<CUfunction, 2>, kFamilies> exchanges_{};
-  // All-reduces of whole vectors by packets: in one shot, in two.
+  // All-reduces of whole vectors by packets: one shot, two shots.
   std::array<std::array<std::array<CUfunction, kFloatTypes>, kSizes>, 2> vectors_{};
-  // To nearest, by chance.
+  // Second index: 0 rounds to nearest, 1 rounds stochastically.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_two_shot_{};
   std::array<std::array<CUfunction, 2>, kCountSingleCodecs> coded_one_shot_{}, coded_across_hosts_{};
-  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMaxKept vectors of a thread.
+  // Fused all-reduce and norm: by team size, by type (float16, bfloat16), and by vectors per thread (1 to
+  // kMaxKept).
   std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
   CUfunction moe_dispatch_ = nullptr;
-  // Of float16 and bfloat16; combines by MoeOrder.
+  // By type (float16, bfloat16); combines also by MoeOrder.
   std::array<CUfunction, 2> moe_dispatch_cast_{};
   std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
   CUfunction across_hosts_ = nullptr, note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
-  bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters
+  bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters
 };
 
 }  // namespace verbena::ops

@@ -1,8 +1,8 @@
-// The kernels of libverbena_ops.so: for one call of teams of known sizes, sums of floats and exchanges; for
-// all others, in groups too; and for teams across hosts.
+// The kernels of libverbena_ops.so: specialised ones for one call of a team of known size (sums of floats,
+// exchanges), general ones for all other calls and for groups, and ones for teams across hosts.
 #include "device/ops/run_calls.cuh"
 
-// A block of a multiprocessor is enough: registers are worth more than a second one.
+// One block per multiprocessor: more registers per thread are worth more than a second block.
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
   extern "C" __global__ void __launch_bounds__(verbena::ops::kMaxThreads, 1)      \
       verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \
@@ -35,7 +35,7 @@ VERBENA_OPS_KERNEL(across_hosts, GroupLaunch, (run_calls<AcrossHostsByChunks>))
 VERBENA_OPS_KERNEL(note, CompareLaunch, run_note)
 VERBENA_OPS_KERNEL(compare, CompareLaunch, run_compare)
 
-// Does nothing for a time.
+// Waits for a given time.
 extern "C" __global__ void verbena_ops_pause(uint64_t length_ns) {
   const uint64_t end_ns = verbena::device::clock_ns() + length_ns;
   while (verbena::device::clock_ns() < end_ns) verbena::device::pause(100);

@@ -1,4 +1,4 @@
-// The kernels' body: carries out a launch's calls, one after the other, by all blocks of the grid. Also
+// The body of the kernels: all blocks of the grid carry out a launch's calls, one after the other. Also
 // compiled for the emulated GPU.
 #pragma once
 
@@ -16,7 +16,7 @@ VERBENA_DEVICE GridStart start_of(const Launch& launch) {
   return {launch.programmatic_launch, launch.pause_before_ns, launch.pause_after_ns};
 }
 
-// How the block's data travels. kRanks is the team's size, or 0.
+// Chooses how a block sends its data. kRanks is the team's size, or 0 if unknown at compile time.
 template <int kRanks>
 struct ByPackets {
   template <typename Reduce>
@@ -90,7 +90,8 @@ struct ByChunks {
   }
 };
 
-// Of a team in several hosts. What all ranks get goes to each host once, all else straight to each rank.
+// The collectives of a team across hosts. Data for all ranks is sent to each host once; all other data is
+// sent directly to its rank.
 struct AcrossHostsByChunks {
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call,
                                               const ReduceAny& reduce) {
@@ -138,7 +139,7 @@ VERBENA_DEVICE ExchangePlan* find_plan() {
 #endif
 }
 
-// What counts in memory say of one member.
+// One member's part, according to the counts in GPU memory.
 struct Stretch {
   uint64_t begin_bytes, length_bytes;
   bool is_right;
@@ -162,7 +163,7 @@ VERBENA_DEVICE Stretch find_stretch(const int64_t* counts, const int64_t* offset
           is_right};
 }
 
-// Lines of a plan whose lengths stand in the GPU's memory.
+// The entries of a plan whose lengths are in GPU memory.
 VERBENA_DEVICE bool fill_entry_by_counts(const Call& call, int32_t me, int32_t member, ExchangeEntry& entry) {
   Stretch send{0, 0, true}, receive{0, 0, true};
   switch (call.lengths) {
@@ -200,7 +201,7 @@ VERBENA_DEVICE void fill_entry(const Call& call, int32_t me, int32_t member, Exc
   entry.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};
 }
 
-// By all threads of a block; false: the counts in memory cannot be.
+// All threads of a block call it. Returns false if the counts in memory are invalid.
 VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePlan& plan) {
   const SymmContext& context = launch.workspace.context;
   const auto member = static_cast<int32_t>(thread_index());
@@ -242,8 +243,8 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
       return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, max_bytes)
                                           : Way::exchange_reduce(launch, plan, max_bytes, reduce);
     };
-    // Messages of equal lengths need no plan in memory, and no meeting of the block's threads behind it: as
-    // code of its own this takes a microsecond less.
+    // Messages of equal lengths need no plan in memory, and no block barrier after writing it. This separate
+    // code saves a microsecond.
     if (call.lengths < Lengths::kByReceiver) {
       const int32_t me = launch.workspace.context.team_rank;
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
@@ -264,8 +265,9 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   return SymmStatus::kInvalid;
 }
 
-// An output that was not computed: all its bytes become 0xff, which is a NaN in every floating-point type. By
-// all threads of the block, each block all of it, since only the blocks that failed know of it.
+// Fills an output that was not computed with 0xff, which is NaN in every floating-point type. All threads of
+// the block call it. Each failed block fills the whole output, because other blocks do not know of the
+// failure.
 VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
   constexpr uint64_t kPieceBytes = uint64_t{1} << 30;  // offsets have 32 bits
   constexpr Vector16 kNans{~0U, ~0U, ~0U, ~0U};
@@ -281,7 +283,7 @@ VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
 VERBENA_DEVICE_FAR void spoil_tensor(char* output, uint64_t length_bytes) {
   spoil(Rows::contiguous(output), length_bytes);
 }
-// The outputs of calls from `first` on, which this rank made and which have failed.
+// Fills the outputs of this rank's failed calls, from `first` on.
 VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_t count, int32_t me,
                                       int32_t size) {
   for (uint32_t i = first; i < count; ++i) {
@@ -292,11 +294,11 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
       for (int32_t member = 0; member < size; ++member) {
         ExchangeEntry entry;
         fill_entry(call, me, member, entry);
-        // In place a rank's own message is its input.
+        // In place, a rank's own message is its input and must not be overwritten.
         if (member != me || entry.source.find(0) != entry.destination.find(0))
           spoil(entry.destination, call.length_bytes);
       }
-    } else if (call.lengths == Lengths::kFromRoot && call.root < 0) {  // members only meet
+    } else if (call.lengths == Lengths::kFromRoot && call.root < 0) {  // a barrier has no output
       spoil(Rows::contiguous(call.output), call.output_bytes);
     } else if (call.lengths != Lengths::kFromRoot || me != call.root || call.input != call.output) {
       spoil(Rows::contiguous(call.output), call.length_bytes);
@@ -304,8 +306,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
   }
 }
 
-// A call that has failed: the host is told, and for arguments that cannot be so are the peers, who would wait
-// for this rank in vain.
+// Reports a failed call to the host. Reports invalid arguments to the peers too, which would otherwise wait
+// for this rank until their timeout.
 VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
   if (thread_index() != 0) return;
   store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
@@ -318,12 +320,12 @@ VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
                       {SymmWait::kCall, 0, static_cast<uint32_t>(launch.host->context.team_rank)});
 }
 
-// The frame of each kernel around `body() -> SymmStatus`, which does what start_of() does before it touches
-// what other kernels touch; `spoil_all()` where it failed.
+// The frame of each kernel. `body` returns a SymmStatus and must call start_of() before it accesses memory
+// that other kernels use. If `body` fails, `spoil_all()` fills the outputs.
 template <typename Body, typename SpoilAll>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body, const SpoilAll& spoil_all) {
   const SymmStatus status = body();
-  // No grid ends before those that it had to wait for, even if some of its blocks had nothing to do.
+  // A grid must not end before the grids for which it waits, even if some of its blocks had no work.
   wait_for_earlier_grids();  // FAULT(idle_grid_ends_early)
   if (__builtin_expect(status == SymmStatus::kDone, 1)) return;
   report(launch, status);
@@ -342,8 +344,9 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
   reduce = {static_cast<DataType>(call.type)};
 }
 
-// VERBENA_OPS_CHECK, by one block: this rank's record where an exchange takes it from; and behind that
-// exchange whether all ranks' are the same. If they are not, this rank refuses its call, as its peers do.
+// The kernels of VERBENA_OPS_CHECK; each runs in one block. The first kernel writes this rank's record, which
+// an exchange then sends; the second compares the records of all ranks. If they differ, this rank refuses its
+// call, and so do its peers.
 VERBENA_DEVICE void run_note(const CompareLaunch& launch) {
   start_of(launch)();
   if (thread_index() != 0) return;
@@ -357,8 +360,8 @@ VERBENA_DEVICE void run_compare(const CompareLaunch& launch) {
       launch,
       [&] {
         start_of(launch)();
-        // Where the exchange has failed there is nothing to compare. A peer that has compared by now may have
-        // failed the team already.
+        // If the exchange failed, there is nothing to compare. A peer that has already compared may have
+        // failed the team.
         if (sync_block_any(load_relaxed<Scope::kSystem>(launch.status) != 0)) return SymmStatus::kTimedOut;
         const auto* const own = reinterpret_cast<const uint64_t*>(launch.own);
         const auto* const all = reinterpret_cast<const uint64_t*>(launch.all);
@@ -385,7 +388,7 @@ VERBENA_DEVICE void run_call(const CallLaunch& launch) {
       [&] { spoil_call(launch); });
 }
 
-// An all-reduce that all_reduce_vectors() of OneShot or of TwoShot takes.
+// An all-reduce by all_reduce_vectors() of OneShot or TwoShot.
 template <typename Calls, int kRanks, typename T>
 VERBENA_DEVICE void run_vectors(const CallLaunch& launch) {
   run_grid(
@@ -408,7 +411,7 @@ VERBENA_DEVICE void run_calls(const GroupLaunch& launch) {
       [&] {
         SymmStatus status = SymmStatus::kDone;
         for (; done < launch.count_calls; ++done) {
-          // As the end of a kernel would: what a block has read and stored comes before what it does next.
+          // Acts like the end of a kernel: all reads and writes of the block happen before its next step.
           if (done > 0) {
             fence<Order::kAcquireRelease, Scope::kSystem>();
             sync_block();

@@ -1,5 +1,5 @@
-// The bodies of kernels that do more than move and sum: all-reduces in few bits, RMSNorm, and collectives
-// with a norm behind them. Also compiled for the emulated GPU.
+// The bodies of the quantised all-reduces, of RMSNorm, and of collectives fused with a norm. Also compiled
+// for the emulated GPU.
 #pragma once
 
 #include "device/ops/run_calls.cuh"
@@ -18,7 +18,7 @@ VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
   }
 }
 
-// All-reduces alone, of sums. Each runs as a way of run_call().
+// Quantised all-reduces; sums only. run_call() runs each like its other algorithms.
 template <typename Addends, typename Sums, typename Rounding>
 struct ByCodedTwoShots {
   template <typename Reduce>
@@ -53,7 +53,8 @@ struct ByCodedHostSums {
   }
 };
 
-// Of bfloat16 or half: both have the same size, and what depends on more is told the type.
+// Stands for bfloat16 and for half, which have the same size. Code that depends on the type takes it as an
+// argument.
 using Element16 = Bfloat16;
 
 VERBENA_DEVICE RmsNorm<Element16> read_norm(const Norm& norm) {
@@ -96,7 +97,7 @@ struct NormOfType {
   }
 };
 
-// What the launch's one call says.
+// Reads the launch's only call.
 struct NormArguments {
   const Element16* input;
   Element16* sum;
@@ -110,7 +111,7 @@ struct NormArguments {
         norm_some{reduce.type} {}
 };
 
-// What a norm makes, all rows of it; a sum in rows of the norm's `hidden`, which may be less than all of it.
+// The outputs of a norm, all rows; and the sum, in rows of the norm's `hidden` elements.
 VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t sum_rows) {
   const auto spoil_rows = [&](void* begin, uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
     if (begin != nullptr && rows != 0)
@@ -124,7 +125,7 @@ VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t 
     spoil_rows(norm.elements, norm.rows, columns, norm.row_bytes);
 }
 
-// Rows that are there.
+// A norm of local rows.
 VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   const NormArguments all(launch.call);
   start_of(launch)();
@@ -133,8 +134,8 @@ VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   wait_for_earlier_grids();
 }
 
-// An all-reduce and its norm: kKept vectors of each thread. Types and lengths have kernels of their own, as
-// compilers leave arrays of a kernel as long as all of these in memory.
+// A fused all-reduce and norm, which keeps kKept vectors per thread in registers. Each type and length has a
+// separate kernel, because compilers put the arrays of one kernel for all cases into memory.
 template <int kRanks, typename T, uint32_t kKept>
 VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
   run_grid(
@@ -151,7 +152,7 @@ VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
       [&] { spoil_norm(launch.call, launch.norm, launch.norm.rows); });
 }
 
-// A reduce-scatter, its norm, an all-gather; Calls is OneShot or Bulk.
+// A reduce-scatter, a norm of the share, and an all-gather. Calls is OneShot or Bulk.
 template <typename Calls>
 VERBENA_DEVICE void run_sharded_norm(const NormLaunch& launch) {
   const SymmContext& context = launch.workspace.context;

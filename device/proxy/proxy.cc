@@ -22,21 +22,21 @@ namespace {
 constexpr uint32_t kRoundsBeforeYield = 64, kRoundsPerLook = 256;
 constexpr long kFirstSleep_ns = 1'000, kLongestSleep_ns = 50'000;
 constexpr long kQuietLook_ns = 20'000;
-constexpr unsigned long kTimerSlack_ns = 1'000;  // sleeps would last 50 us longer otherwise
+constexpr unsigned long kTimerSlack_ns = 1'000;  // the default timer slack makes sleeps 50 us longer
 
 void sleep_ns(long duration_ns) {
   const timespec duration{0, duration_ns};
   clock_nanosleep(CLOCK_MONOTONIC, 0, &duration, nullptr);
 }
 
-// What the driver does where there is nothing to do: it looks again at once, then lets others run between,
-// and sleeps in the end, longer and longer.
+// The behaviour of the thread without work: it first polls, later yields between polls, and finally sleeps
+// for growing times.
 class Idleness {
  public:
   explicit Idleness(int64_t spin_ns) : spin_ns_(spin_ns) {}
 
   void end() { rounds_ = 0; }
-  // Whether it slept.
+  // Returns whether it slept.
   bool rest() {
     if (++rounds_ == 1) {
       since_ns_ = base::monotonic_ns();
@@ -90,7 +90,7 @@ void Proxy::fail(const std::string& cause) {
   end(SymmAbort::kNetworkFailed, cause);
 }
 
-// The text is there before anybody can see that it should be.
+// Set the text before the flag, so that whoever sees the flag sees the text.
 void Proxy::end(SymmAbort reason, const std::string& text) {
   const std::lock_guard lock(error_mutex_);
   if (has_failed_.load(std::memory_order_relaxed)) return;
@@ -123,7 +123,7 @@ bool Proxy::poll() {
   return count != 0;
 }
 
-// A NIC reports a peer that is gone by itself, within its retries: this is for one that reports nothing.
+// A NIC usually reports a dead peer after its retries. This check is for a NIC that reports nothing.
 void Proxy::give_up_late_peers() {
   const int64_t now_ns = base::monotonic_ns();
   for (size_t index = 0; index < drains_.size(); ++index) {
@@ -133,7 +133,7 @@ void Proxy::give_up_late_peers() {
       standstill = {drains_[index]->count_completed(), now_ns};
     } else if (now_ns - standstill.since_ns >= timeout_ns_) {
       std::string cause;
-      base::append(cause, "put queue %zu: descriptor %llu has not become complete (VERBENA_SYMM_TIMEOUT_MS)",
+      base::append(cause, "put queue %zu: descriptor %llu did not complete in time (VERBENA_SYMM_TIMEOUT_MS)",
                    index, static_cast<unsigned long long>(standstill.count_completed));
       endpoint_.give_up(*peer, cause);
     }
@@ -147,7 +147,7 @@ void Proxy::take_up_quiet() {
   for (const auto& drain : drains_) drain->mark();
 }
 
-// The release orders what the completions brought before the caller's next step.
+// The release makes the effects of the completions visible to the caller before its next step.
 void Proxy::answer_quiet() {
   if (quiets_marked_ == quiets_answered_.load(std::memory_order_relaxed)) return;
   const bool is_quiet =
@@ -159,19 +159,19 @@ base::Outcome Proxy::quiet() {
   const uint64_t number = quiets_asked_.fetch_add(1, std::memory_order_acq_rel) + 1;
   while (quiets_answered_.load(std::memory_order_acquire) < number) {
     if (has_failed_.load(std::memory_order_acquire)) {
-      return base::fail(base::Status::kRemote, "proxy: outstanding operations do not complete: %s",
+      return base::fail(base::Status::kRemote, "proxy: outstanding operations did not complete: %s",
                         error().c_str());
     }
     if (is_stopping()) {
       return base::fail(base::Status::kInvalidUsage,
-                        "proxy: outstanding operations do not complete: the proxy has stopped");
+                        "proxy: outstanding operations did not complete: the proxy has stopped");
     }
     sleep_ns(kQuietLook_ns);
   }
   return {};
 }
 
-// Room is given back only behind ring(): what was asked for is on its way then.
+// Slots are released only after ring(), when their operations have been passed to the NIC.
 bool Proxy::work() {
   uint32_t count = 0;
   windows_.take_up();

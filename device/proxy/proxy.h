@@ -1,10 +1,11 @@
-// What kernels ask for in the put queues, done: every descriptor is checked against the windows and handed to
-// the endpoint, and kernels are told what is complete. Queue q uses lane q of each peer, so that what one
-// queue asks of a peer takes effect there in order; a signal or word behind an add waits for it.
+// Carries out what kernels request in the put queues. The proxy checks every descriptor against the windows,
+// passes it to the endpoint, and publishes completions to the kernels. Queue q uses lane q of each peer, so
+// the operations of one queue on one peer take effect in order. A signal or word that follows an atomic add
+// waits for the add.
 //
-// The first error ends the context: the abort word becomes its kind, which ends every wait of the kernels;
-// later descriptors are dropped, and nothing more counts as complete. A descriptor that cannot be, a peer
-// that failed or does not answer in time, and fail() are such errors.
+// The first error ends the context: the proxy writes its kind to the abort word, which aborts every wait of
+// the kernels; it drops later descriptors and publishes no more completions. Such errors are an invalid
+// descriptor, a peer that failed or did not answer in time, and fail().
 #pragma once
 
 #include <array>
@@ -26,47 +27,49 @@ namespace verbena::symm {
 class QueueDrain;
 
 struct ProxyOptions {
-  uint32_t rank = 0, count_ranks = 1;  // as the endpoint's: descriptors name ranks below
-  int64_t spin_us = -1;     // how long it looks for work before it sleeps; -1: VERBENA_PROXY_SPIN_US
-  int64_t timeout_ms = -1;  // for what the NIC never tells the end of; -1: VERBENA_SYMM_TIMEOUT_MS
+  uint32_t rank = 0, count_ranks = 1;  // as for the endpoint; descriptors may name ranks below count_ranks
+  int64_t spin_us = -1;     // how long the thread polls for work before it sleeps; -1: VERBENA_PROXY_SPIN_US
+  int64_t timeout_ms = -1;  // for operations that the NIC never completes; -1: VERBENA_SYMM_TIMEOUT_MS
 };
 
-// Since the start; each number for itself.
+// Counts since the start. Each is read separately.
 struct ProxyCounts {
   uint64_t descriptors, rounds, sleeps;
 };
 
 class Proxy {
  public:
-  // All outlive it. The endpoint has at least as many lanes as there are queues, and no other driver.
+  // All arguments must outlive the proxy. The endpoint needs at least one lane per queue, and no other thread
+  // may drive it.
   Proxy(Endpoint& endpoint, PutQueue& queues, AbortWord& abort, const ProxyOptions& options);
-  ~Proxy();  // stop()
+  ~Proxy();  // calls stop()
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
 
-  // Calls from any thread.
+  // Any thread may call these functions.
 
-  // `bytes` of every rank's heap from `heap_offset` on are the endpoint's region of this id, here and at all
-  // peers. Windows do not overlap.
+  // Adds a window: `bytes` of every rank's heap from `heap_offset` on, which are the endpoint's region
+  // `region` here and at all peers. Windows must not overlap.
   base::Outcome add_window(uint64_t heap_offset, uint64_t bytes, uint32_t region);
-  // Returns when the proxy looks at it no more (within microseconds; its sleep at most), so that the region
-  // may be removed. Nothing of it is asked for or under way.
+  // Removes a window, for which nothing may be requested or outstanding. Returns when the proxy no longer
+  // reads it, so that the caller may remove the region; this takes microseconds, at most the proxy's sleep.
   void remove_window(uint64_t heap_offset);
-  // Returns when all is complete that the queues have now: what kernels asked for that have ended. An error
-  // if the context fails first, or the proxy stops; what does not become complete is such a failure.
+  // Waits until all operations that are in the queues now are complete, thus all requests of kernels that
+  // have ended. Fails if the context fails first (for example because an operation times out) or the proxy
+  // stops.
   base::Outcome quiet();
-  // For a cause from elsewhere, such as a rank that went: ends the context, as kNetworkFailed.
+  // Ends the context with kNetworkFailed for a cause outside the proxy, such as a rank that exited.
   void fail(const std::string& cause);
-  // The first error, in words; empty: none.
+  // The text of the first error; empty if there was none.
   std::string error() const;
   ProxyCounts counts() const;
 
-  // Its own thread, near the endpoint's port; once.
+  // Starts the proxy's thread on processors near the endpoint's port. Call it once.
   base::Outcome start();
-  // Until the thread has ended; what is queued or under way then may or may not happen.
+  // Stops the thread and waits for its end. Operations that are queued or outstanding may or may not happen.
   void stop();
   bool is_stopping() const { return is_stopping_.load(std::memory_order_relaxed); }
-  // One round, for a caller who did not start(); whether there was anything to do.
+  // Runs one round, for a caller that did not start(). Returns whether there was anything to do.
   bool work();
 
  private:
@@ -82,19 +85,19 @@ class Proxy {
   const int64_t spin_ns_, timeout_ns_;
   WindowTable windows_;
   std::vector<std::unique_ptr<QueueDrain>> drains_;
-  std::array<EndpointCompletion, 64> polled_{};  // of one poll; the driver's
+  std::array<EndpointCompletion, 64> polled_{};  // completions of one poll; used by the driving thread
   struct Standstill {
-    uint64_t count_completed = UINT64_MAX;  // none yet: it begins with the first look
+    uint64_t count_completed = UINT64_MAX;  // UINT64_MAX: not started
     int64_t since_ns = 0;
   };
-  std::vector<Standstill> standstills_;  // by queue; the driver's
+  std::vector<Standstill> standstills_;  // by queue; used by the driving thread
 
   mutable std::mutex error_mutex_;
   std::string error_;                    // guarded
-  std::atomic<bool> has_failed_{false};  // behind error_
+  std::atomic<bool> has_failed_{false};  // set after error_
 
-  // Callers of quiet() draw numbers; the driver marks the queues for all that are there, and says up to which
-  // number they are quiet.
+  // Each caller of quiet() takes a number. The driving thread marks the queues for all waiting callers, and
+  // publishes up to which number the queues have become quiet.
   std::atomic<uint64_t> quiets_asked_{0}, quiets_answered_{0};
   uint64_t quiets_marked_ = 0;  // the driver's
 

@@ -8,7 +8,7 @@ namespace verbena::symm {
 
 namespace {
 
-constexpr uint32_t kBatch = 64;  // of one round, so that queues take turns
+constexpr uint32_t kBatch = 64;  // descriptors per round, so that all queues make progress
 constexpr uint64_t kMaxUnderWay = 4096;
 constexpr uint64_t kWordBytes = 8;
 
@@ -30,8 +30,8 @@ bool adds(PutOperation operation) {
   return operation == PutOperation::kAddWord || operation == PutOperation::kFetchAdd;
 }
 
-// From the first byte of the first row to behind the last one of the last; longer than any window where it
-// would not fit 64 bits.
+// Returns the bytes from the first row's begin to the last row's end. If that overflows 64 bits, returns more
+// than any window's length.
 uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
   uint64_t length_bytes = 0;
   const bool is_too_long = __builtin_mul_overflow(rows - 1, stride_bytes, &length_bytes) ||
@@ -59,12 +59,13 @@ const QueueDrain::UnderWay& QueueDrain::at(uint64_t position) const {
   return under_way_[position % kMaxUnderWay];
 }
 
-// Of one that is under way: among so many positions an index is one.
+// Finds the position of an outstanding descriptor from its index, which is unique among kMaxUnderWay
+// positions.
 uint64_t QueueDrain::position_of(uint32_t index) const {
   return completed_ + (index - completed_) % kMaxUnderWay;
 }
 
-// A descriptor that posted nothing is complete with the peer's operations before it.
+// A descriptor that posted nothing completes together with the peer's earlier operations.
 bool QueueDrain::is_complete(const UnderWay& one) const {
   return one.step == Step::kPosted && peers_[one.request.peer].count_done >= one.count_taken;
 }
@@ -81,7 +82,7 @@ uint32_t QueueDrain::take_first(List& list) {
   return index;
 }
 
-// False: the next descriptor is not there yet.
+// Returns false if the next descriptor is not written yet.
 bool QueueDrain::fetch() {
   PutDescriptor descriptor;
   if (!queues_.read(index_, position_, &descriptor)) return false;
@@ -97,14 +98,14 @@ bool QueueDrain::fetch() {
                   .rows = 1,
                   .row_bytes_here = 0,
                   .row_bytes_there = 0};
-  // Other flags are none that there are.
+  // Other flags are undefined.
   if ((action & ~kPutReports) >> kPutOperationShift > UINT8_MAX) next.request.operation = PutOperation{};
   take_rows(next.request);
   return true;
 }
 
-// What the position before said of this one, and what this one says of the next. No rows: they were announced
-// for something else.
+// Applies the rows that the previous descriptor announced to this one. Sets no rows if they were announced
+// for another kind of descriptor.
 void QueueDrain::take_rows(Request& request) {
   if (rows_) {
     const bool is_theirs = is_copy(request.operation) && rows_->peer == request.peer;
@@ -116,7 +117,7 @@ void QueueDrain::take_rows(Request& request) {
   if (request.operation == PutOperation::kRows) rows_ = request;
 }
 
-// A peer's own come one after the other.
+// Descriptors of one peer are posted one after the other.
 uint32_t QueueDrain::drain() {
   uint32_t count = post_waiting();
   while (failure_.reason == SymmAbort::kNone && count < kBatch && position_ - completed_ < kMaxUnderWay &&
@@ -146,7 +147,7 @@ uint32_t QueueDrain::post_waiting() {
   return count;
 }
 
-// Whether nothing is left of it.
+// Returns whether the peer's list is empty.
 bool QueueDrain::post_waiting_of(Peer& peer, uint32_t* count) {
   while (peer.waiting.first != kNone && failure_.reason == SymmAbort::kNone) {
     const uint64_t position = position_of(peer.waiting.first);
@@ -158,7 +159,7 @@ bool QueueDrain::post_waiting_of(Peer& peer, uint32_t* count) {
   return peer.waiting.first == kNone;
 }
 
-// All of it has been posted.
+// The descriptor is completely posted.
 void QueueDrain::finish(uint64_t position) {
   UnderWay& one = at(position);
   one.step = Step::kPosted;
@@ -177,16 +178,18 @@ uint32_t QueueDrain::drop() {
   return count;
 }
 
-// kTaken: all of the descriptor has been handed on. kFull: again, in a later round.
+// kTaken: the descriptor was completely passed on. kFull: retry in a later round.
 Posting QueueDrain::post(uint64_t position) {
   posting_ = position;
   UnderWay& one = at(position);
   const Request& request = one.request;
   if (request.operation < PutOperation::kPut || request.operation > PutOperation::kRows)
-    return refuse(position, "there is no such operation");
-  if (request.peer >= count_ranks_) return refuse(position, "there is no such rank");
+    return refuse(position, "the operation is unknown");
+  if (request.peer >= count_ranks_) return refuse(position, "the rank does not exist");
   if (request.rows == 0 || (request.operation == PutOperation::kRows && request.place == 0))
-    return refuse(position, "there are no rows, or this is no copy of the rank that they were announced for");
+    return refuse(
+        position,
+        "the number of rows is 0, or the descriptor is not a copy to the rank for which rows were announced");
   if (request.operation == PutOperation::kAwaitQueue) return await_queue(one);
   if (request.operation == PutOperation::kRows) return Posting::kTaken;
   if (is_copy(request.operation)) return post_copy(one);
@@ -206,7 +209,7 @@ Posting QueueDrain::post_copy(UnderWay& one) {
   if (here == nullptr) return refuse(posting_, "the local address is outside every window");
   if (request.extent == 0) return Posting::kTaken;
   const bool gets = request.operation == PutOperation::kGet;
-  // A put waits for no add before it: what it is ordered with are the signals behind it.
+  // A put does not wait for an earlier add, because puts are ordered only with the signals that follow them.
   if (gets && one.progress == 0) order_behind_answers(request);
   for (; one.progress < request.rows; ++one.progress) {
     const Transfer transfer{
@@ -227,7 +230,7 @@ Posting QueueDrain::post_copy(UnderWay& one) {
 Posting QueueDrain::post_word(UnderWay& one, const Window& there) {
   const Request& request = one.request;
   if (request.extent != 0 && request.operation != PutOperation::kCompareSwap)
-    return refuse(posting_, "a word has no length");
+    return refuse(posting_, "an operation on a word must not have a length");
   const RemoteWord word{request.peer, index_, there.region, request.place - there.heap_offset};
   if (has_value(request.operation)) return post_update(one, word);
   order_behind_answers(request);
@@ -241,7 +244,7 @@ Posting QueueDrain::post_word(UnderWay& one, const Window& there) {
 Posting QueueDrain::post_update(UnderWay& one, const RemoteWord& word) {
   const Request& request = one.request;
   if (request.operation == PutOperation::kCompareSwap && !endpoint_.swaps_words())
-    return refuse(posting_, endpoint_.describe_rail() + " compares and swaps no words");
+    return refuse(posting_, endpoint_.describe_rail() + " has no compare-and-swap");
   order_behind_answers(request);
   const uint64_t cookie = posting_ + 1;
   const Posting posting =
@@ -252,12 +255,12 @@ Posting QueueDrain::post_update(UnderWay& one, const RemoteWord& word) {
   return posting;
 }
 
-// Queues cannot wait for each other for ever: whoever asks reads the other queue's position first, so that of
-// two such descriptors the later one is behind the position that the earlier one waits for.
+// Two queues cannot deadlock. A kernel reads the other queue's position before it writes its own descriptor,
+// so of two such descriptors the later one is behind the position for which the earlier one waits.
 Posting QueueDrain::await_queue(UnderWay& one) {
   const Request& request = one.request;
   if (request.extent >= all_.size() || request.extent == index_)
-    return refuse(posting_, "there is no such other queue");
+    return refuse(posting_, "the other queue does not exist");
   const QueueDrain& other = *all_[request.extent];
   if (one.step == Step::kWaiting && other.seize_behind(request.peer, request.operand, &one.progress))
     one.step = Step::kAnswering;
@@ -266,8 +269,8 @@ Posting QueueDrain::await_queue(UnderWay& one) {
              : Posting::kFull;
 }
 
-// What the lane comes to when all is complete that is asked of the peer before the position; false while some
-// of it is not posted.
+// Finds the lane's count at which all requests for the peer before `position` are complete. Returns false
+// while some of them are not posted.
 bool QueueDrain::seize_behind(uint32_t peer, uint64_t position, uint64_t* count_taken) const {
   const uint32_t oldest = peers_[peer].waiting.first;
   if (position_ < position || (oldest != kNone && position_of(oldest) < position)) return false;
@@ -275,8 +278,9 @@ bool QueueDrain::seize_behind(uint32_t peer, uint64_t position, uint64_t* count_
   return true;
 }
 
-// The word of NICs becomes what the word of the ranks in reach lacks. What is asked of the peer behind it
-// waits. When the word has been read, all before it on the lane is complete: nothing more to wait for.
+// A signal has two words: one that NICs write and one that mapped ranks write. To set the signal, the NIC's
+// word becomes the value minus the other word, which must be read first. Later requests for the peer wait.
+// Once the word is read, everything before it on the lane is complete.
 Posting QueueDrain::post_signal(UnderWay& one, const Window& there) {
   const Request& request = one.request;
   const Window* other = windows_.find(request.extent, kWordBytes);
@@ -299,7 +303,7 @@ void QueueDrain::note_value(uint64_t cookie, uint64_t value) {
   if (one.step == Step::kAnswering) one.step = Step::kAnswered;
 }
 
-// Adds to one word may pass each other: who waits for the last of them waits for all.
+// Adds to one word may overtake each other, so waiting for the last one means waiting for all.
 void QueueDrain::order_behind_answers(const Request& request) {
   Peer& peer = peers_[request.peer];
   if (peer.answers.count_taken <= peer.count_done) return;
@@ -310,7 +314,7 @@ void QueueDrain::order_behind_answers(const Request& request) {
   peer.answers = {};
 }
 
-// Those before it, if any are left, are adds to the same place: others were fenced off.
+// Earlier outstanding ones, if any, are adds to the same word; others were fenced.
 void QueueDrain::note_answer(const Request& request) {
   peers_[request.peer].answers = {endpoint_.count_taken(request.peer, index_), request.place,
                                   adds(request.operation)};
@@ -335,7 +339,7 @@ Posting QueueDrain::check(uint64_t position, Posting posting) {
   return posting;
 }
 
-// A position whose producer is not done yet may stand before others that are.
+// A position that its producer has not written yet may precede written ones.
 void QueueDrain::mark() {
   mark_ = position_;
   PutDescriptor descriptor;
@@ -352,7 +356,7 @@ void QueueDrain::publish_consumed() {
   queues_.publish_consumed(index_, consumed_);
 }
 
-// Before the prefix goes on: an index is one position among those that are not complete.
+// Must happen before the completed prefix advances: an index is unique only among incomplete positions.
 void QueueDrain::publish_completed() {
   tell_complete();
   const uint64_t before = completed_;
@@ -376,7 +380,7 @@ void QueueDrain::tell_complete() {
   });
 }
 
-// What waits for another queue is that queue's to give up.
+// A descriptor that waits for another queue times out with that queue.
 std::optional<uint32_t> QueueDrain::awaited_peer() const {
   if (completed_ == position_) return std::nullopt;
   const UnderWay& oldest = at(completed_);

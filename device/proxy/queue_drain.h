@@ -1,6 +1,7 @@
-// One put queue on its way to the endpoint: which descriptor is next, what is under way, and what waits for
-// what. Descriptors are taken in the order of the queue; those of one peer are posted in that order, and no
-// peer waits for another: what cannot be posted yet waits in a list of its peer's. The driver's thread alone.
+// Moves one put queue's descriptors to the endpoint, and tracks which are outstanding and which wait for
+// others. It takes descriptors in queue order and posts those for one peer in that order. Peers do not block
+// each other: a descriptor that cannot be posted yet waits in its peer's list. Only the driving thread uses
+// it.
 #pragma once
 
 #include <cstdint>
@@ -24,35 +25,36 @@ struct DrainFailure {
 
 class QueueDrain {
  public:
-  // Of all queues, by their indices.
+  // The drains of all queues, by index.
   using All = std::vector<std::unique_ptr<QueueDrain>>;
 
-  // Queue `index`, over the lane of the same number. All outlive it.
+  // Serves queue `index` over the lane of the same number. All arguments must outlive it.
   QueueDrain(PutQueue& queues, uint32_t index, Endpoint& endpoint, const WindowTable& windows,
              uint32_t count_ranks, const All& all);
 
-  // Posts what waits and what there is and room for, up to a batch: how many descriptors. The window table is
-  // taken up. A failure is the end: only drop() may follow.
+  // Posts waiting and new descriptors, up to a batch, and returns their number. The caller must have called
+  // take_up() of the window table. After a failure only drop() may follow.
   uint32_t drain();
   const DrainFailure& failure() const { return failure_; }
-  // Takes descriptors and does nothing: how many.
+  // Consumes descriptors without posting them, and returns their number.
   uint32_t drop();
 
   void note_done(uint32_t peer, uint64_t count_done) { peers_[peer].count_done = count_done; }
-  // What the word was that the operation with this cookie read or updated.
+  // Records the previous value of the word that the operation with this cookie read or updated.
   void note_value(uint64_t cookie, uint64_t value);
 
-  // Tells kernels how far it is.
+  // Publish progress to the kernels.
   void publish_consumed();
   void publish_completed();
 
-  // What the queue has now becomes what is_quiet() asks for; and whether all of it has become complete since.
+  // mark() records the queue's current end. is_quiet() returns whether everything before that mark is
+  // complete.
   void mark();
   bool is_quiet() const { return completed_ >= mark_; }
 
-  // Descriptors that are complete with all before them, as last published.
+  // The number of descriptors that are complete together with all before them, as last published.
   uint64_t count_completed() const { return completed_; }
-  // Whose answer the oldest one needs to be complete; none where nothing is under way.
+  // The peer for whose answer the oldest outstanding descriptor waits; empty if nothing is outstanding.
   std::optional<uint32_t> awaited_peer() const;
 
  private:
@@ -61,33 +63,33 @@ class QueueDrain {
     bool tells;
     uint32_t peer;
     uint64_t operand, extent, place;
-    uint64_t rows, row_bytes_here, row_bytes_there;  // of a copy; bytes from one row to the next
+    uint64_t rows, row_bytes_here, row_bytes_there;  // of a copy; row strides in bytes
   };
   enum class Step : uint8_t { kWaiting, kAnswering, kAnswered, kPosted };
   struct UnderWay {
     Request request;
     Step step = Step::kWaiting;
-    uint32_t next = kNone;     // of its peer's list, by position modulo kMaxUnderWay
-    uint64_t count_taken = 0;  // of the lane, behind it, once it is posted
-    // Of a copy the rows that are posted; of an update or a signal the value that came back; of kAwaitQueue
-    // what the other queue's lane has to come to.
+    uint32_t next = kNone;     // next in its peer's list; positions modulo kMaxUnderWay
+    uint64_t count_taken = 0;  // the lane's count after this operation was posted
+    // For a copy: rows posted. For an update or a signal: the value returned. For kAwaitQueue: the count that
+    // the other queue's lane must reach.
     uint64_t progress = 0;
   };
-  // Of what is under way for one peer, in order; each is in one list at most.
+  // A list of outstanding descriptors for one peer, in order. Each descriptor is in at most one list.
   struct List {
     uint32_t first = kNone, last = kNone;
   };
-  // Adds and gets to one peer that a later operation may have to wait for.
+  // Atomic adds and gets of one peer, for which a later operation may have to wait.
   struct Answers {
-    uint64_t count_taken = 0;  // of the lane, behind the last one
-    uint64_t place = 0;        // of all of them
+    uint64_t count_taken = 0;  // the lane's count after the last of them
+    uint64_t place = 0;        // the common address, if is_one_place
     bool is_one_place = false;
   };
   struct Peer {
-    uint64_t count_done = 0;  // the endpoint's
+    uint64_t count_done = 0;  // the endpoint's count
     Answers answers;
     List waiting;  // not posted yet
-    List untold;   // posted, and to be told of
+    List untold;   // posted; the kernel wants a reply
   };
   static constexpr uint32_t kNone = UINT32_MAX;
 
@@ -122,16 +124,16 @@ class QueueDrain {
   const uint32_t index_, count_ranks_;
   const All& all_;
 
-  uint64_t position_ = 0;                  // of the next descriptor
-  std::optional<Request> rows_;            // what a kRows said of the next one
+  uint64_t position_ = 0;                  // position of the next descriptor
+  std::optional<Request> rows_;            // contents of a kRows descriptor, which describes the next one
   std::vector<UnderWay> under_way_;        // ring, by position
   std::vector<Peer> peers_;                // by rank
-  std::vector<uint32_t> blocked_;          // peers with something waiting
-  std::vector<uint32_t> untold_;           // peers with something to be told of
-  std::deque<uint64_t> kept_;              // positions whose slots readers of replies keep
+  std::vector<uint32_t> blocked_;          // peers with waiting descriptors
+  std::vector<uint32_t> untold_;           // peers with replies to send
+  std::deque<uint64_t> kept_;              // positions whose reply slots are still being read
   uint64_t consumed_ = 0, completed_ = 0;  // as published
-  uint64_t mark_ = 0;                      // behind the last descriptor that mark() saw
-  uint64_t posting_ = 0;                   // the position that is being posted, for errors
+  uint64_t mark_ = 0;                      // the queue's end at the last mark()
+  uint64_t posting_ = 0;                   // the position being posted, for errors
   DrainFailure failure_;
 };
 

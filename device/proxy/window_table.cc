@@ -22,7 +22,7 @@ WindowTable::WindowTable() {
   current_.store(versions_.back().get());
 }
 
-// With mutex_ held. What is not current any more and not held now is never held again: see take_up().
+// Call with mutex_ held. A version that is neither current nor held will never be held again: see take_up().
 void WindowTable::publish(Windows windows) {
   versions_.push_back(std::make_unique<Windows>(std::move(windows)));
   current_.store(versions_.back().get(), std::memory_order_seq_cst);
@@ -41,8 +41,8 @@ base::Outcome WindowTable::add(const Window& window) {
       (next == windows.end() || end <= next->heap_offset) &&
       (next == windows.begin() || (next - 1)->heap_offset + (next - 1)->bytes <= window.heap_offset);
   if (!is_range || !is_free) {
-    return base::fail(base::Status::kInvalidArgument, "proxy: no such window%s (from %llu on, %llu bytes)",
-                      is_range ? ", part of it is another one" : "", wide(window.heap_offset),
+    return base::fail(base::Status::kInvalidArgument, "proxy: invalid window%s (offset %llu, %llu bytes)",
+                      is_range ? ": it overlaps another window" : "", wide(window.heap_offset),
                       wide(window.bytes));
   }
   windows.insert(next, window);
@@ -59,11 +59,12 @@ void WindowTable::remove(uint64_t heap_offset) {
   for (;;) {
     const Windows* const held = held_.load(std::memory_order_acquire);
     if (held == nullptr || held == current) return;
-    std::this_thread::yield();  // a round of the reader is microseconds
+    std::this_thread::yield();  // the reader's round takes microseconds
   }
 }
 
-// Held first and compared then: who publishes either sees that it is held, or is seen.
+// First mark the version as held, then check that it is still current. A publisher either sees the mark, or
+// the reader sees the new version.
 void WindowTable::take_up() {
   const Windows* windows = nullptr;
   do {

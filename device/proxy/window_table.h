@@ -1,5 +1,5 @@
-// Which of the endpoint's regions a place in the heap lies in. Any thread changes the table; one, the reader,
-// looks up without a lock, in the copy that it took up last.
+// Maps offsets in the heap to the endpoint's regions. Any thread may change the table. One thread, the
+// reader, looks up without a lock, in the version of the table that it loaded last.
 #pragma once
 
 #include <atomic>
@@ -22,24 +22,24 @@ class WindowTable {
   WindowTable();
 
   base::Outcome add(const Window& window);
-  // Returns when the reader has let go of what it took up before.
+  // Removes a window. Returns when the reader has released every version that contains it.
   void remove(uint64_t heap_offset);
 
-  // The reader's: take_up(), look-ups, let_go(), again and again.
+  // The reader repeats: take_up(), look-ups, let_go().
   void take_up();
-  // Null if the range is not inside of one window.
+  // Returns null if the range is not inside one window.
   const Window* find(uint64_t heap_offset, uint64_t bytes) const;
   void let_go() { held_.store(nullptr, std::memory_order_release); }
 
  private:
-  using Windows = std::vector<Window>;  // by offset
+  using Windows = std::vector<Window>;  // sorted by offset
 
   void publish(Windows windows);
 
-  std::mutex mutex_;                                // of those who change it
-  std::vector<std::unique_ptr<Windows>> versions_;  // guarded; the last one is current
+  std::mutex mutex_;                                // guards changes
+  std::vector<std::unique_ptr<Windows>> versions_;  // guarded; the last version is current
   std::atomic<const Windows*> current_;
-  std::atomic<const Windows*> held_{nullptr};  // by the reader
+  std::atomic<const Windows*> held_{nullptr};  // the version that the reader uses
 };
 
 }  // namespace verbena::symm

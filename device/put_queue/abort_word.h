@@ -1,4 +1,5 @@
-// The word by which the host ends all waits of a context's kernels on this rank. Its first value stays.
+// The word by which the host aborts all waits of a context's kernels on this rank. The first reason written
+// stays.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,17 @@
 
 namespace verbena::symm {
 
-// Movable. Calls from any thread.
+// Movable. Any thread may call.
 class AbortWord {
  public:
-  // Pinned for the calling thread's current GPU.
+  // Creates the word in host memory that is pinned for the calling thread's current GPU.
   static base::Result<AbortWord> create();
 
-  // For SymmContext::abort_word.
+  // The word's address for kernels (SymmContext::abort_word).
   const uint32_t* device() const { return static_cast<const uint32_t*>(memory_.device()); }
   SymmAbort value() const;
-  // Whether it was the first; `reason` is not kNone.
+  // Writes a reason other than kNone, unless one is written already. Returns whether this reason was the
+  // first.
   bool raise(SymmAbort reason);
 
  private:

@@ -10,7 +10,7 @@ namespace verbena::symm {
 
 namespace {
 
-// The view's addresses are the GPU's; on the host the same memory may have others.
+// The view has the GPU's addresses. The host may have the same memory at other addresses.
 template <typename T>
 T* at_host(const base::Buffer& buffer) {
   return static_cast<T*>(buffer.host());
@@ -31,8 +31,8 @@ base::Result<PutQueue> PutQueue::create(const PutQueueShape& shape) {
   const bool is_possible = shape.count >= 1 && shape.count <= kPutMaxQueues && shape.depth >= 2 &&
                            shape.depth <= 1U << kPutMaxDepthShift && std::has_single_bit(shape.depth);
   if (!is_possible) {
-    return base::fail(base::Status::kInvalidArgument,
-                      "put queue: no such shape (%u queues of %u descriptors)", shape.count, shape.depth);
+    return base::fail(base::Status::kInvalidArgument, "put queue: invalid shape: %u queues of %u descriptors",
+                      shape.count, shape.depth);
   }
   PutQueue queue;
   const struct {
@@ -62,7 +62,8 @@ bool PutQueue::read(uint32_t queue, uint64_t position, PutDescriptor* out) const
   const uint64_t slot = (uint64_t{queue} << view_.depth_shift) + (position & (depth() - 1));
   const PutDescriptor& descriptor = at_host<const PutDescriptor>(ring_)[slot];
   const uint64_t turn = turn_of(position, view_.depth_shift);
-  // Both words, as either may be there first; the first half is there behind both.
+  // Either of the two words may become visible first. The first half of the descriptor is visible once both
+  // are.
   const uint64_t action = __atomic_load_n(&descriptor.action, __ATOMIC_ACQUIRE);
   const uint64_t place = __atomic_load_n(&descriptor.place, __ATOMIC_ACQUIRE);
   if (action >> kPutTurnShift != turn || place >> kPutTurnShift != turn) return false;

@@ -1,4 +1,4 @@
-// The put queues of a rank on the host: their memory, and the proxy's side of them.
+// A rank's put queues on the host: their memory, and the proxy's access to them.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,39 @@ namespace verbena::symm {
 
 struct PutQueueShape {
   uint32_t count = 4;     // 1 to kPutMaxQueues
-  uint32_t depth = 1024;  // descriptors of each, 2 to 2^kPutMaxDepthShift; a power of two
+  uint32_t depth = 1024;  // descriptors per queue: a power of two from 2 to 2^kPutMaxDepthShift
 
-  // VERBENA_PUT_QUEUES, VERBENA_PUT_QUEUE_DEPTH.
+  // Reads VERBENA_PUT_QUEUES and VERBENA_PUT_QUEUE_DEPTH.
   static PutQueueShape from_parameters();
 };
 
-// Movable; the view's addresses stay. Freed when no kernel uses it any more: the owner sees to that.
+// Movable: the addresses in the view stay valid. The owner must not destroy it before all kernels that use it
+// have ended.
 class PutQueue {
  public:
-  // In memory of the calling thread's current GPU, and pinned for it; with no GPU all is host memory.
+  // Creates the queues in memory of the calling thread's current GPU and in host memory pinned for it.
+  // Without a GPU, all memory is host memory.
   static base::Result<PutQueue> create(const PutQueueShape& shape);
 
-  // For SymmContext::queues.
+  // The view for kernels (SymmContext::queues).
   const PutQueueView& view() const { return view_; }
   uint32_t count() const { return view_.count; }
   uint32_t depth() const { return 1U << view_.depth_shift; }
 
-  // The rest is for one thread, the proxy's.
+  // Only the proxy's thread calls the functions below.
 
-  // False: the position's descriptor is not there yet.
+  // Reads the descriptor at a position. Returns false if the kernel has not written it yet.
   bool read(uint32_t queue, uint64_t position, PutDescriptor* out) const;
-  // Behind every read of the positions before this one.
+  // Publishes that descriptors before `position` are consumed, so that kernels may reuse their slots. Call it
+  // after reading them.
   void publish_consumed(uint32_t queue, uint64_t position);
   void publish_completed(uint32_t queue, uint64_t position);
-  // Marks the position's reply, unless its slot has a later one's by now.
+  // Marks the reply of a position as complete, unless its slot already has the reply of a later position.
   void tell(uint32_t queue, uint64_t position);
-  // The same with a value, whose reader keeps the slot until has_left().
+  // Like tell(), with a value. The kernel that reads the value keeps the slot until has_left() returns true.
   void tell_value(uint32_t queue, uint64_t position, uint64_t value);
   bool has_left(uint32_t queue, uint64_t position) const;
-  // Before kernels have the view.
+  // Offers compare-and-swap to kernels. Call it before kernels get the view.
   void offer_swaps() { view_.swaps_words = 1; }
 
  private:

@@ -22,12 +22,14 @@ base::Result<uint32_t> AliasTable::add(const void* begin, uint64_t length_bytes,
       std::find_if(entries_.begin(), entries_.end(), [](const SymmAlias& one) { return one.end == 0; });
   const auto entry = static_cast<uint32_t>(free - entries_.begin());
   if (entry >= kSymmMaxAliases)
-    return base::fail(base::Status::kInvalidUsage, "symm: more than %u registrations", kSymmMaxAliases);
+    return base::fail(base::Status::kInvalidUsage,
+                      "symm: too many registrations: the maximum is %u; free a registered window first",
+                      kSymmMaxAliases);
   const auto first = reinterpret_cast<uint64_t>(begin);
   const SymmAlias alias{
       .begin = first, .end = first + length_bytes, .delta = reinterpret_cast<uint64_t>(symmetric) - first};
   const size_t at = offsetof(SymmAliases, entries) + entry * sizeof(SymmAlias);
-  // What makes an entry count is written last.
+  // Write last what makes the entry valid.
   const SymmAlias unfinished{.begin = alias.begin, .end = 0, .delta = alias.delta};
   const uint64_t count = std::max<uint64_t>(entries_.size(), entry + 1);
   base::Outcome written = base::write_buffer(memory_, at, &unfinished, sizeof(unfinished));
@@ -44,7 +46,7 @@ void AliasTable::remove(uint32_t entry) {
   constexpr uint64_t kNone = 0;
   const size_t at = offsetof(SymmAliases, entries) + entry * sizeof(SymmAlias);
   const std::lock_guard lock(*mutex_);
-  // If the GPU cannot be written to, no kernel runs there any more.
+  // A failed write is ignored: if the GPU cannot be written to, no kernel runs there any more.
   if (base::write_buffer(memory_, at + offsetof(SymmAlias, end), &kNone, sizeof(kNone)))
     entries_[entry].end = 0;
 }

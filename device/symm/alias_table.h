@@ -1,5 +1,5 @@
-// Where kernels find the symmetric address of memory that the application has registered: a table in the
-// GPU's memory (struct SymmAliases). Not thread safe; kernels may read it meanwhile.
+// The table in GPU memory (struct SymmAliases) in which kernels look up the symmetric address of memory that
+// the application registered. Changes are not thread safe, but kernels may read the table at the same time.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@ namespace verbena::symm {
 
 class AliasTable {
  public:
-  // In memory of the calling thread's current GPU.
+  // Creates an empty table in memory of the calling thread's current GPU.
   static base::Result<AliasTable> create();
 
-  // For SymmContext::aliases.
+  // The table's address for kernels (SymmContext::aliases).
   const SymmAliases* device() const { return static_cast<const SymmAliases*>(memory_.device()); }
 
-  // `length_bytes` at `begin` are the window's from `symmetric` on. There is room for as many as there are
-  // windows.
+  // Adds an entry: `length_bytes` of memory at `begin` have the symmetric address `symmetric`. The table has
+  // as many entries as a context can have windows.
   base::Result<uint32_t> add(const void* begin, uint64_t length_bytes, const void* symmetric);
   void remove(uint32_t entry);
-  // What kernels take an address for; itself where it is in no entry.
+  // Returns the symmetric address of `address`, or `address` itself if it is in no entry.
   uint64_t find(uint64_t address) const;
 
  private:
   base::Buffer memory_;
   std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // guards the entries
-  std::vector<SymmAlias> entries_;                                      // with an end of 0: free
+  std::vector<SymmAlias> entries_;                                      // an entry whose end is 0 is free
 };
 
 }  // namespace verbena::symm

@@ -1,5 +1,6 @@
-// A heap that another library has allocated and mapped, over which a context is made: its windows and its
-// teams' words lie in it, and that library's network leads where loads and stores do not.
+// A heap that another library has allocated and mapped, for a context over it. The context's windows and its
+// teams' words lie in that heap, and the other library's network reaches the ranks whose memory is not
+// mapped.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,10 @@
 
 namespace verbena::symm {
 
-inline constexpr uint64_t kBorrowedUnitBytes = 512;  // windows begin at multiples of it
+inline constexpr uint64_t kBorrowedUnitBytes = 512;  // alignment of windows
 
-// Tells the lender once, with its end, that nobody uses the heap any more. Movable.
+// Calls `release` once, when it is destroyed, to notify the other library that the heap is no longer used.
+// Movable.
 class HeapLease {
  public:
   using Release = void (*)(void* argument);
@@ -38,23 +40,25 @@ class HeapLease {
   void* argument_ = nullptr;
 };
 
-// Whose a heap is, as kernels are told; by default our own.
+// The backend that owns a heap, as kernels see it; by default Verbena.
 struct HeapBackend {
   int32_t type = kSymmVerbena;
-  // Its network knows the words of the world alone: there is no other team with members out of reach.
+  // The backend's network supports the world team only. Other teams may have only members whose memory is
+  // mapped.
   bool is_world_only = false;
-  uint64_t multicast_delta = 0;      // as SymmContext's
-  std::vector<std::byte> extension;  // what its contexts have behind SymmContext
+  uint64_t multicast_delta = 0;      // as in SymmContext
+  std::vector<std::byte> extension;  // data that follows SymmContext in a context's memory
 };
 
 struct BorrowedHeap {
   HeapBackend backend;
   std::byte* begin = nullptr;
   uint64_t length_bytes = 0;
-  // Behind the heap, where other memory is that is at the same place of all ranks; at least the length.
+  // The range of symmetric addresses, at least length_bytes. It is longer if other symmetric memory follows
+  // the heap.
   uint64_t reach_bytes = 0;
-  std::vector<int64_t> deltas;  // of each rank, as SymmContext's
-  // Memory of the application's, by whose own addresses kernels find it.
+  std::vector<int64_t> deltas;  // by rank, as in SymmContext
+  // Memory of the application, which kernels may name by its own addresses.
   struct Alias {
     const void* begin;
     uint64_t length_bytes;
@@ -63,7 +67,7 @@ struct BorrowedHeap {
   std::vector<Alias> aliases;
   HeapLease lease;
 
-  // Whether this rank's can be used, by that GPU and with so many bytes of words for teams at its begin.
+  // Checks this rank's heap: its GPU must be `user`, and `words_bytes` for the teams' words must fit.
   base::Outcome check(base::MemoryOwner user, uint32_t rank, uint32_t count_ranks,
                       uint64_t words_bytes) const;
 };

@@ -1,9 +1,9 @@
-// A rank's part of symmetric memory: heap, windows, teams and the way to the others. What verbena.h offers,
-// in our own types.
+// A rank's part of symmetric memory: heap, windows, teams and the connection to the other ranks. It
+// implements verbena.h with the project's internal types.
 //
-// Collective calls are made by all ranks in the same order, by one thread a rank at a time, with the
-// context's GPU current; each returns within VERBENA_BOOTSTRAP_TIMEOUT_MS. A failed one leaves windows and
-// teams as they were. The others may be called from any thread.
+// All ranks make the collective calls, in the same order, by one thread per rank at a time, with the
+// context's GPU current. Each returns within VERBENA_BOOTSTRAP_TIMEOUT_MS. A failed call leaves windows and
+// teams unchanged. Any thread may make the other calls.
 #pragma once
 
 #include <memory>
@@ -27,30 +27,31 @@
 
 namespace verbena::symm {
 
-// Equal on all ranks.
+// Settings, which must be equal on all ranks except where noted.
 struct ContextSettings {
   base::SymmPath path = base::SymmPath::kAuto;
   uint64_t heap_bytes = 0;
   uint32_t teams = 0;
-  uint64_t timeout_ns = 0;  // of waits in kernels; each rank's own
-  bool multicast = false;   // asked for; used where all ranks can
+  uint64_t timeout_ns = 0;  // timeout of waits in kernels; may differ between ranks
+  bool multicast = false;   // requested; used if all ranks support it
 
   static ContextSettings from_parameters();
-  // At the heap's begin, in the first window.
+  // Returns the bytes of the teams' words, which lie at the heap's begin, in the first window.
   uint64_t measure_words(uint32_t count_ranks) const;
 };
 
 class Context;
 
-// Memory at the same offset of every rank's heap. Owned by its context.
+// A window: memory at the same offset of every rank's heap. The context owns it.
 struct ContextWindow {
   Context* context = nullptr;
-  Window place;                   // in the heap; its region on the NIC
-  std::byte* address = nullptr;   // of this rank's; of a registered range the alias of its first byte
-  uint64_t length_bytes = 0;      // as it was asked for
-  const void* origin = nullptr;   // what was registered
-  std::optional<uint32_t> alias;  // of it in the table that kernels look at
-  uint32_t references = 1;        // registrations
+  Window place;  // offset in the heap, and the NIC's region
+  // This rank's address; for registered memory, the symmetric address of its first byte.
+  std::byte* address = nullptr;
+  uint64_t length_bytes = 0;      // the length that the caller requested
+  const void* origin = nullptr;   // the registered memory; null for an allocated window
+  std::optional<uint32_t> alias;  // its entry in the alias table
+  uint32_t references = 1;        // number of registrations
   base::MemoryPiece piece;
   WindowMemory memory;
   MulticastBinding binding;
@@ -58,17 +59,19 @@ struct ContextWindow {
 
 class Context {
  public:
-  // Collective. On the calling thread's current GPU; in host memory if there is none. Over a borrowed heap
-  // settings of heap and path do not count.
+  // Creates a context on the calling thread's current GPU, or in host memory without a GPU. Collective. With
+  // a borrowed heap, the settings of heap and path are ignored.
   static base::Result<std::unique_ptr<Context>> create(bootstrap::Bootstrap bootstrap,
                                                        const ContextSettings& settings,
                                                        std::optional<BorrowedHeap> borrowed = {});
-  // Not collective: what peers have under way may or may not happen. No kernel uses the context any more.
+  // Not collective. Outstanding operations of peers may or may not happen. No kernel may still be using the
+  // context.
   ~Context() = default;
-  // Collective, the last call before destruction, so that nobody's leaving is taken for a failure.
+  // Announces the end, so that peers do not take the destruction for a failure. Collective. Only destruction
+  // may follow.
   base::Outcome leave();
-  // Not collective: nothing of this rank is moved and nobody is watched from now on; only destruction may
-  // follow.
+  // Ends this rank's threads: operations in put queues are no longer carried out, and dead peers are no
+  // longer detected. Not collective. Only destruction may follow.
   void end_threads();
 
   const base::OwnProcess& process() const { return process_; }
@@ -76,62 +79,67 @@ class Context {
   uint32_t count_ranks() const { return bootstrap_.count_ranks(); }
   int gpu() const { return heap_->owner().gpu; }
 
-  // Collective. Zero-filled; at least `length_bytes`.
+  // Allocates a zero-filled window of at least `length_bytes`. Collective.
   base::Result<ContextWindow*> allocate_window(uint64_t length_bytes);
-  // Collective. Memory of the caller's that can be shared (base::find_piece()), the same part of a piece of
-  // the same length on all ranks. It gets a second address, the window's; the same range of the same
-  // allocations on all ranks again gets the same window. Other memory at an address that was registered gets
-  // a new one, and the address is no longer found as the old one's.
+  // Registers shareable memory of the caller (base::find_piece()) as a window. Collective. On all ranks, the
+  // range must be the same part of an allocation of the same length. The window gives the memory a second,
+  // symmetric address. Registering the same range of the same allocations again returns the same window. If
+  // the allocation at an address has been replaced, the call returns a new window, and find_window() no
+  // longer finds the old one by that address.
   base::Result<ContextWindow*> register_window(void* address, uint64_t length_bytes);
-  // Collective, with the same window. Registered ones go with their last registration, when what the ranks'
-  // kernels asked for before is complete.
+  // Frees a window. Collective; all ranks pass the same window. A registered window is freed with its last
+  // registration. Waits for earlier requests of the ranks' kernels.
   base::Outcome free_window(ContextWindow& window);
-  // By an address of the window, or of what was registered; null: in none.
+  // Finds a window by one of its addresses or by an address of the registered memory. Returns null if there
+  // is none.
   ContextWindow* find_window(const void* address);
-  // Where loads and stores of this rank find the window of `rank`; null: out of reach.
+  // Returns the address at which the window's part of `rank` is mapped here, or null if it is not mapped.
   std::byte* find_peer(const ContextWindow& window, uint32_t rank) const;
 
   Team& world() { return first_team(0); }
   Team& in_reach() { return first_team(1); }
-  // Collective over the world; null for a rank that is in no team: a negative color. A rank outside of
-  // `parent` gives null for it, and gets null.
+  // Splits a team. Collective over the world. Returns null for a negative color. Ranks outside `parent` pass
+  // null and get null.
   base::Result<Team*> split_team(const Team* parent, int64_t color, int64_t key);
-  // Collective over the world: members give the same list, all others an empty one.
+  // Creates a team. Collective over the world. Members pass the same list of ranks; all other ranks pass an
+  // empty list and get null.
   base::Result<Team*> make_team(std::span<const uint32_t> ranks);
-  // Collective over the world; members give the team, others null. Behind all that kernels asked for, its
-  // words are as if it was new: waits that ended by time are forgotten. No kernel of any member uses it.
+  // Resets a team's words to those of a new team, which clears timeouts. Collective over the world. Members
+  // pass the team, other ranks null. Waits for earlier requests of kernels. No kernel of any member may be
+  // using the team.
   base::Outcome reset_team(Team* team);
-  // Not collective: when no kernel of any member uses it any more.
+  // Frees a team. Not collective. No kernel of any member may still be using it.
   void free_team(const Team& team);
 
-  // Collective over the world, with the same shape: members give the team, others null. All ranks get a
-  // workspace, for the collective calls below; kernels use it on members alone. It may outlive the team.
+  // Creates a workspace. Collective over the world; all ranks pass the same shape. Members pass the team;
+  // other ranks pass null. All ranks get a workspace for the collective calls below, but only kernels of
+  // members can use it. The workspace may outlive the team.
   base::Result<Workspace*> make_workspace(const Team* team, const WorkspaceShape& shape);
-  // Collective. As reset_team(), and the slots too.
+  // Like reset_team(), and also clears the slots. Collective.
   base::Outcome reset_workspace(Workspace& workspace);
-  // Collective. No kernel of any rank uses it any more.
+  // Frees a workspace. Collective. No kernel of any rank may still be using it.
   base::Outcome free_workspace(Workspace& workspace);
 
-  // In the order of a stream of the context's GPU; not collective.
+  // Enqueues a call on a stream of the context's GPU. Not collective.
   base::Outcome enqueue(const Team& team, const StreamCall& call, void* stream) const;
 
-  // Collective, on the host.
+  // Waits until the host threads of all ranks have called it. Collective.
   base::Outcome barrier();
-  // Collective: `all` has room for what each rank has at `mine`, rank 0's first.
+  // Gathers `mine` of all ranks into `all`, in rank order. Collective.
   base::Outcome gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  // Collective: an error on all ranks if one has `mine`.
+  // Fails on all ranks if `mine` is an error on one rank. Collective.
   base::Outcome agree(const base::Outcome& mine);
-  // Collective: an error on all ranks if their numbers of `what` differ.
+  // Fails on all ranks if `count` or `history` of `what` differ between ranks. Collective.
   base::Outcome compare_history(const char* what, uint64_t count, uint64_t history);
-  // Until all is complete, here and at the peers, that this rank's kernels asked for that have ended; from
-  // any thread. A borrowed heap's network is asked through its own library: an error where that is needed.
+  // Waits until all requests of this rank's finished kernels are complete here and at the peers. Any thread
+  // may call it. Fails if the heap is borrowed and its library's own quiet function is needed.
   base::Outcome quiet();
-  // Ends all waits of this rank's kernels, now and later.
+  // Aborts all current and future waits of this rank's kernels.
   void end_waits() { abort_->raise(SymmAbort::kByUser); }
   SymmAbort state() const { return abort_->value(); }
-  // Why the context has failed; empty: it has not.
+  // Returns why the context has failed; empty if it has not.
   std::string error() const;
-  // Of one team, or of each team and workspace, with the first one's status.
+  // Return the failure of one team; or of all teams and workspaces together, with the status of the first.
   base::Result<TeamFailure> find_failure(const Team& team) const;
   base::Result<TeamFailure> find_failures() const;
 
@@ -171,25 +179,25 @@ class Context {
   base::Result<std::unique_ptr<Team>> build_team(TeamPlace place);
 
   const base::OwnProcess process_;
-  const HeapLease lease_;   // of a borrowed heap: the last to go
-  std::mutex calls_mutex_;  // held by each collective call, and by the watch while it looks
+  const HeapLease lease_;   // destroyed last; for a borrowed heap
+  std::mutex calls_mutex_;  // held by collective calls, and by the watch during a check
   bootstrap::Bootstrap bootstrap_;
   ContextSettings settings_;
   std::optional<AbortWord> abort_;
   std::optional<Reach> reach_;
   std::optional<Heap> heap_;
   Multicast multicast_;
-  std::optional<AliasTable> aliases_;                    // of registered memory
-  std::mutex windows_mutex_;                             // guards the list
-  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first has the teams' words
+  std::optional<AliasTable> aliases_;                    // for registered memory
+  std::mutex windows_mutex_;                             // guards windows_
+  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first one contains the teams' words
   bool meets_twice_ = false;                             // as SymmContext's
-  std::unique_ptr<Remote> remote_;            // null: nobody is out of reach, or the heap is borrowed
-  mutable std::mutex teams_mutex_;            // guards the lists: teams are freed by any thread
-  std::vector<std::unique_ptr<Team>> teams_;  // the world, the ranks in reach, others
+  std::unique_ptr<Remote> remote_;            // null if all memory is mapped, or the heap is borrowed
+  mutable std::mutex teams_mutex_;            // guards the two lists, since any thread may free a team
+  std::vector<std::unique_ptr<Team>> teams_;  // the world, the mapped ranks, other teams
   std::vector<std::unique_ptr<Workspace>> workspaces_;
   mutable std::mutex loss_mutex_;
-  std::string loss_;            // guarded: which rank has gone
-  std::optional<Watch> watch_;  // looks at what is above
+  std::string loss_;            // guarded; says which rank has exited
+  std::optional<Watch> watch_;  // uses the members above, so it is destroyed first
 };
 
 }  // namespace verbena::symm

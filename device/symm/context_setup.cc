@@ -1,4 +1,4 @@
-// Making a context.
+// Creates and destroys contexts and teams.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +13,7 @@ namespace {
 using base::Outcome;
 using base::Status;
 
-// What ranks may not differ in.
+// The settings that must be equal on all ranks.
 struct Common {
   uint64_t heap_bytes;
   uint32_t teams;
@@ -49,7 +49,7 @@ base::Result<std::unique_ptr<Context>> Context::create(bootstrap::Bootstrap boot
   if (borrowed) {
     context->settings_.heap_bytes = borrowed->length_bytes;
     context->settings_.path = base::SymmPath::kAuto;
-    context->settings_.multicast = false;  // the lender says where it is
+    context->settings_.multicast = false;  // the other library gives its address
   }
   const BorrowedHeap* const heap = borrowed ? &*borrowed : nullptr;
   if (auto ready = context->prepare({base::find_current_gpu()}, heap); !ready) return ready.error();
@@ -119,13 +119,13 @@ Outcome Context::quiet() {
   if (remote_) return remote_->quiet();
   if (!heap_->is_borrowed() || reach_->is_whole_world()) return {};
   return base::fail(Status::kInvalidUsage,
-                    "symm: rank %u: ranks out of reach use the network of the library that owns the heap "
-                    "(type %d): call that library's quiet function",
+                    "symm: rank %u: cannot wait for operations to ranks whose memory is not mapped: they "
+                    "use the network of the heap's library (type %d); call that library's quiet function",
                     rank(), heap_->backend().type);
 }
 
-// Behind it nothing is under way between ranks that kernels asked for which have ended. In a context that has
-// failed nothing more becomes complete, and nobody waits for it.
+// Afterwards no requests of finished kernels are outstanding between ranks. In a failed context nothing more
+// completes, so the call does not wait.
 Outcome Context::quiet_all() {
   if (!remote_) return {};
   const bool is_over = remote_->has_stopped() || state() != SymmAbort::kNone;
@@ -133,7 +133,7 @@ Outcome Context::quiet_all() {
   return bootstrap_.all_agree(quiet, base::last_failure());
 }
 
-// The peers' memory is theirs again when they have left.
+// After this call the peers may free their memory.
 Outcome Context::leave() {
   watch_.reset();
   const std::lock_guard call(calls_mutex_);
@@ -212,7 +212,7 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
     if (!multicast) return multicast.error();
     multicast_ = std::move(*multicast);
   }
-  // Whoever lends a heap has a way of his own to the others.
+  // A borrowed heap comes with its own network.
   if (reach_->is_whole_world() || borrowed != nullptr) return {};
   auto remote = Remote::open(bootstrap_, owner.gpu, *abort_);
   if (!remote) return remote.error();
@@ -220,7 +220,7 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
   return check_write_order(owner);
 }
 
-// Who sees a signal that a NIC wrote shall see the data that it wrote before.
+// A GPU that sees a signal written by a NIC must also see the data that the NIC wrote before.
 Outcome Context::check_write_order(base::MemoryOwner owner) {
   const auto mine =
       owner.gpu == base::kNoGpu ? base::NicWriteOrder::kAllGpus : base::find_nic_write_order(owner.gpu);
@@ -231,7 +231,7 @@ Outcome Context::check_write_order(base::MemoryOwner owner) {
   if (*least >= base::NicWriteOrder::kThisGpu) return {};
   return base::fail(
       Status::kInvalidUsage,
-      "symm: the GPU of rank %zu may show a NIC's signal before the data (the driver: "
+      "symm: the GPU of rank %zu may see a NIC's signal before the data (its driver reports "
       "GPU_DIRECT_RDMA_WRITES_ORDERING none): use VERBENA_SYMM_PATH=lsa among GPUs that reach each "
       "other",
       static_cast<size_t>(least - all->begin()));
@@ -269,7 +269,7 @@ Team& Context::first_team(size_t index) {
   return *teams_[index];
 }
 
-// Bit i: the i-th words are some team's of this rank.
+// Bit i is set if a team of this rank uses the i-th words.
 uint64_t Context::find_taken_words() const {
   const std::lock_guard lock(teams_mutex_);
   uint64_t taken = 0;
@@ -278,7 +278,7 @@ uint64_t Context::find_taken_words() const {
 }
 
 base::Result<Team*> Context::form_team(Membership mine, std::span<const uint32_t> expected) {
-  // A late signal would land in a new team's words.
+  // Otherwise a late signal could change the words of a new team.
   if (auto quiet = quiet_all(); !quiet) return quiet.error();
   mine.taken = find_taken_words();
   auto place = agree_on_team(bootstrap_, mine, settings_.teams, expected);
@@ -293,7 +293,7 @@ base::Result<Team*> Context::form_team(Membership mine, std::span<const uint32_t
       state = built.error();
     }
   }
-  // Nobody's words are written before everybody's are zero.
+  // No rank may write words before those of all ranks are zero.
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   if (!team) return static_cast<Team*>(nullptr);
   const std::lock_guard lock(teams_mutex_);
@@ -323,7 +323,7 @@ base::Result<Team*> Context::split_team(const Team* parent, int64_t color, int64
   const std::lock_guard call(calls_mutex_);
   if (auto current = check_gpu(); !current) return current.error();
   Membership mine{.color = parent == nullptr ? kNoColor : color, .key = key};
-  // Teams share no ranks, or have different words: parents that differ, differ in this.
+  // Distinct parents have no common rank or different words, so these two values identify a parent.
   if (parent != nullptr) mine.parent = int64_t{parent->ranks().front()} << 32 | parent->index();
   return form_team(mine, {});
 }
@@ -337,7 +337,7 @@ base::Result<Team*> Context::make_team(std::span<const uint32_t> ranks) {
   return form_team(mine, ranks);
 }
 
-// All members of a team reset it, or nobody does.
+// Either all members reset the team, or none.
 Outcome Context::check_reset(const Team* team) const {
   if (state() != SymmAbort::kNone) {
     return base::fail(
@@ -345,15 +345,16 @@ Outcome Context::check_reset(const Team* team) const {
         "symm: rank %u: the context has failed, so its teams cannot be reset: create a new context", rank());
   }
   if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: cannot reset a team with members out of reach: the network of the "
-                      "heap's library (type %d) keeps its own barrier counts; create a new context",
-                      rank(), heap_->backend().type);
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: cannot reset a team with members whose memory is not mapped: the network of the "
+        "heap's library (type %d) keeps its own barrier counts; create a new context",
+        rank(), heap_->backend().type);
   }
   return {};
 }
 
-// Whoever is a member of a team that one rank gives gives it too, and nobody else.
+// If a rank passes a team, exactly the members of that team must pass it.
 Outcome Context::compare_team(const Team* team) {
   constexpr uint64_t kNone = UINT64_MAX;
   const auto all =
@@ -379,7 +380,7 @@ Outcome Context::reset_team(Team* team) {
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (auto same = compare_team(team); !same) return same;
   if (auto quiet = quiet_all(); !quiet) return quiet;
-  // Behind a call of all: no late signal lands in words that are zero.
+  // After a collective call, so that no late signal changes the cleared words.
   if (team != nullptr) state = heap_->fill_zero(team->words(), measure_team_words(count_ranks()));
   return bootstrap_.all_agree(state, base::last_failure());
 }

@@ -1,4 +1,4 @@
-// Windows of a context, and workspaces, which are windows with words and slots in them.
+// A context's windows and workspaces. A workspace is a window that contains words and slots.
 #include <algorithm>
 #include <utility>
 
@@ -10,14 +10,14 @@ namespace verbena::symm {
 using base::Outcome;
 using base::Status;
 
-// What each rank asks for in a collective call about windows; it must be the same everywhere.
+// A rank's arguments of a collective call about windows. They must be equal on all ranks.
 struct Context::WindowProposal {
   enum class Kind : uint64_t { kAllocate, kRegister, kFree, kReset };
   Kind kind;
   uint64_t piece_bytes;
-  uint64_t begin_bytes;   // from the piece's start to the window's
-  uint64_t length_bytes;  // of the window
-  uint64_t known;         // offset of a window that there is, or kNew
+  uint64_t begin_bytes;   // offset of the window's begin in the allocation
+  uint64_t length_bytes;  // length of the window
+  uint64_t known;         // offset of an existing window, or kNew
   static constexpr uint64_t kNew = UINT64_MAX;
 
   bool operator==(const WindowProposal&) const = default;
@@ -96,7 +96,7 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
   }
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   if (auto same = compare(proposal); !same) return same.error();
-  // An allocator may have put one rank's memory elsewhere and left another's: then it is new for all.
+  // An allocator may have moved the memory on one rank only. Then all ranks make a new window.
   const auto all_known =
       bootstrap_.gather(known != nullptr ? known->place.heap_offset : WindowProposal::kNew);
   if (!all_known) return all_known.error();
@@ -136,7 +136,7 @@ void Context::remove_alias(ContextWindow& window) {
 
 base::Result<ContextWindow*> Context::make_window(std::unique_ptr<ContextWindow> window) {
   const uint64_t bytes = window->place.bytes;
-  // The same on all ranks, as is the answer.
+  // The arguments are the same on all ranks, so the result is too.
   const auto offset = windows_.size() < kMaxWindows ? heap_->offsets().take(bytes) : std::nullopt;
   if (!offset) {
     return base::fail(
@@ -167,7 +167,7 @@ Outcome Context::map_window(ContextWindow& window) {
     if (bound) window.binding = std::move(*bound);
     if (!bound) state = bound.error();
   }
-  // Registered memory keeps what is in it.
+  // Registered memory keeps its content.
   if (state && window.origin == nullptr)
     state = heap_->fill_zero(window.place.heap_offset, window.place.bytes);
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
@@ -192,7 +192,8 @@ ContextWindow* Context::find_registered(const void* address, uint64_t length_byt
   return nullptr;
 }
 
-// Of windows whose memory lies there no longer, or which were registered as this range before.
+// Removes the origin of windows whose memory is no longer there, or that were registered for this range
+// before.
 void Context::forget_origin(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece) {
   const auto* const begin = static_cast<const std::byte*>(address);
   const std::lock_guard lock(windows_mutex_);
@@ -230,8 +231,8 @@ void Context::drop_window(ContextWindow& window) {
   std::erase_if(windows_, [&](const auto& one) { return one.get() == &window; });
 }
 
-// The length of its window, which is the same on all ranks: teams that get theirs in one call may differ in
-// size.
+// Returns the length of the workspace's window. It is the same on all ranks, although teams that create
+// workspaces in one call may differ in size.
 base::Result<uint64_t> Context::measure_workspace(const Team* team, const WorkspaceShape& shape) {
   struct Asked {
     uint64_t slots_bytes, blocks, members;
@@ -257,12 +258,12 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
                       "symm: a workspace cannot have %u blocks; the range is 1 to %u", shape.blocks,
                       kSymmMaxBlocks);
   }
-  // More than that is no length of memory, and its sum with the words might wrap.
+  // Larger values cannot be allocated, and adding the words could overflow.
   const uint64_t least = uint64_t{shape.blocks} * kSymmTurns * most * kSymmSlotUnit;
   if (shape.slots_bytes > heap_->slot_bytes() || (shape.slots_bytes != 0 && shape.slot_bytes(most) == 0)) {
     return base::fail(Status::kInvalidArgument,
-                      "symm: a workspace with %llu bytes of slots: %u blocks of a team of %llu take %llu at "
-                      "least, and the heap has %llu",
+                      "symm: a workspace with %llu bytes of slots is too large: %u blocks of a team of %llu "
+                      "need at least %llu bytes, and the heap has %llu",
                       static_cast<unsigned long long>(shape.slots_bytes), shape.blocks,
                       static_cast<unsigned long long>(most), static_cast<unsigned long long>(least),
                       static_cast<unsigned long long>(heap_->slot_bytes()));
@@ -273,13 +274,14 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
 base::Result<std::unique_ptr<Team>> Context::build_workspace(const Team& team, const WorkspaceShape& shape,
                                                              const ContextWindow& window) const {
   if (heap_->backend().is_world_only && team.context().has_remote != 0) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: cannot create a workspace for a team with members out of reach: the "
-                      "network of the heap's library (type %d) supports the world team only",
-                      rank(), heap_->backend().type);
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: cannot create a workspace for a team with members whose memory is not mapped: the "
+        "network of the heap's library (type %d) supports the world team only",
+        rank(), heap_->backend().type);
   }
   const std::string name = "workspace " + std::to_string(window.place.region) + " for " + team.name();
-  // A stream's blocks do not wait behind another one's of the same number.
+  // Blocks of different streams with the same index must not share a put queue.
   SymmContext common = describe_common();
   common.first_queue = window.place.region;
   return make_workspace_team(team.place(), shape, name, *reach_, *heap_, window.place.heap_offset, common);
@@ -324,7 +326,8 @@ Outcome Context::reset_workspace(Workspace& workspace) {
   Outcome state = check_reset(workspace.team.get());
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (auto quiet = quiet_all(); !quiet) return quiet;
-  // Behind calls of all: no late signal lands in words that are zero. Nobody goes on before all are.
+  // Between two collective calls: no late signal can change the cleared words, and no rank continues before
+  // all words are cleared.
   state = heap_->fill_zero(place.heap_offset, place.bytes);
   return bootstrap_.all_agree(state, base::last_failure());
 }

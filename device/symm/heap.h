@@ -1,6 +1,7 @@
-// The addresses of a context: a slot of equal length for each rank that loads and stores reach, this one
-// among them. A window lies at the same offset in every slot. The slots are one range of our own, into which
-// memory is mapped window by window; or borrowed, with all their memory.
+// The address space of a context: one slot of equal length for each rank whose memory is mapped, this rank
+// included. A window has the same offset in every slot. The slots either form one reserved address range,
+// into which memory is mapped window by window, or are borrowed from another library together with their
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,12 @@
 
 namespace verbena::symm {
 
-// Which parts of [0, length) are taken. Ranks that make the same calls in the same order get the same
-// offsets.
+// Allocates ranges of [0, length). Ranks that make the same calls in the same order get the same offsets.
 class OffsetPlan {
  public:
   explicit OffsetPlan(uint64_t length_bytes) : length_bytes_(length_bytes) {}
 
-  // The lowest that has room.
+  // Takes the lowest free offset. Empty if there is no space.
   std::optional<uint64_t> take(uint64_t length_bytes);
   void give_back(uint64_t offset) { taken_.erase(offset); }
 
@@ -30,30 +30,32 @@ class OffsetPlan {
 
 class Heap {
  public:
-  // Slots and windows are multiples of `unit_bytes`, a power of two, and of what the memory needs.
+  // Reserves addresses. The sizes of slots and windows are multiples of `unit_bytes`, a power of two, and of
+  // the memory's granularity.
   static base::Result<Heap> reserve(base::MemoryOwner owner, uint64_t slot_bytes, uint32_t count_slots,
                                     uint32_t own_slot, uint64_t unit_bytes = 1);
-  // A slot for each rank with a delta. What it is borrowed from outlives it.
+  // Makes a heap of a borrowed one, with a slot for each rank that has a delta. The other library's heap must
+  // outlive it.
   static Heap borrow(base::MemoryOwner owner, const BorrowedHeap& borrowed);
 
   base::MemoryOwner owner() const { return owner_; }
   const HeapBackend& backend() const { return backend_; }
   bool is_borrowed() const { return range_.begin() == nullptr; }
   uint64_t slot_bytes() const { return slot_bytes_; }
-  // Up to which addresses are symmetric.
+  // The length of the range of symmetric addresses.
   uint64_t reach_bytes() const { return reach_bytes_; }
   uint64_t granularity_bytes() const { return granularity_bytes_; }
   std::byte* begin() const { return begin_; }
   std::byte* slot(uint32_t index) const { return begin_ + deltas_[index]; }
-  // From an address of ours to the slot's, in bytes.
+  // The difference between an address in the slot and this rank's address, in bytes.
   int64_t delta_bytes(uint32_t index) const { return deltas_[index]; }
   OffsetPlan& offsets() { return offsets_; }
 
-  // Memory for a window; none if it is there already, as in a borrowed heap.
+  // Allocates memory for a window; an empty piece for a borrowed heap, which has its memory already.
   base::Result<base::MemoryPiece> allocate(uint64_t length_bytes) const;
-  // What has memory, of our own slot; with the owner's context current.
+  // Fills mapped memory of this rank's slot with zeros. The owner's CUDA context must be current.
   base::Outcome fill_zero(uint64_t offset, uint64_t length_bytes) const;
-  // As it is at this moment, of our own slot; kernels may write it meanwhile.
+  // Reads a word of this rank's slot. Kernels may write it at the same time.
   base::Result<uint64_t> read_word(const uint64_t* address) const;
 
  private:
@@ -61,9 +63,9 @@ class Heap {
 
   base::MemoryOwner owner_;
   HeapBackend backend_;
-  base::AddressRange range_;  // the slots, unless they are borrowed
+  base::AddressRange range_;  // empty if the heap is borrowed
   std::byte* begin_;
-  std::vector<int64_t> deltas_;  // of each slot
+  std::vector<int64_t> deltas_;  // by slot
   uint64_t slot_bytes_, reach_bytes_, granularity_bytes_;
   OffsetPlan offsets_;
 };

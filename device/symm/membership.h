@@ -1,4 +1,4 @@
-// Who is in a new team, and which of the words that the context keeps for teams it gets.
+// Determines the members of a new team, and which of the context's words for teams it uses.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@ namespace verbena::symm {
 
 inline constexpr int64_t kNoColor = -1;
 
-// What a rank says when teams are made; all ranks of the world say something.
+// A rank's part in creating teams. All ranks of the world take part.
 struct Membership {
-  int64_t parent = 0;        // ranks with different ones do not meet
-  int64_t color = kNoColor;  // negative: in no team
-  int64_t key = 0;           // the order of ranks; equal ones by their rank in the world
-  uint64_t taken = 0;        // bit i: the i-th words are in use here
+  int64_t parent = 0;        // ranks with different parents form different teams
+  int64_t color = kNoColor;  // negative: joins no team
+  int64_t key = 0;           // the order of ranks; ranks with equal keys are ordered by world rank
+  uint64_t taken = 0;        // bit i: this rank already uses the i-th words
 };
 
 struct TeamPlace {
-  std::vector<uint32_t> ranks;  // of the world, in the order of the team
-  uint32_t rank = 0;            // this one's in the team
-  uint32_t index = 0;           // of the words: the lowest that all members have left
+  std::vector<uint32_t> ranks;  // world ranks, in team order
+  uint32_t rank = 0;            // this rank's number in the team
+  uint32_t index = 0;           // index of the words: the lowest that is free on all members
 };
 
-// Collective over the world. Empty for a rank in no team. An error, for all, where a team finds no words left
-// of `count_words`, or where `expected` is not what comes out (an empty one says nothing).
+// Forms the teams. Collective over the world. Returns nothing on a rank that joins no team. Fails on all
+// ranks if a team finds none of `count_words` words free, or if `expected` is not empty and differs from the
+// team's ranks.
 base::Result<std::optional<TeamPlace>> agree_on_team(bootstrap::Bootstrap& bootstrap, const Membership& mine,
                                                      uint32_t count_words,
                                                      std::span<const uint32_t> expected = {});

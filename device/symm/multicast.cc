@@ -25,13 +25,13 @@ Text to_text(const std::string& from) {
   return text;
 }
 
-// What a rank tells the others.
+// A rank's message to the others.
 struct Offer {
   uint64_t granularity_bytes;
-  uint32_t group;  // the first rank in reach
+  uint32_t group;  // the first rank whose memory is mapped
   uint32_t is_alone;
-  Text gpu;       // where it is in its host
-  Text obstacle;  // empty: there is none
+  Text gpu;       // the GPU's identity on its host
+  Text obstacle;  // empty: no problem
 };
 
 CUmulticastObjectProp describe_object(uint32_t count_gpus, uint64_t length_bytes) {
@@ -50,17 +50,18 @@ const base::CudaApi* find_driver() {
   return has_all ? cuda : nullptr;
 }
 
-// Empty: it went well.
+// Returns the error's text; empty on success.
 std::string describe(const char* call, CUresult result) {
   return result == CUDA_SUCCESS ? std::string() : std::string(call) + ": " + base::describe_cuda(result);
 }
 
-// Why a rank with peers cannot take part; empty: it can, by pieces of so many bytes.
+// Returns why this rank cannot take part; empty if it can, and then sets the granularity in bytes.
 std::string find_obstacle(uint32_t count_gpus, base::MemoryOwner owner, uint64_t* granularity_bytes) {
   if (base::parameters().nccl_nvls == 0) return "NCCL_NVLS_ENABLE is 0";
   if (owner.gpu == base::kNoGpu) return "it has no GPU";
   const base::CudaApi* const cuda = find_driver();
-  if (cuda == nullptr) return "its driver has no multicast functions (CUDA 12.1 and later have them)";
+  if (cuda == nullptr)
+    return "its driver has no multicast functions (install a driver for CUDA 12.1 or later)";
   CUdevice device = 0;
   int has_it = 0;
   if (cuda->cuDeviceGet(&device, owner.gpu) != CUDA_SUCCESS ||
@@ -79,7 +80,7 @@ void tell(uint32_t rank, const std::string& cause) {
   base::log_warn("symm: rank %u: VERBENA_SYMM_MULTICAST has no effect: %s", rank, cause.c_str());
 }
 
-// Two ranks on one GPU, the second of them and the first; the second is 0 where there are none.
+// Finds two ranks on one GPU: returns (second, first), with second 0 if there are none.
 std::pair<size_t, size_t> find_shared_gpu(const std::vector<Offer>& all) {
   for (size_t second = 0; second < all.size(); ++second)
     for (size_t first = 0; first < second && all[second].is_alone == 0; ++first)
@@ -107,7 +108,7 @@ base::Result<uint64_t> agree_on_multicast(bootstrap::Bootstrap& bootstrap, const
   }
   if (const auto [second, first] = find_shared_gpu(*all); cause.empty() && second != 0)
     cause = "ranks " + std::to_string(first) + " and " + std::to_string(second) + " share a GPU";
-  if (cause.empty() && most == 1) cause = "no rank reaches another rank by loads and stores";
+  if (cause.empty() && most == 1) cause = "no rank can map another rank's memory";
   if (cause.empty()) return most;
   tell(bootstrap.rank(), cause);
   return uint64_t{0};
@@ -155,7 +156,7 @@ MulticastBinding::~MulticastBinding() {
 
 namespace {
 
-// Collective. Whether all have got so far.
+// Returns whether the step succeeded on all ranks. Collective.
 base::Result<bool> ask_all(bootstrap::Bootstrap& bootstrap, const std::string& failure) {
   const auto all = bootstrap.gather(to_text(failure));
   if (!all) return all.error();
@@ -187,7 +188,7 @@ base::Result<Multicast> Multicast::make(bootstrap::Bootstrap& bootstrap, const R
   const auto& ranks = reach.domain.ranks();
   const auto creator = std::find(ranks.begin(), ranks.end(), reach.first_rank()) - ranks.begin();
   if (reach.has_peers()) failure = made.join(is_creator ? nullptr : &(*descriptors)[creator]);
-  // Nothing can be bound or mapped before all GPUs have joined.
+  // Binding and mapping fail before all GPUs have joined.
   works = ask_all(bootstrap, failure);
   if (!works) return works.error();
   if (!*works) return Multicast();
@@ -211,7 +212,7 @@ std::string Multicast::create(uint32_t count_gpus, base::FileDescriptor& shared)
   return describe("cuMemExportToShareableHandle", result);
 }
 
-// `given`: the creator's descriptor; null: this rank is the creator.
+// `given` is the descriptor from the rank that created the object; null on that rank.
 std::string Multicast::join(const base::FileDescriptor* given) {
   const base::CudaApi& cuda = *find_driver();
   if (given != nullptr) {
@@ -237,7 +238,7 @@ std::string Multicast::map(uint64_t unit_bytes) {
   return describe("cuMemSetAccess", cuda.cuMemSetAccess(begin_, length_bytes_, &access, 1));
 }
 
-// For a moment, so that a machine that cannot is found before kernels are told of addresses.
+// Binds memory for a test, so that an unsupported machine is detected before kernels get addresses.
 std::string Multicast::try_binding(uint64_t unit_bytes) const {
   const base::CudaApi& cuda = *find_driver();
   const auto piece = base::MemoryPiece::allocate({gpu_}, unit_bytes);

@@ -1,6 +1,7 @@
-// NVLink multicast among the ranks in reach of each other: one object of the driver's as long as a slot of
-// the heap, mapped at addresses that mean that place of all their slots at once. Windows bind their memory to
-// it. Only where the user asks for it and all drivers have it; nothing here calls the driver otherwise.
+// NVLink multicast among the ranks whose memory is mapped. One multicast object of the driver is as long as a
+// slot of the heap. An access to one of its addresses goes to the same offset of all slots. Windows bind
+// their memory to the object. Multicast is used only if the user enables it and all drivers support it;
+// otherwise this code makes no driver calls.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,13 @@
 
 namespace verbena::symm {
 
-// Collective. Of how many bytes the heap's slots and windows are multiples so that they can be bound; 0:
-// there is no multicast for any rank, and a line in the log has said why.
+// Agrees on whether all ranks use multicast. Collective. Returns the number of bytes of which slots and
+// windows must be multiples, or 0 if there is no multicast; then a log line has the reason.
 base::Result<uint64_t> agree_on_multicast(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                           base::MemoryOwner owner);
 
-// Memory of this rank's GPU at its place of the object. Goes before the object, and before the memory.
+// The binding of this rank's GPU memory to an offset of the object. Destroy it before the object and before
+// the memory.
 class MulticastBinding {
  public:
   MulticastBinding() = default;
@@ -29,15 +31,15 @@ class MulticastBinding {
  private:
   friend class Multicast;
 
-  unsigned long long object_ = 0;  // CUDA's handle; the Multicast's
+  unsigned long long object_ = 0;  // CUDA's handle, owned by the Multicast
   int gpu_ = base::kNoGpu;
   uint64_t offset_ = 0, length_bytes_ = 0;
 };
 
 class Multicast {
  public:
-  // Collective, where all have agreed on `unit_bytes`: all ranks can bind memory behind it, or none, and a
-  // line in the log has said why. An error is the bootstrap's.
+  // Creates the object, after agree_on_multicast() has returned `unit_bytes`. Collective. Afterwards either
+  // all ranks can bind memory, or none can, and a log line has the reason. Fails only if the bootstrap fails.
   static base::Result<Multicast> make(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                       base::MemoryOwner owner, uint64_t slot_bytes, uint64_t unit_bytes);
   Multicast() = default;
@@ -46,14 +48,15 @@ class Multicast {
   ~Multicast();
 
   bool is_there() const { return begin_ != 0; }
-  // From an address of this rank's slot, which begins at `slot`, to that of all slots; 0: there is none.
+  // The difference between a multicast address and an address in this rank's slot, which begins at `slot`; 0
+  // without multicast.
   uint64_t delta_from(const std::byte* slot) const;
-  // Each rank's own: loads and stores go there when all have bound theirs.
+  // Binds this rank's memory. Kernels may use the multicast address once all ranks have bound theirs.
   base::Result<MulticastBinding> bind(uint64_t offset, const base::MemoryPiece& own) const;
 
  private:
   explicit Multicast(int gpu, uint64_t length_bytes) : gpu_(gpu), length_bytes_(length_bytes) {}
-  // Steps of make(): why this rank cannot go on; empty: it can.
+  // The steps of make(). Each returns why this rank cannot continue; empty if it can.
   std::string create(uint32_t count_gpus, base::FileDescriptor& shared);
   std::string join(const base::FileDescriptor* given);
   std::string map(uint64_t unit_bytes);
@@ -62,7 +65,7 @@ class Multicast {
   unsigned long long object_ = 0;  // CUDA's handle
   int gpu_ = base::kNoGpu;
   uint64_t length_bytes_ = 0;
-  unsigned long long begin_ = 0;  // of its addresses
+  unsigned long long begin_ = 0;  // begin of the multicast addresses
   bool is_mapped_ = false;
 };
 

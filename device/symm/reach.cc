@@ -24,7 +24,8 @@ void take_alone(Reach& reach, uint32_t rank) {
   reach.own_slot = 0;
 }
 
-// Collective. Maps a piece of every peer's for a moment: links, drivers and containers are asked by trying.
+// Tests whether memory of every peer can be mapped, since only a trial shows what links, drivers and
+// containers allow. Collective.
 base::Result<bool> try_mapping(bootstrap::Bootstrap& bootstrap, const Reach& reach, base::MemoryOwner owner) {
   const auto granularity = base::measure_granularity(owner);
   auto heap = granularity ? Heap::reserve(owner, *granularity, reach.count_slots, reach.own_slot)
@@ -34,7 +35,7 @@ base::Result<bool> try_mapping(bootstrap::Bootstrap& bootstrap, const Reach& rea
   const base::Outcome ready = piece ? base::Outcome() : base::Outcome(piece.error());
   if (auto agreed = bootstrap.all_agree(ready, base::last_failure()); !agreed) return agreed.error();
   const auto memory = WindowMemory::make(bootstrap, reach, *heap, 0, *piece);
-  // Nobody unmaps before all have tried.
+  // No rank unmaps its memory before all ranks have tried.
   const auto could = bootstrap.gather(static_cast<uint8_t>(memory ? 1 : 0));
   if (!could) return could.error();
   const auto& ranks = reach.domain.ranks();
@@ -61,10 +62,10 @@ base::Result<Reach> Reach::find(bootstrap::Bootstrap& bootstrap, base::MemoryOwn
     }
   }
   if (reach.is_whole_world() || path != base::SymmPath::kLsa) return reach;
-  return base::fail(
-      base::Status::kInvalidUsage,
-      "symm: rank %u of %u: loads and stores do not reach every rank, and VERBENA_SYMM_PATH is lsa",
-      bootstrap.rank(), bootstrap.count_ranks());
+  return base::fail(base::Status::kInvalidUsage,
+                    "symm: rank %u of %u: VERBENA_SYMM_PATH is lsa, but the memory of some ranks cannot be "
+                    "mapped; use auto or rdma",
+                    bootstrap.rank(), bootstrap.count_ranks());
 }
 
 base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::span<const int64_t> deltas) {
@@ -76,7 +77,8 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   reach.own_slot = static_cast<uint32_t>(reach.slot_of[bootstrap.rank()]);
   const auto firsts = bootstrap.gather(reach.first_rank());
   if (!firsts) return firsts.error();
-  // Whoever has our first rank has our ranks, or one of the two says here that it is not so.
+  // All ranks with the same first rank must have the same ranks in reach; otherwise one of them reports it
+  // here.
   base::Outcome state;
   for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;

@@ -1,5 +1,5 @@
-// Which ranks of a context loads and stores reach from this one: those of its host whose memory it can map,
-// or those to whom another library has mapped it. They reach each other, and nobody else.
+// The ranks of a context that are "in reach": this rank can map their memory, or another library has mapped
+// it, so kernels access it by loads and stores. Ranks in reach of each other form a closed group.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,25 @@ namespace verbena::symm {
 struct Reach {
   static constexpr int32_t kOutOfReach = -1;
 
-  // Collective. A host where one rank cannot map another's memory counts as ranks on their own, or as an
-  // error where `path` is kLsa.
+  // Finds the ranks in reach. Collective. If one rank of a host cannot map another's memory, each rank of
+  // that host is alone; that is an error if `path` is kLsa.
   static base::Result<Reach> find(bootstrap::Bootstrap& bootstrap, base::MemoryOwner owner,
                                   base::SymmPath path);
-  // Collective. From an address of ours to that of each rank, in bytes, or kSymmOutOfReach; 0 for our own. An
-  // error where ranks in reach of each other do not reach the same ranks.
+  // Takes the differences between this rank's addresses and those of each rank, in bytes: kSymmOutOfReach if
+  // not mapped, 0 for this rank. Collective. Fails if ranks in reach of each other do not have the same ranks
+  // in reach.
   static base::Result<Reach> from_deltas(bootstrap::Bootstrap& bootstrap, std::span<const int64_t> deltas);
 
   bool has_peers() const { return count_slots > 1; }
   bool reaches(uint32_t rank) const { return slot_of[rank] != kOutOfReach; }
-  // Every rank reaches every other one.
+  // Returns whether all ranks are in reach of each other.
   bool is_whole_world() const { return count_slots == slot_of.size(); }
-  // The lowest in reach: the same for all of them, another one for all others.
+  // The lowest rank in reach, which identifies the group.
   uint32_t first_rank() const;
 
-  bootstrap::HostDomain domain;  // empty: memory is mapped by others
-  std::vector<int32_t> slot_of;  // of each rank: its slot in our heap, in the order of ranks; or kOutOfReach
+  bootstrap::HostDomain domain;  // empty if another library maps the memory
+  // For each rank, its slot in this rank's heap, or kOutOfReach. Slots are in rank order.
+  std::vector<int32_t> slot_of;
   uint32_t count_slots = 1;
   uint32_t own_slot = 0;
 };

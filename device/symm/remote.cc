@@ -14,13 +14,13 @@ using base::Outcome;
 using base::Status;
 using bootstrap::Bootstrap;
 
-// The endpoint has logged the cause.
+// The endpoint has already logged the cause.
 base::Error pass_on(const std::string& cause) {
   return base::fail(Status::kSystem, "symm: %s", cause.c_str());
 }
 
-// `step(rank)` for each rank, until one of them fails: with the cause, in that call's words. Ranks in reach
-// and this one are among them: where NICs update words, they do so for all (symm_word.cuh).
+// Calls step(rank) for each rank until one fails, and returns that error. Includes this rank and the mapped
+// ranks, because where NICs update words, they do so for all ranks (symm_word.cuh).
 template <typename Step>
 Outcome for_all(uint32_t count_ranks, const Step& step) {
   for (uint32_t rank = 0; rank < count_ranks; ++rank) {
@@ -44,7 +44,7 @@ base::Result<uint64_t> draw_nonce(Bootstrap& bootstrap) {
   return all->front();
 }
 
-// Each rank's part of a table of equal parts.
+// Returns one rank's part of a table with equal parts.
 std::span<const std::byte> part_of(const std::vector<std::byte>& table, size_t part_bytes, uint32_t rank) {
   return std::span(table).subspan(rank * part_bytes, part_bytes);
 }

@@ -1,5 +1,5 @@
-// The way to the ranks that loads and stores do not reach, and to the others for what NICs alone may do: an
-// endpoint, the put queues of this rank's kernels, and the proxy between them.
+// RDMA for kernels: an endpoint, the put queues of this rank's kernels, and the proxy between them. It serves
+// the ranks whose memory is not mapped, and other ranks for operations that only NICs may do.
 #pragma once
 
 #include <memory>
@@ -12,27 +12,29 @@
 
 namespace verbena::symm {
 
-inline constexpr uint32_t kMaxWindows = 256;  // of a context
+inline constexpr uint32_t kMaxWindows = 256;  // per context
 
 class Remote {
  public:
-  // Collective. Queues are in memory of the calling thread's current GPU. `abort` outlives it.
+  // Opens an endpoint, with put queues in memory of the calling thread's current GPU. Collective. `abort`
+  // must outlive it.
   static base::Result<std::unique_ptr<Remote>> open(bootstrap::Bootstrap& bootstrap, int gpu,
                                                     AbortWord& abort);
 
   const PutQueueView& queues() const { return queues_.view(); }
-  // `memory` at this offset of the heap, as region `region` of all ranks. Collective.
+  // Registers `memory`, which lies at the window's offset of the heap, as the window's region on all ranks.
+  // Collective.
   base::Outcome add_window(bootstrap::Bootstrap& bootstrap, const Window& window,
                            const base::MappedPiece& memory);
-  // Nothing of it is under way, from any rank.
+  // Removes a window. No operation of any rank on it may be outstanding.
   void remove_window(const Window& window);
-  // Until all is complete that kernels asked for that have ended; from any thread.
+  // Waits until all requests of finished kernels are complete. Any thread may call it.
   base::Outcome quiet() { return proxy_->quiet(); }
   bool has_stopped() const { return proxy_->is_stopping(); }
-  // The first failure, in words; empty: none.
+  // The text of the first failure; empty if there was none.
   std::string error() const { return proxy_->error(); }
   void fail(const std::string& cause) { proxy_->fail(cause); }
-  // Nothing is taken from the queues any more.
+  // Stops taking requests from the queues.
   void stop() { proxy_->stop(); }
 
  private:
@@ -43,7 +45,7 @@ class Remote {
 
   std::unique_ptr<Endpoint> endpoint_;
   PutQueue queues_;
-  std::unique_ptr<Proxy> proxy_;  // drives both: the first to go
+  std::unique_ptr<Proxy> proxy_;  // uses both members above, so it is destroyed first
 };
 
 }  // namespace verbena::symm

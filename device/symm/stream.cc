@@ -37,7 +37,7 @@ base::Result<CUfunction> load(const base::CudaApi&) {
 }
 #endif
 
-// One for each context of CUDA's, as long as the process: another one's kernels may still run.
+// One module for each CUDA context. They are never unloaded, because kernels may still run.
 base::Result<CUfunction> find_kernel(const base::CudaApi& cuda) {
   static std::mutex mutex;
   static std::map<CUcontext, CUfunction> loaded;
@@ -66,7 +66,8 @@ Outcome refuse(const Team& team, const char* what, long long number) {
               team.name().c_str(), what, number);
 }
 
-// Whatever the kernel would answer kInvalid or kUnreachable to: nobody reads what it returns.
+// Checks everything for which the kernel would return kInvalid or kUnreachable, because nobody reads its
+// result.
 Outcome check(const Team& team, const StreamCall& call) {
   using enum StreamCall::Kind;
   const SymmContext& context = team.context();
@@ -104,7 +105,7 @@ Outcome check(const Team& team, const StreamCall& call) {
 
 uint32_t count_blocks(const Team& team, const StreamCall& call) {
   const bool is_copy = call.kind == StreamCall::Kind::kPut || call.kind == StreamCall::Kind::kGet;
-  // A NIC is asked once.
+  // One request to a NIC is enough.
   if (!is_copy || !reaches(team.context(), team, call.peer)) return 1;
   const uint64_t parts = (call.length_bytes + kStreamBlockBytes - 1) / kStreamBlockBytes;
   return static_cast<uint32_t>(std::clamp<uint64_t>(parts, 1, kStreamBlocks));

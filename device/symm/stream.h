@@ -1,5 +1,5 @@
-// Calls of symmetric memory in the order of a stream: each is a kernel of the library's own, so that an
-// application needs none. Legal while the stream is captured.
+// Calls of symmetric memory on streams. Each call launches a kernel of the library, so that applications need
+// no kernel of their own. May be captured in a CUDA graph.
 #pragma once
 
 #include "base/status.h"
@@ -8,8 +8,8 @@
 
 namespace verbena::symm {
 
-// On the GPU that is current, for a member's team; `stream` is a CUstream. What kernels of the heap's network
-// can do alone is refused. Any thread.
+// Enqueues a call of a member on a CUstream of the current GPU. Fails for operations that need the network of
+// a borrowed heap. Any thread may call.
 base::Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream);
 
 }  // namespace verbena::symm

@@ -1,4 +1,4 @@
-// What a call on a stream asks of its kernel; in the kernel's arguments.
+// The arguments of the kernel that carries out a call on a stream.
 #pragma once
 
 #include "verbena/symm_abi.h"
@@ -9,16 +9,16 @@ struct StreamCall {
   enum class Kind : uint32_t { kBarrier, kSignal, kWait, kPut, kGet, kQuiet };
 
   Kind kind;
-  uint32_t number = 0;     // of the barrier or signal
-  int32_t peer = 0;        // a member
+  uint32_t number = 0;     // index of the barrier or signal
+  int32_t peer = 0;        // rank in the team
   uint32_t operation = 0;  // a SymmSignalOperation, or the SymmCompare of a wait
   uint64_t value = 0;
-  // Of a copy.
+  // For a copy: addresses and length.
   uint64_t destination = 0, source = 0, length_bytes = 0;
 };
 
 inline constexpr uint32_t kStreamThreads = 256;
-inline constexpr uint32_t kStreamBlocks = 32;                      // at most, of a copy
-inline constexpr uint64_t kStreamBlockBytes = uint64_t{64} << 10;  // of a copy, for each block
+inline constexpr uint32_t kStreamBlocks = 32;                      // maximum, for a copy
+inline constexpr uint64_t kStreamBlockBytes = uint64_t{64} << 10;  // bytes of a copy per block
 
 }  // namespace verbena::symm

@@ -1,5 +1,5 @@
-// The kernel of a call on a stream. What it waits for in vain is in the team's failure word or the context's
-// abort word: it returns nothing.
+// The kernel of a call on a stream. It has no result: a wait that times out is recorded in the team's failure
+// word or the context's abort word.
 #pragma once
 
 #include "device/symm/stream_call.h"
@@ -7,7 +7,7 @@
 
 namespace verbena::symm {
 
-// Each block its part of a copy, by loads and stores.
+// Copies this block's part by loads and stores.
 template <typename Copy>
 VERBENA_DEVICE void copy_in_parts(const StreamCall& call, const Copy& copy) {
   constexpr uint64_t kUnit = 128;
@@ -20,7 +20,7 @@ VERBENA_DEVICE void copy_in_parts(const StreamCall& call, const Copy& copy) {
        rest < part ? rest : part);
 }
 
-// Blocks of kStreamThreads; one block, but for copies between ranks in reach.
+// Runs with kStreamThreads threads per block, and one block, except for copies to mapped memory.
 VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall& call) {
   const device::BlockGroup block;
   switch (call.kind) {
@@ -28,7 +28,7 @@ VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall
       static_cast<void>(device::symm_barrier(context, call.number, block));
       return;
     case StreamCall::Kind::kSignal:
-      // Behind what kernels of the stream have put before, by whatever block.
+      // Takes effect after all puts of earlier kernels of the stream, by any block.
       device::symm_signal_after_puts(context, call.number, call.peer, call.value,
                                      static_cast<SymmSignalOperation>(call.operation), block);
       return;

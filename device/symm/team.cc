@@ -7,9 +7,9 @@
 namespace verbena::symm {
 namespace {
 
-constexpr uint64_t kLineBytes = 128;  // of a GPU's cache: teams do not share one
+constexpr uint64_t kLineBytes = 128;  // cache line of a GPU, which two teams must not share
 
-// Of one team, in words from the first on.
+// The layout of one team's words: offsets in words.
 struct WordPlan {
   explicit WordPlan(uint64_t count_members) : rounds(arrivals + kSymmBarrierRows * count_members) {}
 
@@ -22,7 +22,7 @@ struct WordPlan {
   uint64_t end() const { return failure() + 1; }
 };
 
-// On the host too what derives from it may hold words of 16 bytes.
+// Aligned for 16-byte words in derived structures, on the host too.
 static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16 && sizeof(SymmContext) % 16 == 0);
 
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
@@ -73,11 +73,11 @@ void Team::describe_members(SymmContext& context, const Reach& reach, const Heap
     if (ranks().size() <= 64) context.lsa_mask |= uint64_t{1} << member;
   }
   context.has_remote = context.lsa_size < context.team_size;
-  // It leads to all ranks in reach, members or not.
+  // The multicast address reaches all mapped ranks, members or not.
   if (static_cast<uint32_t>(context.lsa_size) != reach.count_slots) context.multicast_delta = 0;
 }
 
-// From outside, as kernels write it: any number may be there.
+// Kernels wrote the value, so it is untrusted.
 std::string Team::describe_failure(uint64_t failure) const {
   const auto number =
       static_cast<uint32_t>(failure >> kSymmFailureNumber) & ((uint32_t{1} << kSymmFailureNumberBits) - 1);
@@ -101,9 +101,9 @@ std::string Team::describe_failure(uint64_t failure) const {
     case SymmWait::kSignal:
       return text + "for signal " + std::to_string(number);
     case SymmWait::kRequest:
-      return text + "for the way to " + peer + " (its put queue is full, or a get has no answer)";
+      return text + "for the network to " + peer + " (its put queue is full, or a get has no answer)";
     case SymmWait::kCompletion:
-      return text + "for what it has put to be complete";
+      return text + "for the completion of its puts";
     case SymmWait::kWord:
       return text + "for a word of a window";
     case SymmWait::kPacket:

@@ -1,4 +1,5 @@
-// A team: ranks of a context with words of their own in everybody's heap, and what a kernel is told of them.
+// A team: ranks of a context with separate words in every rank's heap, and the SymmContext by which kernels
+// use it.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +17,32 @@
 
 namespace verbena::symm {
 
-// Bytes of a team's words in the heap, for a world of so many ranks.
+// Returns the bytes of a team's words in the heap, for a world of `count_ranks` ranks.
 uint64_t measure_team_words(uint32_t count_ranks);
 
-// Whether SymmContext::failure tells of a call that could not be carried out, and not of a wait.
+// Returns whether SymmContext::failure reports an invalid call rather than a timed-out wait.
 constexpr bool is_refused_call(uint64_t failure) {
   return static_cast<SymmWait>(failure & 0xff) == SymmWait::kCall;
 }
 
-// The first wait in a kernel of any member that ended by time (kTimeout), or the first call of a member that
-// could not be carried out (kInvalidArgument), in words; kOk: there is neither.
+// The first failure in a kernel of any member: a timed-out wait (kTimeout) or an invalid call
+// (kInvalidArgument), with its description; kOk if there is none.
 struct TeamFailure {
   base::Status status = base::Status::kOk;
   std::string text;
 };
 
-// What one team has and no other.
+// The properties that distinguish a team from other teams of the context.
 struct TeamParts {
   std::string name;
-  uint64_t words = 0;             // the offset of its words in the heap, which are zero
-  std::vector<std::byte> behind;  // what kernels find directly behind its context and the backend's extension
+  uint64_t words = 0;             // offset in the heap of the team's words, which are zero
+  std::vector<std::byte> behind;  // data for kernels that follows the context and the backend's extension
 };
 
 class Team {
  public:
-  // `common` has what all teams of this rank share. In memory of the calling thread's current GPU.
+  // Creates a team in memory of the calling thread's current GPU. `common` has the values that all teams of
+  // this rank share.
   static base::Result<std::unique_ptr<Team>> make(TeamPlace place, TeamParts parts, const Reach& reach,
                                                   const Heap& heap, const SymmContext& common);
 
@@ -49,16 +51,16 @@ class Team {
   uint32_t index() const { return place_.index; }
   const TeamPlace& place() const { return place_; }
   const std::string& name() const { return parts_.name; }
-  // Of its words in the heap.
+  // The offset of the team's words in the heap.
   uint64_t words() const { return parts_.words; }
-  // What the word SymmContext::failure says, in words.
+  // Describes the value of SymmContext::failure for an error message.
   std::string describe_failure(uint64_t failure) const;
-  // For kernels that take it by value; its pointers are the GPU's, as long as the team lives. Behind it lie
-  // the extension of the heap's backend and TeamParts::behind.
+  // The context, for kernels that take it by value. Its pointers are GPU addresses and are valid as long as
+  // the team lives. The backend's extension and TeamParts::behind follow it in memory.
   const SymmContext& context() const { return *reinterpret_cast<const SymmContext*>(image_.data()); }
-  // From an address of ours to the member's, or kSymmOutOfReach.
+  // The difference between the member's address and this rank's address, or kSymmOutOfReach.
   int64_t delta_bytes(uint32_t member) const { return deltas_[member]; }
-  // The same in memory of the GPU.
+  // The context in GPU memory.
   const SymmContext* device_context() const { return static_cast<const SymmContext*>(memory_.device()); }
 
  private:
@@ -68,9 +70,9 @@ class Team {
 
   TeamPlace place_;
   TeamParts parts_;
-  std::vector<int64_t> deltas_;   // of the members
-  std::vector<std::byte> image_;  // the context, its extension, then what it points to
-  base::Buffer memory_;           // the same for the GPU
+  std::vector<int64_t> deltas_;   // by member
+  std::vector<std::byte> image_;  // the context, its extension, then the data to which it points
+  base::Buffer memory_;           // the image in GPU memory
 };
 
 }  // namespace verbena::symm

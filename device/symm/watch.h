@@ -1,5 +1,5 @@
-// Looks whether all ranks are still there while kernels run: a peer that died would otherwise be waited for
-// until the kernel's own time is over. A thread of its own, a look every kLookMs between collective calls.
+// Detects dead ranks while kernels run. Otherwise kernels would wait for a dead peer until their timeout. A
+// separate thread checks every kLookMs between collective calls.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +16,8 @@ class Watch {
  public:
   static constexpr int64_t kLookMs = 200;
 
-  // Holds `calls` while it looks, as collective calls do; not while another one holds it. `on_loss` is called
-  // once at most, on the watch's thread, with what has happened. All outlive it.
+  // Holds the mutex `calls` during a check, as collective calls do, and skips the check if another thread
+  // holds it. Calls `on_loss` at most once, on its own thread, with the cause. All arguments must outlive it.
   Watch(bootstrap::Bootstrap& bootstrap, std::mutex& calls, std::function<void(const std::string&)> on_loss);
   ~Watch();
   Watch(const Watch&) = delete;
@@ -25,7 +25,7 @@ class Watch {
 
  private:
   void run();
-  // False: a rank has gone.
+  // Checks once. Returns false if a rank has exited.
   bool look();
 
   bootstrap::Bootstrap& bootstrap_;

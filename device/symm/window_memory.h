@@ -1,5 +1,5 @@
-// The memory behind a window: this rank's piece and those of the ranks in reach, mapped at one offset of
-// their slots. Nothing in a borrowed heap.
+// The memory of a window: this rank's memory and that of the mapped ranks, at the same offset of their slots.
+// A borrowed heap has none.
 #pragma once
 
 #include <vector>
@@ -13,8 +13,9 @@ namespace verbena::symm {
 
 class WindowMemory {
  public:
-  // Collective over the bootstrap: every rank gives a piece of the same length for the same offset. The last
-  // step, mapping the peers' pieces, is each rank's own: the caller asks whether all have succeeded.
+  // Maps the memory. Collective over the bootstrap: every rank passes memory of the same length for the same
+  // offset. The last step, mapping the peers' memory, is not collective, so the caller must check whether it
+  // succeeded on all ranks.
   static base::Result<WindowMemory> make(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                          const Heap& heap, uint64_t offset, const base::MemoryPiece& own);
 

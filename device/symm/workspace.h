@@ -1,5 +1,5 @@
-// A workspace: memory in the heap for one stream or purpose of a team, with words, epochs and slots of its
-// own, and what kernels are told of it (SymmWorkspace).
+// A workspace: memory in the heap for one stream of a team, with separate words, epochs and slots, and the
+// SymmWorkspace by which kernels use it.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@ namespace verbena::symm {
 class Context;
 struct ContextWindow;
 
-// Equal on all ranks.
+// The size of a workspace, equal on all ranks.
 struct WorkspaceShape {
-  uint64_t slots_bytes = 0;  // of all slots together, at most
+  uint64_t slots_bytes = 0;  // maximum bytes of all slots together
   uint32_t blocks = 0;
 
-  // Of a window that serves teams of up to so many members.
+  // Returns the length of a window for teams of up to `count_members` members.
   uint64_t measure(uint64_t count_members) const;
-  // Of one slot in such a team; 0: there is no room, or none was asked for.
+  // Returns the bytes of one slot in such a team; 0 if there is no space or slots_bytes is 0.
   uint64_t slot_bytes(uint64_t count_members) const;
 };
 
-// Owned by its context.
+// A workspace. Its context owns it.
 struct Workspace {
   Context* context = nullptr;
   ContextWindow* window = nullptr;
   WorkspaceShape shape;
-  std::unique_ptr<Team> team;  // its members with the workspace's words; null: this rank is none of them
+  std::unique_ptr<Team> team;  // the members with the workspace's words; null if this rank is not a member
 
   uint64_t slot_bytes() const { return team == nullptr ? 0 : shape.slot_bytes(team->ranks().size()); }
 };
 
-// `window_offset` is of the window in the heap; its memory is zero. In memory of the calling thread's current
-// GPU.
+// Creates the team of a workspace, in memory of the calling thread's current GPU. `window_offset` is the
+// offset in the heap of the workspace's window, whose memory is zero.
 base::Result<std::unique_ptr<Team>> make_workspace_team(const TeamPlace& place, const WorkspaceShape& shape,
                                                         const std::string& name, const Reach& reach,
                                                         const Heap& heap, uint64_t window_offset,

@@ -1,4 +1,4 @@
-// Buffer and write_buffer of cuda_driver.h: memory that a GPU, a NIC and the CPU share.
+// Implements Buffer and write_buffer of cuda_driver.h: memory that a GPU, a NIC and the CPU share.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -133,14 +133,14 @@ Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* sour
   }
   if (!target.is_gpu_memory()) {
     if (length_bytes == 0) return {};
-    // A kernel launch orders earlier stores of its thread; nothing more is needed.
+    // No fence is needed: a kernel launch orders the thread's earlier stores.
     std::memcpy(static_cast<char*>(target.host()) + offset_bytes, source, length_bytes);
     return {};
   }
   const CudaApi& cuda = *find_cuda();
   const RelaxedCapture relaxed(cuda);
   const OwningContext owner(cuda, to_cuda(target.device()));
-  if (!owner) return fail(Status::kCuda, "buffer: cannot write: the GPU's context is gone");
+  if (!owner) return fail(Status::kCuda, "buffer: cannot write GPU memory: its CUDA context was destroyed");
   const CUresult result = PrivateStream(cuda).run([&](CUstream stream) {
     return cuda.cuMemcpyHtoDAsync_v2(to_cuda(target.device()) + offset_bytes, source, length_bytes, stream);
   });

@@ -20,7 +20,7 @@ class Deadline {
   explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
 
   bool has_passed() const { return monotonic_ns() >= at_ns_; }
-  // 0 after the deadline.
+  // Returns the remaining time; 0 after the deadline.
   int64_t remaining_ms() const {
     const int64_t remaining_ns = at_ns_ - monotonic_ns();
     return remaining_ns <= 0 ? 0 : (remaining_ns + kNsPerMs - 1) / kNsPerMs;

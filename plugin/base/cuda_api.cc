@@ -24,7 +24,7 @@ std::optional<CudaApi> load_cuda() {
 #undef VERBENA_NEED
 #undef VERBENA_TRY
   if (missing == nullptr) return cuda;
-  log_warn("cuda: libcuda.so.1: too old, GPUs are not used: no %s", missing);
+  log_warn("cuda: GPUs are not used: libcuda.so.1 is too old: it has no %s", missing);
   return std::nullopt;
 }
 

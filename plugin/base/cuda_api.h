@@ -1,4 +1,4 @@
-// The functions of libcuda.so.1 that the plugin uses, found at run time. Internal to base: others use
+// The functions of libcuda.so.1 that the plugin uses, found at run time. Internal to base: other folders use
 // cuda_driver.h.
 #pragma once
 
@@ -16,13 +16,12 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostGetDevicePointer_v2) X(cuMemsetD8Async)                      \
   X(cuMemcpyHtoDAsync_v2) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamDestroy_v2)                     \
   X(cuThreadExchangeStreamCaptureMode)
-// Null where the driver has none.
+// These functions are null if the driver lacks them.
 #define VERBENA_OPTIONAL_CUDA_FUNCTIONS(X) \
   X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemGetHandleForAddressRange) X(cuModuleLoadDataEx) \
   X(cuModuleGetFunction) X(cuLaunchKernel) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) \
   X(cuMulticastUnbind) X(cuMulticastGetGranularity)
-// Virtual memory management: memory that is mapped where its user wants it. Null where the driver lacks one
-// of them.
+// Virtual memory management: maps memory at chosen addresses. All are null if the driver lacks one of them.
 #define VERBENA_MAPPING_CUDA_FUNCTIONS(X)                                                                    \
   X(cuMemGetAllocationGranularity) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) \
   X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemExportToShareableHandle)                                \
@@ -45,7 +44,7 @@ const CudaApi* find_cuda();
 // The driver's description of a result.
 const char* describe_cuda(CUresult result);
 
-// While it lives, calls of this thread do not disturb stream capture in other threads.
+// While this object lives, calls of this thread do not invalidate stream captures of other threads.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaApi& cuda);
@@ -55,18 +54,19 @@ class RelaxedCapture {
 
  private:
   const CudaApi& cuda_;
-  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the mode to set; after construction the thread's former mode
+  // The mode to set; after construction, the thread's previous mode.
+  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// Makes the context that owns an allocation current while it lives, so that any thread may work on the
-// allocation.
+// While this object lives, the CUDA context that owns an allocation is current, so that any thread can use
+// the allocation.
 class OwningContext {
  public:
   OwningContext(const CudaApi& cuda, CUdeviceptr address);
   ~OwningContext();
   OwningContext(const OwningContext&) = delete;
   OwningContext& operator=(const OwningContext&) = delete;
-  // False if the application has destroyed the context, and the allocation with it.
+  // Returns false if the application has destroyed the context, and the allocation with it.
   explicit operator bool() const { return pushed_; }
 
  private:

@@ -23,21 +23,23 @@ int find_owning_gpu(const void* address);
 uint64_t find_gpu_allocation(const void* address);
 // e.g. 0000:3b:00.0; empty if there is no such GPU.
 std::string find_gpu_pci_address(int gpu);
-// Which GPUs' kernels see a NIC's writes to this GPU's memory in the order in which the NIC made them.
+// The GPUs whose kernels see a NIC's writes to this GPU's memory in order.
 enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
 NicWriteOrder find_nic_write_order(int gpu);
-// True if the driver can hand out dma-buf descriptors for this GPU's memory.
+// Returns true if the driver can hand out dma-buf descriptors for this GPU's memory.
 bool supports_dmabuf_export(int gpu);
 
-// Whether CUDA shows this process a GPU; false before the application initialises CUDA.
+// Returns whether CUDA shows this process a GPU; false before the application initialises CUDA.
 bool has_gpu();
-// Whether there is a GPU whose kernels may see what a NIC writes to its memory out of order, so that it has
-// to be flushed whatever the GPU's generation. False where the driver does not say.
+// Returns whether there is a GPU whose kernels may see a NIC's writes out of order, so that a flush is needed
+// on any GPU generation. False if the driver does not report it.
 bool has_unordered_gpu();
 
 enum class Place : uint8_t {
-  kHost,  // page-aligned, pinned and mapped for the current GPU if there is one; reached by CPU, GPU and NIC
-  kDevice,  // memory of the current GPU; with no GPU the same as kHost
+  // Page-aligned host memory, pinned and mapped for the current GPU if there is one; CPU, GPU and NIC can
+  // access it.
+  kHost,
+  kDevice,  // memory of the current GPU; without a GPU, the same as kHost
 };
 
 // Zero-filled memory, page aligned. Movable. Freed on destruction, from any thread.
@@ -52,7 +54,7 @@ class Buffer {
   size_t length_bytes() const { return length_bytes_; }
   // The address for the CPU and, in kHost, for the NIC. Null for memory of a GPU.
   void* host() const { return host_; }
-  // The address for the GPU: equal to host() under unified addressing, and always without a GPU.
+  // The address for the GPU. It equals host() under unified addressing and without a GPU.
   void* device() const { return device_; }
   bool is_gpu_memory() const { return host_ == nullptr && device_ != nullptr; }
 
@@ -61,7 +63,8 @@ class Buffer {
   void* device_ = nullptr;
   size_t length_bytes_ = 0;
   int gpu_ = kNoGpu;
-  void* allocation_ = nullptr;  // to free; the driver does not align to pages, so device_ may lie inside it
+  // The address to free; the driver does not align to pages, so device_ may lie inside the allocation.
+  void* allocation_ = nullptr;
 };
 
 // Writes a few bytes into a Buffer in host or GPU memory. When it returns, kernels that start later see them.

@@ -34,13 +34,14 @@ std::string expand_path(const std::string& path) {
 
 namespace {
 
-// Another user may have prepared the file, or a link to one of ours, in a folder that everybody may write to.
+// In a folder that everybody may write to, another user may have created the file, or a link to a file of
+// this user.
 bool is_ours_alone(const struct stat& entry) {
   return S_ISREG(entry.st_mode) && entry.st_uid == geteuid() && entry.st_nlink == 1 &&
          (entry.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Asks for everything in one write, so that texts of several processes do not mix.
+// Writes everything in one call, so that texts of several processes do not mix.
 int write_all(int file, const std::string& text) {
   size_t written = 0;
   while (written < text.size()) {
@@ -61,11 +62,10 @@ Outcome append_to_file(const std::string& path, const std::string& text) {
   if (!file) return fail_errno(Status::kSystem, errno, "dump: cannot open %s (VERBENA_DUMP)", path.c_str());
   struct stat entry {};
   if (::fstat(file.get(), &entry) != 0 || !is_ours_alone(entry)) {
-    return fail(
-        Status::kSystem,
-        "dump: %s (VERBENA_DUMP) is not written: it must be a regular file of this user, with one name, "
-        "that nobody else may write to",
-        path.c_str());
+    return fail(Status::kSystem,
+                "dump: cannot write to %s (VERBENA_DUMP): it must be a regular file of this user without "
+                "further hard links, which nobody else may write",
+                path.c_str());
   }
   if (const int error = write_all(file.get(), text); error != 0)
     return fail_errno(Status::kSystem, error, "dump: cannot write to %s (VERBENA_DUMP)", path.c_str());

@@ -1,4 +1,4 @@
-// Appends text for people to a file, or replaces a file. No call blocks, even if the file is a pipe.
+// Appends readable text to a file, or replaces a file. No call blocks, even if the file is a pipe.
 #pragma once
 
 #include <string>

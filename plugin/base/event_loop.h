@@ -13,10 +13,12 @@
 namespace verbena::base {
 
 enum class Interest : uint8_t {
-  kReadable,    // while there is something to read; the callback must read it, or it is called again at once
-  kNewData,     // once for each arrival and once on an error or hang-up; the callback must read until EAGAIN
-  kDataOrRoom,  // the same, and once when there is room to send after there was none; at first there is
-  kPeerClosed,  // once, when the peer of a socket closes or resets; unread data does not matter
+  // Called while there is data to read; the callback must read it, or it is called again at once.
+  kReadable,
+  // Called once for each arrival and once on an error or hang-up; the callback must read until EAGAIN.
+  kNewData,
+  kDataOrRoom,  // like kData, and also once when sending becomes possible again
+  kPeerClosed,  // called once, when the peer of a socket closes or resets, even if data is unread
 };
 
 class EventLoop {
@@ -25,7 +27,7 @@ class EventLoop {
   // it sets a flag, or drains an event descriptor.
   using Callback = void (*)(void* context);
 
-  // One a process: a forked child has one of its own, and cannot unwatch what its parent watches.
+  // The process's event loop. A forked child has a separate one, and cannot unwatch its parent's descriptors.
   static EventLoop& instance();
 
   EventLoop();
@@ -33,7 +35,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Any thread. The caller keeps the descriptor and must call unwatch() before it closes it.
+  // Watches a descriptor. Any thread may call. The caller keeps the descriptor and must call unwatch() before
+  // closing it.
   Outcome watch(int fd, Interest interest, Callback callback, void* context);
   // When this returns, the callback is not running and never runs again. Does nothing for a descriptor that
   // is not watched.

@@ -10,7 +10,7 @@
 
 namespace verbena::base {
 
-// 0, or -1 and errno, as ftruncate().
+// Returns 0, or -1 with errno, like ftruncate().
 inline int set_file_length(int file, uint64_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {

@@ -12,7 +12,8 @@ namespace verbena::base {
 
 class GrowingBuffer {
  public:
-  // For the current GPU. If the driver pins only what it allocates itself, all of it is usable at once.
+  // Reserves addresses for the current GPU. If the driver can pin only memory that it allocates itself, the
+  // whole length is allocated at once.
   static Result<GrowingBuffer> reserve(size_t max_bytes);
   GrowingBuffer() = default;
   GrowingBuffer(GrowingBuffer&& other) noexcept;
@@ -36,7 +37,7 @@ class GrowingBuffer {
   void* host_ = nullptr;
   void* device_ = nullptr;
   size_t max_bytes_ = 0, usable_bytes_ = 0;
-  bool is_pinned_ = false;           // each part by itself
+  bool is_pinned_ = false;           // true: each part was pinned separately
   std::vector<void*> pinned_parts_;  // their starts
 };
 

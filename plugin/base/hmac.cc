@@ -29,10 +29,10 @@ void wipe(std::span<uint8_t> bytes) {
 
 Result<HmacKey> HmacKey::create(Bytes secret) {
   if (find_libcrypto() == nullptr) {
-    return fail(
-        Status::kSystem,
-        "job key: VERBENA_JOB_KEY_FILE needs OpenSSL: neither %s nor %s is there and computes HMAC-SHA-256",
-        crypto::kLibcryptoNames[0], crypto::kLibcryptoNames[1]);
+    return fail(Status::kSystem,
+                "job key: VERBENA_JOB_KEY_FILE needs OpenSSL for HMAC-SHA-256, but neither %s nor %s "
+                "provides it; install libcrypto",
+                crypto::kLibcryptoNames[0], crypto::kLibcryptoNames[1]);
   }
   HmacKey key;
   key.secret_.assign(secret.begin(), secret.end());

@@ -46,7 +46,7 @@ class HmacKey {
 
   // The MAC of the concatenated parts.
   Result<Mac> compute(std::initializer_list<Bytes> parts) const;
-  // A separate key for another purpose: the MAC of the parts.
+  // Derives a key for another purpose: the MAC of the parts.
   Result<HmacKey> derive(std::initializer_list<Bytes> parts) const;
 
  private:

@@ -1,24 +1,24 @@
-// Lets an interpreter have its turn while its main thread waits in this library: a signal's handler of Python
-// runs only between two steps of the interpreter, so without a turn Ctrl-C would wait for the end of the
-// wait.
+// Lets Python handle signals while its main thread waits in this library. Python runs a signal's handler only
+// between two steps of the interpreter, so without this check Ctrl-C would have no effect until the wait
+// ends.
 #pragma once
 
 #include <cstdint>
 
 namespace verbena::base {
 
-// Runs what signals have left to do. Not 0: the wait ends.
+// Runs pending signal handlers. A nonzero result ends the wait.
 using InterruptCheck = int (*)();
 
-// For the whole process; null: none, which is the default.
+// Sets the check for the whole process; null (the default) for none.
 void set_interrupt_check(InterruptCheck check);
 bool has_interrupt_check();
 
-// Asked after each step of a wait and after each signal. False without a check, and on other threads than the
-// process's first, on which interpreters handle signals.
+// Called after each step of a wait and after each signal. Returns false without a check, and on all threads
+// but the process's first, because interpreters handle signals only there.
 bool is_interrupted();
 
-// In a wait that spins: the same, asked every few milliseconds.
+// Does the same for a wait that spins: checks every few milliseconds.
 class InterruptPoll {
  public:
   bool is_interrupted(int64_t now_ns) {

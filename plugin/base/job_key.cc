@@ -32,17 +32,16 @@ Outcome check_file(int fd, const char* path) {
     return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: is not a regular file", path);
   }
   if (status.st_uid != geteuid() && status.st_uid != 0) {
-    return fail(
-        Status::kInvalidUsage,
-        "job key: VERBENA_JOB_KEY_FILE %s: belongs to user %u, who may read and change it; it must be "
-        "this user's (%u) or root's",
-        path, static_cast<unsigned>(status.st_uid), static_cast<unsigned>(geteuid()));
+    return fail(Status::kInvalidUsage,
+                "job key: VERBENA_JOB_KEY_FILE %s: belongs to user %u, who may read and change it; it must "
+                "belong to this user (%u) or to root",
+                path, static_cast<unsigned>(status.st_uid), static_cast<unsigned>(geteuid()));
   }
   if ((status.st_mode & kNotTheOwner) == 0) return {};
-  return fail(
-      Status::kInvalidUsage,
-      "job key: VERBENA_JOB_KEY_FILE %s: others than its owner may use it (mode %04o, wanted 0600 or 0400)",
-      path, static_cast<unsigned>(status.st_mode & 07777));
+  return fail(Status::kInvalidUsage,
+              "job key: VERBENA_JOB_KEY_FILE %s: users other than its owner may use it (mode %04o); set its "
+              "mode to 0600 or 0400",
+              path, static_cast<unsigned>(status.st_mode & 07777));
 }
 
 // Reads the first bytes of the file: one more than a valid file has with its newline, to notice a longer one.

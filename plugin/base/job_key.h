@@ -14,11 +14,11 @@ namespace verbena::base {
 // thread safe, like load_parameters().
 Outcome load_job_key();
 
-// Null if the job has no key. An error if a file is named but was not loaded, so that no connection is made
-// without the key by mistake.
+// Returns the job key, or null if the job has none. Fails if a file is named but was not loaded, so that no
+// connection is made without the key by mistake.
 Result<std::shared_ptr<const HmacKey>> job_key();
 
-// Encrypts the connection if VERBENA_ENCRYPTION is set. To be called before the first byte.
+// Encrypts the connection if VERBENA_ENCRYPTION is set. Call it before the first byte.
 Outcome encrypt_if_asked(Socket& socket, ConnectionEnd end);
 
 }  // namespace verbena::base

@@ -1,8 +1,9 @@
-// A process-wide object whose users may outlive every static destructor: NCCL's threads go on while a program
-// exits. It is freed when the library is unloaded if it is idle then; otherwise it is never freed.
+// A process-wide object whose users may outlive every static destructor, because NCCL's threads keep running
+// while a program exits. If the object is idle when the library is unloaded, it is freed; otherwise it is
+// never freed.
 //
-// A forked child leaves it alone unless it has used it itself: a lock that another thread of the parent had
-// is never given away there.
+// A forked child does not free the object unless the child itself has used it, because another thread of the
+// parent may have held its lock, which is never released in the child.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,8 @@
 
 namespace verbena::base {
 
-// For a static of function scope. T has `bool is_idle()`: true if it has no users and will have none.
+// Use it for a static variable in a function. T::is_idle() must return true if the object has no users and
+// will have none.
 template <typename T>
 class Lasting {
  public:

@@ -1,5 +1,5 @@
-// Keeps this library loaded until the process ends, even if NCCL closes it. Needed once its code may run at
-// any time: a signal handler, or a thread for a connection that was never closed.
+// Keeps this library loaded until the process ends, even if NCCL closes it. Call it when code of the
+// library may run at any later time: a signal handler, or a thread of a connection that was never closed.
 #pragma once
 
 namespace verbena::base {

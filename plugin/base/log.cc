@@ -11,7 +11,7 @@
 namespace verbena::base {
 namespace {
 
-constexpr size_t kLineBytes = 1024;  // longer lines are cut
+constexpr size_t kLineBytes = 1024;  // longer lines are truncated
 constexpr char kPrefix[] = "verbena: ";
 // printf-like functions cannot know their caller's file; the object in the line says where it comes from.
 constexpr char kFile[] = "verbena";

@@ -13,7 +13,7 @@ enum class LogLevel : uint8_t { kWarn, kInfo, kTrace };
 // `subsystem` is NCCL's bit mask (net 0x10 by default, init 0x1).
 using LogSink = void (*)(LogLevel level, const char* file, int line, const char* text);
 
-// Lines go to `sink` from now on; null restores stderr, where only warnings are shown.
+// Sets the function that receives log lines; null restores stderr, which shows only warnings.
 void set_log_sink(LogSink sink);
 
 void log_warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -23,7 +23,7 @@ void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// The same at kInfo: for an end that the application, or its peer, asked for.
+// Like fail(), but logs at kInfo, for an end that the application or its peer requested.
 Error fail_quietly(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // While one lives, what this thread would warn of is logged at kInfo: for attempts that may be refused, whose
@@ -36,11 +36,11 @@ class QuietLog {
   QuietLog& operator=(const QuietLog&) = delete;
 };
 
-// The line that the last of these functions of this thread logged, without the prefix; empty if there was
-// none.
+// Returns the last line that this thread logged by one of these functions, without the prefix; empty if there
+// was none.
 const char* last_failure();
 
-// The same for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
+// Like fail(), for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
 Error fail_errno(Status status, int errno_value, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,4 +1,4 @@
-// Which network interface the handshake uses.
+// Chooses the network interface for the handshake.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace verbena::base {
 
-// One address of one interface that is up; port 0.
+// An address of an interface that is up. Its port is 0.
 struct InterfaceAddress {
   std::string name;
   SocketAddress address;
@@ -22,8 +22,9 @@ struct InterfaceAddress {
 
 Result<std::vector<InterfaceAddress>> list_interface_addresses();
 
-// `filter` in the syntax of VERBENA_SOCKET_IFNAME: names separated by commas are prefixes, a leading = makes
-// them exact, a leading ^ makes the list an exclusion, ^= both.
+// Returns whether an interface matches a filter, which has the syntax of VERBENA_SOCKET_IFNAME: a list of
+// prefixes, separated by commas. With a leading = the names must match exactly; a leading ^ excludes the
+// listed names; ^= does both.
 bool matches_filter(std::string_view filter, std::string_view name);
 
 // Chooses the address that other hosts most likely reach, among the interfaces that match the filter:

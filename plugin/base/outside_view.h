@@ -1,5 +1,5 @@
-// Reads memory that another thread is writing, as a debugger does: the kernel copies the bytes. A field may
-// be torn or one message old, so the copy is for people to read; code must not decide by it.
+// Reads memory that another thread is writing, like a debugger: the kernel copies the bytes. A field may be
+// torn or outdated, so the copy is for diagnosis only; code must not make decisions by it.
 #pragma once
 
 #include <sys/uio.h>
@@ -9,7 +9,7 @@
 
 namespace verbena::base {
 
-// False if the system does not allow it; `copy` is then unchanged.
+// Returns false if the system does not allow it; `copy` is then unchanged.
 template <typename T>
 bool look_from_outside(const T& field, T& copy) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -8,7 +8,7 @@ namespace verbena::base {
 
 uint32_t OwnProcess::count_forks() {
   static std::atomic<uint32_t> forks{0};
-  // Gone with the library when that is unloaded.
+  // Destroyed when the library is unloaded.
   static const int watches = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
   static_cast<void>(watches);
   return forks.load(std::memory_order_relaxed);

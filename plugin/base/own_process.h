@@ -1,6 +1,6 @@
-// Which process an object belongs to. A forked child has a copy of the object, but none of its threads, and
-// shares its descriptors and its shared memory with the parent: what a destructor, or any other call, does to
-// those in the child is done to the parent. So such an object is left alone there.
+// Records which process an object belongs to. A forked child has a copy of the object but none of its
+// threads, and shares descriptors and shared memory with the parent. A destructor or any other call in the
+// child would change the parent's state, so the child must not use the object.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,20 @@
 
 namespace verbena::base {
 
-// Made with the object. Threads; one load.
+// Create it with the object. Thread safe; costs one load.
 class OwnProcess {
  public:
   OwnProcess() : forks_(count_forks()) {}
-  // False in a child that was forked since.
+  // Returns false in a child that was forked after the object was created.
   bool is_here() const { return forks_ == count_forks(); }
-  // Between the first process and this one, since it was first asked.
+  // The number of forks between the first process that asked and this one.
   static uint32_t count_forks();
 
  private:
   uint32_t forks_;
 };
 
-// As std::unique_ptr, but a forked child does not delete its copy.
+// Like std::unique_ptr, but a forked child does not delete its copy.
 template <typename T>
 struct DeleteInOwnProcess {
   OwnProcess process;

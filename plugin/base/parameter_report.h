@@ -1,5 +1,5 @@
-// The settings of all components as people read them: rows, Markdown for docs/parameters.md, and the table of
-// the Python package.
+// Formats the settings of all components for readers: as rows, as Markdown for docs/parameters.md, and as the
+// table of the Python package.
 #pragma once
 
 #include <string>

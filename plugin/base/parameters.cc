@@ -84,10 +84,10 @@ const NamedSetting* find_ignored(std::string_view name) {
   return nullptr;
 }
 
-// NCCL and the application read the environment without a lock, while setenv moves its array and frees the
-// old one. Here a longer copy takes the array's place, and the old one stays as it is. False: it has changed
-// meanwhile, and nothing was done. Behind its end each array has the text that it came with and the array
-// before it: nothing is lost, whatever setenv and unsetenv do later.
+// Sets a variable without freeing the old environment array, because NCCL and the application read the
+// environment without a lock, and setenv would move and free it. A longer copy replaces the array. Returns
+// false, and does nothing, if the environment changed at the same time. Each copy keeps pointers to its new
+// text and to the previous array after its end, so nothing is lost.
 std::atomic<char**> last_array{nullptr};
 
 bool extend_environment(char* assignment) {
@@ -96,7 +96,7 @@ bool extend_environment(char* assignment) {
   size_t count = 0;
   while (before != nullptr && before[count] != nullptr) ++count;
   auto** const longer = static_cast<char**>(std::malloc((count + 4) * sizeof(char*)));
-  if (longer == nullptr) return true;  // as setenv, which would have failed
+  if (longer == nullptr) return true;  // fails like setenv
   std::copy_n(before, count, longer);
   longer[count] = assignment;
   longer[count + 1] = nullptr;

@@ -20,7 +20,7 @@ enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
 // Numbered as verbena_ops_algorithm.
 enum class OpsAlgorithm : uint8_t { kAuto, kOneShot, kTwoShot, kBulkOneShot, kBulkTwoShot };
 enum class Transport : uint8_t { kConnected, kDatagram };
-// How a write stays behind the writes before it.
+// How a write is ordered after earlier writes.
 enum class WordOrder : uint8_t { kAuto, kPosted, kCompleted };
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 
@@ -43,11 +43,11 @@ std::span<const settings::NamedSetting> list_ignored_settings();
 // NCCL_IB_* name that has no effect here. Not thread safe: the net core calls it before anything else runs.
 Outcome load_parameters();
 
-// The current set; the defaults before the first load. A later load changes it: long-lived objects copy what
-// they need.
+// Returns the current parameters; before the first load, the defaults. A later load changes them, so
+// long-lived objects copy the values that they need.
 const Parameters& parameters();
 
-// Where the current value of a parameter came from: the environment name, or kDefaultOrigin.
+// Returns the origin of a parameter's current value: the environment name, or kDefaultOrigin.
 inline constexpr char kDefaultOrigin[] = "default";
 const std::string& parameter_origin(const std::string& name);
 
@@ -68,9 +68,9 @@ void set_parameter_default(const std::string& name, const std::string& value, co
 // environment at each call.
 std::string read_launcher_variable(const char* name);
 
-// Sets `name` unless it is set already; returns whether it did. The plugin changes the environment in no
-// other way. Harmless to threads that read the environment meanwhile, which setenv is not. What another
-// thread sets at the same moment may be lost: call it from init only.
+// Sets the environment variable `name` unless it is set already, and returns whether it did. The plugin
+// changes the environment in no other way. Unlike setenv, it is safe while other threads read the
+// environment. A change that another thread makes at the same time may be lost, so call it from init only.
 bool set_environment_default(const char* name, const char* value);
 
 }  // namespace verbena::base

@@ -14,9 +14,9 @@
 
 namespace verbena::base {
 
-// One end of one connection. Both ends count the records, so a record that is missing, repeated, reordered,
-// changed, or reflected to its sender does not pass. Both ends make the same calls in the same order, with or
-// without a key.
+// One end of a connection. Both ends count the records, so a record that is missing, repeated, reordered,
+// changed, or reflected to its sender is rejected. Both ends must make the same calls in the same order, with
+// or without a key.
 class RecordAuth {
  public:
   RecordAuth() = default;  // no key
@@ -24,11 +24,11 @@ class RecordAuth {
       : key_(std::move(session_key)), end_(end) {}
 
   bool is_keyed() const { return key_ != nullptr; }
-  // Length of the MAC after each record: 0 without a key.
+  // Returns the length of the MAC after each record; 0 without a key.
   size_t mac_bytes() const { return is_keyed() ? kMacBytes : 0; }
-  // Computes the MAC of the next record that we send. `mac` has mac_bytes().
+  // Computes the MAC of the next record to send. `mac` must have mac_bytes().
   Outcome seal(Bytes record, std::span<uint8_t> mac);
-  // Checks the MAC of the next record that we receive. After a false the connection must be closed.
+  // Checks the MAC of the next received record. If it returns false, the connection must be closed.
   bool verify(Bytes record, Bytes mac);
 
  private:

@@ -62,7 +62,7 @@ Outcome install_handler(int signal) {
     return fail_errno(Status::kSystem, errno, "signal %d: cannot read its handler", signal);
   if (!is_default(before)) {
     return fail(Status::kInvalidUsage,
-                "signal SIG%s: the application %s it already, so it triggers nothing here; choose another "
+                "signal SIG%s: the application %s it already, so it writes no state dump; choose another "
                 "VERBENA_DUMP_SIGNAL",
                 sigabbrev_np(signal), before.sa_handler == SIG_IGN ? "ignores" : "handles");
   }
@@ -96,7 +96,7 @@ void release_signal() {
     now.sa_handler = SIG_DFL;
     sigaction(g_taken.signal, &now, nullptr);
   } else {
-    log_info("signal SIG%s: the application has installed another handler since; it is kept",
+    log_info("signal SIG%s: the application has since installed another handler, which is kept",
              sigabbrev_np(g_taken.signal));
   }
   EventLoop::instance().unwatch(g_event.load(std::memory_order_relaxed));

@@ -1,5 +1,5 @@
-// Turns a signal of the process into a call on the event thread (event_loop.h). A signal that the application
-// handles or ignores is not taken, and a handler that it installs after ours is not removed.
+// Converts a signal of the process to a call on the event thread (event_loop.h). Does not replace a handler
+// of the application, and does not remove a handler that the application installs later.
 #pragma once
 
 #include "base/event_loop.h"

@@ -116,13 +116,13 @@ constexpr char kNotEncrypted[] =
     "it does not encrypt, or it is not a rank of this job; VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE must "
     "be the same for every rank";
 constexpr char kNotGenuine[] =
-    "its data was not encrypted with our key: VERBENA_JOB_KEY_FILE differs, or the data was changed on its "
-    "way";
+    "its data was not encrypted with this process's key: VERBENA_JOB_KEY_FILE differs, or the data was "
+    "changed in transit";
 
 }  // namespace
 
 struct Socket::Encryption {
-  // What both ends send in plain text first.
+  // The preamble, which both ends send first, in plain text.
   struct Preamble {
     uint64_t magic = 0x3163'6e65'6272'6576;  // "verbenc1"
     std::array<uint8_t, 32> word{};          // random
@@ -157,8 +157,8 @@ Result<Socket> Socket::start_connect(const SocketAddress& peer) {
   if (error.status == Status::kSystem)
     return fail_errno(error.status, error.errno_value, "socket: cannot create");
   return fail(Status::kInvalidArgument,
-              "socket: cannot connect: the peer's handle holds no address; did it arrive whole, and do both "
-              "hosts run the same build?");
+              "socket: cannot connect: the peer's handle contains no address; check that the handle arrived "
+              "completely, and that both hosts run the same build");
 }
 
 Result<Socket> Socket::try_connect(const SocketAddress& peer) {
@@ -332,7 +332,8 @@ Result<Listener> Listener::open() {
     FreePorts& ports = get_free_ports();
     const SocketAddress wanted = ports.take(selected->address);
     auto listener = wanted.port != 0 ? try_open_at(wanted) : open_at(wanted);
-    if (!listener && wanted.port != 0) listener = open_at(selected->address);  // somebody else has it by now
+    // Another process has taken the port.
+    if (!listener && wanted.port != 0) listener = open_at(selected->address);
     if (!listener) return ports.release({}), listener.error();
     listener->port_ = std::shared_ptr<const void>(
         &ports, [&ports, address = listener->address_](const void*) { ports.release(address); });
@@ -355,7 +356,7 @@ Result<Listener> Listener::open_at(const SocketAddress& address) {
                     describe(address).c_str());
 }
 
-// Without a line.
+// Fails without a log line.
 Result<Listener> Listener::try_open_at(const SocketAddress& address) {
   const std::optional<SystemAddress> wanted = to_system(address);
   if (!wanted) return Error{Status::kInvalidArgument};
@@ -385,7 +386,7 @@ Result<std::optional<Socket>> Listener::accept() {
     const bool has_logged = std::exchange(logged_error_, error) == error;
     if (is_out_of_room_) {
       if (!has_logged)
-        log_warn("socket: cannot accept at %s now, it is tried again (errno %d); raise `ulimit -n`?",
+        log_warn("socket: cannot accept at %s now (errno %d) and will retry; try a higher `ulimit -n`",
                  describe(address_).c_str(), error);
       return std::optional<Socket>();
     }

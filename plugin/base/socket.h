@@ -28,42 +28,43 @@ class Socket {
   // Takes over a connected descriptor that is non-blocking.
   Socket(FileDescriptor fd, const SocketAddress& peer);
 
-  // Starts to connect; finish_connect() reports when it is done. `peer` may come from an untrusted handle.
+  // Starts to connect; finish_connect() reports the end. `peer` may come from an untrusted handle.
   static Result<Socket> start_connect(const SocketAddress& peer);
-  // The same for a peer that may not be there yet: a failure is not logged, neither here nor in
-  // finish_connect().
+  // Like connect(), for a peer that may not listen yet: neither this function nor finish_connect() logs a
+  // failure.
   static Result<Socket> try_connect(const SocketAddress& peer);
-  // True once connected.
+  // Returns true once connected.
   Result<bool> finish_connect();
 
-  // Encrypts everything from now on, with keys derived from this one and from a random word of each end. Both
-  // ends call it before the first byte. If the peer does not encrypt, or uses another key, the first send or
-  // receive reports the error.
+  // Encrypts all data from now on, with keys derived from `key` and from a random word of each end. Both ends
+  // must call it before the first byte. If the peer does not encrypt, or uses another key, the first send or
+  // receive fails.
   Outcome encrypt(std::shared_ptr<const HmacKey> key, ConnectionEnd end);
-  // True while the peer's part of the key is missing: nothing can be sent yet.
+  // Returns true while the peer's part of the key is missing: nothing can be sent yet.
   bool awaits_peer() const;
-  // If no data moves any more, or if the peer closes now: the reason, if it lies in the encryption; otherwise
+  // Explains why no data moves, or why the peer closed, if the encryption is the reason; otherwise returns
   // null.
   const char* explain_end() const;
-  // Data arrived that the peer cannot have sent: the connection is over, although the peer has not closed.
+  // Returns true if data arrived that the peer cannot have sent. The connection is then unusable, although
+  // the peer has not closed it.
   bool is_spoilt() const;
 
-  // Move bytes [offset, length) as far as possible now and advance `offset`; true once offset == length.
-  // A peer that has closed is Status::kRemote.
+  // Move as many of the bytes [offset, length) as possible now, and advance `offset`. Return true once offset
+  // == length. Fail with Status::kRemote if the peer has closed.
   Result<bool> send_all(const void* data, size_t length_bytes, size_t& offset_bytes);
   Result<bool> receive_exact(void* data, size_t length_bytes, size_t& offset_bytes);
 
-  // Whether failures of send_all and receive_exact are left to the caller to log.
+  // Returns whether failures of send_all and receive_exact are left to the caller to log.
   void set_silent(bool is_silent) { is_silent_ = is_silent; }
 
-  // Move as many bytes as possible now and return how many. 0 if none can be moved or the peer is gone, which
-  // is not an error here.
+  // Move as many bytes as possible now, and return their number. Return 0 if none can be moved or the peer is
+  // gone, which is not an error here.
   size_t send_some(const void* data, size_t length_bytes);
   size_t receive_some(void* data, size_t length_bytes);
-  // A peer whose host vanishes counts as closed after this long.
+  // The time after which a peer whose host has vanished counts as closed.
   void limit_silence(int64_t limit_ms);
 
-  // True once the peer has closed or reset, even when unread data is left.
+  // Returns true once the peer has closed or reset, even when unread data is left.
   bool is_peer_closed() const;
 
   int fd() const { return fd_.get(); }
@@ -86,22 +87,23 @@ class Socket {
 
 class Listener {
  public:
-  // Listens on a free port of the interface that VERBENA_SOCKET_IFNAME selects, at that address only. Ports
-  // of this process's former listeners are used again, even while connections that these accepted are open.
-  // Otherwise each listener would use up one of the host's 28,000 ports, and the kernel would need longer and
-  // longer to find a free one.
+  // Listens on a free port, at the address of the interface that VERBENA_SOCKET_IFNAME selects. Reuses ports
+  // of this process's closed listeners, even while connections that they accepted are open. Otherwise each
+  // listener would use up one of the host's 28,000 ports, and the kernel would take longer each time to find
+  // a free one.
   static Result<Listener> open();
-  // A port other than 0 may still have connections of an earlier listener in TIME_WAIT.
+  // Listens at an address. If the port is not 0, connections of an earlier listener may still be in
+  // TIME_WAIT.
   static Result<Listener> open_at(const SocketAddress& address);
 
   Listener() = default;
-  // Where peers connect to.
+  // The address to which peers connect.
   const SocketAddress& address() const { return address_; }
-  // A connected socket, or empty if none is waiting or if the process or the host has no descriptor or memory
-  // left for it. An error that repeats is logged once.
+  // Returns a connected socket. Empty if no connection is waiting, or if the process or the host has no free
+  // descriptor or memory for it. A repeated error is logged once.
   Result<std::optional<Socket>> accept();
-  // The last accept() found a caller, and no descriptor or memory for it: poll() would report it at once,
-  // again and again.
+  // Returns whether the last accept() found a caller but no free descriptor or memory. poll() would then
+  // report the listener as readable at once, repeatedly.
   bool is_out_of_room() const { return is_out_of_room_; }
   int fd() const { return fd_.get(); }
 

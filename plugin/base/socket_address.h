@@ -23,13 +23,13 @@ struct SocketAddress {
 };
 static_assert(sizeof(SocketAddress) == 24 && std::is_trivially_copyable_v<SocketAddress>);
 
-// The system's form, and its length.
+// Converts the address to a sockaddr, and returns its length.
 struct SystemAddress {
   sockaddr_storage storage{};
   socklen_t length_bytes = 0;
 };
 
-// Empty for a family that is neither IPv4 nor IPv6, as it may come from a peer.
+// Returns an empty value if the family is neither IPv4 nor IPv6: the address may come from a peer.
 std::optional<SystemAddress> to_system(const SocketAddress& address);
 std::optional<SocketAddress> from_system(const sockaddr* address);
 

@@ -8,14 +8,14 @@
 
 namespace verbena::base {
 
-// What went wrong, as NCCL's result codes divide it (plugin/nccl maps them one to one).
+// The kinds of errors. They correspond to NCCL's result codes (plugin/nccl maps them one to one).
 enum class Status : uint8_t {
   kOk,
   kCuda,             // a CUDA call failed
-  kSystem,           // the operating system or the verbs library refused
-  kInternal,         // an invariant of ours does not hold
-  kInvalidArgument,  // the caller's pointer or number
-  kInvalidUsage,     // a setting, or a call out of order
+  kSystem,           // a call of the operating system or the verbs library failed
+  kInternal,         // an internal invariant does not hold
+  kInvalidArgument,  // an invalid pointer or number from the caller
+  kInvalidUsage,     // an invalid setting, or a call in the wrong state
   kRemote,           // the peer, or the network to it
   kTimeout,          // a deadline of the parameter table passed
 };
@@ -55,8 +55,9 @@ class [[nodiscard]] Outcome {
 
   bool is_ok() const { return status() == Status::kOk; }
   bool has_failed() const { return !is_ok(); }
-  // True if it is fine, as for a Result. Use it where the value is made: `if (auto outcome = f(); !outcome)
-  // return outcome;`. Test a stored value by name: `if (error_.has_failed()) return error_;`.
+  // Returns true if the outcome is a success, as for a Result. Use it where the value is created: `if (auto
+  // outcome = f(); !outcome) return outcome;`. Test a stored value by name: `if (error_.has_failed()) return
+  // error_;`.
   explicit operator bool() const { return is_ok(); }
   Error error() const { return {status(), static_cast<int>(word_ >> 32)}; }
   Status status() const { return static_cast<Status>(word_ & 0xFF); }

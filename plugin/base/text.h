@@ -8,9 +8,8 @@ namespace verbena::base {
 
 void append(std::string& text, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// Makes text from others safe to print: replaces control characters, which could move the cursor or rename
-// the window of a terminal, by question marks. In place; includes the 8-bit control characters as UTF-8
-// encodes them.
+// Makes untrusted text safe to print, in place: replaces control characters, which could move the cursor or
+// rename a terminal's window, by question marks. This includes 8-bit control characters in UTF-8.
 void disarm(char* text);
 std::string disarmed(std::string text);
 

@@ -60,7 +60,8 @@ int open_memory_file() {
   return memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-// No process that has the descriptor can cut the memory short: access behind its end raises SIGBUS.
+// Seals the memory, so that no process with the descriptor can truncate it; an access behind its end would
+// raise SIGBUS.
 bool seal(int file) {
   return fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
 }
@@ -79,7 +80,7 @@ Result<uint64_t> measure_granularity(MemoryOwner owner) {
   size_t bytes = 0;
   const CUresult result =
       (*cuda)->cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-  if (result != CUDA_SUCCESS) return fail_cuda("cannot find the granularity", result, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot query the allocation granularity", result, 0);
   return uint64_t{bytes};
 }
 
@@ -148,14 +149,15 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
   if (owner.gpu == kNoGpu) {
     piece.file_.reset(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
     const off_t length = piece.file_ ? lseek(piece.file_.get(), 0, SEEK_END) : -1;
-    if (length < 0) return fail_host("cannot take over a peer's memory", length_bytes);
+    if (length < 0) return fail_host("cannot import a peer's memory", length_bytes);
     if (!is_sealed(piece.file_.get()))
       return fail(Status::kRemote,
-                  "memory: a peer shared a piece that it can cut short; do all ranks run the same build?");
+                  "memory: a peer shared memory that it could still truncate; check that all ranks run the "
+                  "same build");
     if (static_cast<uint64_t>(length) >= length_bytes) return piece;
     return fail(Status::kRemote,
-                "memory: a peer shared a piece of %lld bytes and announced %llu bytes; do all ranks run the "
-                "same build?",
+                "memory: a peer shared %lld bytes of memory but announced %llu bytes; check that all ranks "
+                "run the same build",
                 static_cast<long long>(length), static_cast<unsigned long long>(length_bytes));
   }
   const auto cuda = find_mapping_cuda();
@@ -163,7 +165,7 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
   void* const as_pointer = reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor));
   const CUresult result = (*cuda)->cuMemImportFromShareableHandle(&piece.handle_, as_pointer,
                                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result != CUDA_SUCCESS) return fail_cuda("cannot take over a peer's GPU memory", result, length_bytes);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot import a peer's GPU memory", result, length_bytes);
   return piece;
 }
 
@@ -246,7 +248,7 @@ Result<MappedPiece> MappedPiece::map(const MemoryPiece& piece, MemoryOwner user,
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, user.gpu}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   result = cuda.cuMemSetAccess(to_cuda(address), piece.length_bytes(), &access, 1);
   if (result != CUDA_SUCCESS)
-    return fail_cuda("this GPU cannot reach that memory", result, piece.length_bytes());
+    return fail_cuda("this GPU cannot access the memory", result, piece.length_bytes());
   return mapped;
 }
 
@@ -305,7 +307,7 @@ Outcome read_memory(MemoryOwner user, const std::byte* begin, void* to, uint64_t
   CUcontext context = nullptr, popped = nullptr;
   CUresult result = cuda.cuDeviceGet(&device, user.gpu);
   if (result == CUDA_SUCCESS) result = cuda.cuDevicePrimaryCtxRetain(&context, device);
-  if (result != CUDA_SUCCESS) return fail_cuda("no context of the GPU", result, length_bytes);
+  if (result != CUDA_SUCCESS) return fail_cuda("no CUDA context for the GPU", result, length_bytes);
   result = cuda.cuCtxPushCurrent_v2(context);
   if (result == CUDA_SUCCESS) {
     result = PrivateStream(cuda).run(

@@ -45,8 +45,8 @@ class MemoryPiece {
  public:
   // Host memory is zero. GPU memory is not initialised: call fill_zero() after mapping it.
   static Result<MemoryPiece> allocate(MemoryOwner owner, uint64_t length_bytes);
-  // Opens a piece that another process shared; `length_bytes` is what that process announced, and is checked
-  // for host memory. The caller keeps the descriptor.
+  // Opens a piece that another process shared. `length_bytes` is the length that the other process announced;
+  // it is verified for host memory. The caller keeps the descriptor.
   static Result<MemoryPiece> open(MemoryOwner owner, int descriptor, uint64_t length_bytes);
   MemoryPiece() = default;
   MemoryPiece(MemoryPiece&& other) noexcept;
@@ -55,9 +55,9 @@ class MemoryPiece {
 
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryOwner owner() const { return owner_; }
-  // Whether both belong to one allocation: the driver has one handle for it in this process.
+  // Returns whether both belong to one allocation: the driver has one handle for it in this process.
   bool is_same(const MemoryPiece& other) const { return handle_ == other.handle_; }
-  // CUDA's, which stays this object's; 0 for host memory.
+  // CUDA's handle, which this object owns; 0 for host memory.
   unsigned long long handle() const { return handle_; }
   // A descriptor for other processes of this host. It may outlive this object.
   Result<FileDescriptor> share() const;
@@ -81,7 +81,8 @@ struct FoundPiece {
 // POSIX descriptor.
 Result<FoundPiece> find_piece(const void* address);
 
-// A piece mapped at an address of a range, for the CPU (host memory) or for the GPU of `user`.
+// A piece that is mapped at an address in a range: host memory for the CPU, or GPU memory for the GPU of
+// `user`.
 class MappedPiece {
  public:
   static Result<MappedPiece> map(const MemoryPiece& piece, MemoryOwner user, std::byte* address);
@@ -101,11 +102,11 @@ class MappedPiece {
   uint64_t length_bytes_ = 0;
 };
 
-// Zeroes memory that is mapped for the CPU (host memory) or for the GPU of `user`, whose context is current,
-// whichever code mapped it. Returns when it is done.
+// Fills mapped memory with zeros, and waits for the end. The memory is mapped for the CPU, or for the GPU of
+// `user`, whose context must be current. Any code may have mapped it.
 Outcome fill_zero(MemoryOwner user, std::byte* begin, uint64_t length_bytes);
-// Reads memory of the same kind, on any thread, with or without a context, even while kernels write to it:
-// each byte is as it was at some moment of the call.
+// Reads such memory, on any thread, with or without a CUDA context, even while kernels write to it. Each byte
+// has the value that it had at some moment during the call.
 Outcome read_memory(MemoryOwner user, const std::byte* begin, void* to, uint64_t length_bytes);
 
 }  // namespace verbena::base

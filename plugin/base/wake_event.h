@@ -1,4 +1,4 @@
-// A descriptor that another thread makes readable, to end a poll().
+// A descriptor that another thread makes readable, to wake a poll().
 #pragma once
 
 #include <sys/eventfd.h>
@@ -15,7 +15,7 @@ namespace verbena::base {
 
 class WakeEvent {
  public:
-  // `what` is whose event it is, for the error.
+  // `what` names the event's owner in errors.
   static Result<WakeEvent> create(const char* what) {
     WakeEvent event;
     event.event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -24,7 +24,7 @@ class WakeEvent {
   }
 
   int fd() const { return event_.get(); }
-  // From any thread; lasts until clear().
+  // Makes the descriptor readable until clear(). Any thread may call.
   void ring() const {
     const uint64_t one = 1;
     while (write(event_.get(), &one, sizeof(one)) < 0 && errno == EINTR) continue;

@@ -22,7 +22,7 @@ struct Vote {
 base::Outcome check_place(uint32_t rank, uint32_t count_ranks) {
   if (count_ranks > 0 && count_ranks <= kMaxRanks && rank < count_ranks) return {};
   return base::fail(base::Status::kInvalidArgument,
-                    "bootstrap: rank %u of %u: there is no such rank; ranks count from 0", rank, count_ranks);
+                    "bootstrap: rank %u of %u does not exist; ranks count from 0", rank, count_ranks);
 }
 
 // Collective calls over the caller's all-gather.
@@ -108,7 +108,8 @@ base::Result<Bootstrap> Bootstrap::from_all_gather(AllGatherFunction function, v
                                                    uint32_t count_ranks) {
   if (auto checked = check_place(rank, count_ranks); !checked) return checked.error();
   if (function == nullptr) {
-    return base::fail(base::Status::kInvalidArgument, "bootstrap: no all-gather function");
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: no all-gather function: the pointer is NULL");
   }
   return Bootstrap(std::make_unique<CallerCarrier>(function, context, rank, count_ranks));
 }
@@ -120,15 +121,17 @@ base::Outcome Bootstrap::barrier() {
 base::Outcome Bootstrap::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   if (all.size() == mine.size() * count_ranks())
     return carrier_->all_gather(Operation::kAllGather, mine, all);
-  return base::fail(base::Status::kInvalidArgument,
-                    "bootstrap: all-gather: %zu bytes from each of %u ranks do not make %zu", mine.size(),
-                    count_ranks(), all.size());
+  return base::fail(
+      base::Status::kInvalidArgument,
+      "bootstrap: all-gather: %zu bytes from each of %u ranks do not add up to the output's %zu bytes",
+      mine.size(), count_ranks(), all.size());
 }
 
 base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
   if (mine.size() != theirs.size() || mine.size() % count_ranks() != 0)
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: exchange: %zu and %zu bytes are not one part for each of %u ranks",
+                      "bootstrap: exchange: %zu bytes of input and %zu bytes of output are not one part for "
+                      "each of %u ranks",
                       mine.size(), theirs.size(), count_ranks());
   // One rank at least holds all parts of all ranks, which grow with the square of their number.
   constexpr uint64_t kMostHeldBytes = uint64_t{256} << 20;

@@ -1,7 +1,7 @@
-// The communication of the ranks of a symmetric-memory context on the host, before RDMA is set up and besides
-// it. Each rank has one object, used by one thread at a time; a process may have several. All calls are
-// collective: every rank makes the same calls in the same order. A call returns within its deadline, or at
-// once when a rank fails or leaves. After an error every further call returns the same error.
+// The communication between the ranks of a symmetric-memory context on the host, independent of RDMA. Each
+// rank has one object, used by one thread at a time; a process may have several. All calls are collective:
+// every rank makes the same calls in the same order. A call returns within its deadline, or at once when a
+// rank fails or leaves. After an error every further call returns the same error.
 //
 // The caller has read the environment (load_parameters()) and the job key (load_job_key()) before.
 #pragma once
@@ -20,7 +20,7 @@ namespace verbena::bootstrap {
 
 struct BootstrapOptions {
   int64_t timeout_ms = 0;           // for joining and for each call; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS
-  uint32_t fan_out = kFanOutRanks;  // every rank's must be the same
+  uint32_t fan_out = kFanOutRanks;  // must be the same on every rank
   Patience patience = Patience::kNone;
   bool is_loopback_only = false;  // all ranks are on this host: listen for children on loopback
 };
@@ -49,10 +49,10 @@ class Bootstrap {
   // error of the lowest rank that failed. `text` is the line that this rank logged; the others log it with
   // the rank's number. The bootstrap stays usable.
   base::Outcome all_agree(base::Outcome mine, std::string_view text);
-  // Not collective: whether all ranks are still there, as far as this rank can see without waiting.
+  // Returns whether all ranks are still alive, as far as this rank can see without waiting. Not collective.
   base::Outcome check_ranks() { return carrier_->check_ranks(); }
 
-  // The deadline of each later call; no effect with the caller's own all-gather.
+  // Sets the timeout of later calls. Has no effect with the caller's own all-gather.
   void set_timeout_ms(int64_t timeout_ms) { carrier_->set_timeout_ms(timeout_ms); }
 
   template <typename T>

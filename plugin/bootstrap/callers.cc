@@ -10,7 +10,7 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr int64_t kPauseMs = 100;  // where there is no descriptor for a caller
+constexpr int64_t kPauseMs = 100;  // pause after accept() found no free descriptor
 
 // A rank may prove itself, send its frames and leave before its link is advanced once: the frames stay.
 bool has_proven_itself(const Link& link) {
@@ -28,7 +28,7 @@ size_t Callers::find_limit() {
 
 void Callers::close() {
   if (refused_.value > 1) {
-    base::log_info("%s: %llu callers in all were refused at %s", owner_.c_str(),
+    base::log_info("%s: %llu connections in all were refused at %s", owner_.c_str(),
                    static_cast<unsigned long long>(refused_.value), base::describe(address()).c_str());
   }
   refused_.value = 0;
@@ -79,13 +79,14 @@ void Callers::accept_all(const Judge& judge) {
   }
 }
 
-// Unless it proves itself at last.
+// Unless it proves itself in this last step.
 void Callers::drop_oldest(const Judge& judge) {
   const auto oldest =
       std::ranges::find_if(callers_, [](const Caller& caller) { return caller.link.is_stranger(); });
   if (oldest == callers_.end()) return;
   serve(*oldest, judge);
-  if (oldest->link.is_stranger()) oldest->link.close("it was silent, and too many others are");
+  if (oldest->link.is_stranger())
+    oldest->link.close("it sent nothing, and too many connections were waiting");
   if (oldest->link.is_closed()) callers_.erase(oldest);
 }
 
@@ -101,8 +102,8 @@ void Callers::serve(Caller& caller, const Judge& judge) {
 
 void Callers::note_refusal(const Link& link) {
   if (++refused_.value > 1) return;
-  base::log_warn("%s: caller from %s refused: %s (further ones are counted, without a line)", owner_.c_str(),
-                 base::describe(link.peer()).c_str(), describe_caller(link.refusal()));
+  base::log_warn("%s: connection from %s refused: %s (further refusals are counted but not logged)",
+                 owner_.c_str(), base::describe(link.peer()).c_str(), describe_caller(link.refusal()));
 }
 
 void Callers::add_poll_entries(std::vector<pollfd>& polled) const {

@@ -1,8 +1,9 @@
-// A listener, and those who called at it and have not proven yet who they are. Anybody may call: their number
-// is limited, whoever has been silent for longest goes first, and each has a time to prove itself. Nobody
-// keeps the listener's owner busy, or fills its log: only the first refusal is a warning.
+// A listener and its accepted connections ("callers") that are not authenticated yet. Anybody may connect. So
+// the number of callers is limited, the caller that has been silent longest is dropped first, and each has a
+// time limit to prove its identity. Callers cannot keep the listener's owner busy or fill its log: only the
+// first refusal is a warning.
 //
-// The owner polls, advances, and takes the links of those who have proven themselves.
+// The owner polls, calls advance(), and takes the links of authenticated callers.
 #pragma once
 
 #include <poll.h>
@@ -24,22 +25,22 @@ namespace verbena::bootstrap {
 
 class Callers {
  public:
-  // A rank identifies itself as soon as it is connected; a stranger may never do so.
+  // The time limit. A rank identifies itself as soon as it is connected; a stranger may never do so.
   static constexpr int64_t kIntroductionMs = 10000;
-  // A part of the descriptors that this process may have.
+  // The maximum number of callers: a fraction of this process's limit of open files.
   static size_t find_limit();
 
-  // What a hello gets beside the judgement of its key; `detail` is for kOtherCount.
+  // The owner's answer to a hello, in addition to the check of its key; `detail` is for kOtherCount.
   struct Verdict {
     Refusal refusal = Refusal::kNone;
     uint32_t detail = 0;
   };
   using Judge = std::function<Verdict(const Hello&)>;
 
-  // Takes nobody.
+  // An object without a listener.
   Callers() = default;
-  // `owner` is who is called, for the log. The proof was made by a thread that may read the job key; the
-  // thread that advances need not.
+  // `owner` names the listener's owner in the log. The thread that creates the proof must be allowed to read
+  // the job key; the thread that calls advance() need not be.
   Callers(base::Listener listener, Proof proof, std::string owner)
       : listener_(std::move(listener)), proof_(std::move(proof)), owner_(std::move(owner)) {}
   Callers(Callers&& other) noexcept = default;
@@ -53,15 +54,16 @@ class Callers {
 
   // Accepts, receives and sends as much as possible without waiting.
   void advance(const Judge& judge);
-  // True while a caller that was welcomed as this rank has not been taken.
+  // Returns true while an accepted caller with this rank has not been taken.
   bool has_welcomed(uint32_t rank) const;
-  // The next link whose caller has proven itself. A link that has closed since still has its frames.
+  // Returns the link of the next authenticated caller. A link that has closed in the meantime still has its
+  // received frames.
   std::optional<Link> take();
   void add_poll_entries(std::vector<pollfd>& polled) const;
-  // The longest that may be waited for these entries: while there is no descriptor for a caller, the listener
-  // is not among them.
+  // Returns the maximum time to poll these entries. While no descriptor is free, the listener is not among
+  // them and must be tried again later.
   int64_t limit_wait_ms(int64_t wanted_ms) const;
-  // Sends all away and takes nobody any more.
+  // Closes the listener and all callers.
   void close();
 
  private:

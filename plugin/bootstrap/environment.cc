@@ -77,8 +77,8 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
   place.rank = *rank;
   place.count_ranks = *count;
   if (*rank >= *count) {
-    return base::fail(kUsage, "bootstrap: environment: %s %u is not below %s %u", set.rank, *rank, set.count,
-                      *count);
+    return base::fail(kUsage, "bootstrap: environment: %s is %u, but it must be below %s, which is %u",
+                      set.rank, *rank, set.count, *count);
   }
   place.is_one_host =
       (set.local_count != nullptr && parse_number(read(set.local_count), kMaxRanks) == *count) ||
@@ -99,9 +99,10 @@ base::Outcome check_others(const VariableReader& read, const VariableSet& used, 
     if (parse_number(read(set.count), kMaxRanks) != place.count_ranks) continue;
     const auto rank = parse_number(read(set.rank), kMaxRanks);
     if (!rank || rank == place.rank) continue;
-    return base::fail(kUsage,
-                      "bootstrap: environment: %s %u and %s %u contradict each other: both are of %u ranks",
-                      used.rank, place.rank, set.rank, *rank, place.count_ranks);
+    return base::fail(
+        kUsage,
+        "bootstrap: environment: %s %u and %s %u contradict each other: both belong to a job of %u ranks",
+        used.rank, place.rank, set.rank, *rank, place.count_ranks);
   }
   return {};
 }
@@ -168,8 +169,9 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
     return place;
   }
   return base::fail(kUsage,
-                    "bootstrap: environment: no launcher's variables: neither RANK and WORLD_SIZE, nor "
-                    "OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID with its size");
+                    "bootstrap: environment: no launcher's variables found: neither RANK and WORLD_SIZE, nor "
+                    "OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID with its size; start the ranks by "
+                    "torchrun, mpirun or srun");
 }
 
 namespace {
@@ -233,10 +235,10 @@ struct Meetings {
   bool is_loopback_only = false;
 };
 
-// Where rank 0 listens if ranks may be on other hosts: at the address that the launcher gave, or at all
-// addresses if other hosts may reach rank 0 by another one. They do if rank 0 resolves the name to a loopback
-// address (Debian's 127.0.1.1; `localhost`, if an operator gives the other ranks another name), if the name
-// has several addresses, or if the address is translated on the way.
+// Chooses the address where rank 0 listens if ranks may be on other hosts: the launcher's address, or all
+// addresses if other hosts may reach rank 0 by another address. That is so if rank 0 resolves the name to a
+// loopback address (Debian's 127.0.1.1, or `localhost` from an operator that gives other ranks another name),
+// if the name has several addresses, or if the address is translated between the hosts.
 base::SocketAddress choose_listening(const LaunchPlace& place,
                                      const std::vector<base::SocketAddress>& addresses) {
   const base::SocketAddress& first = addresses[0];
@@ -256,7 +258,7 @@ base::Result<Meetings> choose_meetings(const LaunchPlace& place,
   if (!may_leave_host) {
     return base::fail(
         base::Status::kInvalidUsage,
-        "bootstrap: environment: rank %u of %u: the ranks do not meet at %s without a job key: any process "
+        "bootstrap: environment: rank %u of %u: refusing to rendezvous at %s without a job key: any process "
         "that reaches that port could join as a rank, access the ranks' memory, and run code in Python's "
         "ranks; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every rank; or, if all "
         "ranks "

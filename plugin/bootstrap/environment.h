@@ -44,7 +44,7 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
 base::Result<Bootstrap> join_from_environment(const BootstrapOptions& options = {});
 base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions& options = {});
 
-// The first host of Slurm's compressed list: node003 of node[003-007,9],other.
+// Returns the first host of Slurm's compressed list, such as node003 for node[003-007,9],other.
 std::string first_host_of(const std::string& slurm_list);
 
 }  // namespace verbena::bootstrap

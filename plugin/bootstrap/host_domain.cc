@@ -124,7 +124,7 @@ bool is_not_now(int error) {
   return error == EAGAIN || error == EINTR || error == ECONNABORTED;
 }
 
-// Whether the kernel reports our user for the other end, from when it connected or began to listen.
+// Returns whether the kernel reports our user for the other end, from when it connected or began to listen.
 bool is_of_our_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
@@ -167,8 +167,8 @@ base::Result<UnixPost> UnixPost::open() {
 UnixPost::Verdict UnixPost::drop_stranger() {
   if (!has_warned_) {
     base::log_warn(
-        "bootstrap: a process that is not a rank of this job connected to the socket for descriptors: it is "
-        "ignored, and so is every further one, without a line");
+        "bootstrap: a process that is not a rank of this job connected to the socket for descriptors; its "
+        "connection is ignored, as are further ones, which are not logged");
   }
   has_warned_ = true;
   return Verdict::kStranger;
@@ -213,8 +213,8 @@ base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
       return drop_stranger();
     if (packet.has_descriptor != 0 && !descriptor) {
       return base::fail(base::Status::kSystem,
-                        "bootstrap: the descriptor of rank %u was lost: this process has probably no "
-                        "descriptor left; raise `ulimit -n`",
+                        "bootstrap: the descriptor of rank %u was lost: this process probably has too many "
+                        "open files; raise `ulimit -n`",
                         packet.rank);
     }
     arrival.rank = packet.rank;
@@ -242,7 +242,8 @@ base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int desc
   }
   if (!is_of_our_user(socket.get())) {
     return base::fail(base::Status::kRemote,
-                      "bootstrap: the socket for descriptors of another rank belongs to another user");
+                      "bootstrap: the socket for descriptors of another rank belongs to another user; run "
+                      "all ranks as one user");
   }
   Packet packet;
   packet.rank = from;
@@ -317,7 +318,7 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
     if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
     if (auto received = receive_all(post); !received && first_failure_.is_ok()) first_failure_ = received;
     if (first_failure_.has_failed() && has_sent_all()) {
-      text = "it could not pass descriptors";
+      text = "it failed to pass descriptors";
       return first_failure_;
     }
     if (is_done()) return {};
@@ -389,7 +390,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   base::Outcome state;
   if (own.size() != domain.ranks().size()) {
     state = base::fail(base::Status::kInvalidArgument,
-                       "bootstrap: %zu descriptors for the %zu ranks of this host", own.size(),
+                       "bootstrap: %zu descriptors were passed for the %zu ranks of this host", own.size(),
                        domain.ranks().size());
   }
   auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());

@@ -1,4 +1,4 @@
-// Which ranks share a host, and the file descriptors that they pass each other. Ranks share a host if they
+// Finds the ranks that share a host, and passes file descriptors between them. Ranks share a host if they
 // have the same kernel and the same network namespace. Different values of VERBENA_HOSTID separate ranks of
 // one host, as if they were on several hosts.
 #pragma once
@@ -28,16 +28,18 @@ struct HostKey {
   bool operator==(const HostKey&) const = default;
 };
 
-// `configured_id` is VERBENA_HOSTID, of any length.
+// Returns the key that identifies this host. `configured_id` is the value of VERBENA_HOSTID, of any length;
+// empty if it is not set.
 base::Result<HostKey> identify_host(std::string_view configured_id);
 
 class HostDomain {
  public:
-  // Collective. The first form uses the key of this host, with VERBENA_HOSTID.
+  // Finds the ranks of this host. Collective. Without `own`, the key of this host is computed, with
+  // VERBENA_HOSTID.
   static base::Result<HostDomain> form(Bootstrap& bootstrap);
   static base::Result<HostDomain> form(Bootstrap& bootstrap, const HostKey& own);
 
-  // The ranks of our host, ourselves among them, ascending.
+  // The ranks of this host in ascending order, this rank included.
   const std::vector<uint32_t>& ranks() const { return ranks_; }
   uint32_t local_rank() const { return local_rank_; }
 
@@ -75,10 +77,11 @@ class UnixPost {
   void wait(int64_t max_ms) const;
 
   // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
-  // the log. A silent caller does not hold up the others: each call checks it again, for a second.
+  // the log. A caller that sends nothing does not delay the others: each call checks it again, until
+  // it has been silent for a second.
   base::Result<Verdict> receive(Arrival& arrival);
-  // Sends rank `from`'s descriptor to the socket at `to`. False: not now, call again. An error if `to`
-  // belongs to another user.
+  // Sends rank `from`'s descriptor to the socket at `to`. Returns false if that is not possible now; then
+  // call it again. Fails if `to` belongs to another user.
   static base::Result<bool> send(const PostAddress& to, uint32_t from, int descriptor);
 
  private:
@@ -97,15 +100,15 @@ class UnixPost {
 
 inline constexpr int kNoDescriptor = -1;
 
-// Collective over the whole bootstrap: ranks that are alone on their host take part too. `own` has one
-// descriptor for each rank of our host, in the order of domain.ranks(), or kNoDescriptor; the caller keeps
-// them. The result has the descriptors from the other ranks, closed on exec; our own place, and that of a
-// rank without a descriptor for us, stay empty. If one rank fails, the call fails on all.
+// Collective over the whole bootstrap, including ranks that are alone on their host. `own` has a descriptor
+// or kNoDescriptor for each rank of this host, in the order of domain.ranks(); the caller keeps these
+// descriptors. The result has the descriptors that the other ranks sent, closed on exec. Its entry is empty
+// for this rank itself and for a rank that sent none. If one rank fails, the call fails on all ranks.
 base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& bootstrap,
                                                                      const HostDomain& domain,
                                                                      std::span<const int> own,
                                                                      int64_t timeout_ms = 0);
-// The same one to all.
+// Like exchange_descriptors(), with the same descriptor for all ranks.
 base::Result<std::vector<base::FileDescriptor>> share_descriptor(Bootstrap& bootstrap,
                                                                  const HostDomain& domain, int own,
                                                                  int64_t timeout_ms = 0);

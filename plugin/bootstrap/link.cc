@@ -47,10 +47,10 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
     proof.encrypts_ = base::parameters().encryption;
   } else if (id_secret != Nonce{}) {
     if (!base::has_crypto()) {
-      return base::fail(base::Status::kSystem,
-                        "bootstrap: cannot prove the secret of the unique id, or of the queue's handle: "
-                        "OpenSSL's libcrypto (3 or 1.1), which the process that made it has, is missing "
-                        "here; install it");
+      return base::fail(
+          base::Status::kSystem,
+          "bootstrap: cannot prove the secret of the unique id or queue handle: the process that created it "
+          "has OpenSSL's libcrypto (3 or 1.1), but this process does not; install it");
     }
     auto key = base::HmacKey::create(id_secret);
     if (!key) return key.error();
@@ -121,19 +121,21 @@ const char* describe(Refusal refusal) {
     case Refusal::kOtherJob:
       return "it belongs to another job";
     case Refusal::kKeyMissing:
-      return "it has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has a job key and this rank has none: VERBENA_JOB_KEY_FILE must name the same key for every "
+             "rank";
     case Refusal::kKeyUnknown:
-      return "it has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has no job key and this rank has one: VERBENA_JOB_KEY_FILE must name the same key for every "
+             "rank";
     case Refusal::kKeyWrong:
-      return "it does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has another job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
     case Refusal::kOtherCount:
       return "it expects another number of ranks";
     case Refusal::kRankTaken:
-      return "somebody came as our rank before";
+      return "another process has already joined as this rank";
     case Refusal::kUnexpected:
       break;
   }
-  return "it does not expect our rank";
+  return "it does not expect this rank";
 }
 
 const char* describe_caller(Refusal refusal) {
@@ -143,10 +145,10 @@ const char* describe_caller(Refusal refusal) {
     case Refusal::kKeyUnknown:
       return describe(Refusal::kKeyMissing);
     case Refusal::kRankTaken:
-      return "somebody came as this rank before";
+      return "another process has already joined as that rank";
     case Refusal::kNone:
     case Refusal::kUnexpected:
-      return "it does not belong here";
+      return "it is not part of this job";
     default:
       return describe(refusal);
   }
@@ -177,7 +179,7 @@ Link Link::accept(base::Socket socket, const Proof& proof) {
   if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver)) {
     link.close("cannot set up the encryption");
   } else if (!base::draw_random(link.challenge_.random, kWhat)) {
-    link.close("cannot draw a challenge");
+    link.close("cannot get random bytes for a challenge");
   } else {
     link.greet(link.challenge_);
   }
@@ -202,7 +204,7 @@ void Link::advance() {
   if (is_standing()) flush();
 }
 
-// True if another step may follow at once.
+// Returns true if another step may follow at once.
 bool Link::step() {
   switch (step_) {
     case Step::kConnecting:
@@ -242,7 +244,7 @@ bool Link::finish_connect() {
 bool Link::receive_challenge() {
   if (!receive(challenge_)) return false;
   if (challenge_.magic != kMagic) {
-    close("it is no rank of ours");
+    close("it is not a rank of this job");
   } else if (challenge_.version != kVersion) {
     welcome_.refusal = Refusal::kOtherVersion;
     close(describe(welcome_.refusal));
@@ -273,7 +275,7 @@ bool Link::receive_hello() {
   // A caller that is not a rank at all is recognised by its first word.
   if (!fill(sizeof(uint64_t))) return false;
   if (std::memcmp(in_.data(), &kMagic, sizeof(kMagic)) != 0) {
-    close("it is no rank of ours");
+    close("it is not a rank of this job");
     return false;
   }
   if (!receive(hello_)) return false;
@@ -303,7 +305,7 @@ bool Link::receive_welcome() {
   if (!receive(welcome_)) return false;
   if (welcome_.magic != kMagic) {
     welcome_ = {};
-    close("it is no rank of ours");
+    close("it is not a rank of this job");
     return false;
   }
   was_answered_ = true;
@@ -333,24 +335,24 @@ bool Link::receive_frame() {
   if (!fill(sizeof(FrameHeader))) return false;
   FrameHeader header;
   std::memcpy(&header, in_.data(), sizeof(header));
-  // Nothing is kept of what has not proven where it comes from.
+  // Received bytes that are not authenticated are dropped.
   const uint64_t most_bytes = step_ == Step::kStanding ? kMaxFrameBytes : 0;
   if (header.length_bytes > most_bytes || inbox_.size() >= kMaxArrivals) {
-    close("it sends what no rank of ours sends");
+    close("it sent an unexpected message");
     return false;
   }
   const size_t record_bytes = sizeof(header) + header.length_bytes;
   if (!fill(record_bytes + auth_.mac_bytes())) return false;
   const base::Bytes whole(in_.data(), in_bytes_);
   if (!auth_.verify(whole.first(record_bytes), whole.subspan(record_bytes))) {
-    close("its frame has a wrong MAC: the data was changed on its way, or VERBENA_JOB_KEY_FILE differs");
+    close("its frame has a wrong MAC: the data was changed in transit, or VERBENA_JOB_KEY_FILE differs");
     return false;
   }
   in_.resize(record_bytes);
   in_bytes_ = 0;
   if (step_ == Step::kAwaitingReady) {
     if (header.kind != FrameKind::kReady) {
-      close("it sends what no rank of ours sends");
+      close("it sent an unexpected message");
       return false;
     }
     in_.clear();

@@ -25,7 +25,7 @@ namespace verbena::bootstrap {
 // Compares in constant time.
 bool is_same_nonce(const Nonce& a, const Nonce& b);
 
-// The proofs of one end.
+// Creates and checks the proofs of one end of a link.
 class Proof {
  public:
   // Uses the process's job key if there is one, otherwise `id_secret`; zeros mean that there is none.
@@ -38,7 +38,7 @@ class Proof {
   // Judges only the key; the caller compares the other fields of the hello.
   Refusal judge(const Challenge& challenge, const Hello& hello) const;
   Refusal judge(const Challenge& challenge, const Hello& hello, const Welcome& welcome) const;
-  // Encrypts the connection if VERBENA_ENCRYPTION is set. To be called before the first byte.
+  // Encrypts the connection if VERBENA_ENCRYPTION is set. Call it before the first byte.
   base::Outcome encrypt(base::Socket& socket, base::ConnectionEnd end) const;
   base::Result<base::RecordAuth> start_records(base::ConnectionEnd end, const Challenge& challenge,
                                                const Hello& hello, const Welcome& welcome) const;
@@ -51,7 +51,7 @@ class Proof {
   std::shared_ptr<const base::HmacKey> key_;
 };
 
-// The reason in words, for the end that was refused, and for the end that refuses.
+// Describe a refusal: the first for the end that was refused, the second for the end that refuses.
 const char* describe(Refusal refusal);
 const char* describe_caller(Refusal refusal);
 
@@ -65,12 +65,12 @@ class Link {
 
   // Sends and receives as much as possible without waiting.
   void advance();
-  // True once both ends have introduced themselves. Frames that are sent before wait for it.
+  // Returns true once both ends have introduced themselves. Earlier frames are sent then.
   bool is_standing() const { return step_ == Step::kStanding; }
   bool is_closed() const { return step_ == Step::kClosed; }
-  // The accepting end: the caller's hello was accepted, and hello() is what it proved.
+  // For the accepting end: returns whether the caller's hello was accepted. hello() is then authenticated.
   bool has_welcomed() const { return step_ == Step::kAwaitingReady || step_ == Step::kStanding; }
-  // The accepting end: true while the caller has not proven its identity.
+  // For the accepting end: returns true while the caller has not proven its identity.
   bool is_stranger() const {
     return step_ == Step::kAwaitingHello || step_ == Step::kAsked || step_ == Step::kAwaitingReady ||
            step_ == Step::kRefusing;
@@ -83,8 +83,8 @@ class Link {
   const Hello* asking() const { return step_ == Step::kAsked ? &hello_ : nullptr; }
   void answer(Refusal refusal, uint32_t detail = 0);
   const Hello& hello() const { return hello_; }
-  // The connecting end: why it was refused (kNone: it was not), and whether it was ever connected and
-  // answered.
+  // For the connecting end: why it was refused (kNone if it was not), and whether it was ever connected and
+  // got an answer.
   Refusal refusal() const { return welcome_.refusal; }
   bool was_connected() const { return was_connected_; }
   bool was_answered() const { return was_answered_; }

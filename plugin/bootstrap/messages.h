@@ -44,14 +44,15 @@ enum class Refusal : uint8_t {
   kOtherVersion,
   kOtherJob,    // another nonce, or another secret of the unique id
   kKeyMissing,  // the caller has no job key
-  kKeyUnknown,  // the caller has one and we have none
+  kKeyUnknown,  // the caller has a job key and this rank has none
   kKeyWrong,
   kOtherCount,  // another number of ranks
-  kRankTaken,   // somebody came as this rank before
-  kUnexpected,  // no such rank, or not expected here
+  kRankTaken,   // another process has joined as this rank
+  kUnexpected,  // the rank does not exist, or is not expected here
 };
 
-// The listening end's first message, so that no hello of an earlier connection can be said again.
+// The listening end's first message. Its random value prevents the replay of a hello from an earlier
+// connection.
 struct Challenge {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -81,21 +82,21 @@ struct Welcome {
   uint32_t version = kVersion;
   Refusal refusal = Refusal::kNone;
   uint8_t reserved[3] = {};
-  uint32_t detail = 0;  // of kOtherCount: how many ranks there are
+  uint32_t detail = 0;  // for kOtherCount: the number of ranks
   uint32_t reserved_too = 0;
   base::Mac mac{};  // over both messages before it and all fields above
 };
 static_assert(sizeof(Welcome) == 56 && std::is_trivially_copyable_v<Welcome>);
 
 enum class FrameKind : uint8_t {
-  kReady = 1,     // the connecting end's first: it was welcomed, and is still there
+  kReady = 1,     // the connecting end's first frame: it has read the welcome
   kRegistration,  // to the rendezvous: a Registration
   kParent,        // from the rendezvous: the parent's SocketAddress
   kContribution,  // up the tree: the contribution of `rank` to a collective call
   kResult,        // down the tree: for `rank`, or for kEveryone
-  kOverdue,       // up: our deadline has passed: which ranks are missing?
+  kOverdue,       // up the tree: the sender's deadline has passed; asks which ranks are missing
   kFailure,       // in both directions: a FailureNote; the bootstrap is over
-  kGoodbye,       // we leave in order
+  kGoodbye,       // the sender leaves in order
   kLaneRecord,    // between one-sided endpoints
   kPairPart,      // between two ranks: a part of a message
 };
@@ -155,7 +156,7 @@ struct FailureNote {
   std::string text;
 };
 
-// Longer texts are cut.
+// Truncates long texts.
 Record make_failure(const FailureNote& note);
 // The note comes from outside: an invalid status becomes kRemote, and only printable characters of the text
 // are kept.

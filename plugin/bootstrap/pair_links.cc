@@ -34,9 +34,10 @@ struct PartHeader {
 base::Result<std::unique_ptr<PairLinks>> PairLinks::open(uint32_t rank, uint32_t count_ranks,
                                                          const base::SocketAddress& address) {
   if (rank >= count_ranks || count_ranks > kMaxRanks) {
-    return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: pairs: rank %u of %u: ranks count from 0, and there are %u at most", rank,
-                      count_ranks, kMaxRanks);
+    return base::fail(
+        base::Status::kInvalidArgument,
+        "bootstrap: pairs: invalid rank %u of %u: ranks count from 0, and there can be at most %u", rank,
+        count_ranks, kMaxRanks);
   }
   PairAddress own{.magic = kPairMagic, .version = kVersion, .rank = rank};
   if (auto drawn = base::draw_random(own.nonce, "bootstrap"); !drawn) return drawn.error();
@@ -61,14 +62,14 @@ PairLinks::PairLinks(const PairAddress& address, uint32_t count_ranks, base::Lis
 base::Outcome PairLinks::learn(std::span<const PairAddress> all) {
   const std::lock_guard lock(mutex_);
   if (all.size() != peers_.size()) {
-    return base::fail(base::Status::kInvalidArgument, "bootstrap: pairs: %zu addresses of %zu ranks",
-                      all.size(), peers_.size());
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: pairs: %zu addresses were passed for %zu ranks", all.size(), peers_.size());
   }
   for (uint32_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].magic != kPairMagic || all[rank].version != kVersion || all[rank].rank != rank) {
-      return base::fail(
-          base::Status::kRemote,
-          "bootstrap: pairs: rank %u published an address that is not its, or runs another release", rank);
+      return base::fail(base::Status::kRemote,
+                        "bootstrap: pairs: rank %u published another rank's address, or runs another release",
+                        rank);
     }
     peers_[rank].address = all[rank];
   }
@@ -129,7 +130,8 @@ base::Result<std::vector<std::byte>> PairLinks::receive(uint32_t from, uint64_t 
     if (found->second.empty()) peer.arrived.erase(found);
     return true;
   };
-  // Its last messages come over its own link, which may close after ours, or may still be among the callers.
+  // The peer's last messages arrive over the link that it made. That link may close later than ours, or may
+  // still be among the callers.
   const auto has_left = [&] {
     if (!peer.is_lost()) return false;
     return peer.in != nullptr ? peer.in->is_closed() : !callers_.has_welcomed(from);
@@ -157,7 +159,8 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
     int64_t poll_ms = 0;
     {
       const std::lock_guard lock(mutex_);
-      // A receiver connects, too: when its link ends, a peer that has never sent has left.
+      // A receiver connects too, so that it can detect, by the end of its link, that a peer which never sent
+      // has left.
       connect(peers_[rank]);
       advance();
       if (is_done()) return {};
@@ -169,7 +172,7 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
       }
       poll_ms = callers_.limit_wait_ms(waiting_.load() > 1 ? kSharedPollMs : kPollMs);
     }
-    if (deadline.has_passed()) return fail(base::Status::kTimeout, "its time is over");
+    if (deadline.has_passed()) return fail(base::Status::kTimeout, "the timeout is over");
     if (base::is_interrupted()) return fail(base::Status::kSystem, "interrupted by a signal");
     ::poll(polled.data(), polled.size(), static_cast<int>(std::min(deadline.remaining_ms(), poll_ms)));
   }
@@ -200,14 +203,14 @@ void PairLinks::take_arrivals(Peer& peer) {
     const base::Bytes payload = payload_of(record);
     PartHeader header;
     if (header_of(record).kind != FrameKind::kPairPart || payload.size() < sizeof(header)) {
-      link.close("it sent a frame that is no part of a message");
+      link.close("it sent a frame that is not part of a message");
       break;
     }
     std::memcpy(&header, payload.data(), sizeof(header));
     const base::Bytes part = payload.subspan(sizeof(header));
     if (part.size() >
         header.message_bytes - std::min<uint64_t>(header.message_bytes, peer.incomplete.size())) {
-      link.close("it sent more than the message's length");
+      link.close("it sent more bytes than the message's length");
       break;
     }
     if (peer.incomplete.empty()) peer.incomplete.reserve(std::min(header.message_bytes, kMaxReservedBytes));

@@ -40,17 +40,18 @@ static_assert(sizeof(PairAddress) == 128);
 
 class PairLinks {
  public:
-  // Listens at `address`; without one at the interface of VERBENA_SOCKET_IFNAME.
+  // Listens at `address` or, if it is empty, at the interface that VERBENA_SOCKET_IFNAME selects.
   static base::Result<std::unique_ptr<PairLinks>> open(uint32_t rank, uint32_t count_ranks,
                                                        const base::SocketAddress& address);
 
   const PairAddress& address() const { return address_; }
-  // Takes the addresses of all ranks, by rank. Before the first message.
+  // Sets the addresses of all ranks, by rank. Call it before the first message.
   base::Outcome learn(std::span<const PairAddress> all);
 
-  // Returns when the kernel has the whole message.
+  // Sends a message. Returns when the operating system has taken all of it.
   base::Outcome send(uint32_t to, uint64_t tag, std::span<const std::byte> bytes, int64_t timeout_ms);
-  // kRemote: the peer has left, and every message that it sent with this tag was received before.
+  // Receives the next message. kRemote: the peer has left, and all messages that it sent with this tag have
+  // been received.
   base::Result<std::vector<std::byte>> receive(uint32_t from, uint64_t tag, int64_t timeout_ms);
 
  private:
@@ -58,7 +59,7 @@ class PairLinks {
     PairAddress address;
     std::unique_ptr<Link> out;          // carries our messages
     std::unique_ptr<Link> in;           // carries the peer's
-    std::string unreachable;            // why there is no link `out`
+    std::string unreachable;            // why the link `out` cannot be made
     std::vector<std::byte> incomplete;  // the parts so far of the message that is arriving
     std::map<uint64_t, std::deque<std::vector<std::byte>>> arrived;  // by tag
 
@@ -71,14 +72,14 @@ class PairLinks {
   void connect(Peer& peer);
   void advance();
   void take_arrivals(Peer& peer);
-  // Until `is_done`, unless `has_left` comes first. Both are called with the mutex.
+  // Waits until is_done() is true, or fails if has_left() is true first. Calls both with the mutex held.
   template <typename IsDone, typename HasLeft>
   base::Outcome wait(uint32_t peer, const char* what, int64_t timeout_ms, const IsDone& is_done,
                      const HasLeft& has_left);
 
   const PairAddress address_;
-  std::atomic<uint32_t> waiting_{0};  // threads
-  std::mutex mutex_;                  // of all below
+  std::atomic<uint32_t> waiting_{0};  // number of waiting threads
+  std::mutex mutex_;                  // guards all below
   Callers callers_;
   std::vector<Peer> peers_;
 };

@@ -61,15 +61,14 @@ base::Result<Meeting> parse(const UniqueId& id) {
   Content content;
   std::memcpy(&content, id.bytes, sizeof(content));
   if (content.magic != kIdMagic) {
-    return base::fail(
-        base::Status::kInvalidArgument,
-        "bootstrap: these 128 bytes are not a unique id; hand every rank all the bytes that one "
-        "rank got from verbena_get_unique_id");
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: these 128 bytes are not a unique id; give every rank all 128 bytes that "
+                      "one rank got from verbena_get_unique_id");
   }
   if (content.version != kVersion) {
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: the unique id is of another version (%u, ours is %u); every rank needs the "
-                      "same release of this library",
+                      "bootstrap: the unique id has version %u instead of %u; every rank needs the same "
+                      "release of this library",
                       content.version, kVersion);
   }
   return content.meeting;
@@ -82,8 +81,8 @@ base::Result<UniqueId> make_unique_id() {
     if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
   } else {
     base::log_warn(
-        "bootstrap: unique id: no key: OpenSSL's libcrypto (3 or 1.1) is not there; who hears the ranks talk "
-        "may come as one of them: install it");
+        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found: anybody "
+        "who observes the ranks' traffic can join as a rank; install libcrypto");
   }
   auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
   if (!rendezvous) return rendezvous.error();
@@ -135,7 +134,7 @@ base::Outcome Rendezvous::start() {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     return base::fail_errno(base::Status::kSystem, error.code().value(),
-                            "bootstrap: cannot start the rendezvous' thread");
+                            "bootstrap: cannot start the rendezvous thread");
   }
   pthread_setname_np(thread_.native_handle(), "verbena-meeting");
   return {};
@@ -223,8 +222,8 @@ void Rendezvous::take_registration(Guest& guest) {
   if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
       (hello.rank != 0 && guest.registration->parent >= hello.rank)) {
     return guest.link.close(
-        "its rank has registered before, or it contradicts the other ranks");  // of two with the same rank
-                                                                               // the first one counts
+        "its rank has already registered, or its number of ranks differs");  // of two with the same rank
+                                                                             // the first one counts
   }
   addresses_[hello.rank] = guest.registration->address;
   ++came_;
@@ -238,7 +237,7 @@ void Rendezvous::notice_the_dead() {
   }
 }
 
-// From the root down: a rank below a missing rank has to wait here, where it will be told which ranks are
+// Answers ranks from the root down. A rank below a missing rank waits here, and will be told which ranks are
 // missing.
 void Rendezvous::tell_parents() {
   for (bool is_news = true; is_news;) {
@@ -262,14 +261,15 @@ std::string Rendezvous::describe_missing() const {
   for (uint32_t rank = 0; rank < count_ranks_; ++rank) {
     if (!addresses_[rank]) missing.push_back(rank);
   }
-  return "waited for " + show_ranks(missing) + ", which never came to the rendezvous (" +
+  return "waited for " + show_ranks(missing) + ", which never reached the rendezvous (" +
          std::to_string(came_) + " of " + std::to_string(count_ranks_) + " ranks did)";
 }
 
 void Rendezvous::tell_failure() {
   if (count_ranks_ == 0) {
     base::log_warn(
-        "bootstrap: rendezvous at %s: no rank came; did the ranks start, and can they reach this address?",
+        "bootstrap: rendezvous at %s: no rank connected; check that the ranks have started and can reach "
+        "this address",
         base::describe(callers_.address()).c_str());
     return;
   }
@@ -302,7 +302,7 @@ class Asking {
 
   // One attempt. Empty if it failed for a temporary reason, which is in `problem`.
   base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
-  // Whether the last attempt was dropped: if there are many strangers, a rank may be taken for one of them.
+  // Returns whether the rendezvous dropped the last attempt: among many strangers, it may drop a rank too.
   bool was_sent_away() const { return was_sent_away_; }
   base::Error fail(base::Status status, const std::string& text) const {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,

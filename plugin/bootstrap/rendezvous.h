@@ -1,6 +1,6 @@
-// The first meeting point of a context's ranks: a listener and a thread that sends every rank the address of
-// its parent in the tree. It ends when every rank has its answer, when its time is over (waiting ranks are
-// told which ranks never came), or when it is destroyed.
+// The first connection point of a context's ranks: a listener, and a thread that sends every rank the address
+// of its parent in the tree. It ends when every rank has its answer, when its timeout is over (then it tells
+// waiting ranks which ranks are missing), or when it is destroyed.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,9 @@ namespace verbena::bootstrap {
 
 inline constexpr size_t kUniqueIdBytes = 128;
 
-// The 128 bytes by which the ranks of a context find each other: one process makes them, the application
-// carries them to all. Opaque to applications. The bytes may come from anywhere; parse() checks them.
+// The 128 bytes by which the ranks of a context find each other. One process creates them, and the
+// application distributes them to all ranks. Opaque to applications. A received id is untrusted; parse()
+// checks it.
 struct UniqueId {
   uint8_t bytes[kUniqueIdBytes] = {};
 
@@ -38,11 +39,11 @@ static_assert(sizeof(UniqueId) == kUniqueIdBytes);
 struct Meeting {
   base::SocketAddress address;  // of the rendezvous
   Nonce nonce{};                // identifies the job; sent over the network
-  Nonce secret{};               // never sent, only proven: replaces the job's key; zeros: there is none
+  Nonce secret{};               // replaces the job key; proven but never sent; zeros: no secret
 };
 
 UniqueId make_id(const Meeting& meeting);
-// An error, logged, if it is not a unique id, or one of another version.
+// Reads a unique id. Fails, and logs the error, if the bytes are not a unique id of this version.
 base::Result<Meeting> parse(const UniqueId& id);
 
 // Opens a rendezvous on the interface that VERBENA_SOCKET_IFNAME selects and lets it run until
@@ -54,7 +55,7 @@ class Rendezvous {
   // Listens at meeting.address; if that is not set, at a free port of the interface that the parameters
   // select.
   static base::Result<std::unique_ptr<Rendezvous>> open(const Meeting& meeting, int64_t timeout_ms);
-  // The same with an existing listener.
+  // Like open(), with an existing listener.
   static base::Result<std::unique_ptr<Rendezvous>> open_at(base::Listener listener, const Meeting& meeting,
                                                            int64_t timeout_ms);
   ~Rendezvous();
@@ -88,7 +89,7 @@ class Rendezvous {
   bool is_done() const;
   std::string describe_missing() const;
 
-  Callers callers_;       // with the key from when the rendezvous was opened
+  Callers callers_;       // uses the key that was loaded when the rendezvous was opened
   base::WakeEvent stop_;  // rung by the destructor
   UniqueId id_;
   Nonce nonce_;
@@ -98,7 +99,7 @@ class Rendezvous {
 
   // Used by the thread only.
   bool is_overdue_ = false, is_stopped_ = false;
-  std::string reason_;        // why it fails before its deadline
+  std::string reason_;        // the reason of a failure before the deadline
   uint32_t count_ranks_ = 0;  // from the first rank; 0: no rank has come
   uint32_t came_ = 0, told_ = 0;
   std::vector<std::optional<base::SocketAddress>> addresses_;  // by rank
@@ -106,14 +107,15 @@ class Rendezvous {
   std::vector<std::unique_ptr<Guest>> guests_;
 };
 
-// A rank's call to the rendezvous: registers its address and gets that of its parent.
+// How long a rank retries to reach the rendezvous.
 
 enum class Patience : uint8_t {
   kNone,           // the rendezvous already exists, because its id was made before
   kUntilDeadline,  // it may start later, and another one may be at its address until then
 };
 
-// The address of our parent; none for rank 0. `own` is our address for our children.
+// Registers this rank at the rendezvous, and returns the address of its parent; an empty address on rank 0.
+// `own` is the address to which this rank's children connect.
 base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const TreeLinks::Place& place,
                                                  const base::SocketAddress& own, base::Deadline deadline,
                                                  Patience patience = Patience::kNone);

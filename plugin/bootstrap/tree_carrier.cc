@@ -208,7 +208,7 @@ base::Outcome TreeCarrier::run(Operation operation, base::Bytes mine, std::span<
   if (mine.size() * uint64_t{shape_.count_ranks} > kMaxFrameBytes) {
     return fail_all({{base::Status::kInvalidArgument, 0},
                      describe_call(operation, sequence_) + ": " + std::to_string(mine.size()) +
-                         " bytes from each rank are too many"},
+                         " bytes from each rank exceed the maximum"},
                     std::nullopt);
   }
   Call call(shape_, rank_, operation, mine, result, base::Deadline::after_ms(timeout_ms_));
@@ -363,7 +363,7 @@ base::Outcome TreeCarrier::handle_failure(const TreeLinks::Arrival& arrival) {
   return fail_all(read_failure(arrival.record), arrival.neighbour);
 }
 
-// Whether this call still needs something from the neighbour.
+// Returns whether this call still needs something from the neighbour.
 bool TreeCarrier::awaits(const Call& call, size_t neighbour) const {
   if (links_.is_parent(neighbour)) return call.results_due() > 0;
   return !call.has_heard_all_within(links_.rank_of(neighbour));
@@ -401,7 +401,7 @@ base::Error TreeCarrier::give_verdict(const Call& call) {
   if (!missing.empty()) {
     text += show_ranks(missing);
   } else if (is_root()) {
-    text += "the network to take the result";
+    text += "the network to accept the result";
   } else {
     text += show_ranks(std::vector<uint32_t>{shape_.parent_of(rank_)}) + " to pass on the result";
   }

@@ -1,6 +1,6 @@
 // Collective calls over the tree: every rank's contribution is relayed up to rank 0, and the result comes
-// down. A rank that fails, or loses a neighbour, tells all others, so that no rank waits in vain. When the
-// first rank's deadline has passed, rank 0 names the missing ranks.
+// down. A rank that fails, or loses a neighbour, notifies all others, so that no rank waits until its
+// timeout. When the first rank's deadline has passed, rank 0 names the missing ranks.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,8 @@ class TreeLinks {
     Nonce nonce{}, secret{};  // of the Meeting
     bool is_loopback_only = false;
   };
-  // A frame from one of our links, by its number. The parent's link is 0, except in the root.
+  // A frame and the index of the link over which it arrived. The parent's link has index 0, except in the
+  // root.
   struct Arrival {
     size_t neighbour;
     Record record;
@@ -43,8 +44,8 @@ class TreeLinks {
   void wait(int64_t max_ms);
 
   std::optional<Arrival> take();
-  // A frame to a neighbour that has not connected yet is sent once it has; one to a neighbour that is gone is
-  // dropped.
+  // Sends a frame. If the neighbour has not connected yet, the frame is sent when it has. If the neighbour is
+  // gone, the frame is dropped.
   void send(size_t neighbour, const Record& record);
   void send_to_children(const Record& record);
   void send_up(const Record& record) { send(0, record); }
@@ -57,7 +58,7 @@ class TreeLinks {
   size_t neighbour_of(uint32_t rank) const;
   bool has_parent() const { return place_.rank != 0; }
   bool is_parent(size_t neighbour) const { return has_parent() && neighbour == 0; }
-  // The neighbour's connection is closed, and all its frames were taken.
+  // Returns whether the neighbour's connection is closed and all its frames were taken.
   bool is_lost(size_t neighbour) const;
   bool has_come(size_t neighbour) const { return neighbours_[neighbour].link.has_value(); }
   const std::string& problem_of(size_t neighbour) const { return neighbours_[neighbour].link->problem(); }
@@ -83,7 +84,7 @@ class TreeCarrier final : public Carrier {
  public:
   // Children may still have to connect: the first call waits for them.
   TreeCarrier(const TreeLinks::Place& place, TreeLinks links, int64_t timeout_ms);
-  // Tells the neighbours that this rank leaves in an orderly way.
+  // Notifies the neighbours that this rank leaves in order.
   ~TreeCarrier() override;
 
   base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
@@ -114,7 +115,7 @@ class TreeCarrier final : public Carrier {
   bool is_root() const { return rank_ == 0; }
   std::string describe_call(Operation operation, uint32_t sequence) const;
   std::string describe_lost(size_t neighbour) const;
-  // Tells all neighbours except `from`, logs, and ends this carrier.
+  // Notifies all neighbours except `from`, logs the failure, and ends this carrier.
   base::Error fail_all(const FailureNote& note, std::optional<size_t> from);
 
   TreeShape shape_;

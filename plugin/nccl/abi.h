@@ -50,13 +50,13 @@ enum ProfilerEventType : int {
   kProfilerUpdate = 2,
   kProfilerUpdateAndStop = 3,
 };
-// ncclProfilerCallback_t. May be null. Must never be called with a null `phandle`: NCCL dereferences it
-// (bootstrap traffic has none).
+// ncclProfilerCallback_t. May be null. Must not be called with a null `phandle`, because NCCL dereferences
+// it. Messages of NCCL's bootstrap have a null `phandle`.
 using ProfilerCallback = Result (*)(void** event_handle, int type, void* phandle, int64_t plugin_id,
                                     void* extra);
 
-// What a network event is: of which plugin's kind, in the upper 48 bits, in which version. NCCL hands both on
-// to its profiler plugin, which knows them; ours are those of NCCL's own IB transport.
+// The type of a network event: the kind of plugin in the upper 48 bits, and the version. NCCL passes it to
+// its profiler plugin. This plugin reports the events of NCCL's own IB transport.
 inline constexpr int64_t kNetEventsOfIb = 1 << 16 | 1;
 struct NetIbEvent {
   static constexpr uint8_t kQueuePair = 1;
@@ -71,12 +71,13 @@ static_assert(sizeof(NetIbEvent) == 40 && offsetof(NetIbEvent, device) == 8);
 static_assert(offsetof(NetIbEvent, opcode) == 24 && offsetof(NetIbEvent, length_bytes) == 32);
 
 inline constexpr size_t kHandleBytes = 128;  // what listen fills and connect reads; writable between polls
-inline constexpr int kMaxRequests = 32;      // that one communicator must be able to carry at a time
-inline constexpr int kMaxTestSizes = 64;     // length of the array `test` may fill for a receive
-inline constexpr size_t kMaxReportedBytes = 0x7fffffff;  // of an element of that array, an int
-inline constexpr int kPtrHost = 0x1;                     // of regMr's `type` and of ptr_support
+// Number of requests that one communicator must support at a time.
+inline constexpr int kMaxRequests = 32;
+inline constexpr int kMaxTestSizes = 64;                 // length of the array `test` may fill for a receive
+inline constexpr size_t kMaxReportedBytes = 0x7fffffff;  // largest value of an element of that array, an int
+inline constexpr int kPtrHost = 0x1;                     // values of regMr's `type`, and bits of ptr_support
 inline constexpr int kPtrCuda = 0x2;
-inline constexpr int kPtrDmabuf = 0x4;                  // of ptr_support only: regMrDmaBuf may be called
+inline constexpr int kPtrDmabuf = 0x4;                  // bit of ptr_support only: regMrDmaBuf may be called
 inline constexpr int64_t kMaxP2pBytes = 1ll << 40;      // largest legal max_p2p_bytes (1 TiB)
 inline constexpr int64_t kMaxMessageBytes = 1ll << 30;  // largest message NCCL sends (1 GiB)
 inline constexpr int kUndefined = -1;                   // rail and plane ids, traffic class, attributes

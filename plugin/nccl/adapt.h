@@ -1,5 +1,5 @@
-// Conversions between the types of NCCL's table versions and those of the net core (which has the newest
-// version's).
+// Converts between the types of NCCL's table versions and the net core's types, which are those of the newest
+// version.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace verbena::nccl {
 
-// A passed deadline is reported as a remote error: NCCL knows a timeout code only since 2.30, and what did
-// not answer in time is always the peer or the way to it.
+// A timeout is reported as a remote error: NCCL has a timeout code only since 2.30, and what did not answer
+// in time is always the peer or the network to it.
 constexpr abi::Result convert_status(base::Status status) {
   switch (status) {
     case base::Status::kOk:

@@ -1,4 +1,4 @@
-// The one place where our errors leave the plugin: nothing thrown passes it, and every Outcome becomes a
+// The only place where errors leave the plugin. It catches all exceptions, and converts every Outcome to an
 // ncclResult_t.
 #pragma once
 
@@ -21,29 +21,30 @@ struct Required {
 };
 struct NoArguments {};
 
-// Logs the first that is missing.
+// Logs the first argument that is NULL.
 [[gnu::cold, gnu::noinline]] inline abi::Result refuse_null(const char* entry, const char* argument) {
   base::log_warn("%s: invalid argument: %s is NULL", entry, argument);
   return abi::kInvalidArgument;
 }
 
-// Set in a forked child of a process that had a communicator open: its connections, threads and devices are
-// the parent's, and what they share (queues that the device reads, sockets) must not be touched from here. A
-// child that wants NCCL execs, or is forked before. No lock may be taken where it is set.
+// Set in a forked child of a process that had an open communicator. Connections, threads and devices belong
+// to the parent, and the child must not touch what both share (queues that the device reads, sockets). A
+// process that needs NCCL in a child must fork earlier, or call exec. The code that sets it must not take a
+// lock.
 inline std::atomic<bool> is_inherited{false};
 
 [[gnu::cold, gnu::noinline]] inline abi::Result refuse_inherited(const char* entry) {
   static std::atomic<bool> has_logged{false};
   if (!has_logged.exchange(true)) {
     base::log_warn(
-        "%s: called in a forked child, whose parent has the connections; fork before NCCL is initialised, or "
-        "exec",
+        "%s: called in a forked child, but the connections belong to its parent; fork before NCCL is "
+        "initialised, or call exec after fork",
         entry);
   }
   return abi::kInvalidUsage;
 }
 
-// Every data call passes here: on the path that succeeds this is the null checks and nothing else.
+// Every data call passes here. On success, this costs only the null checks.
 template <typename Call>
 [[gnu::always_inline]] inline abi::Result guard(const char* entry, NoArguments, const Call& call) noexcept {
   if (is_inherited.load(std::memory_order_relaxed)) [[unlikely]]
@@ -64,7 +65,8 @@ template <typename Call>
   return abi::kInternalError;
 }
 
-// By value, so that no array is built to be checked.
+// Calls `call` only if no argument is null. Takes the arguments by value, so that the compiler need not store
+// them in an array.
 template <typename Call, typename... Arguments>
 [[gnu::always_inline]] inline abi::Result guard_each(const char* entry, const Call& call,
                                                      const Arguments... arguments) noexcept {
@@ -76,7 +78,8 @@ template <typename Call, typename... Arguments>
   return guard(entry, NoArguments(), call);
 }
 
-// `entry` is NCCL's name of the table entry. The core logged its own failures; here only ours are logged.
+// `entry` is NCCL's name of the table entry. The core has logged its own failures; this function logs only
+// invalid arguments and exceptions.
 template <size_t kCount, typename Call>
 [[gnu::always_inline]] inline abi::Result guard(const char* entry, const Required (&arguments)[kCount],
                                                 const Call& call) noexcept {

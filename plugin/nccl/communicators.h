@@ -1,4 +1,4 @@
-// What NCCL's opaque comm pointers point to.
+// The objects behind NCCL's opaque comm pointers.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace verbena::nccl {
 struct ListenComm {
   std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;  // keeps `nic` alive
-  // One of them.
+  // Exactly one of these two is set.
   std::unique_ptr<transport::Listener> listener;
   std::unique_ptr<transport::datagram::Listener> datagram_listener;
   const transport::Nic* nic = nullptr;
@@ -35,9 +35,9 @@ struct Communicator {
   std::mutex registration_mutex;  // registrations come from another thread than messages
   std::unordered_map<const transport::Registration*, std::unique_ptr<transport::Registration>> registrations;
 
-  std::unique_ptr<NetProfiler> profiler;  // null: nobody is told of work requests
+  std::unique_ptr<NetProfiler> profiler;  // null if no profiler wants work requests
 
-  // After the registrations: queue pairs go before the memory they reach.
+  // Declared after the registrations, so that queue pairs are destroyed before the memory that they access.
   std::unique_ptr<transport::Sender> sender;
   std::unique_ptr<transport::Receiver> receiver;
   std::unique_ptr<transport::datagram::SendEnd> datagram_sender;

@@ -1,4 +1,4 @@
-// listen, connect, accept, close, and registered memory.
+// Implements listen, connect, accept, close and memory registration.
 #include <cstring>
 #include <map>
 #include <utility>
@@ -36,7 +36,7 @@ bool uses_datagrams() {
   return base::parameters().transport == base::Transport::kDatagram;
 }
 
-// Of the peer's handle and our setting.
+// Compares the transport in the peer's handle with the setting of this process.
 Outcome refuse_transport() {
   const char* const words[] = {"connected", "datagram"};
   const bool is_ours = uses_datagrams();
@@ -47,7 +47,7 @@ Outcome refuse_transport() {
       words[is_ours ? 1 : 0], words[is_ours ? 0 : 1]);
 }
 
-// Before its first message.
+// Prepares a communicator before its first message.
 template <typename End>
 void attach_profiler(Communicator& comm, const End& end) {
   if (comm.context->profiler == nullptr || end.observed() == nullptr) return;
@@ -84,8 +84,9 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
 
 namespace {
 
-// Goes on with the attempt to which `handle` belongs, or begins it by `start`; one that needs more is kept.
-// Its nonce is another where NCCL gave up an attempt and the memory of its handle serves a new one.
+// Continues the connection attempt that belongs to `handle`, or begins it by start(). An unfinished attempt
+// is kept for the next call. A different nonce means that NCCL gave up an attempt and reuses its handle's
+// memory for a new one.
 template <typename Connector, typename Start>
 auto poll_attempt(Context* c, std::map<void*, std::unique_ptr<Connector>>& attempts, void* handle,
                   uint64_t nonce, const Start& start) -> decltype(std::declval<Connector&>().poll()) {
@@ -107,7 +108,7 @@ auto poll_attempt(Context* c, std::map<void*, std::unique_ptr<Connector>>& attem
   return end;
 }
 
-// The same for datagrams as connect() below.
+// Like connect() below, for datagrams.
 Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle, void** send_comm) {
   protocol::datagram::DatagramHandle contents;
   std::memcpy(&contents, handle, sizeof(contents));
@@ -133,7 +134,8 @@ Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle
 
 }  // namespace
 
-// Polled with the same `handle` until it yields a communicator; that address is what tells attempts apart.
+// NCCL calls it with the same `handle` until it returns a communicator. The handle's address identifies the
+// attempt.
 Outcome connect(void* context, int device, int traffic_class, void* handle, void** send_comm) {
   auto* c = static_cast<Context*>(context);
   auto nic = find_nic(c, device, "connect");
@@ -270,8 +272,10 @@ Outcome register_memory(void* comm, void* data, size_t length_bytes, int type, v
 Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, uint64_t offset_bytes, int fd,
                         void** mhandle) {
   if (fd < 0 || length_bytes == 0) {
-    return base::fail(base::Status::kInvalidArgument, "regMrDmaBuf: no memory (fd %d, size %zu bytes)", fd,
-                      length_bytes);
+    return base::fail(
+        base::Status::kInvalidArgument,
+        "regMrDmaBuf: not a memory range: the descriptor or the size is invalid (fd %d, size %zu bytes)", fd,
+        length_bytes);
   }
   return add_registration(*static_cast<Communicator*>(comm), data, length_bytes, type, offset_bytes, fd,
                           mhandle);
@@ -281,7 +285,7 @@ Outcome deregister_memory(void* comm, void* mhandle) {
   auto& c = *static_cast<Communicator*>(comm);
   std::unique_lock lock(c.registration_mutex);
   const auto gone = c.registrations.extract(static_cast<transport::Registration*>(mhandle));
-  lock.unlock();  // the device may take its time
+  lock.unlock();  // registering may take long
   if (!gone.empty() && c.datagram_sender != nullptr) c.datagram_sender->release(gone.key());
   if (!gone.empty() && c.datagram_receiver != nullptr) c.datagram_receiver->release(gone.key());
   if (!gone.empty()) return {};

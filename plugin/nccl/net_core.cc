@@ -62,7 +62,8 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   properties->port = n.port;
   properties->max_comms = 65536;
   const bool unpack = offers_unpack();
-  // One device handle, one unpack slot for each receive; datagrams know no tags.
+  // Only one buffer per receive: UNPACK has one device handle and one slot per receive, and datagrams have no
+  // tags.
   const bool has_tags = base::parameters().transport == base::Transport::kConnected;
   properties->max_recvs = unpack || !has_tags ? 1 : kMaxReceives;
   properties->net_device_type = unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
@@ -80,14 +81,14 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
 
 namespace {
 
-// NCCL (2.28) joins whatever lies close together, but then finds no place for a joined device that is not on
-// the PCI bus: "Could not find NET with id 0". Refused, it uses the devices side by side.
+// NCCL 2.28 joins all devices that are close together, but then fails for a joined device that is not on the
+// PCI bus: "Could not find NET with id 0". If the plugin refuses, NCCL uses the devices separately.
 bool may_merge(std::span<const int> members) {
   constexpr int64_t kNever = 0, kAlways = 1;
   const int64_t setting = base::parameters().merge_nics;
   if (setting == kNever || setting == kAlways) return setting == kAlways;
   const auto nics = Process::get().nics();
-  if (nics == nullptr) return true;  // the refusal of an early call says more
+  if (nics == nullptr) return true;  // the error of a call before init is clearer
   const std::lock_guard lock(Process::get().mutex());
   return std::none_of(members.begin(), members.end(), [&](int member) {
     const transport::Nic* nic = nics->find(member);
@@ -102,8 +103,8 @@ Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& m
   // NCCL 2.24 to 2.26 asks for a virtual device of each device alone as well, and does not start without.
   if (list.size() > 1 && !may_merge(list)) {
     base::log_info(
-        "makeVDevice: devices stay apart (VERBENA_MERGE_NICS %lld). If NCCL ends here, as 2.25 does: set "
-        "NCCL_NET_MERGE_LEVEL=LOC",
+        "makeVDevice: devices are not joined, as VERBENA_MERGE_NICS is %lld. If NCCL then fails, as 2.25 "
+        "does, set NCCL_NET_MERGE_LEVEL=LOC",
         static_cast<long long>(base::parameters().merge_nics));
     return base::Error{base::Status::kInvalidUsage};
   }
@@ -115,7 +116,7 @@ Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& m
 
 namespace {
 
-// That one rank may use at a time, of the kind that is set up next; 0: NCCL does not say.
+// The number of connections of the next kind that one rank may use at a time; 0 if NCCL does not say.
 uint32_t count_connections(const abi::CommAttr& attributes) {
   if (attributes.max_concurrent_peers <= 0) return 0;
   const int64_t flows = std::max(attributes.max_flows_per_peer, 1);

@@ -1,4 +1,4 @@
-// Messages: from NCCL's call to the sender or receiver that does the work, and back.
+// Implements the data calls: passes messages to the sender or receiver, and returns their results.
 #include <array>
 
 #include "base/hot_path.h"
@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kFirstTableWithHint = 9;
 
-// Without a message longer than test() can report.
+// Refuses messages that are longer than test() can report.
 bool can_carry(const transport::Registration& memory, const void* data, size_t length_bytes) {
-  // A length of 0 wraps round to the largest number.
+  // A length of 0 wraps to the largest number.
   return length_bytes - 1 < abi::kMaxReportedBytes ? memory.covers(data, length_bytes) : length_bytes == 0;
 }
 
@@ -22,8 +22,8 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
                                                   const transport::Registration& memory) {
   if (length_bytes > abi::kMaxReportedBytes) {
     return base::fail(base::Status::kInvalidArgument,
-                      "%s: a message of %zu bytes: at most %zu bytes are possible, because test() reports "
-                      "lengths as int",
+                      "%s: a message of %zu bytes is too long: the maximum is %zu bytes, because test() "
+                      "reports lengths as int",
                       who, length_bytes, abi::kMaxReportedBytes);
   }
   return base::fail(
@@ -36,14 +36,14 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
   return base::fail(base::Status::kInvalidArgument, "%s: not a %s communicator", who, kind);
 }
 
-// One request for all: each is a message of its own below this.
+// One request for all buffers. Below this layer, each buffer is a separate message.
 [[gnu::noinline]] Outcome post_group(Communicator& comm, int count, void** data, const size_t* lengths_bytes,
                                      const int* tags, void** mhandles, void** request) {
   *request = nullptr;
   const int most = comm.receiver->unpacks() ? 1 : kMaxReceives;
   if (count < 1 || count > most) {
-    return base::fail(base::Status::kInvalidUsage, "irecv: 1 to %d buffers a request (n %d, maxRecvs %d)",
-                      most, count, most);
+    return base::fail(base::Status::kInvalidUsage,
+                      "irecv: a request takes 1 to %d buffers (n %d, maxRecvs %d)", most, count, most);
   }
   std::array<transport::Receiver::Buffer, kMaxReceives> buffers;
   for (int i = 0; i < count; ++i) {
@@ -58,12 +58,12 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
   return outcome;
 }
 
-// NCCL's: on entry to irecv.
+// NCCL's hint on entry to irecv.
 bool has_completion_hint(const Communicator& comm, const void* request) {
   return comm.context->abi_version >= kFirstTableWithHint &&
          reinterpret_cast<uintptr_t>(request) == abi::kOptionalRecvCompletion;
 }
-// Where nothing unpacks there is nothing to tell apart.
+// Without UNPACK, receives need not be classified.
 template <typename End>
 transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hint,
                                  const transport::Registration& memory) {
@@ -72,7 +72,7 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
                           comm.order.find_simple(comm.family));
 }
 
-// The same as isend and irecv below.
+// Like isend and irecv below, for datagrams.
 [[gnu::noinline]] Outcome send_datagrams(Communicator& comm, void* data, size_t length_bytes, void* mhandle,
                                          void** request) {
   if (comm.datagram_sender == nullptr) return refuse_kind("isend", "sending");
@@ -89,7 +89,8 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
   *request = nullptr;
   if (comm.datagram_receiver == nullptr) return refuse_kind("irecv", "receiving");
   if (count != 1)
-    return base::fail(base::Status::kInvalidUsage, "irecv: 1 buffer a request (n %d, maxRecvs 1)", count);
+    return base::fail(base::Status::kInvalidUsage, "irecv: a request takes 1 buffer (n %d, maxRecvs 1)",
+                      count);
   const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
   if (!can_carry(memory, data[0], lengths_bytes[0]))
     return refuse_bytes("irecv", data[0], lengths_bytes[0], memory);
@@ -103,7 +104,7 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
 }  // namespace
 
 void name_parent(void* comm, void* phandle) {
-  if (comm == nullptr) return;  // refused by the call itself
+  if (comm == nullptr) return;  // the call itself reports the error
   const auto& c = *static_cast<Communicator*>(comm);
   if (c.profiler == nullptr) return;
   observe::Connection* const observed = c.sender != nullptr            ? c.sender->observed()
@@ -154,11 +155,11 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
   if (comm.receiver == nullptr && comm.datagram_receiver == nullptr)
     return refuse_kind("iflush", "receiving");
   if (count < 1 || count > kMaxReceives) {
-    return base::fail(base::Status::kInvalidUsage, "iflush: 1 to %d buffers a request (n %d)", kMaxReceives,
-                      count);
+    return base::fail(base::Status::kInvalidUsage, "iflush: a request takes 1 to %d buffers (n %d)",
+                      kMaxReceives, count);
   }
-  // All are the one GPU's that this communicator receives for: the read that pushes what a rail wrote to one
-  // of them pushes what it wrote to the others before it.
+  // All buffers are on the one GPU for which this communicator receives. So a read that flushes a rail's
+  // writes to one buffer also flushes its earlier writes to the other buffers.
   int i = count - 1;
   const auto is_of_gpu = [&](int at) {
     const auto* memory = static_cast<transport::Registration*>(mhandles[at]);
@@ -178,7 +179,7 @@ VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
   auto* r = static_cast<transport::Request*>(request);
   bool is_done = false;
   Outcome outcome;
-  uint64_t bytes[kMaxReceives];  // written where it is done
+  uint64_t bytes[kMaxReceives];  // written when it is done
   uint32_t count = 1;
   switch (r->kind) {
     case transport::RequestKind::kSend: {

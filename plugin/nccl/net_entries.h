@@ -1,6 +1,6 @@
-// The functions behind all tables: one overload set, from which a table takes the overload whose type its
-// member has (net_tables.cc). Each checks what must not be null, brings the arguments into the core's types
-// and calls it.
+// The functions behind all tables, as one overload set. The type of a table's member selects the overload
+// (net_tables.cc). Each function checks pointers that must not be null, converts the arguments to the core's
+// types, and calls the core.
 #pragma once
 
 #include <algorithm>
@@ -91,7 +91,7 @@ Result make_vdevice(int* device, Members* members) noexcept {
   });
 }
 
-// --- Connections. The send side has no device handle: what NCCL passes for one stays as it is.
+// --- Connections. The send side has no device handle: NCCL's argument for it is left unchanged.
 
 inline Result listen(void* context, int device, void* handle, void** listen_comm) noexcept {
   return guard("listen", {{"handle", handle}, {"listenComm", listen_comm}}, [&] {
@@ -172,7 +172,7 @@ inline Result dereg_mr(void* comm, void* mhandle) noexcept {
                [&] { return deregister_memory(comm, mhandle); });
 }
 
-// The device code of UNPACK uses no memory handle; NCCL asks for one all the same.
+// UNPACK's device code uses no memory handle, but NCCL requests one.
 inline Result get_device_mr(void* comm, void* mhandle, void** device_mhandle) noexcept {
   return guard("getDeviceMr", {{"comm", comm}, {"mhandle", mhandle}, {"dptr_mhandle", device_mhandle}}, [&] {
     *device_mhandle = nullptr;
@@ -199,7 +199,8 @@ Result isend(void* send_comm, void* data, Size size_bytes, int tag, void* mhandl
                });
 }
 
-// Apart, with the same arguments: whoever does not profile goes on with them in their registers.
+// A separate function with the same arguments, so that without profiling the arguments stay in their
+// registers.
 [[gnu::cold, gnu::noinline]] inline Result isend_profiled(void* send_comm, void* data, size_t size_bytes,
                                                           int tag, void* mhandle, void* phandle,
                                                           void** request) noexcept {
@@ -214,7 +215,7 @@ inline Result isend(void* send_comm, void* data, size_t size_bytes, int tag, voi
   return isend(send_comm, data, size_bytes, tag, mhandle, request);
 }
 
-// The first that is not there, or -1.
+// Returns the index of the first null handle, or -1.
 inline int find_null(int n, void** mhandles) {
   for (int i = 0; i < std::min(n, kMaxReceives); ++i)
     if (mhandles[i] == nullptr) return i;
@@ -224,7 +225,7 @@ inline int find_null(int n, void** mhandles) {
   return base::fail(base::Status::kInvalidArgument, "irecv: invalid argument: mhandles[%d] is NULL", place);
 }
 
-// Every n is passed on, so that the core refuses what it does not take; only what it may is looked at.
+// Passes any `n` on, so that the core refuses invalid ones; reads at most kMaxReceives elements.
 template <typename Size>
 Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_bytes, const int* tags,
                      void** mhandles, void** request) {
@@ -247,7 +248,7 @@ Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_byte
 template <typename Size>
 VERBENA_HOT_PATH Result irecv(void* recv_comm, int n, void** data, Size* sizes_bytes, int* tags,
                               void** mhandles, void** request) noexcept {
-  // Before version 9 there is no hint, and what NCCL left in *request says nothing.
+  // Before version 9 there is no hint, and *request has an arbitrary value.
   if constexpr (std::is_same_v<Size, int>) reset_request(request);
   const Result result =
       guard("irecv",

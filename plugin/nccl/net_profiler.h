@@ -1,4 +1,4 @@
-// NCCL's profiler is told when the work requests of one communicator begin and end (VERBENA_PROFILER).
+// Reports to NCCL's profiler when the work requests of one communicator begin and end (VERBENA_PROFILER).
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace verbena::nccl {
 
 class NetProfiler final : public observe::NetEvents {
  public:
-  // `devices`: NCCL's number of the device behind each rail.
+  // `devices` has NCCL's device number for each rail.
   NetProfiler(abi::ProfilerCallback callback, std::vector<int> devices)
       : callback_(callback), devices_(std::move(devices)) {}
 

@@ -20,23 +20,23 @@ namespace verbena::nccl {
 
 namespace {
 
-// NCCL 2.24 to 2.27 choose PAT although its kernel never unpacks, and nothing in their tables tells it from
-// ring. Our tuner rules it out too, but another may be in its place.
+// NCCL 2.24 to 2.27 choose PAT although its kernel never unpacks, and their tables do not distinguish PAT's
+// receives from ring's. Verbena's tuner excludes PAT too, but another tuner may be in use.
 constexpr int kFirstTableWithPat = 9;
 void guard_against_pat(int abi_version) {
   const bool is_silent = abi_version >= kFirstTableWithPat && abi_version < kFirstTableWithAttributes;
   if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
-        "init: NCCL_PAT_ENABLE=0 set: this NCCL does not say when PAT receives, which no kernel unpacks, are "
-        "posted (without VERBENA_UNPACK=1 PAT is back)");
+        "init: NCCL_PAT_ENABLE=0 was set: this NCCL does not mark receives of its PAT algorithm, which no "
+        "kernel unpacks (unset VERBENA_UNPACK=1 to use PAT)");
   }
 }
 
 std::atomic<int> living_contexts{0};
 
-// In the child, alone with the memory as the other threads left it. What it logs goes to stderr: NCCL's
-// logger may be locked by one of them for ever.
+// Runs in the forked child, which has no other threads. Log lines go to stderr there, because another thread
+// of the parent may have held the lock of NCCL's logger.
 void note_inheritance() {
   if (living_contexts.load(std::memory_order_relaxed) == 0) return;
   is_inherited.store(true, std::memory_order_relaxed);
@@ -47,7 +47,7 @@ unsigned long long as_ull(uint64_t value) {
   return value;
 }
 
-// `, by rail 12 34 bytes` where there is more than one.
+// Returns `, by rail 12 34 bytes` if there is more than one rail.
 std::string describe_rails(const protocol::Statistics& totals) {
   const auto& bytes = totals.sent_rail_bytes;
   size_t rails = bytes.size();
@@ -65,8 +65,8 @@ void Context::finalize() {
   const std::lock_guard lock(mutex);
   if (open_communicators == 0) return;
   base::log_warn(
-      "communicator 0x%llx: finalized while %d ends of its connections are open: they go on, and what they "
-      "use is freed when the last one is closed; close them before finalize",
+      "communicator 0x%llx: finalized with %d open connection ends: they keep working, and their resources "
+      "are freed when the last one is closed; close them before finalize",
       as_ull(communicator_id), open_communicators);
 }
 
@@ -76,12 +76,12 @@ void Context::enter() {
 }
 
 void Context::leave(const protocol::Statistics& statistics) {
-  const std::lock_guard lock(mutex);  // whoever finalizes an idle context waits for it
+  const std::lock_guard lock(mutex);  // finalizing an idle context waits for it
   totals.add(statistics);
   if (--open_communicators == 0 && abi_version < kFirstTableWithAttributes) report();
 }
 
-// Nothing where nothing failed.
+// Returns an empty text if nothing failed.
 std::string describe_failures(const protocol::Statistics& totals) {
   std::string stalls;
   if (totals.stalls != 0) stalls = "; stalls " + std::to_string(totals.stalls);
@@ -138,9 +138,8 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     const bool is_datagram = base::parameters().transport == base::Transport::kDatagram;
     if (is_datagram && traffic_class >= 0 && traffic_class != base::parameters().traffic_class)
       base::log_warn(
-          "init: communicator 0x%llx: its traffic class %d is ignored: datagrams of all communicators have "
-          "the "
-          "class of VERBENA_TC (%d)",
+          "init: communicator 0x%llx: traffic class %d is ignored: datagrams of all communicators use the "
+          "traffic class of VERBENA_TC (%d)",
           as_ull(communicator_id), traffic_class, static_cast<int>(base::parameters().traffic_class));
     guard_against_pat(abi_version);
     oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
@@ -152,7 +151,7 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
   context->traffic_class = traffic_class;
   context->abi_version = abi_version;
   context->nics = nics_;
-  // Gone with the library when that is unloaded.
+  // Destroyed when the library is unloaded.
   static const int watches_forks = pthread_atfork(nullptr, nullptr, &note_inheritance);
   static_cast<void>(watches_forks);
   ++contexts_;
@@ -161,10 +160,10 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
   return context.get();
 }
 
-// NCCL numbers the devices once in its life: the same ports and virtual devices are found again in the same
-// order.
+// NCCL numbers the devices only once per process. So a later init must find the same ports and virtual
+// devices in the same order.
 base::Outcome Process::find_nics() {
-  nics_ = last_nics_.lock();  // alive while communicators outlive their context
+  nics_ = last_nics_.lock();  // not empty while communicators outlive their context
   if (nics_ != nullptr) return {};
   auto nics = transport::NicRegistry::discover();
   if (!nics) return nics.error();
@@ -175,7 +174,7 @@ base::Outcome Process::find_nics() {
   return {};
 }
 
-// NCCL takes another network only if init fails; listen would be too late.
+// NCCL chooses another network only if init fails; a failure in listen would be too late.
 base::Outcome Process::check_transport() const {
   if (base::parameters().transport != base::Transport::kDatagram) return {};
   for (int i = 0; i < nics_->size(); ++i)
@@ -224,7 +223,7 @@ base::Result<const transport::Nic*> Process::find_nic(const std::shared_ptr<tran
   const std::lock_guard lock(mutex_);
   const transport::Nic* nic = nics->find(device);
   if (nic != nullptr) return nic;
-  return base::fail(base::Status::kInvalidArgument, "%s: no such device (dev %d, devices 0 to %d)", who,
+  return base::fail(base::Status::kInvalidArgument, "%s: device %d does not exist (devices 0 to %d)", who,
                     device, nics->size() - 1);
 }
 

@@ -1,5 +1,5 @@
-// What the process shares: the devices, found once and kept while any context or communicator needs them; and
-// what one NCCL communicator has: its context.
+// Process: the devices, which all contexts and communicators of the process share. Context: the state of one
+// NCCL communicator.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@
 
 namespace verbena::nccl {
 
-// From this table on NCCL says what the messages that follow belong to.
+// From this table version on, NCCL announces the operation of the following messages.
 inline constexpr int kFirstTableWithAttributes = 11;
-// In place of a table's number: a context of NCCL's device API, which has no messages.
+// In place of a table version: a context of NCCL's device API, which has no messages.
 inline constexpr int kNoMessages = 0;
 
-// NCCL knows it by its address. It lives until it is finalized and the last of its communicators and
-// listeners is closed, in whatever order.
+// NCCL refers to a context by its address. The context lives until it is finalized and all its communicators
+// and listeners are closed, in any order.
 struct Context {
   std::shared_ptr<Context> self;  // until it is finalized
   uint64_t communicator_id = 0;
@@ -33,15 +33,16 @@ struct Context {
   abi::ProfilerCallback profiler = nullptr;
   std::shared_ptr<transport::NicRegistry> nics;
 
-  // Of the last setNetAttr before a message; written and read by the communicator's progress thread.
+  // Values of the last setNetAttr before a message. The communicator's progress thread writes and reads them.
   std::atomic<uint32_t> operation{0}, algorithm{0}, protocol{0};
-  // Of the last setNetAttr before connect or accept; service thread.
+  // Value of the last setNetAttr before connect or accept. The service thread uses it.
   std::atomic<RegistrationOrder::Family> family{RegistrationOrder::Family::kUnknown};
-  std::atomic<uint32_t> connections_ahead{0};  // receiving ones of one rank; 0: not known
+  std::atomic<uint32_t> connections_ahead{0};  // expected receiving connections of one rank; 0: unknown
 
   std::mutex mutex;                                                   // guards what follows
   std::map<void*, std::unique_ptr<transport::Connector>> connecting;  // by the address of NCCL's handle
-  std::map<void*, std::unique_ptr<transport::datagram::Connector>> calling;  // the same, by datagrams
+  // Like `connecting`, for datagrams.
+  std::map<void*, std::unique_ptr<transport::datagram::Connector>> calling;
   protocol::Statistics totals;
   int open_communicators = 0;
 
@@ -49,10 +50,11 @@ struct Context {
     return {operation.load(std::memory_order_relaxed), algorithm.load(std::memory_order_relaxed),
             protocol.load(std::memory_order_relaxed)};
   }
-  // Drops NCCL's own reference. What is open goes on.
+  // Drops NCCL's own reference. Open communicators stay usable.
   void finalize();
   void enter();
-  // A communicator closed. Contexts that are never finalized report when their last one closes.
+  // Records that a communicator closed. A context that is never finalized reports its totals when its last
+  // communicator closes.
   void leave(const protocol::Statistics& statistics);
   void report() const;  // `mutex` is held
 };
@@ -60,15 +62,15 @@ struct Context {
 class Process {
  public:
   static Process& get();
-  bool is_idle();  // no context
+  bool is_idle();  // returns whether no context exists
 
-  // Finalized by Context::finalize().
+  // Creates a context. Context::finalize() ends it.
   base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
-  // Null before init.
+  // Returns null before init.
   std::shared_ptr<transport::NicRegistry> nics();
-  // Of the tables of messages that the open contexts came from; 0 if there is none.
+  // Returns the oldest table version of all open contexts that have messages; 0 if there is none.
   int oldest_abi_version();
-  // `who` asks: the entry's name, for the log line. `nics` may be null (before init).
+  // Finds a device. `who` is the calling entry's name, for the log line. `nics` is null before init.
   base::Result<const transport::Nic*> find_nic(const std::shared_ptr<transport::NicRegistry>& nics,
                                                int device, const char* who);
   base::Result<int> add_virtual_nic(std::span<const int> members);
@@ -77,14 +79,14 @@ class Process {
  private:
   base::Outcome find_nics();
   base::Outcome check_transport() const;
-  void close_context(Context* context);  // that nobody refers to any more
+  void close_context(Context* context);  // for a context without references
 
   std::mutex mutex_;  // guards the registry's content too
   std::shared_ptr<transport::NicRegistry> nics_;
   std::weak_ptr<transport::NicRegistry> last_nics_;
-  std::vector<std::vector<int>> virtual_nics_;  // members of each, in the order of their making
+  std::vector<std::vector<int>> virtual_nics_;  // members of each, in order of creation
   int contexts_ = 0, message_contexts_ = 0;
-  int oldest_abi_version_ = 0;  // of those with messages
+  int oldest_abi_version_ = 0;  // of contexts with messages
 };
 
 }  // namespace verbena::nccl

@@ -4,8 +4,8 @@ namespace verbena::nccl {
 
 namespace {
 
-// Made after the first init, so that at unloading it goes before all statics that the core made for its
-// devices.
+// Created after the first init, so that it is destroyed before all static objects that the core created for
+// its devices.
 struct ReleaseAtUnload {
   ~ReleaseAtUnload() { ProcessContext::get().release(); }
 };
@@ -35,7 +35,7 @@ void ProcessContext::release() {
   release_locked();
 }
 
-// True: there is no context any more.
+// Returns true if there is no context any more.
 bool ProcessContext::release_locked() {
   void* const context = context_.load(std::memory_order_relaxed);
   if (context == nullptr) return true;

@@ -1,6 +1,6 @@
-// Versions up to 10 know neither a context nor finalize: all their communicators share the context of the
-// last init. NCCL calls such an init again only when no communicator is left, so the one before can be
-// finalized then.
+// The context for table versions up to 10, which have neither a context nor finalize. All their communicators
+// share the context of the last init. NCCL calls init again only when no communicator is left, so the
+// previous context can be finalized then.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@ class ProcessContext {
   static ProcessContext& get();
 
   Outcome init(abi::DebugLogger logger, abi::ProfilerCallback profiler, int abi_version);
-  // Finalizes the context, unless communicators still use it (a process that exits in the middle of things).
+  // Finalizes the context, unless communicators still use it because the process exits without closing them.
   void release();
-  // Null before init. Any thread.
+  // Returns null before init. Any thread may call it.
   void* context() const { return context_.load(std::memory_order_acquire); }
 
  private:

@@ -1,7 +1,7 @@
-// StateDump receives apart. NCCL's kernels unpack, and advance their head, for one kind of receive only:
-// Simple protocol into NCCL's own buffer. Being wrong here puts a connection out of step for good, so every
-// mark NCCL gives is used: its hint (tables 9..), the attributes (tables 11..), and the order of registration
-// (always).
+// Classifies receives. NCCL's kernels unpack, and advance their head, only for receives of the Simple
+// protocol into NCCL's own buffer. A wrong classification would put a connection out of step forever, so all
+// information is used: NCCL's hint (tables from 9 on), the attributes (tables from 11 on), and the order of
+// registration (always).
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@
 
 namespace verbena::nccl {
 
-// What the progress thread said before it posted: the operation, its algorithm and protocol. Each is one bit.
+// The operation, algorithm and protocol that the progress thread announced before posting. Each is one bit.
 struct DataAttributes {
-  uint32_t operation = 0;  // 0: NCCL said nothing (tables up to 10)
+  uint32_t operation = 0;  // 0: not announced (tables up to 10)
   uint32_t algorithm = 0;
   uint32_t protocol = 0;
 };
@@ -25,25 +25,25 @@ struct DataAttributes {
 // ReduceScatter, AllReduce. A connection that may serve one of them has all three of NCCL's buffers.
 inline constexpr uint32_t kClassicCollectives = 0x1F;
 
-// LL or LL128, or a collective whose kernel never unpacks (PAT). Attributes of algorithm and protocol are
-// stale for everything that is not one of the five classic collectives.
+// Returns true for LL, LL128 and PAT, whose kernels never unpack. For other operations than the five classic
+// collectives, algorithm and protocol are stale and are ignored.
 inline bool is_never_unpacked(const DataAttributes& attributes) {
   if ((attributes.operation & kClassicCollectives) == 0) return false;
   return (attributes.protocol & (abi::kProtoLl | abi::kProtoLl128)) != 0 ||
          (attributes.algorithm & abi::kAlgoPat) != 0;
 }
 
-// The memory that a connection registered, in order. NCCL registers its own buffers right after accept or
-// connect: LL, LL128, Simple for collectives; Simple alone, or LL and Simple, for send/recv; whatever follows
-// is the user's. add() may run beside find_simple().
+// The order in which a connection registered memory. Right after accept or connect, NCCL registers its own
+// buffers: LL, LL128 and Simple for collectives; Simple, or LL and Simple, for send/recv. All later
+// registrations are the user's. add() and find_simple() may run at the same time.
 class RegistrationOrder {
  public:
   enum class Family : uint8_t { kUnknown, kCollective, kPointToPoint };
 
-  // The ordinal of the registration.
+  // Records a registration, and returns its ordinal.
   uint32_t add(size_t length_bytes);
-  // The ordinal of NCCL's Simple buffer; decided at the first call, which comes with the first message.
-  // Without a family the length of NCCL's LL buffer (NCCL_LL_BUFFSIZE) tells.
+  // Returns the ordinal of NCCL's Simple buffer. The first call, at the first message, determines it. If the
+  // family is unknown, the length of NCCL's LL buffer (NCCL_LL_BUFFSIZE) decides.
   uint32_t find_simple(Family family) {
     if (!is_decided_) [[unlikely]]
       decide(family);

@@ -12,7 +12,8 @@ inline constexpr uint32_t kAggregateRequests = 1;  // of optFlags: more to the s
 
 inline constexpr uint64_t kMrForceStrictOrdering = 1;  // of regMrSym's flags
 
-// NCCL has at most 32 operations under way, for each of these, of one context to one peer.
+// The maximum number of receives per communicator. For each of them, NCCL has at most 32 outstanding
+// operations of one context to one peer.
 inline constexpr int kRmaMaxReceives = 8;
 
 struct RmaConfig {  // ncclRmaConfig_v14_t to _v16_t

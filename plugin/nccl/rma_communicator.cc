@@ -14,22 +14,22 @@ using verbena::Posting;
 namespace {
 
 constexpr size_t kRequestsPerBlock = 256;
-// A test that finds nothing costs one load; once in so many it makes everything move on, for a caller that
-// does nothing but test: sooner if it tests one request over and over.
+// A test of an unfinished request usually costs one load. Every so many tests make progress, for callers that
+// only test; sooner if the caller tests one request repeatedly.
 constexpr uint32_t kTestsPerProgress = 1024, kTestsOfOnePerProgress = 32;
 
 unsigned long long wide(uint64_t value) {
   return value;
 }
 
-// Of a counter that only this thread writes.
+// Adds to a counter that only this thread writes.
 void count(std::atomic<uint32_t>& counter, uint32_t change) {
   counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_release);
 }
 
 }  // namespace
 
-// --- Meeting.
+// --- Connection setup.
 
 RmaCommunicator::RmaCommunicator(bootstrap::Bootstrap bootstrap, std::shared_ptr<transport::NicRegistry> nics,
                                  const transport::Nic& nic)
@@ -59,7 +59,7 @@ base::Result<std::unique_ptr<RmaCommunicator>> RmaCommunicator::open(
   return made;
 }
 
-// As many rails for each rank as the one with the most has: addresses have one length.
+// All ranks send as many rails as the rank with the most rails, so that addresses have equal lengths.
 Outcome RmaCommunicator::open_endpoint(const transport::Nic& nic, uint64_t nonce) {
   const auto rails = bootstrap_.gather(static_cast<uint32_t>(nic.rails.size()));
   if (!rails) return rails.error();
@@ -83,18 +83,17 @@ Outcome RmaCommunicator::open_endpoint(const transport::Nic& nic, uint64_t nonce
 RmaCommunicator::~RmaCommunicator() {
   if (endpoint_ == nullptr) return;
   const protocol::LaneCounts failures = endpoint_->count_failures();
-  endpoint_.reset();  // nothing reaches memory any more that its owner frees next
+  endpoint_.reset();  // the network no longer accesses memory that its owner frees next
   base::log_info(
       "rma: rank %u of %u on %s: closed: %llu puts and %llu gets of %llu bytes, %llu signals; %llu waited "
-      "for "
-      "room; queue pairs failed %llu, revived %llu, requests repeated %llu",
+      "for queue space; queue pairs failed %llu, revived %llu, requests repeated %llu",
       rank_, count_ranks_, device_.c_str(), wide(counts_.puts), wide(counts_.gets), wide(counts_.bytes),
       wide(counts_.signals), wide(counts_.waited), wide(failures.failed_queue_pairs),
       wide(failures.revived_queue_pairs), wide(failures.replayed_requests));
 }
 
-// All of them or none: no later try connects a peer that is connected at one end alone, and each begins with
-// new addresses.
+// All peers connect, or none: a later attempt cannot connect a peer that is connected on one side only, so
+// each attempt begins with new addresses.
 Outcome RmaCommunicator::join_peers(uint32_t stride) {
   std::vector<uint32_t> due;
   for (uint32_t peer = 0; peer < count_ranks_; ++peer)
@@ -158,8 +157,8 @@ void RmaCommunicator::destroy_context(RmaContext* context) {
 
 // --- Memory.
 
-// One that is free at every rank. Mostly all give back what they have registered in the same order, so that
-// the lowest free one is the same.
+// Chooses a number that is free on every rank. Ranks usually free their regions in the same order, so the
+// lowest free number is usually the same.
 base::Result<uint32_t> RmaCommunicator::choose_region_id() {
   struct Free {
     uint32_t lowest, end;
@@ -225,10 +224,10 @@ void RmaCommunicator::deregister_memory(RmaRegion* region) {
   has_closing_.store(true, std::memory_order_release);
 }
 
-// What was given back while something of it was under way, and requests that nobody will test.
+// Frees objects whose release was postponed by outstanding operations, and requests that nobody will test.
 void RmaCommunicator::sweep() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;  // a collective call is under way: later
+  if (!lock) return;  // a collective call is in progress: retry later
   for (auto& block : pool_) {
     for (RmaRequest& request : block) {
       if (request.context == nullptr || !request.is_done) continue;
@@ -287,7 +286,7 @@ Posting RmaCommunicator::move_bytes(RmaRequest& request) {
   return posting;
 }
 
-// The endpoint has all of it.
+// The operation is completely posted.
 void RmaCommunicator::fly(Lane& lane, RmaRequest* request) {
   request->has_add = false;
   request->target = endpoint_->count_taken(request->transfer.peer, request->transfer.lane);
@@ -296,7 +295,7 @@ void RmaCommunicator::fly(Lane& lane, RmaRequest* request) {
 
 void RmaCommunicator::refuse(Lane& lane, RmaRequest* request) {
   if (!is_lost_[request->transfer.peer]) {
-    base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request->transfer.peer,
+    base::log_warn("rma: rank %u: an operation on rank %u was rejected: %s", rank_, request->transfer.peer,
                    endpoint_->refusal().c_str());
   }
   has_error_.store(true, std::memory_order_relaxed);
@@ -305,8 +304,8 @@ void RmaCommunicator::refuse(Lane& lane, RmaRequest* request) {
   fly(lane, request);
 }
 
-// The signals of what has moved, in order: one add for those that follow each other to one word. Between them
-// may be operations without a signal. kFull: some are left.
+// Posts the signals of moved operations in order, with one add for consecutive signals to one word.
+// Operations without a signal may be among them. kFull: some are left.
 Posting RmaCommunicator::add_moved(Lane& lane) {
   while (!lane.moved.is_empty()) {
     uint64_t sum = 0;
@@ -341,7 +340,7 @@ Posting RmaCommunicator::add_moved(Lane& lane) {
   return Posting::kTaken;
 }
 
-// Whether its bytes are those of a word that a signal before it, which has not left, adds to.
+// Returns whether the operation's bytes overlap a word to which an earlier, unposted signal will be added.
 bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request) {
   if (!request.has_transfer) return false;
   const verbena::Transfer& bytes = request.transfer;
@@ -351,7 +350,7 @@ bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request)
   });
 }
 
-// What waits, as long as there is room. True: nothing waits any more.
+// Posts waiting operations while there is space. Returns true if none waits any more.
 bool RmaCommunicator::post_batch(Lane& lane) {
   while (lane.adds < kMaxAdds) {
     Posting posting = Posting::kTaken;
@@ -378,7 +377,7 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
   const uint32_t peer = request->transfer.peer;
   if (peer >= count_ranks_) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument, "rma: there is no such rank (rank %u of %u)", peer,
+    return base::fail(base::Status::kInvalidArgument, "rma: rank %u of %u does not exist", peer,
                       count_ranks_);
   }
   const uint32_t number = (context.first_lane + index) % kLanes;
@@ -403,7 +402,7 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
     }
     const bool is_of_peer = !endpoint_->error(peer).empty();
     return base::fail(is_of_peer ? base::Status::kRemote : base::Status::kInvalidArgument,
-                      "rma: rank %u: an operation on rank %u is refused: %s", rank_, peer,
+                      "rma: rank %u: an operation on rank %u was rejected: %s", rank_, peer,
                       endpoint_->refusal().c_str());
   }
   if (posting == Posting::kTaken) [[likely]] {
@@ -431,7 +430,7 @@ Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer,
     if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
       give_back(request);
       return base::fail(base::Status::kInvalidArgument,
-                        "rma: a put of %llu bytes without memory (handle NULL)", wide(bytes.bytes));
+                        "rma: a put of %llu bytes has no memory handle (NULL)", wide(bytes.bytes));
     }
     request->has_transfer = true;
     request->transfer.local_region = bytes.local->id;
@@ -453,7 +452,7 @@ Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer,
   }
   if (request->has_transfer || request->has_add) [[likely]]
     return submit(context, index, request, is_hinted, out);
-  request->is_done = true;  // nothing of it moves: it is complete
+  request->is_done = true;  // it has no bytes and is complete
   *out = request;
   return {};
 }
@@ -468,7 +467,7 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
   }
   if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument, "rma: a get of %llu bytes without memory (handle NULL)",
+    return base::fail(base::Status::kInvalidArgument, "rma: a get of %llu bytes has no memory handle (NULL)",
                       wide(bytes.bytes));
   }
   request->is_get = request->has_transfer = true;
@@ -492,17 +491,16 @@ uint64_t RmaCommunicator::fail_lane(Lane& lane) {
   return lost;
 }
 
-// NCCL tells nobody: this is the only place where it is to be read.
+// NCCL does not report this loss, so the log line is the only trace of it.
 void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
   has_error_.store(true, std::memory_order_relaxed);
   if (!is_lost_[peer]) {
     base::log_warn(
-        "rma: rank %u of %u on %s: rank %u is lost, and with it what was under way there (%llu operations of "
-        "one "
-        "lane): %s; kernels and streams that wait for them do not go on",
+        "rma: rank %u of %u on %s: rank %u failed with %llu operations of one lane outstanding: %s; kernels "
+        "and streams that wait for these operations will not continue",
         rank_, count_ranks_, device_.c_str(), peer, wide(lost), endpoint_->error(peer).c_str());
   } else if (lost != 0) {
-    base::log_warn("rma: rank %u of %u on %s: rank %u is lost: %llu more operations to it failed", rank_,
+    base::log_warn("rma: rank %u of %u on %s: rank %u failed: %llu more operations to it failed", rank_,
                    count_ranks_, device_.c_str(), peer, wide(lost));
   }
   is_lost_[peer] = true;
@@ -555,7 +553,7 @@ Outcome RmaCommunicator::test(RmaRequest& request, int* done) {
   if (!request.is_done) return {};
   const bool has_failed = request.has_failed;
   give_back(&request);
-  if (has_failed) return base::Error{base::Status::kRemote, 0};  // which tell_loss() has told
+  if (has_failed) return base::Error{base::Status::kRemote, 0};  // tell_loss() has reported it
   *done = 1;
   return {};
 }

@@ -1,19 +1,20 @@
-// A group of ranks whose kernels and streams put, signal and read in each other's memory through NCCL: what
-// connect gives, over one endpoint (verbena/endpoint.h). A context of NCCL's uses one lane of it for each of
-// its indices, so that what is asked of one peer by one index takes effect there in order; that is all that a
-// strong signal needs, and every signal is one.
+// A group of ranks whose kernels and streams put, signal and read in each other's memory through NCCL's
+// device API. connect() returns it; it uses one endpoint (verbena/endpoint.h). Each index of an NCCL context
+// uses one lane of the endpoint, so that the operations of one index on one peer take effect in order. A
+// strong signal needs exactly that, so every signal is strong.
 //
-// NCCL knows no "later": an operation that finds its lane full waits here, in its request, and leaves in
-// order. How many wait NCCL bounds (rma_abi.h). `done` is told when the target has the bytes and the signal.
+// NCCL cannot be asked to retry an operation. An operation that finds its lane full waits in its request, and
+// is posted later, in order. NCCL bounds the number of such requests (rma_abi.h). A request is done when the
+// target has the bytes and the signal.
 //
-// While some signals are under way on a lane, later operations wait here too, and leave together: their bytes
-// first, then their signals, those that follow each other to one word as one. So a device that adds slowly
-// does not bound how many signals a second there are. Bytes from or to a word that is to be added to before
-// begin the next such run.
+// While signals are outstanding on a lane, later operations are collected and then posted together: first
+// their bytes, then their signals, with consecutive signals to one word combined into one add. So a device
+// with slow atomics does not limit the signal rate. An operation whose bytes contain a word with a pending
+// add begins the next batch.
 //
-// Threads: the data functions (put, signal, get, flush, test, progress) and the polling in them belong to one
-// thread at a time. Contexts and regions are made and given back by others, also meanwhile; closing by
-// whoever has stopped the data thread.
+// Threads: one thread at a time calls the data functions (put, signal, get, flush, test, progress), which
+// also poll. Other threads may create and free contexts and regions at the same time. close() must be called
+// after the data thread has stopped.
 #pragma once
 
 #include <array>
@@ -40,43 +41,44 @@ class RmaCommunicator;
 struct RmaContextOptions {
   uint32_t contexts = 1;
   int traffic_class = -1;
-  uint32_t rank_stride = 1;  // only peers at multiples of it are addressed
+  uint32_t rank_stride = 1;  // only peers whose number is a multiple of it are addressed
 };
 
-// What createContext gives. A communicator is one itself, for tables that pass it instead.
+// The result of createContext. A communicator is a context too, for tables that pass the communicator
+// instead.
 struct RmaContext {
   RmaCommunicator* communicator = nullptr;
   uint32_t first_lane = 0;
   std::atomic<bool> is_open{true};
-  std::atomic<uint32_t> under_way{0};  // its requests; written by the data thread
+  std::atomic<uint32_t> under_way{0};  // number of its requests; written by the data thread
 };
 
-// Memory of every rank, under the same number at all.
+// A region: registered memory of every rank, with the same number on all ranks.
 struct RmaRegion {
   RmaCommunicator* communicator = nullptr;
   uint32_t id = 0;
-  uint64_t bytes = 0;                  // of this rank's
-  std::atomic<uint32_t> under_way{0};  // operations that name it; written by the data thread
+  uint64_t bytes = 0;                  // this rank's memory
+  std::atomic<uint32_t> under_way{0};  // number of outstanding operations on it; written by the data thread
 };
 
 struct RmaRequest {
   RmaRequest* next = nullptr;
-  RmaContext* context = nullptr;  // null: it is free
-  uint64_t target = 0;            // of its lane's count_done
+  RmaContext* context = nullptr;  // null: the request is free
+  uint64_t target = 0;            // the value of its lane's count_done at which it is done
   verbena::Transfer transfer{};
   verbena::RemoteWord word{};
   uint64_t addend = 0;
-  std::array<RmaRegion*, 3> regions{};  // that it names
+  std::array<RmaRegion*, 3> regions{};  // the regions that it uses
   bool is_get = false;
-  bool has_transfer = false, has_add = false;  // still to be handed to the endpoint
-  bool is_last_of_add = false;                 // of those that one add stands for
+  bool has_transfer = false, has_add = false;  // bytes not yet posted to the endpoint
+  bool is_last_of_add = false;                 // number of signals that one add combines
   bool is_done = false, has_failed = false;
-  // Its signal was refused while its bytes were under way already; `is_untested`: the caller was told at
-  // once.
+  // The signal was rejected after the bytes had been posted. `is_untested`: the call itself returned the
+  // error.
   bool has_moved = false, is_refused = false, is_untested = false;
 };
 
-// The bytes or the word of a put, a signal or a get: offsets count from the start of this or the peer's
+// The bytes or the word of a put, signal or get. Offsets count from the start of this rank's or the peer's
 // region.
 struct RmaBytes {
   uint64_t local_offset = 0;
@@ -98,27 +100,28 @@ class RmaCommunicator final : public RmaContext {
                                                              std::shared_ptr<transport::NicRegistry> nics,
                                                              const transport::Nic& nic, uint64_t nonce,
                                                              bool joins_all);
-  // Waits for nobody. Requests, contexts and regions that are left go too.
+  // Closes without waiting for peers. Frees the remaining requests, contexts and regions.
   ~RmaCommunicator();
 
-  // --- Collective, each with a deadline. Any thread; one at a time.
+  // --- Collective calls, each with a deadline. Any thread may call them, one at a time.
   base::Result<RmaContext*> create_context(const RmaContextOptions& options);
-  // `memory.dmabuf_fd` -1: by address. All ranks succeed, or none.
+  // Registers memory by its dma-buf, or by its address if `memory.dmabuf_fd` is -1. All ranks succeed, or all
+  // fail.
   base::Result<RmaRegion*> register_memory(const verbena::EndpointMemory& memory);
 
-  // --- Any thread.
+  // --- Any thread may call these functions.
   void destroy_context(RmaContext* context);
-  // Once nothing that names it is under way.
+  // Frees a region once no operation on it is outstanding.
   void deregister_memory(RmaRegion* region);
   bool has_error() const { return has_error_.load(std::memory_order_relaxed); }
 
-  // --- The data thread's. `lane`: of the context's index. `is_hinted`: more to the same peer follows at
-  // once.
+  // --- For the data thread. `lane` is the lane of the context's index. `is_hinted`: another operation to the
+  // same peer follows at once.
   Outcome put(RmaContext& context, uint32_t index, uint32_t peer, const RmaBytes& bytes,
               const RmaSignal& signal, bool is_hinted, void** request);
   Outcome get(RmaContext& context, uint32_t index, uint32_t peer, const RmaBytes& bytes, bool is_hinted,
               void** request);
-  // Gets tell that they are done when the GPU can see their bytes: nothing is left to do.
+  // Does nothing: a get is done only when the GPU can see its bytes.
   void flush() { endpoint_->ring(); }
   Outcome test(RmaRequest& request, int* done);
   Outcome progress();
@@ -126,8 +129,8 @@ class RmaCommunicator final : public RmaContext {
  private:
   static constexpr uint32_t kLanes = 4;
   static constexpr uint32_t kSendDepth = 256;
-  static constexpr uint32_t kMaxAdds = 4;    // under way on a lane before later ones wait
-  static constexpr uint32_t kMaxBatch = 64;  // operations that leave together
+  static constexpr uint32_t kMaxAdds = 4;    // signals outstanding on a lane before later operations wait
+  static constexpr uint32_t kMaxBatch = 64;  // maximum number of operations in a batch
 
   struct Queue {  // of requests
     RmaRequest *first = nullptr, *last = nullptr;
@@ -143,10 +146,11 @@ class RmaCommunicator final : public RmaContext {
       return taken;
     }
   };
-  // An operation is in one of: waiting, moved (its bytes left, its signal did not), flying.
+  // Each operation is in one of three lists: waiting; moved (bytes posted, signal not posted); flying.
   struct Lane {
     Queue flying, moved, waiting;
-    std::vector<verbena::RemoteWord> signalled;  // words that `moved` still adds to; no two neighbours equal
+    // Words to which signals in `moved` will be added; consecutive ones differ.
+    std::vector<verbena::RemoteWord> signalled;
     uint32_t count_moved = 0;
     uint32_t adds = 0;       // under way
     bool is_listed = false;  // in waiting_
@@ -202,24 +206,25 @@ class RmaCommunicator final : public RmaContext {
   const uint32_t rank_, count_ranks_;
   std::unique_ptr<transport::OneSidedEndpoint> endpoint_;
 
-  std::mutex mutex_;  // guards the collective calls and what they make
+  std::mutex mutex_;  // guards the collective calls and the objects that they create
   bootstrap::Bootstrap bootstrap_;
   std::vector<bool> is_joined_;
   std::deque<RmaContext> contexts_;
   uint32_t next_lane_ = 0;
   std::vector<std::unique_ptr<RmaRegion>> regions_;  // by id; null: free
-  std::vector<RmaRegion*> closing_;                  // to be given back once nothing of them is under way
-  std::atomic<bool> has_closing_{false};             // there are such, or a context was closed
+  // Closed regions, which are freed when none of their operations is outstanding.
+  std::vector<RmaRegion*> closing_;
+  std::atomic<bool> has_closing_{false};  // such objects exist, or a context was closed
 
   std::atomic<bool> has_error_{false};
   std::vector<Lane> lanes_;        // by peer, lane
   std::vector<uint32_t> waiting_;  // lanes with requests that wait
-  std::vector<bool> is_lost_;      // by peer: told
+  std::vector<bool> is_lost_;      // by peer: the loss was reported
   std::deque<std::vector<RmaRequest>> pool_;
   RmaRequest* free_ = nullptr;
-  uint32_t early_tests_ = 0;                              // of requests that were not done
-  const RmaRequest* last_early_ = nullptr;                // the latest of them
-  std::array<verbena::EndpointCompletion, 64> polled_{};  // of one poll
+  uint32_t early_tests_ = 0;                              // number of tests of requests that were not done
+  const RmaRequest* last_early_ = nullptr;                // the request of the last such test
+  std::array<verbena::EndpointCompletion, 64> polled_{};  // completions of one poll
   Counts counts_;
 };
 

@@ -37,7 +37,7 @@ Outcome count_rma_devices(int* count) {
   for (int index = 0; index < nics->size(); ++index) {
     for (verbs::Device* device : nics->find(index)->rails) {
       if (device->abilities().fetch_add) continue;
-      base::log_info("device %s:%d: adds to no words: NCCL's device API is not offered",
+      base::log_info("device %s:%d: no RDMA atomics: NCCL's device API is not offered",
                      device->name().c_str(), device->port_number());
       *count = 0;
     }
@@ -81,7 +81,7 @@ Outcome close_rma_listener(void* listen_comm) {
 
 namespace {
 
-// The same on every rank of the group, and another for every other group.
+// An identifier that is the same on all ranks of a group and differs between groups.
 uint64_t name_group(std::span<const bootstrap::UniqueId> ids) {
   uint64_t sum = 0xcbf29ce484222325;
   for (const bootstrap::UniqueId& id : ids)
@@ -95,7 +95,7 @@ Outcome connect_rma(void* const* handles, int count_ranks, int rank, void* liste
                     void** coll_comm) {
   auto& listener = *static_cast<RmaListener*>(listen_comm);
   if (count_ranks <= 0 || rank < 0 || rank >= count_ranks) {
-    return base::fail(base::Status::kInvalidArgument, "connect: there is no such rank (rank %d of %d)", rank,
+    return base::fail(base::Status::kInvalidArgument, "connect: rank %d of %d does not exist", rank,
                       count_ranks);
   }
   std::vector<bootstrap::UniqueId> ids(static_cast<size_t>(count_ranks));
@@ -106,11 +106,11 @@ Outcome connect_rma(void* const* handles, int count_ranks, int rank, void* liste
     std::memcpy(ids[peer].bytes, handles[peer], sizeof(ids[peer].bytes));
     const auto parsed = bootstrap::parse(ids[peer]);
     if (!parsed) {
-      return base::fail(
-          base::Status::kRemote,
-          "connect: the handle of rank %zu of %d is not this plugin's: every rank needs the same "
-          "release of it for NCCL's device API (NCCL_RMA_PLUGIN, NCCL_GIN_PLUGIN, NCCL_NET_PLUGIN)",
-          peer, count_ranks);
+      return base::fail(base::Status::kRemote,
+                        "connect: the handle of rank %zu of %d was not created by this plugin: for NCCL's "
+                        "device API, every rank needs the same release of the plugin (NCCL_RMA_PLUGIN, "
+                        "NCCL_GIN_PLUGIN, NCCL_NET_PLUGIN)",
+                        peer, count_ranks);
     }
     if (peer == 0) meeting = parsed;
   }

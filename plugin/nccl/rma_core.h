@@ -1,9 +1,9 @@
-// NCCL's device API over the network, without a version: what every table of rma_tables.cc adapts to.
-// Contexts of NCCL's own (init, finalize), devices, and groups of ranks that meet (rma_communicator.h).
-// Failures are logged where they are found, as NCCL looks at few of them.
+// NCCL's device API over the network, independent of NCCL's version. Every table of rma_tables.cc calls these
+// functions: NCCL's contexts (init, finalize), devices, and groups of connected ranks (rma_communicator.h).
+// The code that detects a failure logs it, because NCCL ignores most of them.
 //
-// Independent of the tables of messages: NCCL may choose another network for those, and its order of calls is
-// another.
+// Independent of the net tables: NCCL may choose another network for messages, and calls these functions in
+// another order.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ using base::Outcome;
 Outcome init_rma(void** context, uint64_t communicator_id, abi::DebugLogger logger);
 Outcome finalize_rma(void* context);
 
-// As many as the tables of messages have, in the same order; none if one of them cannot add to words.
+// Returns the same devices as the net tables, in the same order; none if one of them lacks RDMA atomics.
 Outcome count_rma_devices(int* count);
 Outcome get_rma_device(int device, abi::ncclNetProperties_v12_t* properties);
 
-// One rank's readiness to meet the others of its group on a device: its handle is where they meet if it is
-// their first. No context is looked at: NCCL passes another's, or none.
+// Opens a listener for the group of ranks on a device. The handle of the group's first rank is its rendezvous
+// address. Ignores the context, because NCCL may pass another one or none.
 struct RmaListener {
   std::shared_ptr<transport::NicRegistry> nics;
   const transport::Nic* nic = nullptr;
@@ -36,8 +36,8 @@ struct RmaListener {
 Outcome listen_rma(int device, void* handle, void** listen_comm);
 Outcome close_rma_listener(void* listen_comm);
 
-// Collective; with a deadline. `joins_all`: of a table that makes no contexts, so that every peer is reached
-// at once.
+// Connects the group. Collective, with a deadline. `joins_all` is set for tables without contexts, for which
+// all peers must be connected at once.
 Outcome connect_rma(void* const* handles, int count_ranks, int rank, void* listen_comm, bool joins_all,
                     void** coll_comm);
 

@@ -1,7 +1,7 @@
-// The functions behind all tables of NCCL's device API: one overload set, from which a table takes the
-// overload whose type its member has (rma_tables.cc). Each checks what must not be null, brings the arguments
-// into the core's types and calls it. A collective communicator and a context are both an RmaContext, so that
-// each function takes either.
+// The functions behind all tables of NCCL's device API, as one overload set. The type of a table's member
+// selects the overload (rma_tables.cc). Each function checks pointers that must not be null, converts the
+// arguments to the core's types, and calls the core. A communicator and a context are both an RmaContext, so
+// each function accepts either.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Result get_properties(int device, Properties* properties) noexcept {
   });
 }
 
-// A signal of one rank says nothing about the puts of the others.
+// A signal from one rank does not order the puts of other ranks.
 inline Result get_rma_properties(void* coll_comm, abi::RmaProperties* properties) noexcept {
   return guard("getRmaProperties", {{"collComm", coll_comm}, {"props", properties}}, [&]() -> Outcome {
     properties->flushes_all_puts_on_any_signal = false;
@@ -60,7 +60,8 @@ inline Result close_listen(void* listen_comm) noexcept {
   return guard("closeListen", {{"listenComm", listen_comm}}, [&] { return close_rma_listener(listen_comm); });
 }
 
-// `kJoinsAll`: the table's core makes no contexts. The context that NCCL passes may be another's.
+// `kJoinsAll`: NCCL creates no contexts with this table. The context that NCCL passes may belong to another
+// plugin.
 template <bool kJoinsAll>
 Result connect(void*, void* handles[], int count_ranks, int rank, void* listen_comm,
                void** coll_comm) noexcept {
@@ -87,7 +88,7 @@ inline Result close_coll(void* coll_comm) noexcept {
   });
 }
 
-// --- Contexts. What a later release's configuration says is brought into these options here.
+// --- Contexts. Converts the configurations of later releases to these options.
 
 inline RmaContextOptions convert_config(int contexts, int traffic_class, int rank_stride) {
   const bool has_class = traffic_class != INT_MIN && traffic_class >= 0;
@@ -109,7 +110,7 @@ inline Result create_context(void* coll_comm, abi::RmaConfig* config, void** con
   });
 }
 
-// What the GPU needs is NCCL's own where a plugin moves bytes only: there is no handle of ours.
+// The plugin has no device handle, because NCCL's own code runs on the GPU if a plugin only moves bytes.
 inline Result create_context(void* coll_comm, abi::GinConfig_v13* config, void** context,
                              abi::NetDeviceHandle** device_handle) noexcept {
   return guard("createContext", {{"collComm", coll_comm}, {"config", config}, {"ginCtx", context}}, [&] {
@@ -133,9 +134,9 @@ inline Result destroy_context(void* context) noexcept {
   });
 }
 
-// --- Memory. GIN's tables have two handles for it: theirs are the same.
+// --- Memory. GIN's tables have two handles for a region, which are the same here.
 
-// NCCL asks for order where signals are, and where the user does.
+// NCCL requests strict ordering for memory with signals, and where the user requests it.
 inline Result register_region(const char* entry, void* coll_comm, const verbena::EndpointMemory& memory,
                               void** mhandle, void** gin_handle) noexcept {
   return guard(entry, {{"collComm", coll_comm}, {"mhandle", mhandle}}, [&]() -> Outcome {
@@ -177,13 +178,14 @@ inline Result dereg_mr_sym(void* coll_comm, void* mhandle) noexcept {
   });
 }
 
-// --- Data. Every signal is strong, so that nothing hangs on `is_strong`.
+// --- Data. Every signal is strong, so `is_strong` is ignored.
 
 inline Outcome convert_signal(uint64_t offset, void* region, uint64_t value, uint32_t op, RmaSignal* signal) {
   if (region == nullptr || (op != abi::kSignalIncrement && op != abi::kSignalAdd)) [[unlikely]] {
     return base::fail(
         base::Status::kInvalidArgument, "iputSignal: %s (operation %u)",
-        region == nullptr ? "no memory of the signal (signalMhandle is NULL)" : "no such operation", op);
+        region == nullptr ? "the signal has no memory handle (signalMhandle is NULL)" : "unknown operation",
+        op);
   }
   *signal = {offset, as_region(region), op == abi::kSignalIncrement ? 1 : value};
   return {};
@@ -260,7 +262,7 @@ inline Result iget(void* context, int index, uint64_t remote_offset, void* remot
   return iget(context, index, remote_offset, remote, size_bytes, local_offset, local, rank, 0U, request);
 }
 
-// No request: it is done.
+// No request means that the operation is done.
 inline Result iflush(void* context, int, void*, uint32_t, void** request) noexcept {
   return guard("iflush", {{"ctx", context}, {"request", request}}, [&]() -> Outcome {
     *request = nullptr;

@@ -7,7 +7,7 @@
 
 namespace verbena::abi {
 
-inline constexpr int kTunerUndefined = -1;  // v2's algorithm and protocol: NCCL is to choose
+inline constexpr int kTunerUndefined = -1;  // v2's algorithm and protocol: NCCL chooses
 
 // ncclNvlDomainInfo_v5_t, _v6_t.
 struct NvlDomainInfo {

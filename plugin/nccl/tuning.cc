@@ -19,7 +19,7 @@ struct Held {
   std::mutex mutex;  // guards what follows
   std::shared_ptr<const tuner::Calibration> tuning;
 
-  Held() { Process::get(); }  // made before this, so that it is there when this goes
+  Held() { Process::get(); }  // created before this object, so that it is destroyed after it
   bool is_idle() { return Process::get().is_idle(); }
 };
 
@@ -37,24 +37,27 @@ void set_default(const char* name, const std::optional<int64_t>& value, const st
   if (value) base::set_parameter_default(name, std::to_string(*value), path);
 }
 
-// NCCL reads these when it makes a communicator's channels, which is after it began its network.
+// NCCL reads these variables when it creates a communicator's channels, after it has initialised its network.
 void set_nccl_default(const char* name, const std::optional<int64_t>& value, const std::string& path) {
   if (!value || !base::set_environment_default(name, std::to_string(*value).c_str())) return;
-  base::log_info("tuning file: %s=%lld set, as %s says", name, static_cast<long long>(*value), path.c_str());
+  base::log_info("tuning file: %s=%lld was set, as %s requests", name, static_cast<long long>(*value),
+                 path.c_str());
 }
 
-// From NCCL 2.28 on this one is read when a communicator is asked for, before its network begins: only
-// whoever starts the process can set it.
+// From NCCL 2.28 on, NCCL reads this variable before it initialises the communicator's network, so it must be
+// set before the process starts.
 void set_peer_channels(const std::optional<int64_t>& value, int abi_version, const std::string& path) {
   constexpr const char* kName = "NCCL_NCHANNELS_PER_NET_PEER";
   if (abi_version < kFirstTableWithAttributes) return set_nccl_default(kName, value, path);
   if (!value || !base::set_environment_default(kName, std::to_string(*value).c_str())) return;
-  base::log_info("tuning file: export %s=%lld: this NCCL has read it already (%s)", kName,
-                 static_cast<long long>(*value), path.c_str());
+  base::log_info(
+      "tuning file: cannot set %s=%lld, because this NCCL has already read the variable: export it before "
+      "the start (%s)",
+      kName, static_cast<long long>(*value), path.c_str());
 }
 
-// What was measured over softverbs lies beside it. Every rank of a job finds the same, as softverbs talks to
-// softverbs only.
+// The tuning file for softverbs is installed beside softverbs. All ranks of a job find the same file, because
+// softverbs connects to softverbs only.
 std::string find_own_file(const transport::NicRegistry& nics) {
   for (int index = 0; index < nics.size(); ++index) {
     for (const verbs::Device* device : nics.find(index)->rails) {

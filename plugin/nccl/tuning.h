@@ -1,4 +1,4 @@
-// Where the tuner meets the network: the tuning file, and what the network says of itself.
+// Connects the tuner with the network: loads the tuning file, and describes the network to the tuner.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,16 @@
 
 namespace verbena::nccl {
 
-// Reads the file that VERBENA_TUNING_FILE names, or, where all devices are softverbs, the one that comes with
-// it; its transport entries become the defaults of the settings they stand for. A file that cannot be used
-// gives one warning. `abi_version`: of the first communicator's table. Called when the first communicator
-// begins.
+// Reads the file that VERBENA_TUNING_FILE names or, if all devices are softverbs, the file that is installed
+// with softverbs. The file's transport entries become the defaults of the corresponding settings. A file that
+// cannot be used causes one warning. Called when the first communicator begins; `abi_version` is the version
+// of its table.
 void load_tuning(const transport::NicRegistry& nics, int abi_version);
 
-// What was loaded; null: nothing.
+// The loaded tuning file; null if none was loaded.
 std::shared_ptr<const tuner::Calibration> tuning();
 
-// At this moment: NCCL begins a communicator's network before its tuner.
+// Describes the network at this moment. NCCL initialises a communicator's network before its tuner.
 tuner::Offer describe_offer();
 
 }  // namespace verbena::nccl

@@ -17,7 +17,8 @@
 namespace verbena::observe {
 
 inline constexpr uint32_t kMaxRails = 8;
-inline constexpr uint32_t kOpenMessages = 32;  // of a connection, at most; their numbers differ modulo this
+// Open messages of a connection at a time; their numbers differ modulo this.
+inline constexpr uint32_t kOpenMessages = 32;
 
 struct Labels {
   Direction direction = Direction::kSend;
@@ -25,7 +26,7 @@ struct Labels {
   std::vector<std::string> rails;  // `mlx5_0:1`; at most kMaxRails
 };
 
-// What carried a message in packets: its rails, a bit each.
+// The rails that carried a message in packets, one bit each.
 struct Carried {
   uint8_t rails = 0;
   uint16_t resent = 0;  // packets
@@ -40,17 +41,17 @@ class Connection {
   // Makes this event of NCCL's profiler the parent of the next message.
   void name_parent(void* parent) { next_parent_ = parent; }
   void note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
-  // Called when the call that posted a message returns. Events until then get the time of the post, because
+  // Call it when the call that posted a message returns. Events before that get the time of the post, because
   // reading the clock may take longer than the call.
   void end_post() { call_ns_ = 0; }
   void note_grant(uint32_t sequence);
-  // One work request, or a chain of them that completes as one.
+  // Records a work request, or a chain of work requests that completes as one.
   void note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_t qp_number, uint64_t bytes);
   void note_done(uint32_t sequence, uint64_t bytes);
 
-  // --- Of messages in packets. The thread that posts them and finds them done calls note_post() and the
-  // first two, without a token; whoever has the token of the packets calls the others. They write nothing in
-  // common.
+  // --- For messages in packets. The thread that posts messages and finds them done calls note_post() and the
+  // first two functions, without a token. The thread with the packets' token calls the others. The two
+  // threads write to disjoint data.
   void begin_whole(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
   void note_done(uint32_t sequence, uint64_t bytes, const Carried& carried);
   void note_packet(uint32_t rail, uint64_t bytes, bool is_resent) {

@@ -11,17 +11,17 @@ namespace verbena::observe {
 
 enum class EventKind : uint8_t {
   kPost,      // value: bytes of a send, room of a receive
-  kGrant,     // a receive: sent; a send: read
-  kChunk,     // a send: posted to a rail; a receive: arrived; value: bytes
+  kGrant,     // a receive's grant was sent; a send's grant was read
+  kChunk,     // a send's chunk was posted to a rail; a receive's chunk arrived; value: bytes
   kDone,      // as the caller's test found it; value: bytes
-  kConsumed,  // the GPU is done with it
+  kConsumed,  // the GPU has consumed it
   kFlush,     // posted; sequence: the flush's number
   kFlushDone,
   kRailDown,  // a queue pair failed; value: its index
-  kRailUp,    // it is used again
-  kReplay,    // a chunk is sent again; value: bytes
-  kResent,    // packets of a message were; value: how many
-  kStall,     // value: how long it has lasted, ns
+  kRailUp,    // a queue pair is used again
+  kReplay,    // a chunk is retransmitted; value: bytes
+  kResent,    // packets of a message were retransmitted; value: their number
+  kStall,     // value: its duration so far, ns
   kFailed,    // the connection
 };
 enum class Path : uint8_t { kStaged, kDirect };
@@ -47,7 +47,7 @@ class BasicFlightRecorder {
   void record(const Event& event) {
     if (!is_on()) return;
     const uint64_t index = begun_.load(std::memory_order_relaxed);
-    // A reader that sees one of the stores below also sees this one: see read().
+    // A reader that sees one of the later stores also sees this one. read() depends on it.
     begun_.store(index + 1, std::memory_order_relaxed);
     Entry& entry = ring_[index & mask_];
     entry.at_ns.store(event.at_ns, std::memory_order_release);

@@ -1,4 +1,5 @@
-// An observer of the begin and end of work requests: NCCL's profiler (plugin/nccl/net_profiler.h).
+// The interface to an observer that is notified of the begin and end of work requests: NCCL's profiler
+// (plugin/nccl/net_profiler.h).
 #pragma once
 
 #include <cstdint>

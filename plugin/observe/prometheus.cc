@@ -63,9 +63,10 @@ class Page {
 
 void add_latencies(Page& page, const Totals& totals) {
   constexpr const char* kName = "verbena_message_latency_seconds";
-  page.begin(kName, "histogram",
-             "Time from isend or irecv to the test that found the message done, for one message in eight, or "
-             "for all with VERBENA_TRACE. Most of a receive's time is the wait for the peer.");
+  page.begin(
+      kName, "histogram",
+      "Time from isend or irecv to the test that found the message done. Measured for one message in eight, "
+      "or for all messages with VERBENA_TRACE. Most of a receive's time is waiting for the peer.");
   for (const auto& [key, path] : totals.messages) {
     const std::string labels = page.label(key);
     uint64_t count = 0;
@@ -91,19 +92,19 @@ void add_rails(Page& page, const Totals& totals) {
   page.add_all("verbena_rail_failures_total", "counter", "Queue pairs of a rail that failed.", totals.rails,
                [](const RailTotals& t) { return t.failures; });
   page.add_all("verbena_rail_revivals_total", "counter",
-               "Failed queue pairs of a rail that were replaced and are used again.", totals.rails,
+               "Failed queue pairs of a rail that were replaced and returned to service.", totals.rails,
                [](const RailTotals& t) { return t.revivals; });
 }
 
 void add_ends(Page& page, const Totals& totals) {
-  page.add_all("verbena_replayed_chunks_total", "counter", "Chunks sent again after a queue pair failed.",
+  page.add_all("verbena_replayed_chunks_total", "counter", "Chunks retransmitted after a queue pair failed.",
                totals.ends, [](const EndTotals& t) { return t.replayed_chunks; });
-  page.add_all("verbena_stalls_total", "counter", "Stalls that were warned about (VERBENA_STALL_WARNING_MS).",
+  page.add_all("verbena_stalls_total", "counter", "Stall warnings in the log (VERBENA_STALL_WARNING_MS).",
                totals.ends, [](const EndTotals& t) { return t.stalls; });
   page.add_all("verbena_connection_failures_total", "counter", "Connections that failed.", totals.ends,
                [](const EndTotals& t) { return t.failures; });
-  page.add_all("verbena_open_requests", "gauge", "Messages that are posted and not yet done.", totals.ends,
-               [](const EndTotals& t) { return t.open_requests; });
+  page.add_all("verbena_open_requests", "gauge", "Messages that are posted and not yet complete.",
+               totals.ends, [](const EndTotals& t) { return t.open_requests; });
   page.add_all("verbena_open_connections", "gauge", "Open connections.", totals.ends,
                [](const EndTotals& t) { return t.connections; });
 }
@@ -112,14 +113,14 @@ void add_ends(Page& page, const Totals& totals) {
 
 std::string write_prometheus(const Totals& totals, uint64_t process, double unix_time_s) {
   Page page(process);
-  page.add_all("verbena_messages_total", "counter", "Messages that are done.", totals.messages,
+  page.add_all("verbena_messages_total", "counter", "Complete messages.", totals.messages,
                [](const PathTotals& t) { return t.messages; });
-  page.add_all("verbena_bytes_total", "counter", "Bytes of messages that are done.", totals.messages,
+  page.add_all("verbena_bytes_total", "counter", "Bytes of complete messages.", totals.messages,
                [](const PathTotals& t) { return t.bytes; });
   add_latencies(page, totals);
   add_rails(page, totals);
   add_ends(page, totals);
-  page.begin("verbena_written_timestamp_seconds", "gauge", "When this file was written.");
+  page.begin("verbena_written_timestamp_seconds", "gauge", "Time when this file was written.");
   append(page.text, "verbena_written_timestamp_seconds{%s} %.3f\n", page.process_label().c_str(),
          unix_time_s);
   return std::move(page.text);

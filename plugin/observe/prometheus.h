@@ -1,4 +1,4 @@
-// Counts as text in Prometheus' exposition format, version 0.0.4.
+// Writes the counts as text in Prometheus' exposition format, version 0.0.4.
 #pragma once
 
 #include <cstdint>

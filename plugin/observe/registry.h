@@ -15,15 +15,15 @@
 
 namespace verbena::observe {
 
-// Any thread.
+// Any thread may call these functions.
 class Registry {
  public:
   static Registry& instance();
-  bool is_idle();  // nothing is open
+  bool is_idle();  // returns whether no connection is open
 
   std::shared_ptr<Connection> open(Labels labels, uint32_t trace_events,
                                    uint32_t open_messages = kOpenMessages);
-  // Called when no thread writes to the connection any more. Returns how many are left open.
+  // Call it when no thread writes to the connection any more. Returns the number of open connections.
   size_t close(const std::shared_ptr<Connection>& connection);
   size_t count_open();
 

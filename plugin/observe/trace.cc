@@ -63,7 +63,7 @@ class Track {
     begin(name, 'i', event.at_ns);
     append(text_, ",\"s\":\"t\",\"args\":{%s}}", arguments.c_str());
   }
-  // Slices that overlap: each has its own number.
+  // Slices may overlap, so each has its own number.
   void add_slice_end(const char* category, const std::string& name, char phase, const Event& event) {
     begin(name, phase, event.at_ns);
     append(text_, ",\"cat\":\"%s\",\"id\":\"%llu.%u\",\"args\":{%s}}", category, as_ull(connection_.id()),

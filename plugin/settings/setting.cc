@@ -115,7 +115,7 @@ const char* describe_malformed(SettingKind kind) {
     case SettingKind::kBytes:
       return "not a size";
     case SettingKind::kChoice:
-      return "not one of its words";
+      return "not one of the allowed words";
     default:
       return "not a number";
   }

@@ -22,7 +22,7 @@ struct Measurement {
   Function function = Function::kAllReduce;
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;
-  int channels = 0;  // the maximum that was allowed; 0: NCCL's default
+  int channels = 0;  // maximum number of channels; 0: NCCL's default
   uint32_t ranks = 0;
   uint32_t nodes = 0;
   std::vector<Point> points;  // ascending by bytes
@@ -34,22 +34,22 @@ struct Measurement {
   }
 };
 
-// The best values of the plugin's settings on the platform; absent if not measured.
+// The best values of the plugin's settings on the platform. A value that was not measured is absent.
 struct TransportEntries {
   std::optional<bool> unpack;
   std::optional<int64_t> unpack_threshold_bytes;
   std::optional<int64_t> min_stripe_bytes;
-  std::optional<int64_t> min_channels;       // NCCL's own settings: collectives' channels,
-  std::optional<int64_t> net_peer_channels;  // those of send/recv to one peer,
-  std::optional<int64_t> net_chunk_bytes;    // and the pieces that send/recv cuts messages into
-  std::vector<Point> staged;                 // one message, there and half of the way back
+  std::optional<int64_t> min_channels;       // NCCL's own settings: channels of collectives,
+  std::optional<int64_t> net_peer_channels;  // channels of send/recv to one peer,
+  std::optional<int64_t> net_chunk_bytes;    // and the chunk size of send/recv
+  std::vector<Point> staged;                 // half a round trip of one message
   std::vector<Point> direct;
   bool operator==(const TransportEntries&) const = default;
 };
 
-// A collective of libverbena_ops.so in one way, over sizes; the number of blocks grows with them.
+// A collective of libverbena_ops.so with one algorithm, over sizes; the number of blocks grows with the size.
 struct OpsPoint {
-  uint64_t bytes = 0;  // of a rank's tensor, or message
+  uint64_t bytes = 0;  // bytes of a rank's tensor or message
   uint32_t blocks = 0;
   double microseconds = 0;
   bool operator==(const OpsPoint&) const = default;
@@ -69,7 +69,7 @@ struct OpsMeasurement {
 };
 
 struct Calibration {
-  std::map<std::string, std::string> notes;  // where and with what it was measured: for people
+  std::map<std::string, std::string> notes;  // where and how it was measured, for readers
   TransportEntries transport;
   std::vector<Measurement> collectives;
   std::vector<OpsMeasurement> ops = {};

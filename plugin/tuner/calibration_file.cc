@@ -23,7 +23,7 @@ constexpr int64_t kMaxSettingBytes = int64_t{1} << 32;   // the limit of the set
 constexpr uint64_t kMaxPointBytes = uint64_t{1} << 50;
 constexpr double kMaxMicroseconds = 1e12;
 
-// Thrown and caught in this file: what is wrong and where in the document.
+// An error and its position in the document; thrown and caught in this file.
 struct Damage {
   std::string what;
 };
@@ -39,7 +39,7 @@ const Json& member(const Json& object, const std::string& place, const char* nam
 }
 
 std::string read_text(const Json& value, const std::string& place) {
-  if (!value.is_string()) refuse(place, "is not a text");
+  if (!value.is_string()) refuse(place, "is not a string");
   return value.get<std::string>();
 }
 
@@ -233,7 +233,7 @@ ParsedCalibration read_calibration_file(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
   if (type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::socket)
-    return {{}, "is a pipe, which could block until something writes to it"};
+    return {{}, "is a pipe, and reading it could block; use a regular file"};
   std::ifstream file(path, std::ios::binary);
   if (!file) return {{}, std::string("cannot be read: ") + std::strerror(errno)};
   std::string text(kMaxFileBytes + 1, '\0');

@@ -9,7 +9,7 @@ namespace verbena::tuner {
 
 class CostCurve {
  public:
-  // At least one point, ascending.
+  // `points` must have at least one point and be in ascending order.
   explicit CostCurve(const std::vector<Point>& points);
 
   // Between two points: the line through their logarithms. Below the first point: its time, which is latency.

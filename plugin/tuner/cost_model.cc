@@ -5,8 +5,7 @@
 namespace verbena::tuner {
 namespace {
 
-// Figures vary by a tenth from one process placement to another: a smaller gain is no reason to change a
-// choice.
+// Figures vary by 10 % with the placement of processes. A smaller gain does not justify another choice.
 constexpr double kClearGain = 0.9;
 // NCCL multiplies the cost of an entry by a thousand if it loses precision (fp8 over long rings). We do not
 // overrule that.

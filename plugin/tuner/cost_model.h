@@ -21,13 +21,13 @@ class CostModel {
   size_t curve_count() const { return curve_count_; }
   bool is_borrowed() const { return is_borrowed_; }
 
-  // Changes the table and *channels only if NCCL's choice was measured and another allowed one was measured
-  // to be clearly faster: that one becomes the cheapest entry. So a choice is only replaced by one that
-  // measured better, and costs of NCCL's model are never compared with measured ones. Borrowed measurements
-  // change only the number of channels of NCCL's own choice.
+  // Changes the table and *channels only if NCCL's choice was measured, and another allowed choice was
+  // measured to be clearly faster. The faster choice becomes the cheapest entry. Costs of NCCL's model are
+  // never compared with measured costs. Measurements of another number of ranks change only the number of
+  // channels of NCCL's own choice.
   void apply(Function function, uint64_t bytes, const CostTable& table, int* channels) const;
 
-  // The fastest of the protocols measured for an algorithm.
+  // Returns the fastest protocol measured for an algorithm.
   std::optional<Protocol> find_fastest(Function function, Algorithm algorithm, uint64_t bytes) const;
 
  private:

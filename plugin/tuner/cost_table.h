@@ -8,14 +8,14 @@ namespace verbena::tuner {
 
 inline constexpr float kIgnored = -1.0f;
 
-// A view of NCCL's memory: rows are algorithms, columns protocols. A release may have more or fewer of either
-// than we know; unknown entries are never changed.
+// A view of NCCL's memory: rows are algorithms, columns are protocols. A release may have more or fewer of
+// them than this code knows; unknown entries are never changed.
 class CostTable {
  public:
   CostTable(float* entries, int algorithms, int protocols)
       : entries_(entries), algorithms_(algorithms), protocols_(protocols) {}
 
-  // Null if the release has no such entry.
+  // Returns null if the release has no such entry.
   float* find(Algorithm algorithm, Protocol protocol) const {
     const int row = number_of(algorithm), column = number_of(protocol);
     if (row >= algorithms_ || column >= protocols_) return nullptr;

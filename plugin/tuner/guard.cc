@@ -34,7 +34,7 @@ std::string Guard::describe() const {
   if (shape_.nodes <= 1) return "guard off: one node";
   std::string text = "guard on: UNPACK is offered: no nvls_tree";
   if (has_three_children()) text += ", no tree with simple (three children)";
-  if (!offer_.tells_pat) text += ", no pat (this NCCL does not tell its receives)";
+  if (!offer_.tells_pat) text += ", no pat (this NCCL does not mark its receives)";
   return text;
 }
 

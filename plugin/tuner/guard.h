@@ -1,5 +1,5 @@
-// Excludes the combinations whose kernels do not unpack, or do it wrongly. LL and LL128 never unpack and are
-// always allowed; the rules below are for the Simple protocol.
+// Excludes combinations whose kernels do not unpack, or unpack wrongly. LL and LL128 never unpack and are
+// always allowed. The rules below are for the Simple protocol.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Shape {
   size_t nodes = 1;
 };
 
-// What the network plugin offers.
+// The properties of the network plugin that the guard needs.
 struct Offer {
   bool is_in_use = false;  // NCCL opened our network in this process
   bool unpack = false;     // its receives are offered as UNPACK
@@ -29,7 +29,7 @@ class Guard {
   bool is_active() const { return offer_.is_in_use && offer_.unpack && shape_.nodes > 1; }
   bool forbids(Algorithm algorithm, Protocol protocol) const;
   void apply(const CostTable& table) const;
-  // For the log: whether the guard is active, and why.
+  // Returns a text for the log: whether the guard is active, and why.
   std::string describe() const;
 
  private:

@@ -15,8 +15,8 @@ struct Estimate {
   double microseconds = 0;
 };
 
-// Between two points both time and blocks grow evenly; before the first they are the first's, behind the last
-// the time goes on as between the last two.
+// Interpolates time and blocks linearly between two points. Below the first point they are constant; above
+// the last point the time is extrapolated from the last two points.
 Estimate estimate(const OpsMeasurement& measured, uint64_t bytes) {
   Estimate way;
   const std::vector<OpsPoint>& points = measured.points;
@@ -41,7 +41,7 @@ Estimate estimate(const OpsMeasurement& measured, uint64_t bytes) {
   return way;
 }
 
-// Where a time that falls behind the last size falls no more: the last size before.
+// Extrapolation above the last size must not make the time fall below that of the last size.
 std::optional<uint64_t> find_kink(const OpsMeasurement& measured) {
   if (measured.points.size() < 2) return std::nullopt;
   const OpsPoint &low = *(measured.points.end() - 2), &high = measured.points.back();
@@ -58,8 +58,9 @@ bool is_for(const OpsMeasurement& measured, std::string_view operation, uint32_t
          !measured.points.empty();
 }
 
-// The sizes for which a way of those is tried. One that was left at smaller sizes, as it was slow there, is
-// not brought back by an estimate; one that begins at larger sizes is not tried before.
+// The range of sizes for which a variant is a candidate. A variant whose measurements end early because it
+// was slow is not reconsidered above them; a variant whose measurements begin at larger sizes is not
+// considered below them.
 struct Reach {
   uint64_t first_bytes, last_bytes;
 };
@@ -95,9 +96,9 @@ std::string describe(const OpsWay& way) {
   std::snprintf(line, sizeof(line), "  %9.2f us", way.microseconds);
   text += line;
   if (way.algorithm == "direct")
-    text += ", of tensors in windows where the call asks for it or has_windows promises it";
+    text += ", for tensors in windows if the call asks for it or has_windows promises it";
   else if (way.needs_windows())
-    text += ", of tensors in windows where the call asks for it";
+    text += ", for tensors in windows if the call asks for it";
   return text;
 }
 
@@ -155,7 +156,7 @@ OpsTable::OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_
   }
 }
 
-// The fastest way of a size, by asking all of them.
+// Finds the fastest variant for a size by comparing all of them.
 size_t OpsTable::compare_ways(uint64_t bytes) const {
   size_t fastest = kNone;
   double least = 0;
@@ -169,7 +170,8 @@ size_t OpsTable::compare_ways(uint64_t bytes) const {
   return fastest;
 }
 
-// Sizes in which all times are lines: a way that is the fastest at both ends is so between them, too.
+// In this range of sizes all times are linear: a variant that is the fastest at both ends is the fastest in
+// between.
 void OpsTable::append_intervals(uint64_t begin, size_t at_begin, uint64_t end, size_t at_end) {
   if (at_begin == at_end) {
     if (!intervals_.empty() && intervals_.back().way == at_end)
@@ -229,12 +231,12 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
     std::copy_if(ways.begin(), ways.end(), std::back_inserter(candidates),
                  [](const OpsWay& way) { return !way.needs_windows(); });
     if (!forced.empty() && forced != "auto") {
-      text += "  chosen: " + std::string(forced) + ", as VERBENA_OPS_ALGORITHM says, whatever was measured\n";
+      text += "  chosen: " + std::string(forced) + ", by VERBENA_OPS_ALGORITHM, regardless of measurements\n";
     } else if (candidates.empty()) {
       text += "  chosen: by the library's own rules\n";
     } else {
       char line[160];
-      std::snprintf(line, sizeof(line), "  chosen: %s, which was measured to be the fastest",
+      std::snprintf(line, sizeof(line), "  chosen: %s, the fastest in the measurements",
                     candidates.front().algorithm.c_str());
       text += line;
       if (candidates.size() > 1) {
@@ -248,7 +250,7 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
   }
   if (text.empty())
     text = "nothing was measured for " + question.operation + " by " + std::to_string(question.ranks) +
-           " ranks: the library's own rules choose; verbena-coll --calibrate FILE measures\n";
+           " ranks: the library's own rules choose; measure with verbena-coll --calibrate FILE\n";
   return text;
 }
 

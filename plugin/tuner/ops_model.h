@@ -1,5 +1,5 @@
-// How a collective of libverbena_ops.so is done on a platform: by what was measured there. Pure; every rank
-// with the same measurements gives the same answer.
+// Chooses the algorithm of a collective of libverbena_ops.so by measurements of the platform. Pure: ranks
+// with the same measurements make the same choice.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 
 namespace verbena::tuner {
 
-// For tensors in windows, which one rank cannot know of the others': only where a call asks for it, or where
-// the communicator's has_windows promises it.
+// Returns whether an algorithm needs tensors in windows. A rank cannot know this of other ranks' tensors, so
+// such an algorithm is used only if a call asks for it or the communicator's has_windows promises it.
 inline bool needs_windows(std::string_view algorithm) {
   return algorithm == "direct" || algorithm == "copy-engines";
 }
 
-// One way of doing a call.
+// One variant of a call: an algorithm and its launch shape.
 struct OpsWay {
-  std::string algorithm;  // as verbena/ops.h names them: one-shot
+  std::string algorithm;  // named as in verbena/ops.h, such as one-shot
   uint32_t blocks = 0, threads = 0, chunk_bytes = 0;
-  double microseconds = 0;  // as it is estimated for the size that was asked for
+  double microseconds = 0;  // estimated for the requested size
 
   bool needs_windows() const { return tuner::needs_windows(algorithm); }
 };
 
-// What was measured for this operation, number of ranks and GPU, each with its time between the sizes that
-// were measured; the fastest first. Empty: nothing.
+// Returns the variants measured for this operation, number of ranks and GPU, the fastest first. Times are
+// interpolated between measured sizes. Empty if nothing was measured.
 std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
                               uint32_t ranks, std::string_view gpu, uint64_t bytes);
 
-// The same for calls that ask again and again: the measurements of one operation, sorted out when the table
-// is made. Between two measured sizes each way's time is a line, so each way is the fastest in one interval
-// there at most; a call finds its interval by a binary search, whatever the number of measurements.
+// A table of one operation's measurements for fast repeated look-ups. Between two measured sizes each
+// variant's time is linear, so each variant is the fastest in at most one interval there. A look-up finds its
+// interval by binary search.
 class OpsTable {
  public:
   struct Fastest {
@@ -43,24 +43,24 @@ class OpsTable {
     uint32_t blocks, threads, chunk_bytes;
     double microseconds;
   };
-  // A number for a way that may be chosen; none: it may not.
+  // Returns a number for a variant that may be chosen; empty if it may not.
   using Accept = std::function<std::optional<uint32_t>(const OpsMeasurement& measured)>;
 
   OpsTable() = default;
   OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_view operation, uint32_t ranks,
            std::string_view gpu, const Accept& accept);
-  // None: nothing was measured. Any thread.
+  // Returns the fastest variant; empty if nothing was measured. Any thread may call.
   std::optional<Fastest> find_fastest(uint64_t bytes) const;
 
  private:
   struct Way {
     OpsMeasurement measured;
     uint32_t number;
-    uint64_t first_bytes, last_bytes;  // sizes that it is tried for
+    uint64_t first_bytes, last_bytes;  // range of sizes for which it is a candidate
   };
   struct Interval {
     uint64_t end_bytes;  // the last size in it
-    size_t way;          // the fastest one of all its sizes, or kNone
+    size_t way;          // the fastest variant for all its sizes, or kNone
   };
   static constexpr size_t kNone = SIZE_MAX;
 
@@ -71,15 +71,15 @@ class OpsTable {
   std::vector<Interval> intervals_;  // ascending
 };
 
-// What is asked for: all_reduce:512k:4, and what was measured for it, in lines for people. `problem` is a
-// clause.
+// Parses a question of verbena-info --explain such as all_reduce:512k:4, and explains the choice in lines of
+// text. `problem` receives a clause that describes an error.
 struct OpsQuestion {
   std::string operation;
   uint64_t bytes = 0;
   uint32_t ranks = 0;
 };
 std::optional<OpsQuestion> parse_question(std::string_view text, std::string& problem);
-// `gpu` empty: of each GPU in the file. `forced`: VERBENA_OPS_ALGORITHM, or empty.
+// An empty `gpu` explains the choice for each GPU in the file. `forced` is VERBENA_OPS_ALGORITHM, or empty.
 std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const OpsQuestion& question,
                          std::string_view gpu, std::string_view forced);
 

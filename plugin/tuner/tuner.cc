@@ -61,7 +61,8 @@ std::string Tuner::describe() const {
   if (calibration_ == nullptr) return line + "; costs: NCCL's own";
   std::snprintf(text, sizeof text, "; costs: %zu of %zu curves are for %s (fingerprint %016" PRIx64 ")",
                 model_.curve_count(), calibration_->collectives.size(),
-                model_.is_borrowed() ? "a shape like this one: channels only" : "this shape",
+                model_.is_borrowed() ? "a similar number of ranks, so only the number of channels is used"
+                                     : "this shape",
                 compute_fingerprint(*calibration_));
   return line + text;
 }

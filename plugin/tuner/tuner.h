@@ -32,8 +32,8 @@ class Tuner {
   // change nothing. False if UNPACK can serve none of the combinations that NCCL and the user allow.
   bool adjust(int function, uint64_t bytes, const CostTable& table, int* channels) const;
 
-  // For NCCL 2.21, which does not show its costs: it takes an algorithm and a protocol, or no answer. Its
-  // kernels keep one count for all peers of a tree, so a tree must not be unpacked.
+  // For NCCL 2.21, which does not show its costs: returns an algorithm and a protocol, or nothing. NCCL
+  // 2.21's kernels keep one count for all peers of a tree, so a tree must not be unpacked.
   std::optional<Choice> choose_without_costs(int function, uint64_t bytes, const UserChoice& user) const;
 
   std::string describe() const;

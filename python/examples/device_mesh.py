@@ -1,5 +1,5 @@
-"""A DeviceMesh of rows and columns: each rank hands a tensor to its neighbour in its row, then in its column, by calls on
-a stream. Every row also has a context of its own, over its process group.
+"""Teams of a DeviceMesh with rows and columns. Each rank sends a tensor to its neighbour in its row, then to its neighbour in its
+column, by calls on a stream. Each row also creates a separate context over its process group.
 
     torchrun --nproc-per-node 4 device_mesh.py [--rows 2]
 """
@@ -17,7 +17,7 @@ POOL_BYTES = 64 << 20  # PyTorch takes 20 MiB at a time
 
 
 def pass_on(torch: Any, team: verbena.SymmetricTeam, outgoing: Any, incoming: Any) -> None:
-    """To the next member, and from the one before."""
+    """Sends `outgoing` to the next member, and receives `incoming` from the previous member."""
     stream = torch.cuda.current_stream()
     following = (team.rank + 1) % team.size
     team.put(incoming, outgoing, following, stream)
@@ -26,7 +26,7 @@ def pass_on(torch: Any, team: verbena.SymmetricTeam, outgoing: Any, incoming: An
 
 
 def pass_along_all_dimensions(torch: Any, mesh: Any, context: verbena.SymmetricContext) -> dict[str, int]:
-    """From which rank a tensor has come, by the name of the dimension."""
+    """Passes a tensor along each dimension. Returns, by dimension name, the rank from which the tensor came."""
     teams = create_mesh_teams(context, mesh)
     came = {}
     with context.create_pool(POOL_BYTES) as pool:
@@ -34,7 +34,7 @@ def pass_along_all_dimensions(torch: Any, mesh: Any, context: verbena.SymmetricC
             with torch.cuda.use_mem_pool(pool.mem_pool):
                 outgoing = torch.full((COUNT,), context.rank, dtype=torch.int32, device="cuda")
                 incoming = torch.full((COUNT,), -1, dtype=torch.int32, device="cuda")
-            team.barrier()  # all have filled theirs
+            team.barrier()  # all ranks have filled their tensors
             pass_on(torch, team, outgoing, incoming)
             team.barrier()
             if int(incoming.min()) == int(incoming.max()):

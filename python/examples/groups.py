@@ -6,7 +6,7 @@ init_dist_env(tensor_model_parallel_size=2, timeout=60)  # all groups, with one 
 world, tp = get_world_group(), get_tp_group()
 print(f"rank {world.rank} of {world.world_size}, tensor parallel with {tp.ranks}", flush=True)
 
-for step in range(3):  # the first rank decides, the others follow; idle, they sleep
+for step in range(3):  # rank 0 of the group sends a decision; the other ranks sleep until it arrives
     decision = {"step": step, "requests": [10 * step, 10 * step + 1]} if tp.is_first_rank else None
     print(f"rank {world.rank}: {tp.broadcast_object(decision)}", flush=True)
 

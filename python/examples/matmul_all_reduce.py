@@ -1,11 +1,11 @@
-"""A matrix product whose inner dimension is spread over the ranks, summed over them by the same kernel.
+"""A matrix product fused with an all-reduce: the inner dimension is split over the ranks, and one kernel multiplies and sums.
 
-    torchrun --nproc-per-node 4 matmul_all_reduce.py [--backend nccl]   # GPUs of one host: against torch's result
+    torchrun --nproc-per-node 4 matmul_all_reduce.py [--backend nccl]   # GPUs of one host: compares with torch's result
     python matmul_all_reduce.py --offline                               # no GPU: compiles for sm_80 and sm_90
 
-Each program multiplies its tiles into the rank's own window, meets the same programs of the other ranks, sums every
-size-th of these tiles over all ranks and stores the sum at all of them. The second meeting says that all sums are there,
-and that nobody reads a window any more: the next launch may write it.
+Each program (block) multiplies its tiles into the rank's own window, then waits at a barrier for the same program of the other
+ranks. It sums its share of these tiles, one in `size`, over all ranks, and stores each sum at all ranks. After a second barrier
+all sums have arrived and no rank reads a window any more, so the next launch may write the windows.
 """
 import argparse
 import os
@@ -16,14 +16,15 @@ import triton.language as tl
 import verbena
 from verbena.triton import requires_symm, symm_lsa_barrier, symm_lsa_ptr, symm_team_rank, symm_team_size
 
-# Every program waits for its like: all have to run at once, and each has a barrier of its own, of which there are 128.
+# Each program waits at its own barrier for the same program of other ranks, so all programs must run at the same time. A team has
+# 128 barriers.
 MAX_PROGRAMS = 128
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
 
 
 @triton.jit
 def find_places(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Of a tile's elements in a matrix of M by N, and which of them there are."""
+    """Returns the offsets of a tile's elements in an M x N matrix, and the mask of the elements inside the matrix."""
     columns = tl.cdiv(N, BLOCK_N)
     rows = (tile // columns) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = (tile % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -49,7 +50,7 @@ def sum_tile(tile, ctx_ptr, partial_ptr, sum_ptr, rank, size, M, N, BLOCK_M: tl.
              BACKEND: tl.constexpr):
     _, _, places, is_inside = find_places(tile, M, N, BLOCK_M, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # From the next rank on, so that not all read the same one at once.
+    # Start with the next rank, so that the ranks do not all read from the same rank at once.
     for step in range(size):
         theirs = symm_lsa_ptr(ctx_ptr, partial_ptr, (rank + step) % size, BACKEND)
         total += tl.load(theirs + places, is_inside, 0.0)
@@ -70,7 +71,7 @@ def matmul_all_reduce(ctx_ptr, a_ptr, b_ptr, partial_ptr, sum_ptr, status_ptr, M
         multiply_tile(tile, a_ptr, b_ptr, partial_ptr, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K)
     status = symm_lsa_barrier(ctx_ptr, program, BACKEND)
     if status == 0:
-        # This program's tiles in turn: the first is rank 0's to sum, the second rank 1's.
+        # Ranks sum this program's tiles in turn: rank 0 the first, rank 1 the second, and so on.
         for tile in range(program + rank * programs, tiles, size * programs):
             sum_tile(tile, ctx_ptr, partial_ptr, sum_ptr, rank, size, M, N, BLOCK_M, BLOCK_N, BACKEND)
         status = symm_lsa_barrier(ctx_ptr, program, BACKEND)
@@ -82,7 +83,7 @@ SIGNATURE = {"ctx_ptr": "i64", "a_ptr": "*fp16", "b_ptr": "*fp16", "partial_ptr"
 
 
 def link(backend):
-    """The decorator's work, where the backend is known only now; otherwise @requires_symm(backend=BACKEND_NCCL)."""
+    """Links the kernel at run time, because the backend is an option. Other programs use @requires_symm(backend=...)."""
     return requires_symm(backend=backend)(matmul_all_reduce)
 
 
@@ -96,13 +97,14 @@ def run(M, N, K, backend):
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    # NCCL's communicator is there once it has done something.
+    # PyTorch creates NCCL's communicator in its first collective call.
     dist.barrier()
     with verbena.make_context(backend, dist.group.WORLD, heap_bytes=2 * M * N * 4 + (8 << 20)) as context:
-        # A window for what the rank has computed, one for the sums.
+        # One window for the rank's partial product, one for the sums.
         with context.allocate(M * N * 4) as partial_window, context.allocate(M * N * 4) as sum_window:
             if context.lsa.size != context.size:
-                raise RuntimeError(f"only {context.lsa.size} of {context.size} ranks are in reach of loads and stores")
+                raise RuntimeError(f"this example needs all ranks' memory mapped, and only {context.lsa.size} of {context.size} "
+                                   "ranks have that: run it on one host")
             partial, sums = (torch.as_tensor(window, device="cuda").view(torch.float32).view(M, N)
                              for window in (partial_window, sum_window))
             multiply_and_compare(context, partial, sums, K // context.size, backend)
@@ -132,14 +134,15 @@ def multiply_and_compare(context, partial, sums, K, backend):
         torch.cuda.synchronize()
         context.check_error()
         if statuses.any():
-            raise RuntimeError(f"a program ended with {verbena.Status(int(statuses.min()))!r}")
+            raise RuntimeError(f"a program failed with {verbena.Status(int(statuses.min()))!r}")
         torch.testing.assert_close(sums, expected, rtol=1e-2, atol=1e-1)
-    print(f"rank {context.rank} of {context.size}: {backend.name.lower()}: {M} x {K * context.size} x {N}: as torch has it", flush=True)
+    print(f"rank {context.rank} of {context.size}: {backend.name.lower()}: {M} x {K * context.size} x {N}: equals torch's "
+          "result", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--offline", action="store_true", help="only compile, for sm_80 and sm_90")
+    parser.add_argument("--offline", action="store_true", help="compile for sm_80 and sm_90 without a GPU, and exit")
     parser.add_argument("--shape", type=int, nargs=3, default=(2048, 3000, 4096), metavar=("M", "N", "K"))
     parser.add_argument("--backend", choices=("verbena", "nccl", "nvshmem"), default="verbena")
     arguments = parser.parse_args()

@@ -117,7 +117,7 @@ def test_custom():
     assert check_custom(4, [3, 1, 0, 2]) == [[3, 1, 0, 2]]
     assert check_custom(4, [[3, 1], (0, 2)]) == [[3, 1], [0, 2]]
     for ranks, told in (([0, 1, 1, 3], r"twice \[1\]; missing \[2\]"), ([[0, 1], [2, 4]], r"missing \[3\]; unknown \[4\]"),
-                        ([[0], [1, 2, 3]], "same length"), ([[0, 1], 2, 3], "not both")):
+                        ([[0], [1, 2, 3]], "same length"), ([[0, 1], 2, 3], "not a mix of both")):
         with pytest.raises(ValueError, match=told):
             check_custom(4, ranks)
 

@@ -589,7 +589,7 @@ def _leave_pcie(rank, folder):
     assert isinstance(adapted, ProcessGroupCommunicator) and (adapted.rank, adapted.size, adapted.backend) == (rank, 3, "gloo")
     with pytest.raises((AttributeError, RuntimeError)):
         adapted.find_native_handle()
-    with pytest.warns(UserWarning, match="3 GPUs of which not all pairs have NVLink"):
+    with pytest.warns(UserWarning, match="NVLink does not connect all pairs of the 3 GPUs"):
         made = EngineCollectives(group, torch.device("cpu"))
     assert made.disabled and not made.fully_connected
 

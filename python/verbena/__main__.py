@@ -1,4 +1,5 @@
-"""`eval "$(python -m verbena)"` sets the two variables by which NCCL finds and loads the plugin of this package."""
+"""Prints shell commands that set the two variables by which NCCL finds and loads this package's plugin. Use it as
+`eval "$(python -m verbena)"`."""
 import os
 import pathlib
 import shlex
@@ -10,7 +11,7 @@ PLUGIN = "libnccl-net-verbena.so"
 def main() -> int:
     folder = pathlib.Path(__file__).resolve().parent / "lib"
     if not (folder / PLUGIN).is_file():
-        print(f"verbena: {folder / PLUGIN} is missing: this is not the wheel that holds the plugin", file=sys.stderr)
+        print(f"verbena: {folder / PLUGIN} is missing: install the wheel that contains the plugin", file=sys.stderr)
         return 1
     others = os.environ.get("LD_LIBRARY_PATH")
     print(f"export LD_LIBRARY_PATH={shlex.quote(f'{folder}:{others}' if others else str(folder))}")

@@ -1,4 +1,4 @@
-"""The table of backends. A new backend needs its numbers in verbena.constants, a row here, and the module that the row
+"""The table of backends. A new backend needs its constants in verbena.constants, a row in this table, and the module that the row
 names."""
 import dataclasses
 
@@ -7,14 +7,14 @@ from verbena.constants import Backend
 
 @dataclasses.dataclass(frozen=True)
 class VendorLibrary:
-    """The vendor's library of a backend, and where the vendor's wheel or package puts it."""
+    """The library of a backend's vendor, and where the vendor's wheel or package installs it."""
 
     wheel: str = ""     # nvidia/WHEEL/lib in site-packages
     variable: str = ""  # an environment variable that names the folder instead
-    host: str = ""      # loaded before contexts are made; empty: the application has loaded it
+    host: str = ""      # library to load before contexts are created; empty if the application has loaded it
     # Triton links the device code by this key. The file is KEY.bc, or a KEY_sm_*.bc for each kind of GPU.
     device: str = ""
-    # Which release to take, for a user whose LLVM cannot read the device code.
+    # Advice for users whose LLVM cannot read the device code.
     hint: str = ""
 
 
@@ -22,13 +22,13 @@ class VendorLibrary:
 class BackendRow:
     # The primitives over this backend: the file lib<bitcode>.bc, and the key in a Triton kernel's extern_libs.
     bitcode: str
-    # Has the builder of contexts and, if there is a `library`, the PROTOTYPES of its functions. Imported when first used.
+    # The module that contains the builder and, if `library` is set, PROTOTYPES of its functions. Imported at first use.
     module: str
     builder: str
-    library: str = ""  # makes contexts; empty: libverbena.so does
-    origin: str = ""   # where `library` comes from, for the error when it is missing
+    library: str = ""  # the library that creates contexts; empty for libverbena.so
+    origin: str = ""   # how to get `library`; part of the error if it is missing
     vendor: VendorLibrary = VendorLibrary()
-    # The primitives call the vendor's device code: kernels are linked with it too.
+    # Whether the primitives call the vendor's device code, so that kernels must be linked with it.
     calls_vendor: bool = False
 
 
@@ -47,18 +47,19 @@ BACKENDS: dict[Backend, BackendRow] = {
         bitcode="verbena_symm_nvshmem", module="verbena.nvshmem", builder="NVSHMEMSymmContextBuilder",
         library="libverbena_nvshmem.so", origin="CMake builds it beside libverbena.so where it finds CUDA",
         vendor=VendorLibrary("nvshmem", "NVSHMEM_LIB_DIR", host="libnvshmem_host.so.3", device="libnvshmem_device",
-                             hint="NVSHMEM's of 3.4 can be read by Triton 3.6"),
+                             hint="Triton 3.6 can read the device code of NVSHMEM 3.4"),
         calls_vendor=True),
 }
-# The primitives over all backends: each call looks at the context's type.
+# The primitives for all backends in one file: each call reads the backend from the context.
 ANY_BITCODE = "verbena_symm_any"
 
 
 def find_bitcode(backend: Backend) -> str:
-    """Returns the key and file name of a backend's bitcode; DEFAULT: of all backends together."""
+    """Returns the key and file name of a backend's bitcode, or of the bitcode for all backends if DEFAULT is passed."""
     return ANY_BITCODE if backend == Backend.DEFAULT else BACKENDS[backend].bitcode
 
 
 def find_called_vendors(backend: Backend) -> list[Backend]:
-    """Returns the backends whose vendor's device code is linked into kernels for `backend`; DEFAULT: into kernels for all."""
+    """Returns the backends whose vendors' device code must be linked into kernels for `backend`, or into kernels for all backends
+    if DEFAULT is passed."""
     return [one for one, row in BACKENDS.items() if row.calls_vendor and backend in (one, Backend.DEFAULT)]

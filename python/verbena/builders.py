@@ -1,4 +1,4 @@
-"""Builders make contexts over communicators of the application, without a second communicator. All have the same interface."""
+"""Builders: create contexts over a communicator of the application. All builders have the same interface."""
 import abc
 import importlib
 from typing import Any
@@ -15,30 +15,37 @@ HEAP_BYTES = 256 << 20
 
 
 class SymmContextBuilder(abc.ABC):
-    """Makes one context for all buffers of a communicator, when it is first needed."""
+    """Creates one context for all buffers of a communicator, at its first use."""
 
     name: str
 
     def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES) -> None:
-        """`heap_bytes` limits all windows together, if the heap belongs to another library."""
+        """Creates a builder. Not collective.
+
+        Args:
+            comm: a process group of torch.distributed or a TorchComms communicator. It must outlive the builder.
+            heap_bytes: maximum bytes of all windows together, for backends whose heap belongs to another library.
+        """
         self._communicator: Communicator = adapt(comm)
         self._context: SymmetricContext | None = None
         self.heap_bytes = heap_bytes
 
     @property
     def context(self) -> SymmetricContext:
-        """The context. The first use creates it, collectively. close() closes it, and so does its own close()."""
+        """The context. The first use creates it and is collective. Close it by the builder's close() or its own."""
         if self._context is None:
             self._context = self._make_context()
         return self._context
 
     def allocate(self, length_bytes: int) -> SymmetricWindow:
-        """Allocates a window for buffers, such as torch.as_tensor(window, device="cuda").view(dtype). Collective."""
+        """Allocates a window of `length_bytes` for buffers. torch.as_tensor(window, device="cuda").view(dtype) makes a tensor
+        of it. Collective."""
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MAX_SIGNALS * SIGNAL_BYTES) -> int:
-        """Returns the device context for kernels that use `buffer`: a tensor in a window of the context, or other memory if
-        the backend accepts it. Collective the first time, and always for other memory."""
+        """Returns the address of the device context, which kernels that use `buffer` take as ctx_ptr. The buffer is a tensor in
+        a window of the context, or memory of the application if the backend supports that. The first call is collective; calls
+        with memory of the application are always collective."""
         check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
         if self._context is None:
@@ -48,11 +55,12 @@ class SymmContextBuilder(abc.ABC):
         return self.context.world.device_context
 
     def find_window(self, buffer: Any) -> SymmetricWindow:
-        """Returns the window that contains the buffer. If the buffer is the application's own memory, kernels must use the
-        window's address."""
+        """Returns the window that contains the buffer. If the buffer is memory of the application, kernels must use the address
+        of the window, not of the buffer."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
-            raise KeyError("the buffer is outside every window of this builder")
+            raise KeyError("the buffer is outside every window of this builder: allocate it by allocate(), or pass it to build() "
+                           "first")
         return window
 
     def close(self) -> None:
@@ -65,11 +73,11 @@ class SymmContextBuilder(abc.ABC):
     def _make_context(self) -> SymmetricContext: ...
 
     def _make_context_with(self, address: int, length_bytes: int) -> SymmetricContext:
-        """Creates the context when the first call is `build`: a backend may make that buffer part of its heap."""
+        """Creates the context if build() is the first call. A backend may make that call's buffer part of its heap."""
         return self._make_context()
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
-        """The window that contains all of it at the same address."""
+        """Returns the window that contains the whole range at the same address, or None."""
         window = self.context.find_window(address)
         if window is None or not 0 <= address - window.address <= window.length_bytes - length_bytes:
             return None
@@ -82,9 +90,10 @@ class SymmContextBuilder(abc.ABC):
 
 
 class VerbenaSymmContextBuilder(SymmContextBuilder):
-    """Builds contexts of Verbena's own symmetric memory; ranks find each other by the communicator's all-gather. A buffer
-    may also be memory of the application: then every `build` is collective, because an allocator may have put other
-    memory at the address on any rank."""
+    """Creates contexts of Verbena's own symmetric memory. Ranks find each other through the communicator's all-gather.
+
+    A buffer may also be memory of the application. Then every build() is collective, because on any rank the allocator may
+    have replaced the memory at the same address."""
 
     name = "verbena"
 
@@ -96,11 +105,12 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         address, length_bytes = _measure(buffer)
         window = None if self._context is None else self._context.find_window(address)
         if window is None or window.length_bytes < length_bytes:
-            raise KeyError("the buffer is outside every window of this builder")
+            raise KeyError("the buffer is outside every window of this builder: allocate it by allocate(), or pass it to build() "
+                           "first")
         return window
 
     def release(self, buffer: Any) -> None:
-        """Frees the window of the application's memory. Collective. Call it before freeing the memory."""
+        """Frees the window that build() created for memory of the application. Call it before freeing the memory. Collective."""
         window = self._registered.pop(self.find_window(buffer).handle, None)
         if window is None:
             raise KeyError("the buffer is in a window from allocate(): free that window")
@@ -118,19 +128,21 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
     def _admit(self, address: int, length_bytes: int) -> None:
         window = self.context.register_memory(address, length_bytes)
         if window.handle in self._registered:
-            window.free()  # registrations are counted, and one is enough
+            window.free()  # registrations are counted, and one is enough for each buffer
         else:
             self._registered[window.handle] = window
 
 
 def check_signal_pad(length_bytes: int) -> None:
-    """Checks a number of signals against what a team has: teams have their own signals, so a pad needs no memory."""
+    """Raises ValueError if a signal pad would have more signals than a team. Teams have their own signals, so a pad needs no
+    memory."""
     if length_bytes > MAX_SIGNALS * SIGNAL_BYTES:
-        raise ValueError(f"a signal pad of {length_bytes} bytes: a team has {MAX_SIGNALS} signals of {SIGNAL_BYTES} bytes")
+        raise ValueError(f"a signal pad of {length_bytes} bytes is too large: a team has {MAX_SIGNALS} signals of {SIGNAL_BYTES} "
+                         "bytes")
 
 
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:
-    """Returns the builder of a backend: "nccl", Backend.NCCL or BACKEND_NCCL, for example."""
+    """Returns a builder for a backend, which is named as "nccl", Backend.NCCL or BACKEND_NCCL, for example."""
     value = getattr(backend, "value", backend)
     for one, row in BACKENDS.items():
         if value in (one, one.name.lower()):
@@ -141,12 +153,12 @@ def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
 
 
 def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmetricContext:
-    """Creates a context of the backend over the communicator. Collective."""
+    """Creates a context of the backend over the communicator. The caller closes it. Collective."""
     return make_builder(backend, comm, heap_bytes).context
 
 
 def _measure(buffer: Any) -> tuple[int, int]:
     """Returns a tensor's address and length in bytes."""
     if not buffer.is_contiguous():
-        raise ValueError("a symmetric buffer must be contiguous")
+        raise ValueError("a symmetric buffer must be a contiguous tensor: call contiguous() first")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

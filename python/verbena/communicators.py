@@ -1,4 +1,4 @@
-"""Adapters of the application's communicators: ranks, an all-gather, and NCCL's handle."""
+"""Adapters for communicators of the application. An adapter offers ranks, an all-gather, and NCCL's handle."""
 import warnings
 from typing import Any, Protocol
 
@@ -14,21 +14,21 @@ class Communicator(Protocol):
     def backend(self) -> str: ...
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """The contributions of all ranks, rank 0's first; all have the same length."""
+        """Returns the bytes of all ranks, in rank order. All ranks pass the same length. Collective."""
 
     def find_native_handle(self) -> int:
-        """The ncclComm_t; raises if it is not accessible."""
+        """Returns the ncclComm_t as an integer. Raises an error if it is not accessible."""
 
 
 def adapt(communicator: Any) -> Communicator:
     """Wraps a TorchComms communicator or a process group of torch.distributed."""
-    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # functions of process groups in every PyTorch
+    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # methods that process groups have in every PyTorch
         return ProcessGroupCommunicator(communicator)
     return TorchCommsCommunicator(communicator)
 
 
 class TorchCommsCommunicator:
-    """A communicator of torchcomms.new_comm(...), or of a split."""
+    """Adapter for a communicator of torchcomms.new_comm(...) or of a split."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -54,13 +54,13 @@ class TorchCommsCommunicator:
         given = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
         gathered = torch.empty(self.size * len(mine), dtype=torch.uint8, device=device)
         self._comm.all_gather_single(gathered, given, False)
-        # The copy to the host waits for the communicator's work on the current stream.
+        # The copy to host memory waits for the all-gather on the current stream.
         everything = bytes(gathered.cpu().numpy().tobytes())
         return [everything[place:place + len(mine)] for place in range(0, len(everything), len(mine))]
 
     def find_native_handle(self) -> int:
-        """Returns the ncclComm_t. get_native_handle() was proposed, but releases do not have it; the NCCL and NCCLX
-        backends give access to their communicator."""
+        """Returns the ncclComm_t. Uses get_native_handle() if there is one: it was proposed, but no release has it. The NCCL and
+        NCCLX backends of releases offer get_nccl_comm_ptr() instead."""
         if hasattr(self._comm, "get_native_handle"):
             return int(self._comm.get_native_handle())
         implementation = self._find_implementation()
@@ -80,7 +80,7 @@ class TorchCommsCommunicator:
 
 
 class ProcessGroupCommunicator:
-    """A process group of torch.distributed, such as dist.group.WORLD."""
+    """Adapter for a process group of torch.distributed, such as dist.group.WORLD."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -109,7 +109,7 @@ class ProcessGroupCommunicator:
         find_backend = getattr(self._group, "_get_backend", None)
         backend: Any = None if find_backend is None else find_backend(torch.device("cuda"))
         if not hasattr(backend, "_comm_ptr"):
-            raise AttributeError("this PyTorch's process group does not expose its ncclComm_t: 2.8 and newer do")
+            raise AttributeError("this PyTorch's process group does not expose its ncclComm_t: use PyTorch 2.8 or newer")
         handle = int(backend._comm_ptr())
         if handle == 0:
             raise RuntimeError("the process group has no ncclComm_t yet: it creates one in its first collective call")

@@ -1,9 +1,9 @@
-"""Numbers that host and device agree on, as in verbena/symm_abi.h."""
+"""Constants that host and device code share. They equal those of verbena/symm_abi.h."""
 import enum
 
 
 class Backend(enum.IntEnum):
-    """The backend that a kernel is compiled for. DEFAULT reads it from the context at run time."""
+    """The backend for which a kernel is compiled. A kernel compiled for DEFAULT reads the backend from the context at run time."""
 
     DEFAULT = 0
     NCCL = 1

@@ -20,7 +20,8 @@ _log_sink: Any = None
 
 
 def make_unique_id() -> bytes:
-    """Creates an id by which ranks find each other. This process listens until all ranks have connected to it."""
+    """Returns a new rendezvous id. Call it on one rank; the application distributes the id to all ranks. This process
+    listens for the other ranks until all of them have connected."""
     unique_id = UniqueIdBytes()
     library = load_library()
     library.check(library.get_unique_id(ctypes.byref(unique_id)))
@@ -28,8 +29,8 @@ def make_unique_id() -> bytes:
 
 
 def set_log(sink: Callable[[int, str], None] | None) -> None:
-    """Passes the library's log lines to `sink(level, line)`, from any thread. Levels: 0 warning, 1 info, 2 trace. None:
-    warnings alone, to stderr."""
+    """Sets the function that receives the library's log lines. The library calls `sink(level, line)` from any thread.
+    Levels are 0 (warning), 1 (info) and 2 (trace). With None, the library writes warnings to stderr and drops the rest."""
     global _log_sink
     chosen = ctypes.cast(0, LogFunction) if sink is None else LogFunction(_make_log_function(sink))
     load_library().set_log(chosen)
@@ -41,21 +42,23 @@ def _make_log_function(sink: Callable[[int, str], None]) -> Callable[[int, bytes
 
 
 class SymmetricContext:
-    """One rank's context of symmetric memory.
+    """One rank's context of symmetric memory. It owns the rank's windows, teams, workspaces and pools.
 
-    Closing is collective, as are all methods that say so, and frees windows and teams. A context that is not closed lives
-    as long as the process. The calling thread's GPU (torch.cuda.set_device) is the context's."""
+    A context uses the GPU that is current when it is created (torch.cuda.set_device). Methods marked "collective" must be
+    called by all ranks, in the same order, by one thread per rank at a time; any thread may call the other methods at any
+    time. A context that is never closed lives until the process ends. Failures raise VerbenaError."""
 
     def __init__(self, unique_id: bytes, rank: int, count_ranks: int) -> None:
         """Creates a context. Collective.
 
         Args:
-            unique_id: of make_unique_id(), the same on all ranks.
-            rank: 0 to count_ranks - 1.
+            unique_id: the bytes that make_unique_id() returned on one rank.
+            rank: this rank's number, 0 to count_ranks - 1.
             count_ranks: number of ranks.
         """
         if len(unique_id) != UNIQUE_ID_BYTES:
-            raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
+            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes and has {len(unique_id)}: pass what make_unique_id() "
+                             "returned")
         copy = UniqueIdBytes.from_buffer_copy(unique_id)
         self._adopt(load_library().make("context_create", ctypes.byref(copy), rank, count_ranks))
 
@@ -68,16 +71,19 @@ class SymmetricContext:
 
     @classmethod
     def from_environment(cls) -> "SymmetricContext":
-        """Creates a context. Rank, number of ranks and rank 0's address come from torchrun, Open MPI, PMI or Slurm.
-        Collective."""
+        """Creates a context of all ranks of the job. Reads the rank, the number of ranks and rank 0's address from the
+        environment variables of torchrun, Open MPI, PMI or Slurm. Collective."""
         return cls.__new__(cls)._adopt(load_library().make("context_create_from_environment"))
 
     @classmethod
     def from_all_gather(cls, all_gather: AllGather, rank: int, count_ranks: int) -> "SymmetricContext":
-        """Creates a context over the application's all-gather. Collective.
+        """Creates a context whose ranks communicate through the application's all-gather. Collective.
 
         Args:
-            all_gather: `all_gather(mine)` returns the bytes of all ranks in their order. Every collective call uses it.
+            all_gather: `all_gather(mine)` returns a sequence of the bytes of all ranks, in rank order; all have the same
+                length. Every collective call of the context calls it.
+            rank: this rank's number, 0 to count_ranks - 1.
+            count_ranks: number of ranks.
         """
         carrier = Carrier(all_gather, count_ranks)
         with told_with_cause(carrier):
@@ -86,8 +92,8 @@ class SymmetricContext:
 
     @classmethod
     def from_handle(cls, handle: int | None, owner: Any = None) -> "SymmetricContext":
-        """Wraps a verbena_context* that a C function has created. `owner`, such as a communicator, is kept alive as long as
-        the context."""
+        """Wraps a verbena_context* that a C function has created. close() destroys it. The returned object keeps a
+        reference to `owner`, for example to a communicator that the context needs."""
         context = cls.__new__(cls)._adopt(handle)
         context._owner = owner
         return context
@@ -97,21 +103,23 @@ class SymmetricContext:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        # Peers that went on would wait for a rank that failed.
+        # Without abort(), peers would wait for this rank, which failed.
         if kind is not None and self._handle is not None:
             self.abort()
         self.close()
 
     def close(self) -> None:
-        """Closes the context, and frees its windows and teams. Collective."""
+        """Closes the context and frees all its windows, teams, workspaces and pools. Does nothing if it is closed already.
+        Collective."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._check(self._library.context_destroy(handle))
 
     @property
     def handle(self) -> int:
+        """The verbena_context* as an integer, for C functions."""
         if self._handle is None:
-            raise ValueError("the context is closed")
+            raise ValueError("the context is closed: create another one")
         return self._handle
 
     @property
@@ -127,75 +135,82 @@ class SymmetricContext:
         return int(self._library.context_size(self.handle))
 
     def barrier(self) -> None:
-        """Waits for the host threads of all ranks. Collective."""
+        """Waits until all ranks have called barrier() on the host. Does not wait for GPUs. Collective."""
         self._check(self._library.context_barrier(self.handle))
 
     def quiet(self) -> None:
-        """Waits until all RDMA operations of this rank's ended kernels are complete. Not collective."""
+        """Waits until all RDMA operations that this rank's finished kernels requested are complete. Not collective."""
         self._check(self._library.context_quiet(self.handle))
 
     def abort(self) -> None:
-        """Ends all waits of this rank's kernels in this context, now and later."""
+        """Makes all current and future waits of this rank's kernels in this context fail. Cannot be undone. Not collective;
+        any thread may call it."""
         self._library.context_abort(self.handle)
 
     def check_error(self) -> None:
-        """Raises VerbenaError if kernels of this rank can no longer wait for peers, with the reason."""
+        """Raises VerbenaError, with the reason, if this rank's kernels can no longer wait for peers: after abort(), a
+        timeout or a network failure. Never waits. Not collective."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._library.context_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
             raise VerbenaError(Result(result), text.value.decode())
 
     def allocate(self, length_bytes: int) -> SymmetricWindow:
-        """Allocates a window of zero-filled GPU memory, of the same length on all ranks. Collective."""
+        """Allocates a window of zero-filled GPU memory (host memory on a rank without a GPU). All ranks pass the same
+        length. Collective."""
         return SymmetricWindow(self, self._make("window_allocate", length_bytes))
 
     def register_memory(self, address: int, length_bytes: int) -> SymmetricWindow:
-        """Makes a window of memory of cuMemCreate with a POSIX file descriptor. The caller owns the memory and keeps it
-        until the window is freed. Collective."""
+        """Registers memory of the application as a window. The memory must come from cuMemCreate with a POSIX file
+        descriptor as its handle type. The caller owns it and must not free it before the window. Collective."""
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
 
     def create_pool(self, length_bytes: int) -> SymmetricPool:
-        """Creates a pool of `length_bytes` for tensors of PyTorch's own allocator. Collective."""
+        """Creates a pool: symmetric memory of `length_bytes` from which PyTorch's own allocator takes tensors. All ranks
+        pass the same length. Collective."""
         return SymmetricPool(self, self._make("pool_create", length_bytes))
 
     def find_window(self, address: int) -> SymmetricWindow | None:
-        """Returns the window that contains the address. The returned object does not own the window: do not free the window
-        by it."""
+        """Returns the window that contains this rank's address, or None. The returned object does not own the window:
+        calling its free() does not free the window."""
         handle = self._library.window_find(self.handle, address)
         return None if handle is None else SymmetricWindow(self, handle, is_owned=False)
 
     @property
     def world(self) -> SymmetricTeam:
+        """The team of all ranks of the context."""
         return SymmetricTeam(self, self._library.team_world(self.handle), is_owned=False)
 
     @property
     def lsa(self) -> SymmetricTeam:
-        """The team of the ranks that this rank's loads and stores reach."""
+        """The team of the ranks whose memory this rank can load from and store to directly, this rank included."""
         return SymmetricTeam(self, self._library.team_lsa(self.handle), is_owned=False)
 
     def split(self, parent: SymmetricTeam | None, color: int, key: int = 0) -> SymmetricTeam | None:
-        """Splits a team: members of `parent` with the same color become a team, in the order of their keys. None for a
-        negative color. Collective."""
+        """Splits a team. The members of `parent` that pass the same color form a new team, ordered by `key`. Returns None
+        if the color is negative, or on ranks outside `parent`, which pass None as `parent`. Collective over the context."""
         team = self._make("team_split", None if parent is None else parent.handle, color, key)
         return None if team is None else SymmetricTeam(self, team)
 
     def create_team(self, ranks: Sequence[int]) -> SymmetricTeam | None:
-        """Creates a team. Members pass the same ranks of the world in the same order; other ranks pass none and get None.
-        Collective."""
+        """Creates a team. Members pass the same world ranks in the same order; all other ranks pass an empty sequence and
+        get None. Collective over the context."""
         team = self._make("team_create", (ctypes.c_uint32 * len(ranks))(*ranks), len(ranks))
         return None if team is None else SymmetricTeam(self, team)
 
     def reset(self, team: SymmetricTeam | None) -> None:
-        """Resets a team after one of its waits timed out. Members pass the team, other ranks None. Collective."""
+        """Resets a team after one of its waits timed out. Members pass the team; other ranks pass None. Collective over the
+        context."""
         self._check(self._library.team_reset(self.handle, None if team is None else team.handle))
 
     def create_workspace(self, team: SymmetricTeam | None, slots_bytes: int, blocks: int) -> SymmetricWorkspace:
-        """Creates a workspace. Collective, with the same numbers on all ranks.
+        """Creates a workspace: signals, barriers and slots for one stream. All ranks pass the same sizes. Collective over
+        the context.
 
         Args:
-            team: None on ranks that are not members.
-            slots_bytes: GPU memory for all slots of low_latency.cuh; 0: none.
-            blocks: of the largest grid that uses the workspace.
+            team: the team whose members use the workspace; None on ranks that are not members.
+            slots_bytes: GPU memory for all slots of low_latency.cuh together; 0 for a workspace without slots.
+            blocks: number of blocks of the largest grid that uses the workspace.
         """
         handle = None if team is None else team.handle
         return SymmetricWorkspace(self, self._make("workspace_create", handle, slots_bytes, blocks))
@@ -211,7 +226,7 @@ class SymmetricContext:
 
 @contextlib.contextmanager
 def told_with_cause(carrier: "Carrier | None") -> Iterator[None]:
-    """Sets what the application's all-gather raised, if it did, as the cause of the library's error."""
+    """If the application's all-gather raised an exception, sets it as the cause of the library's error."""
     try:
         yield
     except VerbenaError as error:
@@ -232,13 +247,14 @@ class Carrier:
         return failure
 
     def _gather(self, _: Any, mine: int, everyones: int, bytes_each: int) -> int:
-        # No exception passes through C: it becomes the cause of the library's error.
+        # An exception cannot pass through C: it is kept, and becomes the cause of the library's error.
         try:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]
             if lengths != [bytes_each] * self._count_ranks:
-                raise ValueError(f"all_gather() was called with {bytes_each} bytes on each of {self._count_ranks} ranks, and returned "
-                                 f"lengths {lengths}")
+                raise ValueError(f"the application's all_gather() returned parts of {lengths} bytes: it must return {bytes_each} "
+                                 "bytes "
+                                 f"from each of {self._count_ranks} ranks")
             ctypes.memmove(everyones, b"".join(parts), bytes_each * self._count_ranks)
         except BaseException as failure:
             self._failure = failure

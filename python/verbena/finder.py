@@ -13,24 +13,24 @@ from verbena.constants import Backend
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
 OPS_VARIABLE = "LIBVERBENA_OPS_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
-# PyTorch's name for the same. It comes first of all places, and the others are looked at too: it may name PyTorch's own file.
+# PyTorch's variable for the same file. It is searched first. The other places are searched too, since it may name PyTorch's file.
 TORCH_VARIABLE = "TORCH_SYMM_LIB_PATH"
 LIBRARY_NAME = "libverbena.so"
 OPS_LIBRARY_NAME = "libverbena_ops.so"
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _PRESETS = ("default", "debug")
-# lib, and Debian's lib/x86_64-linux-gnu.
+# lib, or lib/x86_64-linux-gnu on Debian.
 _LIBRARY_FOLDERS = ("lib", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
 
 
 class LibraryNotFound(RuntimeError):
-    """A library was not found; the text lists every place that was searched."""
+    """Raised if a library was not found. The text lists every place that was searched."""
 
 
 class LibraryFinder:
-    """Finds the libraries. If the environment variable of a library is set, only that place is searched; otherwise the
-    package, an installation, and the builds of the source tree that contains the package."""
+    """Finds the libraries. If the environment variable of a library is set, only that place is searched. Otherwise the finder
+    searches the package, an installation, and the build folders of the source tree that contains the package."""
 
     @classmethod
     def find_library(cls) -> str:
@@ -39,19 +39,19 @@ class LibraryFinder:
 
     @classmethod
     def find_ops_library(cls) -> str:
-        """Returns the path of libverbena_ops.so. It is searched where libverbena.so is, unless LIBVERBENA_OPS_PATH is set."""
+        """Returns the path of libverbena_ops.so. Searches the folder of libverbena.so, unless LIBVERBENA_OPS_PATH is set."""
         if settings.read(OPS_VARIABLE):
             return _find(OPS_LIBRARY_NAME, OPS_VARIABLE, [])
         return _find(OPS_LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_backend_library(cls, backend: Backend) -> str:
-        """Returns the path of the library that makes contexts over the backend's memory, in the folder of libverbena.so."""
+        """Returns the path of the library that creates the backend's contexts. It lies in the folder of libverbena.so."""
         return _find(BACKENDS[Backend(backend)].library, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_device_library(cls, backend: Backend = Backend.VERBENA) -> str:
-        """Returns the path of the primitives as bitcode; DEFAULT: of all backends in one file."""
+        """Returns the path of the primitives' bitcode. The file for DEFAULT serves all backends."""
         folders = [folder / "bitcode" for folder in _list_folders()]
         named = os.environ.get(TORCH_VARIABLE)
         if named:
@@ -61,14 +61,14 @@ class LibraryFinder:
 
     @classmethod
     def find_vendor_library(cls, backend: Backend) -> str:
-        """Returns the path of the backend vendor's library for the host."""
+        """Returns the path of the host library of the backend's vendor."""
         vendor = BACKENDS[backend].vendor
         return _find(vendor.host, vendor.variable, _list_vendor_folders(vendor.wheel))
 
     @classmethod
     def find_vendor_bitcode(cls, backend: Backend, capability: int | None = None) -> str:
-        """Returns the path of the backend vendor's device code: one file for all GPUs, or the file for a compute capability
-        (90), or the nearest below. Without a capability any of them."""
+        """Returns the path of the device code of the backend's vendor. If the vendor has one file per kind of GPU, returns the
+        file for the compute capability (such as 90) or the nearest lower one. Without a capability, returns any of them."""
         vendor = BACKENDS[backend].vendor
         try:
             return _find(f"{vendor.device}.bc", vendor.variable, _list_vendor_folders(vendor.wheel),
@@ -96,7 +96,7 @@ class LibraryFinder:
 
 
 class TorchSymmLibFinder(LibraryFinder):
-    """LibraryFinder under the name and with the defaults of PyTorch's proposal."""
+    """LibraryFinder with the name and the default values of PyTorch's proposal."""
 
     @classmethod
     def find_device_library(cls, backend: Backend = Backend.DEFAULT) -> str:
@@ -104,7 +104,7 @@ class TorchSymmLibFinder(LibraryFinder):
 
 
 def _list_folders() -> list[pathlib.Path]:
-    # If this is prefix/lib/python3/dist-packages/verbena, that prefix comes first.
+    # If this file is in PREFIX/lib/python3/dist-packages/verbena, search PREFIX first.
     own = [_PACKAGE.parents[3]] if len(_PACKAGE.parents) > 3 and _PACKAGE.parents[2].name == "lib" else []
     prefixes = dict.fromkeys([*own, *map(pathlib.Path, (sys.prefix, "/usr/local", "/usr"))])
     installed = [prefix / name for prefix in prefixes for name in _LIBRARY_FOLDERS]
@@ -121,12 +121,12 @@ def _list_vendor_folders(name: str) -> list[pathlib.Path]:
 
 
 def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib.Path], pathlib.Path | None]:
-    """Chooses among a folder's NAME_sm_*.bc."""
+    """Returns a function that chooses among the files NAME_sm_*.bc of a folder."""
     def choose(folder: pathlib.Path) -> pathlib.Path | None:
         found = {}
         for path in folder.glob(f"{name}_sm_*.bc"):
             number = re.fullmatch(r".*_sm_(\d+)", path.stem)
-            # A name with a letter (sm_90a) is for that GPU alone.
+            # A file whose name ends with a letter (sm_90a) works on that GPU only.
             if number and (capability is None or int(number[1]) <= capability):
                 found[int(number[1])] = path
         return found[max(found)] if found else None
@@ -135,8 +135,8 @@ def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib
 
 def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_folder: bool = False,
           alternatives: Callable[[pathlib.Path], pathlib.Path | None] | None = None) -> str:
-    """Returns the first file that exists. An environment variable may name the file or its folder; with `stands_for_folder`,
-    a variable that names a file selects the file's folder."""
+    """Returns the first file that exists. An environment variable may name the file or its folder. With `stands_for_folder`,
+    only the folder counts: if the variable names a file, the folder of that file is searched."""
     paths = [folder / name for folder in folders]
     named = os.environ.get(variable)
     if named:
@@ -150,5 +150,5 @@ def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_fold
         if alternative is not None:
             return str(alternative)
     places = "\n".join(f"  {path}" for path in paths)
-    origin = f"{variable} names" if named else f"Without {variable}, which can name its folder, these are"
+    origin = f"{variable} names" if named else f"{variable}, which can name its folder, is not set. These places are"
     raise LibraryNotFound(f"{name} was not found. {origin}:\n{places}")

@@ -1,5 +1,5 @@
-"""Detects whether NVLink connects GPUs, by NVIDIA's management library, which sees all GPUs of the host whatever
-CUDA_VISIBLE_DEVICES is."""
+"""Detects whether NVLink connects GPUs. Uses NVIDIA's management library (NVML), because it sees all GPUs of the host regardless
+of CUDA_VISIBLE_DEVICES."""
 import ctypes
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ _NVML_P2P_STATUS_OK = 0
 
 
 def find_bus_id() -> str:
-    """Returns the PCI bus id of the calling thread's GPU; empty if the driver does not report it."""
+    """Returns the PCI bus id of the calling thread's GPU, or "" if the driver does not report it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -22,8 +22,8 @@ def find_bus_id() -> str:
 
 
 def has_nvlink(bus_id: str, peers: Sequence[str], library: Any = None) -> bool:
-    """Returns whether the GPU reaches each of the peers, GPUs of the same host, over NVLink or NVSwitch; False if that is
-    unknown. `library` replaces libnvidia-ml.so.1."""
+    """Returns whether NVLink or NVSwitch connects the GPU with each of `peers`, which are GPUs of the same host. Returns False if
+    NVML does not say. `library` replaces libnvidia-ml.so.1."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1") if library is None else library
         if nvml.nvmlInit_v2():

@@ -8,11 +8,11 @@ if TYPE_CHECKING:
 
 
 def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, SymmetricTeam]:
-    """Creates a team for each dimension of a torch DeviceMesh. Returns them by the dimension's name, or by its number if it
-    has none: this rank's team of the ranks that differ from it in that coordinate alone. Ranks outside the mesh get
-    none.
+    """Creates a team for each dimension of a PyTorch DeviceMesh. Collective over the context, whose ranks must be those of the
+    mesh's default process group.
 
-    Collective among all ranks of the context, which are those of the mesh's default process group."""
+    Returns a dictionary from the dimension's name (or its index, without a name) to this rank's team: the ranks whose mesh
+    coordinates differ from this rank's only in that dimension. Ranks outside the mesh get an empty dictionary."""
     place = mesh.get_coordinate()
     names = mesh.mesh_dim_names or [str(number) for number in range(len(mesh.shape))]
     teams = {}
@@ -25,7 +25,7 @@ def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, Symme
 
 
 def _number_line(shape: Any, place: Any, dimension: int) -> int:
-    """Of the lines along the dimension, this place's."""
+    """Returns the index, among all lines of ranks along the dimension, of the line through `place`."""
     number = 0
     for other, length in enumerate(shape):
         if other != dimension:

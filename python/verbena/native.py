@@ -1,5 +1,4 @@
-"""The functions of libverbena.so and of the libraries beside it, as declared in include/verbena. Failures are raised as
-exceptions."""
+"""Bindings (ctypes) of libverbena.so and the libraries beside it, as declared in include/verbena. Errors become exceptions."""
 import atexit
 import ctypes
 import enum
@@ -40,7 +39,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """One part of a message. `bytes` accepts a bytes object directly, which is the fastest way to its address."""
+    """One part of a message. The field `bytes` accepts a bytes object, which is the fastest way to pass its address."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -117,11 +116,11 @@ class Result(enum.IntEnum):
 
 
 class BackendUnavailable(RuntimeError):
-    """A backend cannot be used; the text says what is missing."""
+    """Raised if a backend cannot be used. The text says what is missing."""
 
 
 class VerbenaError(RuntimeError):
-    """A call failed; the text is the library's own line about the cause."""
+    """Raised if a call of the library fails. `result` has the error code; the text is the library's error message."""
 
     def __init__(self, result: Result, text: str) -> None:
         super().__init__(text)
@@ -130,7 +129,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# By name: (type of the result, types of the arguments).
+# For each function: (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -255,9 +254,10 @@ _OPS_PROTOTYPES: Prototypes = {
 
 
 def _check_signals(raised: list[BaseException]) -> Iterator[int]:
-    """Runs the handlers of signals at each step. 1: one has raised something, such as KeyboardInterrupt, which is in `raised`.
+    """Lets Python run its signal handlers at each step. Yields 0, or 1 after a handler raised an exception such as
+    KeyboardInterrupt, which is appended to `raised`.
 
-    A generator, since Python runs handlers as soon as it runs anything: here that is within the `try`."""
+    This is a generator because Python runs handlers as soon as it executes Python code: here, inside the `try`."""
     result = 0
     while True:
         try:
@@ -274,12 +274,12 @@ def _check_signals(raised: list[BaseException]) -> Iterator[int]:
 _raised: list[BaseException] = []
 _signals = _check_signals(_raised)
 next(_signals)
-# In the middle of a wait of the main thread.
+# The library calls this during a wait of the main thread.
 _INTERRUPT_CHECK = InterruptFunction(_signals.__next__)
 
 
 def raise_interrupt() -> None:
-    """Raises what a signal handler raised in this thread's call that has just ended early."""
+    """Raises the exception of a signal handler that interrupted this thread's last call of the library."""
     if _raised and threading.current_thread() is threading.main_thread():
         error = _raised.pop()
         _raised.clear()
@@ -287,7 +287,7 @@ def raise_interrupt() -> None:
 
 
 class NativeLibrary:
-    """The functions of a library as attributes, by their names without `verbena_`."""
+    """A loaded library. Its functions are attributes, named without the prefix `verbena_`."""
 
     def __init__(self, path: str, prototypes: Prototypes) -> None:
         self.path = path
@@ -302,7 +302,7 @@ class NativeLibrary:
         return function
 
     def check(self, result: int) -> None:
-        """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""
+        """Raises VerbenaError if `result`, which this thread's last call of the library returned, is an error."""
         if result == Result.SUCCESS:
             return
         raise_interrupt()
@@ -312,7 +312,7 @@ class NativeLibrary:
         raise VerbenaError(Result(result), text.decode())
 
     def make(self, name: str, *arguments: Any) -> int | None:
-        """Calls the function and returns the handle that it writes to its last argument."""
+        """Calls a function that writes a handle to its last argument, and returns that handle; None if it is NULL."""
         handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value
@@ -329,7 +329,7 @@ def load_library() -> NativeLibrary:
 
 @functools.cache
 def load_ops_library() -> NativeLibrary:
-    """Loads libverbena_ops.so. Loads libverbena.so first, so that the process has one copy of it."""
+    """Loads libverbena_ops.so. Loads libverbena.so first, so that the process has only one copy of libverbena.so."""
     load_library()
     try:
         return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
@@ -341,8 +341,8 @@ def load_ops_library() -> NativeLibrary:
 
 @functools.cache
 def load_backend_library(backend: Backend) -> NativeLibrary:
-    """Loads the library that creates contexts over the backend's memory. Loads libverbena.so first, so that the process has
-    one copy of it."""
+    """Loads the library that creates the backend's contexts. Loads libverbena.so first, so that the process has only one copy of
+    libverbena.so."""
     row = BACKENDS[backend]
     load_library()
     prototypes = importlib.import_module(row.module).PROTOTYPES

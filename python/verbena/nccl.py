@@ -1,5 +1,5 @@
-"""The backends nccl and ncclx: contexts over NCCL's windows, and the features of the NCCL library that the process has
-loaded. Its symbols tell NCCL from NCCLX, because the text of its version does not do so reliably."""
+"""The backends nccl and ncclx: contexts over NCCL's windows, and the features of the NCCL library that the process has loaded.
+Symbols distinguish NCCLX from NCCL, because the version string does not do so reliably."""
 import ctypes
 import enum
 import os
@@ -22,7 +22,7 @@ DEVICE_API = ("ncclCommWindowRegister", "ncclDevCommCreate", "ncclMemAlloc")
 
 
 class NcclxFeature(enum.IntFlag):
-    """The functions that NCCLX adds to NCCL for the host. Its device API is NCCL's."""
+    """Host functions that NCCLX adds to NCCL. NCCLX's device API is the same as NCCL's."""
 
     NONE = 0
     SPARSE_ALL_REDUCE = 1
@@ -33,14 +33,15 @@ _FEATURE_SYMBOLS = {NcclxFeature.SPARSE_ALL_REDUCE: "ncclAllReduceSparseBlock", 
 
 
 class NcclLibrary:
-    """The NCCL library that the process has loaded, which alone can use its communicators; or the library at `path`."""
+    """The NCCL library that the process has loaded, or the library at `path`. A communicator works only with the library that
+    created it."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path or LIBRARY_NAME
         try:
             self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | (os.RTLD_NOLOAD if path is None else 0))
         except OSError as error:
-            cause = "this process has no libnccl.so.2 loaded: its communicators' NCCL is linked into something else"
+            cause = "this process has no libnccl.so.2 loaded: its communicators use an NCCL that is linked into another library"
             raise BackendUnavailable(f"the backend nccl needs NCCL 2.28 or newer: {error if path else cause}") from None
 
     @property
@@ -76,14 +77,14 @@ class NcclLibrary:
 
 
 class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Builds contexts over NCCL's windows and a device communicator of the given communicator. Close the builder before the
+    """Creates contexts over NCCL's windows and a device communicator of the given communicator. Close the builder before the
     communicator.
 
-    If `build` is the first call, its buffer (of ncclMemAlloc or another cuMemCreate) becomes part of the context, and
-    kernels use its own address. Later buffers must lie in windows of `allocate`."""
+    If build() is the first call, its buffer becomes part of the context, and kernels use the buffer's own address. The buffer
+    must come from ncclMemAlloc or another user of cuMemCreate. All later buffers must lie in windows of allocate()."""
 
     name = "nccl"
-    _own: tuple[int, int] | None = None  # address and length of the buffer that was taken
+    _own: tuple[int, int] | None = None  # address and length of the buffer that became part of the context
 
     def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
         super().__init__(comm, heap_bytes)
@@ -105,13 +106,13 @@ class NCCLSymmContextBuilder(SymmContextBuilder):
             super()._admit(address, length_bytes)
 
     def close(self) -> None:
-        """Closes the context. The application may then use a buffer of `build` otherwise. Collective."""
+        """Closes the context. Afterwards the application may use the buffer of build() for other purposes. Collective."""
         self._own = None
         super().close()
 
 
 class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
-    """The same with NCCLX, which adds functions for the host."""
+    """Like NCCLSymmContextBuilder, with NCCLX, which adds host functions."""
 
     name = "ncclx"
 
@@ -127,23 +128,25 @@ class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
 
 
 def make_context_with_buffer(native_handle: int, address: int, length_bytes: int, heap_bytes: int) -> int | None:
-    """Returns a verbena_context* over an ncclComm_t and a buffer. Collective."""
+    """Creates a context over an ncclComm_t and a buffer, and returns the verbena_context*. Collective."""
     return load_backend_library(Backend.NCCL).make("nccl_context_create_with_buffer", native_handle, address, length_bytes,
                                                    heap_bytes)
 
 
-_made: dict[int, SymmetricContext] = {}  # by their device contexts
+_made: dict[int, SymmetricContext] = {}  # contexts by the addresses of their device contexts
 
 
 def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buffer_size: int, signal_pad_size: int,
                                        device_idx: int, rank: int, world_size: int) -> int:
-    """Returns a device context for kernels that use the buffer (of ncclMemAlloc or another cuMemCreate) by its own address.
-    Valid until destroy_nccl_symm_context(). GPU `device_idx` is the calling thread's. Collective."""
+    """Creates a context over an ncclComm_t, and returns the device context for kernels, which use the buffer's own address.
+    Collective. The result is valid until destroy_nccl_symm_context().
+
+    The buffer must come from ncclMemAlloc or another user of cuMemCreate. `device_idx` must be the calling thread's GPU."""
     check_signal_pad(signal_pad_size)
     context = SymmetricContext.from_handle(make_context_with_buffer(nccl_comm_ptr, buffer_ptr, buffer_size, HEAP_BYTES))
     if (context.rank, context.size) != (rank, world_size):
         places = f"rank {rank} of {world_size} is rank {context.rank} of {context.size} of the communicator"
-        context.abort()  # not collective: other ranks may be where they should
+        context.abort()  # abort() is not collective, and the arguments of other ranks may be right
         context.close()
         raise ValueError(places)
     address = context.world.device_context
@@ -156,5 +159,5 @@ def destroy_nccl_symm_context(device_context: int) -> None:
     _made.pop(device_context).close()
 
 
-# As PyTorch's bindings call it.
+# The name in PyTorch's bindings.
 _create_nccl_symm_context_from_comm = create_nccl_symm_context_from_comm

@@ -1,4 +1,5 @@
-"""The backend nvshmem: contexts over NVSHMEM's heap, the library of the process, and the modules of kernels that call it."""
+"""The backend nvshmem: contexts over NVSHMEM's heap. Finds the process's NVSHMEM library, and initialises NVSHMEM in the modules
+of kernels that call it."""
 import ctypes
 import dataclasses
 import functools
@@ -24,7 +25,7 @@ PROTOTYPES: Prototypes = {
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
-    """Returns the NVSHMEM library that is loaded already, otherwise the wheel's. It is never loaded twice."""
+    """Returns the NVSHMEM library that the process has loaded, or else loads the wheel's. Never loads a second copy."""
     try:
         return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -48,9 +49,11 @@ class _Module:
 
 
 class ModuleKeeper:
-    """CUDA modules that contain NVSHMEM's device library. Each is prepared once, on the GPU that loaded it, after NVSHMEM is
-    initialized. If a module must be prepared before a launch (`is_needed`), preparing raises until that is possible. A
-    module that also serves other backends waits until there is a context over NVSHMEM."""
+    """Tracks the CUDA modules that contain NVSHMEM's device library.
+
+    Each module must be initialised once, on the GPU that loaded it, after NVSHMEM is initialised. For a module that only serves
+    NVSHMEM (`is_needed`), prepare() raises an error as long as initialising is impossible. A module that also serves other
+    backends is initialised once there is a context over NVSHMEM."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,15 +65,15 @@ class ModuleKeeper:
             self._waiting.append(_Module(handle, device, is_needed))
 
     def note_context(self) -> None:
-        """Records that there is a context over NVSHMEM."""
+        """Records that a context over NVSHMEM exists."""
         self._has_context = True
 
     def has_work(self, device: int) -> bool:
         return any(self._is_due(module, device) for module in self._waiting)
 
     def prepare(self, device: int) -> None:
-        """Prepares the modules that are due on the calling thread's GPU. Waits for the GPU, so no stream of it may be in
-        capture."""
+        """Initialises the modules of the calling thread's GPU that wait for it and are needed now. Waits for the GPU, so none of
+        its streams may be capturing a graph."""
         with self._lock:
             for module in [one for one in self._waiting if self._is_due(one, device)]:
                 library = load_nvshmem()
@@ -85,8 +88,8 @@ modules = ModuleKeeper()
 
 
 class NVSHMEMSymmContextBuilder(SymmContextBuilder):
-    """Builds contexts over NVSHMEM's symmetric heap. Initialises NVSHMEM among the communicator's ranks, unless the
-    application has done so."""
+    """Creates contexts over NVSHMEM's symmetric heap. Initialises NVSHMEM with the communicator's ranks, unless the application
+    has initialised NVSHMEM."""
 
     name = "nvshmem"
 
@@ -98,7 +101,7 @@ class NVSHMEMSymmContextBuilder(SymmContextBuilder):
         context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
         places = (ranks.rank, ranks.size), (context.rank, context.size)
         if places[0] != places[1]:
-            # abort() is not collective: the numbers of other ranks may be right.
+            # abort() is not collective, and the ranks of other processes may be right.
             context.abort()
             context.close()
             raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator must have the same ranks".format(

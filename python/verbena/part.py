@@ -1,4 +1,4 @@
-"""Base classes of teams, windows and workspaces: parts of a context."""
+"""Base classes of teams, windows, workspaces and other parts of a context."""
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class ContextPart:
-    """A handle of the library. It is invalid once it is freed or its context is closed."""
+    """Wraps a handle of the library. The handle becomes invalid when it is freed or its context is closed."""
 
     _name: str
 
@@ -22,7 +22,7 @@ class ContextPart:
     @property
     def handle(self) -> int:
         if self._handle is None or self._context.is_closed:
-            raise ValueError(f"this {self._name} was freed, or its context was closed")
+            raise ValueError(f"this {self._name} cannot be used: it was freed, or its context was closed")
         return self._handle
 
 
@@ -30,19 +30,19 @@ _Part = TypeVar("_Part", bound="CollectivePart")
 
 
 class CollectivePart(ContextPart):
-    """A part that all ranks free together, by `free` or at the end of `with`."""
+    """A part that all ranks free together, by free() or at the end of a `with` block."""
 
     def __enter__(self: _Part) -> _Part:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        # Peers may not come to a collective call of a rank that fails: its context, which fails with it, takes the part.
+        # After an exception the peers may not make the collective free(). Closing the context frees the part.
         if kind is None:
             self.free()
 
     def free(self) -> None:
-        """Frees the part. Collective."""
+        """Frees the part. Does nothing if it was freed, or its context was closed. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and self._is_owned and not self._context.is_closed:
             self._library.check(getattr(self._library, f"{self._name}_free")(handle))

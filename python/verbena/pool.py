@@ -1,4 +1,4 @@
-"""Pools: tensors of PyTorch's own allocator in a window."""
+"""Pools: windows from which PyTorch's own allocator takes tensors."""
 from typing import TYPE_CHECKING, Any
 
 from verbena.native import BackendUnavailable
@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
 
 class SymmetricPool(CollectivePart):
-    """Memory for `torch.cuda.use_mem_pool(pool.mem_pool)`: tensors that are created in it have symmetric addresses, equal
-    on all ranks that allocate and free alike; `check` compares that. Freed collectively, by `free`, at the end of
-    `with`, or with its context, when no tensor uses it any more."""
+    """Symmetric memory for PyTorch's allocator. Tensors created under `torch.cuda.use_mem_pool(pool.mem_pool)` lie in it.
+
+    A tensor has the same offset on all ranks only if all ranks allocate and free tensors in the same order and with the same
+    sizes; check() compares this. free(), the end of a `with` block or closing the context frees the pool; each is collective.
+    Delete all tensors of the pool first."""
 
     _name = "pool"
 
@@ -23,35 +25,36 @@ class SymmetricPool(CollectivePart):
 
     @property
     def mem_pool(self) -> Any:
-        """The torch.cuda.MemPool; this object keeps it alive."""
+        """The torch.cuda.MemPool. The pool keeps it alive."""
         if self._mem_pool is None:
             import torch
             if not hasattr(torch.cuda, "MemPool"):
-                raise BackendUnavailable(f"pools for tensors: PyTorch {torch.__version__} has no torch.cuda.MemPool; builds for CUDA from 2.5 on do")
+                raise BackendUnavailable(f"a pool needs torch.cuda.MemPool, which PyTorch {torch.__version__} does not have: use "
+                                         "PyTorch 2.5 or newer, built for CUDA")
             functions = (f"verbena_pool_{name}_{self.index}" for name in ("allocate", "release"))
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(self._library.path, *functions)
             self._mem_pool = torch.cuda.MemPool(self._allocator.allocator())
         return self._mem_pool
 
     def free(self) -> None:
-        """Frees the pool. PyTorch returns memory that no tensor uses; tensors that are still alive become invalid.
-        Collective."""
+        """Frees the pool. Makes PyTorch return the pool's unused memory first. Tensors of the pool that are still alive become
+        invalid. Collective."""
         self._mem_pool = None
         super().free()
         self._allocator = None
 
     def check(self) -> None:
-        """Raises VerbenaError if ranks have not allocated and freed alike. Collective."""
+        """Raises VerbenaError if ranks have allocated or freed differently. Collective."""
         self._library.check(self._library.pool_check(self.handle))
 
     @property
     def index(self) -> int:
-        """The pool's index in the process, and in the names of its allocator functions."""
+        """The pool's index in this process, which is part of the names of its allocator functions."""
         return int(self._library.pool_index(self.handle))
 
     @property
     def window(self) -> SymmetricWindow:
-        """The window with all of the pool's memory."""
+        """The window that contains all memory of the pool. The pool owns it."""
         return SymmetricWindow(self._context, self._library.pool_window(self.handle), is_owned=False)
 
     @property

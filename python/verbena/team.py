@@ -13,8 +13,14 @@ _TABLE_WORDS = 1024
 
 
 class SymmetricTeam(ContextPart):
-    """A team of ranks, which kernels take as an argument. Freed by `free`, at the end of `with`, or with its context; not
-    collective."""
+    """A team of ranks with its own signals and barriers. Kernels take it as an argument.
+
+    free(), the end of a `with` block or closing the context frees the team. Freeing a team is not collective.
+
+    The calls from barrier() to quiet() enqueue work on a stream of the context's GPU and return at once. `stream` is an
+    integer, a torch.cuda.Stream, or None for PyTorch's current stream (the default stream without PyTorch). They are not
+    collective calls and may be captured in a CUDA graph. The first such call on a GPU loads a kernel, which waits for
+    running kernels. If a wait times out, the context's check_error() raises the reason."""
 
     _name = "team"
 
@@ -26,7 +32,7 @@ class SymmetricTeam(ContextPart):
         self.free()
 
     def free(self) -> None:
-        """Frees the team. No effect on the context's own teams."""
+        """Frees the team. Has no effect on the context's `world` and `lsa` teams. Not collective."""
         if not self._is_owned:
             return
         handle, self._handle = self._handle, None
@@ -35,16 +41,18 @@ class SymmetricTeam(ContextPart):
 
     @property
     def rank(self) -> int:
+        """This rank's number in the team."""
         return int(self._library.team_rank(self.handle))
 
     @property
     def size(self) -> int:
+        """The number of members."""
         return int(self._library.team_size(self.handle))
 
     def world_rank(self, rank: int) -> int:
-        """Returns the rank in the world of a member."""
+        """Returns the world rank of the member that has number `rank` in the team."""
         if not 0 <= rank < self.size:
-            raise ValueError(f"rank {rank} of a team of {self.size}")
+            raise ValueError(f"rank {rank} is not in this team of {self.size} ranks")
         return int(self._library.team_world_rank(self.handle, rank))
 
     @property
@@ -53,63 +61,66 @@ class SymmetricTeam(ContextPart):
         return int(self._library.team_device_context(self.handle))
 
     def make_tilescale_table(self, window: SymmetricWindow) -> bytes:
-        """Returns 1,024 words for a program's `meta_data` (include/verbena/device/tilescale_ranks.cuh). For teams of at
-        most 1,021 ranks."""
+        """Returns the table of 1,024 64-bit words that a TileScale program takes as its `meta_data`
+        (include/verbena/device/tilescale_ranks.cuh). The team may have at most 1,021 ranks."""
         bases = [window.peer_address(self.world_rank(peer)) or 0 for peer in range(self.size)]
         if len(bases) > _TABLE_WORDS - 3:
-            raise ValueError(f"TileScale's table cannot hold {len(bases)} ranks")
+            raise ValueError(f"TileScale's table holds at most {_TABLE_WORDS - 3} ranks, and this team has {len(bases)}")
         words = [self.rank, self.size, *bases]
         words += [0] * (_TABLE_WORDS - 1 - len(words)) + [self.device_context]
         return struct.pack(f"{_TABLE_WORDS}Q", *words)
 
     @property
     def backend(self) -> Backend:
-        """The backend for which kernels that take this team may be compiled, besides DEFAULT."""
+        """The backend of the team's context. Kernels that take this team must be compiled for it, or for DEFAULT."""
         context = self._library.team_host_context(self.handle)
         return ContextType(ctypes.c_int32.from_address(context).value).backend
 
-    # In the order of a stream of the context's GPU: an integer, a torch.cuda.Stream, or None for PyTorch's current one (the
-    # default stream without PyTorch). Not collective; legal while the stream is captured. The first of these calls on a GPU
-    # loads their kernel, which waits for kernels that run. Why a wait timed out, the context's check_error() tells.
 
     def barrier(self, barrier: int = 0, stream: Any = None) -> None:
-        """Waits for the streams of all members; what they have put before is complete afterwards."""
+        """Waits on the stream until the streams of all members have reached the same barrier. Afterwards all puts that the
+        members enqueued before it are complete. `barrier` is the barrier's index."""
         self._library.check(self._library.barrier_on_stream(self.handle, barrier, find_stream(stream)))
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
-        """Changes a signal of a peer, after all that the stream has put there."""
+        """Sets, or adds `value` to, signal number `signal` of a peer. Takes effect after all earlier puts of the stream to
+        that peer."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
                                                            operation, find_stream(stream)))
 
     def wait(self, signal: int, value: int, compare: SignalCompare = SignalCompare.GE, stream: Any = None) -> None:
-        """Waits until a signal of this rank compares with `value`."""
+        """Waits on the stream until signal number `signal` of this rank satisfies the comparison with `value`."""
         self._library.check(self._library.wait_on_stream(self.handle, signal, compare, value, find_stream(stream)))
 
     def put(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
-        """Copies to a peer.
+        """Copies memory of this rank to a peer.
 
         Args:
-            destination: this rank's address of the peer's memory: a tensor in a window, or an address.
-            source: a contiguous tensor, or (address, bytes).
+            destination: a tensor or an address in a window of this rank. The data goes to the same offset of the peer's
+                window.
+            source: a contiguous tensor, or (address, length in bytes). It must not change before quiet() or barrier().
+            peer: the peer's rank in the team.
         """
         address, length_bytes = _measure(source)
         self._library.check(self._library.put_on_stream(self.handle, _find_address(destination), address, length_bytes, peer,
                                                         find_stream(stream)))
 
     def get(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
-        """Copies from a peer.
+        """Copies memory of a peer to this rank.
 
         Args:
-            destination: a contiguous tensor, or (address, bytes).
-            source: this rank's address of the peer's memory: a tensor in a window, or an address.
+            destination: a contiguous tensor, or (address, length in bytes).
+            source: a tensor or an address in a window of this rank. The data comes from the same offset of the peer's
+                window.
+            peer: the peer's rank in the team.
         """
         address, length_bytes = _measure(destination)
         self._library.check(self._library.get_on_stream(self.handle, address, _find_address(source), length_bytes, peer,
                                                         find_stream(stream)))
 
     def quiet(self, stream: Any = None) -> None:
-        """Waits until all earlier puts, gets and signals of this rank are complete at all peers."""
+        """Waits on the stream until all earlier puts, gets and signals of this rank are complete at all peers."""
         self._library.check(self._library.quiet_on_stream(self.handle, find_stream(stream)))
 
 
@@ -118,9 +129,9 @@ def _find_address(place: Any) -> int:
 
 
 def _measure(buffer: Any) -> tuple[int, int]:
-    """Address and length in bytes."""
+    """Returns the buffer's address and its length in bytes."""
     if isinstance(buffer, tuple):
         return int(buffer[0]), int(buffer[1])
     if not buffer.is_contiguous():
-        raise ValueError("a tensor that is copied on a stream must be contiguous")
+        raise ValueError("put and get need a contiguous tensor: call contiguous() first")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

@@ -13,31 +13,34 @@ _NAMES = [one.name.lower() for one in Backend if one != Backend.DEFAULT]
 
 
 class TorchCommsSymmContextFactory:
-    """Creates contexts from TorchComms communicators. Each context is the address that kernels take as ctx_ptr. It is valid
-    until destroy_contexts(comm), which is collective, or until comm.finalize(), which calls it first."""
+    """Creates contexts from TorchComms communicators. A context is returned as the address that kernels take as ctx_ptr. The
+    address is valid until destroy_contexts(comm) or comm.finalize(), which calls destroy_contexts()."""
 
-    # By id of the communicator, which is kept so that no other object gets its id; builders by names of backends.
+    # For each id(communicator): the communicator, kept so that no other object gets its id, and its builders by backend name.
     _builders: dict[int, tuple[Any, dict[str, SymmContextBuilder]]] = {}
 
     @staticmethod
     def create_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES,
                        backend: Backend | int = Backend.DEFAULT) -> int:
-        """Creates a context of the named backend, or of the communicator's own. Collective.
+        """Creates a context of the named backend, by default of the communicator's own backend. Collective.
 
         Args:
-            buffer: memory of `allocate`; the backend verbena also accepts other memory of cuMemCreate.
+            comm: a TorchComms communicator.
+            buffer: a tensor in memory of allocate(). The backend verbena also accepts other memory of cuMemCreate.
+            signal_pad_size: bytes of signals that kernels use; at most those of a team.
+            backend: DEFAULT for the communicator's own backend.
         """
         return _find_builder(comm, _choose(comm, backend)).build(buffer, signal_pad_size)
 
     @staticmethod
     def allocate(comm: Any, length_bytes: int, backend: Backend | int = Backend.DEFAULT) -> SymmetricWindow:
-        """Allocates a window for buffers of that backend, for torch.as_tensor(window, device="cuda").view(dtype).
-        Collective."""
+        """Allocates a window of `length_bytes` for buffers of a backend. torch.as_tensor(window, device="cuda").view(dtype)
+        makes a tensor of it. Collective."""
         return _find_builder(comm, _choose(comm, backend)).allocate(length_bytes)
 
     @staticmethod
     def create_verbena_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES) -> int:
-        """Creates a context over a communicator of any backend. Collective."""
+        """Creates a context of Verbena's symmetric memory over a communicator of any backend. Collective."""
         return TorchCommsSymmContextFactory.create_context(comm, buffer, signal_pad_size, Backend.VERBENA)
 
     @staticmethod
@@ -47,27 +50,30 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def create_nvshmem_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES) -> int:
-        """Creates a context over NVSHMEM, which is initialised if needed. Collective."""
+        """Creates a context over NVSHMEM. Initialises NVSHMEM if needed. Collective."""
         return TorchCommsSymmContextFactory.create_context(comm, buffer, signal_pad_size, Backend.NVSHMEM)
 
     @staticmethod
     def find_window(comm: Any, buffer: Any) -> SymmetricWindow:
-        """Returns the window of a buffer; kernels use its address."""
+        """Returns the window that contains the buffer. Kernels use the window's address."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         for builder in builders.values():
             try:
                 return builder.find_window(buffer)
             except KeyError:
                 pass
-        raise KeyError("the buffer is outside every window of this communicator")
+        raise KeyError("the buffer is outside every window of this communicator: allocate it by allocate(), or create a context "
+                       "with it first")
 
     @staticmethod
     def release(comm: Any, buffer: Any) -> None:
-        """Frees the window of the application's memory (backend verbena). Call it before freeing the memory. Collective."""
+        """Frees the window that create_context() made for memory of the application (backend verbena). Call it before freeing the
+        memory. Collective."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())
         if not isinstance(builder, VerbenaSymmContextBuilder):
-            raise KeyError("the buffer is outside every window of this communicator")
+            raise KeyError("the buffer is outside every window of this communicator: allocate it by allocate(), or create a "
+                           "context with it first")
         builder.release(buffer)
 
     @staticmethod
@@ -101,7 +107,8 @@ def _find_builder(comm: Any, name: str) -> SymmContextBuilder:
 
 
 def _destroy_contexts_in_finalize(kind: type) -> None:
-    """Of all communicators of that class, from now on. Their objects may not take attributes, as they are another language's."""
+    """Makes finalize() of all communicators of a class destroy their contexts first. Patches the class, because the objects are
+    written in C++ and may not accept attributes."""
     if not hasattr(kind, "finalize") or hasattr(kind.finalize, "destroys_contexts"):
         return
     finalize: Callable[..., Any] = kind.finalize

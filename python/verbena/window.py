@@ -9,14 +9,16 @@ _CU_MEMORYTYPE_DEVICE = 2
 
 
 class SymmetricWindow(CollectivePart):
-    """A window: memory that every rank has at the same offset of its heap. Freed collectively, by `free`, at the end of
-    `with`, or with its context."""
+    """A window: memory that every rank has at the same offset of its symmetric heap.
+
+    free(), the end of a `with` block or closing the context frees the window; each is collective."""
 
     _name = "window"
 
     @property
     def address(self) -> int:
-        """This rank's address, the symmetric one: for kernels and copies."""
+        """The address of this rank's part of the window. Kernels and copies use it, also to name the same offset of a peer's
+        part."""
         return int(self._library.window_address(self.handle))
 
     @property
@@ -27,8 +29,8 @@ class SymmetricWindow(CollectivePart):
         return self.length_bytes
 
     def peer_address(self, rank: int) -> int | None:
-        """Returns the address at which this rank loads from and stores to the window of `rank`; None if loads and stores do
-        not reach it."""
+        """Returns the address at which this rank can load from and store to the part of world rank `rank`, or None if that
+        rank is reachable by RDMA only."""
         address = self._library.window_peer_address(self.handle, rank)
         return None if address is None else int(address)
 
@@ -38,19 +40,19 @@ class SymmetricWindow(CollectivePart):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Bytes of the GPU, for torch.as_tensor(window, device="cuda").view(dtype)."""
+        """The window as an array of bytes in GPU memory. Use torch.as_tensor(window, device="cuda").view(dtype)."""
         if not self.is_on_gpu:
-            raise AttributeError("the window is in the host's memory: this rank has no GPU")
+            raise AttributeError("the window is in host memory, because this rank has no GPU: use host_view()")
         return {"shape": (self.length_bytes,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
     def host_view(self, rank: int | None = None) -> memoryview:
-        """Returns the bytes of a rank's window as a memoryview, on ranks without a GPU; by default this rank's. Do not use
-        it after the window is freed."""
+        """Returns the bytes of a rank's part as a memoryview; by default this rank's part. Works on ranks without a GPU.
+        Do not use the view after the window is freed."""
         address = self.address if rank is None else self.peer_address(rank)
         if address is None:
-            raise ValueError(f"the window of rank {rank} is out of reach")
+            raise ValueError(f"rank {rank}'s part of the window cannot be mapped here: that rank is reachable by RDMA only")
         if _is_on_gpu(address):
-            raise ValueError("the window is in GPU memory")
+            raise ValueError("the window is in GPU memory: use torch.as_tensor(window, device=\"cuda\")")
         return memoryview((ctypes.c_uint8 * self.length_bytes).from_address(address)).cast("B")
 
 
@@ -60,7 +62,7 @@ def _is_on_gpu(address: int) -> bool:
     except OSError:
         return False
     kind = ctypes.c_uint(0)
-    # Memory that the driver does not know is the host's.
+    # Memory that the driver does not know is host memory.
     result = driver.cuPointerGetAttribute(ctypes.byref(kind), _CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                           ctypes.c_uint64(address))
     return bool(result == 0 and kind.value == _CU_MEMORYTYPE_DEVICE)

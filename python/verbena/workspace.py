@@ -10,18 +10,20 @@ _ERROR_TEXT_BYTES = 512
 
 
 class SymmetricWorkspace(CollectivePart):
-    """A workspace, which kernels take in place of a team. Kernels that run at the same time, each with its own workspace,
-    do not interfere. Freed collectively, by `free`, at the end of `with`, or with its context. On a rank that is not a
-    member of the team it serves only the collective calls."""
+    """A team's signals, barriers and slots for one stream. Kernels take it in place of a team.
+
+    Kernels that run at the same time do not interfere if each has its own workspace. free(), the end of a `with` block or
+    closing the context frees the workspace; each is collective. On ranks that are not members of the team, only the
+    collective methods (reset, free) and is_member may be used."""
 
     _name = "workspace"
 
     def reset(self) -> None:
-        """Resets the workspace after one of its waits timed out. Collective."""
+        """Makes the workspace usable again after one of its waits timed out. Collective."""
         self._library.check(self._library.workspace_reset(self.handle))
 
     def check_error(self) -> None:
-        """Raises VerbenaError if a wait of this workspace timed out on any member, and names it."""
+        """Raises VerbenaError if a wait in this workspace timed out on any member. The error names that member."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._library.workspace_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
@@ -29,7 +31,8 @@ class SymmetricWorkspace(CollectivePart):
 
     @property
     def team(self) -> SymmetricTeam:
-        """The team of the members with the workspace's signals and barriers, for calls on streams. The workspace owns it."""
+        """The team's members with the signals and barriers of this workspace, for calls on streams such as team.put(). The
+        workspace owns the returned team."""
         self._require_member()
         return SymmetricTeam(self._context, self._library.workspace_team(self.handle), is_owned=False)
 
@@ -39,22 +42,23 @@ class SymmetricWorkspace(CollectivePart):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of each slot of low_latency.cuh; 0: there are none."""
+        """Size in bytes of each slot of low_latency.cuh; 0 if the workspace has no slots."""
         return int(self._library.workspace_slot_bytes(self.handle))
 
     @property
     def device_context(self) -> int:
-        """The address of the SymmWorkspace in GPU memory, which begins with a SymmContext: a kernel's `ctx_ptr`."""
+        """The address of the SymmWorkspace in GPU memory. Kernels take it as `ctx_ptr`, since a SymmWorkspace begins with a
+        SymmContext."""
         self._require_member()
         return int(self._library.workspace_device_context(self.handle))
 
     @property
     def backend(self) -> Backend:
-        """The backend for which kernels that take this workspace may be compiled, besides DEFAULT."""
+        """The backend of the workspace's context. Kernels that take this workspace must be compiled for it, or for DEFAULT."""
         self._require_member()
         context = self._library.workspace_host_context(self.handle)
         return ContextType(ctypes.c_int32.from_address(context).value).backend
 
     def _require_member(self) -> None:
         if not self.is_member:
-            raise ValueError("this rank is not a member of the workspace's team")
+            raise ValueError("this rank is not a member of the workspace's team and cannot use it")

@@ -76,18 +76,18 @@ TEST_F(BootstrapKeyTest, ACommonKeyJoins) {
 
 TEST_F(BootstrapKeyTest, AnotherKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come(path_.get(), other_path_.get(), "it does not have our job key"), kRefused);
-  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("refused: it does not have our job key")));
+  EXPECT_EQ(come(path_.get(), other_path_.get(), "it has another job key"), kRefused);
+  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("refused: it has another job key")));
 }
 
 TEST_F(BootstrapKeyTest, ARankWithoutAKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come(path_.get(), "", "it has a job key and we have none"), kRefused);
+  EXPECT_EQ(come(path_.get(), "", "it has a job key and this rank has none"), kRefused);
 }
 
 TEST_F(BootstrapKeyTest, ARankAloneWithAKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come("", path_.get(), "it has no job key and we have one"), kRefused);
+  EXPECT_EQ(come("", path_.get(), "it has no job key and this rank has one"), kRefused);
 }
 
 TEST_F(BootstrapKeyTest, RanksThatEncryptJoin) {

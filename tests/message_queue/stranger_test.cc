@@ -99,7 +99,7 @@ TEST(QueueStrangers, WhoKnowsTheNonceAloneIsRefused) {
     auto stranger = take(Reader::attach(overheard, 0, 0), "reader");
     EXPECT_EQ(stranger->wait_until_ready(kPatienceMs).status(), base::Status::kRemote);
   }
-  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("caller from")));
+  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("connection from")));
   auto reader = attach(writer->handle(), 0);
   admitting.join();
 }

@@ -74,7 +74,7 @@ class BadInputTest : public LiveTest<NewestVersion> {
             << length;
         EXPECT_EQ(request, nullptr);
         expect_one_line(
-            {is_send ? "isend" : "irecv", std::to_string(length), "at most 2147483647 bytes are possible"});
+            {is_send ? "isend" : "irecv", std::to_string(length), "the maximum is 2147483647 bytes"});
       }
       EXPECT_EQ((*net_)->dereg_mr(comm, mhandle), abi::kSuccess);
     }

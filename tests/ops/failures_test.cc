@@ -467,18 +467,20 @@ TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
     return result == VERBENA_SUCCESS ? "was made" : verbena_last_error();
   });
   EXPECT_THAT(said, AllOf(HasSubstr("rank 1: ops: 513 blocks: at most 512 are possible"),
-                          HasSubstr("rank 0: ops: rank 1 cannot make the communicator: ops: 513 blocks")));
+                          HasSubstr("rank 0: ops: rank 1 cannot create the communicator: ops: 513 blocks")));
 }
 
 TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
   setenv("FAKE_GPU_TAKES_NO_MODULES", "1", 1);
-  EXPECT_THAT(run({0, 0},
-                  [](Rank& rank, uint32_t) -> std::string {
-                    rank.create(verbena_team_world(rank.context().handle()));
-                    return verbena_last_error();
-                  }),
-              AllOf(HasSubstr("rank 0: ops: loading the kernels, which are of CUDA 13.9.1 and need a driver"),
-                    HasSubstr("(this one is of CUDA 13.0)")));
+  EXPECT_THAT(
+      run({0, 0},
+          [](Rank& rank, uint32_t) -> std::string {
+            rank.create(verbena_team_world(rank.context().handle()));
+            return verbena_last_error();
+          }),
+      AllOf(
+          HasSubstr("rank 0: ops: loading the kernels, which were built with CUDA 13.9.1 and need a driver"),
+          HasSubstr("(this driver supports CUDA 13.0)")));
   unsetenv("FAKE_GPU_TAKES_NO_MODULES");
 }
 

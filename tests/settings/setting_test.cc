@@ -92,8 +92,8 @@ TEST(Setting, ReadsChoices) {
   EXPECT_EQ(parse("VERBENA_BOUNCE", "HOST", &Parameters::bounce), BouncePlace::kHost);
   EXPECT_EQ(parse("VERBENA_WORD_ORDER", "completed", &Parameters::word_order), WordOrder::kCompleted);
   EXPECT_EQ(parse("VERBENA_ADDRESS_FAMILY", "AF_INET6", &Parameters::address_family), AddressFamily::kInet6);
-  EXPECT_EQ(problem_of("VERBENA_BOUNCE", "gpus"), "not one of its words");
-  EXPECT_EQ(problem_of("VERBENA_BOUNCE", "auto|host"), "not one of its words");
+  EXPECT_EQ(problem_of("VERBENA_BOUNCE", "gpus"), "not one of the allowed words");
+  EXPECT_EQ(problem_of("VERBENA_BOUNCE", "auto|host"), "not one of the allowed words");
 }
 
 TEST(Setting, ReadsTextAsItIs) {

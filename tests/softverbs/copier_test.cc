@@ -174,7 +174,7 @@ TEST_F(CopierTest, MemoryThatNobodyElseCanMapIsRefusedWithTheRemedy) {
     EXPECT_EQ(errno, EOPNOTSUPP);
     EXPECT_EQ(ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess), nullptr);
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_NE(said.find("allocate what is to be registered with cudaMalloc"), std::string::npos) << said;
+    EXPECT_NE(said.find("allocate memory to be registered with cudaMalloc"), std::string::npos) << said;
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << "once: " << said;
   });
 }
@@ -514,12 +514,12 @@ TEST_F(CopierTest, ItSaysWhichCopyIsNotDone) {
     write.sges.push_back({near.memory.address(), 64, near.mr->lkey});
     ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
     EXPECT_TRUE(waits_to_say("process " + std::to_string(find_copier()) +
-                             ", has given a copy to its device 0, which is not done after"));
+                             ", started a copy on its device 0, which has not finished after"));
     hold_copies(false);
     EXPECT_EQ(loop.node.wait_completion().status, IBV_WC_SUCCESS);
     EXPECT_EQ(explain_wait(), "");
     kill(find_copier(), SIGKILL);
-    EXPECT_TRUE(waits_to_say("has ended"));
+    EXPECT_TRUE(waits_to_say("has exited"));
   });
 }
 
@@ -573,7 +573,7 @@ TEST_F(CopierTest, ItSaysWhetherGpuMemoryCanBeRegistered) {
     if (!hold_copies(false)) return;  // a real driver
     Node node;
     TestMemory memory(Kind::kDevice, 0, 4096);
-    EXPECT_NE(explain_no_gpu().find("no other process can map memory of this GPU"), std::string::npos)
+    EXPECT_NE(explain_no_gpu().find("the copier process cannot map memory of this GPU"), std::string::npos)
         << explain_no_gpu();
     EXPECT_EQ(ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), 4096, kAllAccess), nullptr);
     EXPECT_EQ(errno, EOPNOTSUPP);

@@ -59,47 +59,50 @@ TEST(FaultPlanTest, GoodPlans) {
 
 TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("explode nth=1",
-                 "line 1: 'explode': no such fault (there are: fail, error, drop, delay, limit, down, event, "
+                 "line 1: 'explode': unknown fault (known are: fail, error, drop, delay, limit, down, event, "
                  "lose, duplicate, reorder, "
                  "corrupt; a path begins with / or .)");
   expect_refused("seed 1\n\nfail status=NONSENSE nth=1",
-                 "line 3: 'fail': 'status=NONSENSE' cannot be understood");
-  expect_refused("fail status=SUCCESS nth=1", "line 1: 'fail': 'status=SUCCESS' cannot be understood");
+                 "line 3: 'fail': 'status=NONSENSE' is not a valid value");
+  expect_refused("fail status=SUCCESS nth=1", "line 1: 'fail': 'status=SUCCESS' is not a valid value");
   expect_refused("fail nth=1", "line 1: 'fail': status= is missing");
-  expect_refused("log; fail status=GENERAL", "line 1: 'fail': when? give nth=, every=, chance= or at=");
-  expect_refused("drop nth=1 every=2", "line 1: 'drop': 'every=2' is a second answer to when");
+  expect_refused("log; fail status=GENERAL",
+                 "line 1: 'fail': the time is missing: give nth=, every=, chance= or at=");
+  expect_refused("drop nth=1 every=2",
+                 "line 1: 'drop': 'every=2' conflicts with an earlier nth=, every=, chance= or at=");
   expect_refused("drop nth=1 nth=2", "line 1: 'drop': 'nth' is given twice");
   expect_refused("drop often", "line 1: 'drop': 'often' is not KEY=VALUE");
-  expect_refused("drop status=GENERAL nth=1", "line 1: 'drop': 'status' is nothing that this fault knows");
+  expect_refused("drop status=GENERAL nth=1", "line 1: 'drop': 'status' is not a key of this fault");
   for (const char* word :
        {"nth=0", "nth=-1", "nth=", "nth=1x", "nth=99999999999999999999", "chance=0", "chance=1.1",
         "chance=nan", "rail=8", "rail=", "opcode=", "opcode=SEND,", "opcode=BIND_MW", "per=me"})
     expect_refused(std::string("drop ") + word,
-                   std::string("line 1: 'drop': '") + word + "' cannot be understood");
+                   std::string("line 1: 'drop': '") + word + "' is not a valid value");
   for (const char* word : {"by=1", "by=ms", "by=1 ms", "by=2ms..1ms", "by=1ms..", "by=1e30s", "by=-1ms"}) {
     const std::string text = word;
     const std::string first = text.substr(0, text.find(' '));
-    expect_refused("delay " + text, "line 1: 'delay': '" + first + "' cannot be understood");
+    expect_refused("delay " + text, "line 1: 'delay': '" + first + "' is not a valid value");
   }
-  expect_refused("limit rate=0MB/s", "line 1: 'limit': 'rate=0MB/s' cannot be understood");
+  expect_refused("limit rate=0MB/s", "line 1: 'limit': 'rate=0MB/s' is not a valid value");
   expect_refused("limit", "line 1: 'limit': rate= is missing");
   expect_refused("delay", "line 1: 'delay': by= is missing");
   expect_refused("reorder", "line 1: 'reorder': by= is missing");
-  expect_refused("reorder by=1ms", "line 1: 'reorder': 'by=1ms' cannot be understood");
+  expect_refused("reorder by=1ms", "line 1: 'reorder': 'by=1ms' is not a valid value");
   expect_refused("corrupt", "line 1: 'corrupt': bytes= is missing");
-  expect_refused("corrupt bytes=65", "line 1: 'corrupt': 'bytes=65' cannot be understood");
-  expect_refused("lose path=256", "line 1: 'lose': 'path=256' cannot be understood");
-  expect_refused("drop path=1 nth=1", "line 1: 'drop': 'path' is nothing that this fault knows");
+  expect_refused("corrupt bytes=65", "line 1: 'corrupt': 'bytes=65' is not a valid value");
+  expect_refused("lose path=256", "line 1: 'lose': 'path=256' is not a valid value");
+  expect_refused("drop path=1 nth=1", "line 1: 'drop': 'path' is not a key of this fault");
   expect_refused("event nth=1", "line 1: 'event': type= is missing");
   expect_refused("event type=QP_FATAL at=1s",
-                 "line 1: 'event': QP_FATAL is about a request: give nth=, every= or chance=");
-  expect_refused("down at=1s times=2", "line 1: 'down': 'times' counts requests, at= does not");
+                 "line 1: 'event': QP_FATAL needs a request: give nth=, every= or chance=");
+  expect_refused("down at=1s times=2",
+                 "line 1: 'down': 'times' needs a request: use nth=, every= or chance= instead of at=");
   expect_refused("down at=1s for=1s flaps=2", "line 1: 'down': up= and flaps= go together");
   expect_refused("down at=1s up=1s flaps=2", "line 1: 'down': for= is missing");
   expect_refused("fail status=GENERAL work=done peer=error nth=1",
                  "line 1: 'fail': work=done and peer=error exclude each other");
   expect_refused("seed", "line 1: 'seed': seed takes one number");
-  expect_refused("log loudly", "line 1: 'log': log stands alone");
+  expect_refused("log loudly", "line 1: 'log': log takes no value");
   std::string many;
   for (int i = 0; i < 257; ++i) many += "drop nth=1\n";
   expect_refused(many, "line 257: 'drop': more than 256 faults");
@@ -110,9 +113,10 @@ TEST(FaultPlanTest, PlansInFiles) {
   std::ofstream(path) << "# a plan\nfail status=GENERAL nth=1\n";
   EXPECT_EQ(try_plan(path), "");
   std::ofstream(path) << "# a plan\nfail status=GENERAL nth=1\ndrop\n";
-  EXPECT_EQ(try_plan(path),
-            "softverbs: " + path +
-                ": line 3: 'drop': when? give nth=, every=, chance= or at=: no device is offered\n");
+  EXPECT_EQ(
+      try_plan(path),
+      "softverbs: " + path +
+          ": line 3: 'drop': the time is missing: give nth=, every=, chance= or at=: no device is offered\n");
   std::ofstream(path) << std::string((64 << 10) + 1, '#');
   EXPECT_EQ(try_plan(path), "softverbs: " + path + ": File too large: no device is offered\n");
   unlink(path.c_str());

@@ -135,8 +135,8 @@ TEST(ProfileTest, WordsAreKeysAndNames) {
 
 TEST(ProfileTest, WrongWordsAreNamed) {
   EXPECT_EQ(parse_profile("mlx4").problem, "'mlx4' is neither a profile nor KEY=VALUE");
-  EXPECT_EQ(parse_profile("order=random").problem, "'order=random' cannot be understood");
-  EXPECT_EQ(parse_profile("mlx5 seed=-1").problem, "'seed=-1' cannot be understood");
+  EXPECT_EQ(parse_profile("order=random").problem, "'order=random' is not valid");
+  EXPECT_EQ(parse_profile("mlx5 seed=-1").problem, "'seed=-1' is not valid");
 }
 
 // Every profile of the table is understood, and refuses what it says.
@@ -145,7 +145,7 @@ TEST(ProfileTest, TheTableIsRight) {
     EXPECT_EQ(parse_profile(name).problem, "") << name;
   EXPECT_TRUE(parse_profile("cx8").profile.shuffles_writes);
   EXPECT_EQ(parse_profile("irdma").profile.max_inline_bytes, 101u);
-  EXPECT_EQ(parse_profile("mtu=1000").problem, "'mtu=1000' cannot be understood");
+  EXPECT_EQ(parse_profile("mtu=1000").problem, "'mtu=1000' is not valid");
 }
 
 TEST(ProfileTest, WhatIsBeyondTheProfileIsRefused) {

@@ -444,7 +444,7 @@ TEST_F(MulticastTest, IsNotUsedWithoutPeers) {
   const base::LogCapture log;
   run(
       2, [](Context& context) { EXPECT_EQ(context.world().context().multicast_delta, 0U); }, SymmPath::kRdma);
-  EXPECT_THAT(find_lines(log), Contains(HasSubstr("no rank reaches another rank")));
+  EXPECT_THAT(find_lines(log), Contains(HasSubstr("no rank can map another rank")));
 }
 
 TEST_F(MulticastTest, IsNotUsedInHostMemory) {

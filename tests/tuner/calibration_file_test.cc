@@ -64,7 +64,7 @@ TEST(CalibrationFileTest, RefusesDamageAndNamesThePlace) {
       {"\"net_peer_channels\": 3", "\"net_peer_channels\": 99", "transport.net_peer_channels: is out"},
       {"65536", "18446744073709551615", "not a whole number"},
       {"all_reduce", "all_reverse", "collectives[0].function: is unknown: all_reverse"},
-      {"\"ring\"", "7", "collectives[0].algorithm: is not a text"},
+      {"\"ring\"", "7", "collectives[0].algorithm: is not a string"},
       {"\"ll\"", "\"LL\"", "collectives[0].protocol: is unknown"},
       {"\"channels\":0", "\"channels\":65", "collectives[0].channels: is out of range"},
       {"\"ranks\":2", "\"ranks\":1", "collectives[0].ranks: is out of range"},
@@ -77,7 +77,7 @@ TEST(CalibrationFileTest, RefusesDamageAndNamesThePlace) {
       {"[1024,21.0]", "[1024]", "not [bytes, microseconds]"},
       {"[1024,21.0]", "[1024.5,21]", "not a whole number"},
       {"[8,20.1]", "[0,20.1]", "out of range"},
-      {"2.28.9\"", "2.28.9\", \"n\": 3", "notes.n: is not a text"},
+      {"2.28.9\"", "2.28.9\", \"n\": 3", "notes.n: is not a string"},
   };
   for (const auto& damage : damages) {
     const ParsedCalibration parsed = parse_calibration(replace(good, damage.what, damage.with));

@@ -94,7 +94,8 @@ TEST(TunerTest, SaysWhatItHas) {
   const std::string with = Tuner({8, 4}, kUnpack, make_calibration()).describe();
   EXPECT_NE(with.find("guard on"), std::string::npos) << with;
   EXPECT_NE(with.find("3 of 3 curves"), std::string::npos) << with;
-  EXPECT_NE(Tuner({2, 2}, kUnpack, make_calibration()).describe().find("channels only"), std::string::npos);
+  EXPECT_NE(Tuner({2, 2}, kUnpack, make_calibration()).describe().find("only the number of channels"),
+            std::string::npos);
   EXPECT_NE(Tuner({2, 1}, kUnpack, make_calibration()).describe().find("0 of 3 curves"), std::string::npos);
 }
 

@@ -10,8 +10,8 @@
 
 namespace verbena::tools {
 
-// A child talks to the tool through the first descriptor, and to its partner, if it has one, through the
-// second.
+// The descriptors of a child process: the first one connects it with the tool, the second one with its
+// partner, if it has one.
 inline constexpr int kControlDescriptor = 3;
 inline constexpr int kPartnerDescriptor = 4;
 
@@ -19,7 +19,7 @@ struct ChildCommand {
   std::string executable;
   std::vector<std::string> arguments;  // without argv[0]
   Environment environment;
-  int partner_descriptor = -1;  // the caller keeps it; the child gets a copy as kPartnerDescriptor
+  int partner_descriptor = -1;  // the caller owns the descriptor; the child gets a copy as kPartnerDescriptor
 };
 
 struct ChildEvent {
@@ -55,8 +55,8 @@ class ChildGroup {
   bool is_adopted(size_t child) const { return children_[child].pid < 0; }
   bool has_exited(size_t child) const { return children_[child].exited; }
 
-  // After its exit: "exit status 2", "killed by signal 11 (Segmentation fault)"; if adopted, "its connection
-  // closed".
+  // Describes how a child ended: "exit status 2", "killed by signal 11 (Segmentation fault)", or "its
+  // connection closed" for an adopted process.
   std::string describe_exit(size_t child) const;
   // Exit status, 128 + signal, or -1 while unknown.
   int exit_status(size_t child) const;
@@ -74,7 +74,8 @@ class ChildGroup {
   std::vector<Child> children_;
 };
 
-// Called first in a child: lets it die with the tool, and keeps the channels from its own children.
+// The first call in a child process: makes it die with the tool, and hides the channels from the child's own
+// children.
 void prepare_child_process();
 
 }  // namespace verbena::tools

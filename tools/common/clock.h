@@ -57,7 +57,8 @@ class Spinner {
 // the NIC's error and not only a timeout.
 inline constexpr double kStepTimeoutS = 60;
 
-// "30", "30s", "500ms", "2m", "1h", "0.5"; without a unit, seconds.
+// Parses a time such as "30s", "500ms", "2m", "1h" or "0.5". A number without a unit is in seconds. Returns
+// nullopt for other text.
 std::optional<double> parse_duration_s(std::string_view text);
 
 // The shortest form that parse_duration_s reads: 30s, 500ms, 2m.

@@ -7,15 +7,15 @@
 
 namespace verbena::tools {
 
-// The primary context of one GPU, made current on this thread, with a stream and event timing. Waits are
-// bounded. Nothing is released before the process ends.
+// The primary context of one GPU, with a stream and event timing. The constructor makes it current on the
+// calling thread. Waits have a time limit. Nothing is released before the process ends.
 class Gpu {
  public:
   // Called repeatedly while the GPU works; throws to end the wait if something else has failed.
   using Watch = std::function<void()>;
 
   Gpu(const CudaDriver& driver, int ordinal);
-  // For a thread other than the one that constructed it.
+  // Makes the context current on another thread than the one that constructed the object.
   void make_current();
 
   // One of CUDA's CU_DEVICE_ATTRIBUTE numbers.

@@ -22,7 +22,7 @@ class LineChannel {
   LineChannel& operator=(LineChannel&& other) noexcept;
   ~LineChannel();
 
-  // False if the other side is gone or does not read before the deadline.
+  // Returns false if the other side is gone or does not read before the deadline.
   bool send_line(std::string_view line, int64_t deadline_ns);
   Received receive_line(int64_t deadline_ns);
 

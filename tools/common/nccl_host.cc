@@ -37,8 +37,8 @@ void NcclHost::connect(int device, const SwapHandles& swap) {
   while (send_comm_ == nullptr || receive_comm_ == nullptr) {
     if (send_comm_ == nullptr) send_comm_ = plugin_.connect(device, remote.data());
     if (receive_comm_ == nullptr) receive_comm_ = plugin_.accept(listen_comm, &device_handle);
-    spinner.idle(send_comm_ == nullptr ? "connect: the connection does not come up"
-                                       : "accept: the connection does not come up");
+    spinner.idle(send_comm_ == nullptr ? "connect: no connection was established in time"
+                                       : "accept: no connection was established in time");
   }
   plugin_.close_listen(listen_comm);
   if (!unpacks) return;
@@ -58,7 +58,7 @@ void* NcclHost::isend(const std::byte* data, size_t length_bytes, void* mhandle,
     void* const request = plugin_.isend(send_comm_, const_cast<std::byte*>(data), length_bytes, mhandle);
     if (request != nullptr) return request;
     if (receive != nullptr) plugin_.test(receive);
-    spinner.idle("isend takes no message");
+    spinner.idle("isend accepted no message in time");
   }
 }
 
@@ -67,7 +67,7 @@ void* NcclHost::irecv(std::byte* data, size_t length_bytes, void* mhandle) {
   for (;;) {
     void* const request = plugin_.irecv(receive_comm_, data, length_bytes, mhandle, false);
     if (request != nullptr) return request;
-    spinner.idle("irecv takes no buffer");
+    spinner.idle("irecv accepted no buffer in time");
   }
 }
 
@@ -78,7 +78,7 @@ size_t NcclHost::wait(void* request, std::span<void*> others) {
     for (void*& other : others) {
       if (other != nullptr && plugin_.test(other)) other = nullptr;
     }
-    spinner.idle("a message does not arrive");
+    spinner.idle("a message did not arrive in time");
   }
 }
 

@@ -15,9 +15,9 @@ namespace verbena::tools {
 inline constexpr std::array<size_t, 3> kNcclBufferBytes{524288, 4915200, 4194304};
 inline constexpr size_t kNcclSlices = 8;
 
-// Acts as NCCL towards a plugin: one connection in each direction, with itself or with a partner, and on it
-// the calls of NCCL's proxy thread and the unpacking of its kernel. One thread. Every wait throws HangError
-// after `timeout_s`.
+// Acts like NCCL towards a plugin. It has one connection in each direction, with itself or with a partner,
+// makes the calls of NCCL's proxy thread, and unpacks like NCCL's kernel. Used by one thread. Every wait
+// throws HangError after `timeout_s`.
 class NcclHost {
  public:
   using Handle = std::array<uint8_t, abi::kHandleBytes>;
@@ -32,20 +32,20 @@ class NcclHost {
   // Listens, swaps handles, polls connect and accept in turn. Without `swap` it connects to itself. Throws
   // ToolError for an unpack handle that NCCL could not use.
   void connect(int device, const SwapHandles& swap = nullptr);
-  // Deregister all memory before.
+  // Closes the connection. Deregister all memory first.
   void close();
 
   void* send_comm() const { return send_comm_; }
   void* receive_comm() const { return receive_comm_; }
-  // The slots that receives of protocol Simple take; null if this connection does not unpack.
+  // The unpack slots for receives of the Simple protocol; null if this connection does not unpack.
   UnpackDeviceHandle* slots() const { return static_cast<UnpackDeviceHandle*>(device_handle_.handle); }
 
-  // Both repeat the call until the plugin takes the message. `receive`, if not null: the receive of this
-  // message or of a later one on the same host, tested in turn so that its failure is seen.
+  // Both repeat the call until the plugin accepts the message. `receive` may be the receive of this or a
+  // later message on the same host. It is tested in turn, so that its failure is detected.
   void* isend(const std::byte* data, size_t length_bytes, void* mhandle, void* receive = nullptr);
   void* irecv(std::byte* data, size_t length_bytes, void* mhandle);
-  // Tests the request until it is done and returns its length. Also tests `others` in turn, because a request
-  // makes progress only when it is tested, and sets those that are done to null.
+  // Tests the request until it is done, and returns its length. Also tests `others` in turn, because a
+  // request makes progress only when it is tested, and sets requests that are done to null.
   size_t wait(void* request, std::span<void*> others = {});
 
   // Does on the CPU what NCCL's kernel does: unpacks the next complete receive from its slot.

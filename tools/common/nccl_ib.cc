@@ -42,7 +42,7 @@ int read_version(void* handle) {
   const auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(handle, "ncclGetVersion"));
   int version = 0;
   if (get_version == nullptr || get_version(&version) != 0)
-    throw ToolError("ncclGetVersion is not there or fails");
+    throw ToolError("ncclGetVersion is missing or fails");
   return version;
 }
 
@@ -120,7 +120,7 @@ ElfSymbol find_data_symbol(const std::string& path, const std::string& name) {
   if (!file) throw ToolError("cannot open " + path + ": " + std::strerror(errno));
   elf_version(EV_CURRENT);
   const ElfHandle elf(elf_begin(file.get(), ELF_C_READ_MMAP, nullptr));
-  if (elf == nullptr || elf_kind(elf.get()) != ELF_K_ELF) throw ToolError(path + " is no ELF file");
+  if (elf == nullptr || elf_kind(elf.get()) != ELF_K_ELF) throw ToolError(path + " is not an ELF file");
   GElf_Shdr header;
   Elf_Scn* const section = find_symbol_table(elf.get(), header);
   if (section == nullptr) throw ToolError(path + " has no .symtab: it was stripped");

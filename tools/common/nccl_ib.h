@@ -15,7 +15,7 @@ int find_table_version(int version);
 // releases do not strip. It needs no GPU. The loader finds its libibverbs.so.1. The library stays loaded.
 class NcclIbLibrary {
  public:
-  // A path, or a name for the loader.
+  // `path` is a path, or a library name that the loader searches.
   explicit NcclIbLibrary(const std::string& path);
 
   std::unique_ptr<NetPlugin> adapt() const;

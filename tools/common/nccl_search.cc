@@ -50,7 +50,8 @@ std::vector<std::string> collect_lines(const ChildCommand& command, double timeo
       lines.push_back(std::move(event.line));
       continue;
     }
-    exit_text = event.kind == ChildEvent::Kind::kTimeout ? "no answer in time" : group.describe_exit(0);
+    exit_text =
+        event.kind == ChildEvent::Kind::kTimeout ? "python3 did not answer in time" : group.describe_exit(0);
     return lines;
   }
 }

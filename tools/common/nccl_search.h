@@ -11,8 +11,8 @@ struct NcclCandidate {
   std::string problem;
 };
 
-// All libnccl.so.2 of this machine in the order of preference, each once. With `wanted` (a file, or a folder
-// with the library) only that one. To get its version, each candidate is loaded in a separate process.
+// Lists all libnccl.so.2 of this machine, each once, in the order of preference. With `wanted`, a file or a
+// folder, lists only that library. A separate process loads each candidate to get its version.
 std::vector<NcclCandidate> find_nccl_libraries(const std::string& wanted);
 
 // The first candidate that can be loaded. If there is none, throws ToolError with all that were tried.

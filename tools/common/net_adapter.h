@@ -157,7 +157,7 @@ class NetAdapter final : public NetPlugin {
     if (result != abi::kSuccess) throw CallError(call, result);
   }
 
-  // *request as NCCL passes it, with an address from an earlier use; never the hint.
+  // A value of *request as NCCL passes it: an address from an earlier use, never the hint.
   static void* stale_request() { return reinterpret_cast<void*>(uintptr_t{0x5A5A5A5A5A5A5A50}); }
 
   static void* checked_request(const char* call, void* request, const void* entry) {
@@ -167,7 +167,7 @@ class NetAdapter final : public NetPlugin {
 
   static void check_length(size_t length_bytes, bool is_int) {
     if (is_int && length_bytes > static_cast<size_t>(std::numeric_limits<int>::max()))
-      throw ToolError("lengths of tables v7 and v8 end at 2 GiB");
+      throw ToolError("messages must be shorter than 2 GiB with tables v7 and v8");
   }
 
   template <typename Members>

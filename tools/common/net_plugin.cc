@@ -52,7 +52,7 @@ const char* describe_result(abi::Result result) {
     case abi::kTimeout:
       return "ncclTimeout";
   }
-  return "a code that is not NCCL's";
+  return "a result code that NCCL does not define";
 }
 
 }  // namespace

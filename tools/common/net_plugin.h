@@ -87,7 +87,7 @@ class NetPlugin {
   // The length, once the request is done.
   virtual std::optional<size_t> test(void* request) = 0;
   virtual void consume(void* comm, void* request) = 0;
-  // Null if there is nothing to wait for.
+  // Returns null if there is nothing to wait for.
   virtual void* flush(void* comm, void* data, size_t length_bytes, void* mhandle) = 0;
 
   virtual void finalize() = 0;
@@ -128,7 +128,7 @@ struct PluginLine {
   bool is_warning() const { return level <= abi::kLogWarn; }
 };
 
-// Cut after 2047 bytes.
+// Lines are truncated to 2047 bytes.
 std::string format_plugin_text(const char* format, va_list arguments);
 
 // Any thread of the plugin may call it.

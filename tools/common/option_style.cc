@@ -87,7 +87,7 @@ void add_size_options(CLI::App& app, SizeOptions& options) {
   app.add_option("--size", options.sizes)->group("");
   app.add_option("--begin,-b", options.begin)->group("");
   app.add_option("--end,-e", options.end)->group("");
-  app.add_option("--factor,-f", options.factor, "ratio of each size to the size before")
+  app.add_option("--factor,-f", options.factor, "ratio of each size to the previous size")
       ->check(CLI::Range(2, 1 << 20))
       ->type_name("N")
       ->capture_default_str();
@@ -140,18 +140,18 @@ void add_target_option(CLI::App& app, const std::string& name, std::string& targ
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.option_defaults()->group("Output");
   add_target_option(app, "--json", options.json,
-                    "write the result, with the command and the machine, to FILE; or to standard output, "
-                    "which then has nothing else (-)");
+                    "write the result as JSON, with the command and the machine, to FILE; - writes it to "
+                    "standard output and prints nothing else there");
   add_target_option(app, "--csv", options.csv, "write the rows as comma-separated values to FILE or -");
   app.add_option("--plot", options.plot, "plot the figures into this SVG file (needs gnuplot)")
       ->type_name("FILE");
-  CLI::Option* const compare =
-      app.add_option("--compare", options.compare,
-                     "compare with this result of --json: show by which factor each figure is better")
-          ->type_name("FILE");
-  app.add_option(
-         "--fail-below", options.fail_below,
-         "with --compare: exit with status 1 if the factor of any median is below this (0.9: 10 % worse)")
+  CLI::Option* const compare = app.add_option("--compare", options.compare,
+                                              "compare with this earlier result of --json: show for each "
+                                              "figure the factor by which it improved")
+                                   ->type_name("FILE");
+  app.add_option("--fail-below", options.fail_below,
+                 "with --compare: exit with status 1 if the factor of any median is below this value (0.9: "
+                 "10 % worse)")
       ->needs(compare)
       ->check(CLI::Range(0.0, 1000.0))
       ->type_name("RATIO");
@@ -159,7 +159,8 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
 
 void check_output_options(const OutputOptions& options) {
   if (options.json == "-" && options.csv == "-")
-    throw CLI::ValidationError("--csv", "--json already writes to standard output: give one of them a file");
+    throw CLI::ValidationError("--csv",
+                               "--json already writes to standard output: name a file for one of the two");
   if (options.plot == "-") throw CLI::ValidationError("--plot", "needs a file, not -");
   if (!options.plot.empty() && !find_plot_problem().empty())
     throw CLI::ValidationError("--plot", find_plot_problem());

@@ -29,7 +29,8 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double
                                  const std::string& help, double min_s, double max_s);
 
 // --timeout; `timeout_s` holds the default. `help` replaces the text if the limit is not for one step.
-void add_timeout_option(CLI::App& app, double& timeout_s, const std::string& help = "limit of any one step");
+void add_timeout_option(CLI::App& app, double& timeout_s,
+                        const std::string& help = "time limit of each step");
 
 // An option whose value is a file; "-", or no value, is standard output.
 void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help);

@@ -15,7 +15,7 @@ struct OutputOptions {
   std::string compare;    // a stored result
   double fail_below = 0;  // the least ratio to `compare`; 0: no limit
 
-  // True if the result itself goes to standard output; nothing else may then be written there.
+  // Returns true if the result itself goes to standard output; nothing else may then be written there.
   bool takes_stdout() const { return json == "-" || csv == "-"; }
   bool wants_anything() const { return !json.empty() || !csv.empty() || !plot.empty() || !compare.empty(); }
 };

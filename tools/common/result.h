@@ -12,8 +12,8 @@ constexpr int kResultSchemaVersion = 1;
 struct ResultColumn {
   enum class Role : uint8_t {
     kKey,      // identifies the case: rows of two results with equal keys are compared
-    kLower,    // a figure, and lower is better
-    kHigher,   // a figure, and higher is better
+    kLower,    // a figure; lower is better
+    kHigher,   // a figure; higher is better
     kNote,     // other information
     kSamples,  // the samples of a figure: in JSON only
   };
@@ -28,7 +28,7 @@ struct ResultColumn {
 struct ResultTable {
   std::string name;
   std::vector<ResultColumn> columns;
-  std::vector<nlohmann::json> rows = {};  // objects by the columns' names; what was not measured is left out
+  std::vector<nlohmann::json> rows = {};  // objects by column name; a value that was not measured is absent
 };
 
 struct Result {
@@ -40,9 +40,9 @@ struct Result {
   std::string status = "ok";  // ok, wrong data, failed
   nlohmann::json machine = nlohmann::json::object();
   nlohmann::json environment = nlohmann::json::object();  // variables that change what is measured
-  nlohmann::json setup = nlohmann::json::object();        // one line each: what was measured over
+  nlohmann::json setup = nlohmann::json::object();        // one line for each device that was used
   std::vector<ResultTable> tables = {};
-  nlohmann::json details = nlohmann::json::object();  // the tool's own
+  nlohmann::json details = nlohmann::json::object();  // specific to the tool
 };
 
 nlohmann::json describe_result(const Result& result);

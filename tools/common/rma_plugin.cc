@@ -8,7 +8,7 @@ namespace {
 
 template <typename Table>
 class RmaAdapter final : public RmaPlugin {
-  // What each version's table has.
+  // The features of each version's table.
   static constexpr bool kHasContexts = requires(Table table) { table.iget; };
   static constexpr bool kHasGinHandle =
       requires(Table table, void* p) { table.reg_mr_sym(p, p, size_t{}, 0, uint64_t{}, &p, &p); };

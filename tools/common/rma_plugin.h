@@ -1,5 +1,5 @@
-// The tables of NCCL's device API in a plugin's library, as NCCL's proxy calls them, with one interface.
-// Results are returned as they come: what a call answers is what tests are about.
+// One interface to all versions of the tables of NCCL's device API in a plugin's library, called like NCCL's
+// proxy does. Results are returned unchanged, because tests check them.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace verbena::tools {
 
-// What the data functions are given first: the table knows which of them it passes.
+// The first argument of the data functions: a communicator or a context, depending on the table.
 struct RmaTarget {
   void* communicator = nullptr;
   void* context = nullptr;
   int index = 0;  // of the context
 };
 
-// Of a put, or with the remote end first of a get. A handle may be null where there are no bytes.
+// The arguments of a put; for a get, the remote end comes first. A handle may be null if there are no bytes.
 struct RmaCopy {
   uint64_t local_offset = 0;
   void* local = nullptr;
@@ -26,7 +26,7 @@ struct RmaCopy {
   uint64_t remote_offset = 0;
   void* remote = nullptr;
   uint32_t rank = 0;
-  bool is_hinted = false;  // ignored by tables that know no such hint
+  bool is_hinted = false;  // ignored by tables without such a hint
 };
 struct RmaAdd {
   uint64_t offset = 0;
@@ -39,7 +39,7 @@ struct RmaAdd {
 struct RmaRegistration {
   abi::Result result;
   void* mhandle = nullptr;
-  void* gin_handle = nullptr;  // of the tables that have one; else as mhandle
+  void* gin_handle = nullptr;  // for tables that have a separate handle; else equal to mhandle
 };
 
 class RmaPlugin {
@@ -79,7 +79,7 @@ class RmaPlugin {
 
 // The symbols that NCCL looks up, oldest first.
 std::vector<std::string> list_rma_symbols();
-// Null if there is no such table in what dlopen gave.
+// Returns null if the loaded library has no such table.
 std::unique_ptr<RmaPlugin> adapt_rma_table(void* library, const std::string& symbol);
 
 }  // namespace verbena::tools

@@ -1,5 +1,5 @@
-// One way to call NCCL's net tables of all versions: arguments that a version lacks are left out. Results are
-// NCCL's codes; net_plugin.h does the same with exceptions.
+// Calls NCCL's net tables of all versions through one interface, which leaves out arguments that a version
+// lacks. Results are NCCL's codes; net_plugin.h throws exceptions instead.
 #pragma once
 
 #include <string>
@@ -69,7 +69,7 @@ class TableCaller {
       return table_.isend(comm, data, size, tag, mhandle, request);
     }
   }
-  // Null arrays stay null. At most eight of each are passed on.
+  // Null arrays stay null. At most eight elements of each array are passed on.
   abi::Result irecv(void* comm, int n, void** data, const size_t* sizes, int* tags, void** mhandles,
                     void** request) const {
     constexpr int kMaxReceives = 8;

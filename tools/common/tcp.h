@@ -23,7 +23,7 @@ class TcpListener {
   ~TcpListener();
 
   uint16_t port() const;
-  // Empty if no connection came before the deadline.
+  // Returns an empty value if no connection came before the deadline.
   std::optional<TcpConnection> accept(int64_t deadline_ns);
 
  private:

@@ -1,4 +1,4 @@
-"""PyTorch jobs as users write them, one process a GPU, started by tools/jobs/run. Each job makes its own process group and
+"""PyTorch jobs as users write them, with one process per GPU, started by tools/jobs/run. Each job creates a process group and
 returns numbers (losses, sums) that rank 0 prints as one JSON line, so that two transports can be compared bit for bit.
 
 Without a GPU the jobs that need none run over gloo on the CPU.
@@ -30,7 +30,7 @@ def job(needs_gpu):
 
 
 def train(model, step, count, rate=0.01):
-    """The losses of `count` steps; step() returns a loss from the model's output on this rank's own data."""
+    """Trains for `count` steps and returns the losses. step() computes a loss from the model's output on this rank's data."""
     optimizer = torch.optim.SGD(model.parameters(), rate)
     torch.manual_seed(100 + RANK)
     losses = []
@@ -113,7 +113,7 @@ def all_to_all_uneven(_):
 
 @job(needs_gpu=False)
 def groups(_):
-    """Collectives of three communicators at once: all ranks twice, and each rank's pair."""
+    """Runs collectives on three communicators at once: two of all ranks, and one of each rank's pair."""
     others = [dist.new_group(range(SIZE)), dist.new_group(range(SIZE))]
     pairs = [dist.new_group(range(first, min(first + 2, SIZE))) for first in range(0, SIZE, 2)]
     tensors = [torch.full((1 << 18,), float(RANK + 1), device=DEVICE) for _ in range(3)]
@@ -152,7 +152,7 @@ def objects(_):
 
 @job(needs_gpu=False)
 def data_loader(_):
-    """Workers, pinned and pageable batches, and a copy to the GPU after a collective."""
+    """Uses data-loader workers, pinned and pageable batches, and a copy to the GPU after a collective."""
     from torch.utils.data import DataLoader, TensorDataset
     torch.manual_seed(5)
     data, weights, sums = TensorDataset(torch.randn(256, 4096)), torch.ones(1 << 20, device=DEVICE), []
@@ -191,7 +191,7 @@ def compiled(_):
 
 @job(needs_gpu=True)
 def first_launches(_):
-    """Kernels launched for the first time, which the driver loads then, while an all-reduce runs."""
+    """Launches kernels for the first time, so that the driver loads them while an all-reduce runs."""
     x, y, sums = torch.ones(1 << 22, device=DEVICE), torch.rand(1000, device=DEVICE), []
     for name in ("sin cos tan exp erf lgamma digamma asinh acosh atanh round trunc sigmoid tanh log1p expm1 sinc erfinv i0 frac").split():
         work = dist.all_reduce(x, async_op=True)
@@ -215,7 +215,7 @@ def pageable_copies(_):
 
 @job(needs_gpu=True)
 def graphs(_):
-    """Graphs of a collective, replayed back to back, and beside empty_cache()."""
+    """Replays graphs of a collective back to back, and together with empty_cache()."""
     x, side, graph = torch.ones(1 << 18, device=DEVICE), torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):
         for _ in range(3):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes PyPI's PyTorch loadable on a machine without CUDA: writes one library beside PyTorch's own that answers for all CUDA libraries
-that are not installed (cuBLAS, cuDNN, NCCL, ...), which are 2 GB to fetch. Tensors of the host, torch.compile and gloo need none of
-them; a call into one of them ends the process by SIGILL.
+"""Makes PyPI's PyTorch loadable on a machine without CUDA. Writes a stub library into PyTorch's folder in place of all CUDA libraries
+that are not installed (cuBLAS, cuDNN, NCCL, ...); these would be a download of 2 GB. Tensors in host memory, torch.compile and Gloo
+do not need them. A call of a stub ends the process with SIGILL.
 
 usage: absent_cuda.py FOLDER   (torch/lib in site-packages; needs gcc, nm and readelf)
 """

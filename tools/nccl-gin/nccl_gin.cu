@@ -29,7 +29,7 @@ constexpr size_t kPart = size_t{256} << 20;  // of the window: sources, then tar
 constexpr size_t kSmallStride = size_t{4} << 20;
 constexpr int kLimitS = 60;  // for each step
 
-// What the processes share besides NCCL. Lies in memory that they inherit.
+// The memory that the processes share, besides NCCL's. They inherit it.
 struct Shared {
   ncclUniqueId id;
   std::atomic<int> arrived;
@@ -80,7 +80,7 @@ void finish(cudaStream_t stream, ncclComm_t communicator) {
     check(ncclCommGetAsyncError(communicator, &error));
     if (error != ncclSuccess && error != ncclInProgress)
       die(std::string("asynchronous error: ") + ncclGetErrorString(error));
-    if (now_s() > end) die("no end within " + std::to_string(kLimitS) + " s");
+    if (now_s() > end) die("not finished within " + std::to_string(kLimitS) + " s");
     usleep(10);
   }
 }
@@ -256,7 +256,7 @@ class Rank {
       ncclGetVersion(&version);
       std::printf("NCCL %d, compiled for %d; GPUDirect RDMA %d, with VMM memory %d%s\n", version,
                   NCCL_VERSION_CODE, has_rdma, has_vmm_rdma,
-                  has_vmm_rdma == 0 ? ": NCCL offers no device API here" : "");
+                  has_vmm_rdma == 0 ? ": NCCL does not offer its device API here" : "");
       check(ncclGetUniqueId(&shared->id));
     }
     meet();
@@ -326,7 +326,7 @@ class Rank {
     tell("ok");
 #else
     // Seen with 2.28.9 over its own transport and over ours: a segmentation fault in libnccl.
-    tell("not run: they end NCCL's proxy thread in this release");
+    tell("not run, because it would end NCCL's proxy thread in this release");
 #endif
 
     uint64_t reused = 0;
@@ -349,7 +349,8 @@ class Rank {
       const uint64_t due = uint64_t{kEach} * (kEach + 1) / 2 * kBlocks * ranks;
       wait_for_signal<<<1, 1, 0, stream_>>>(device_, 10, context, due, found_);
       finish(stream_, communicator_);
-      if (*found_ != due) die("the signal is " + std::to_string(*found_) + " and not " + std::to_string(due));
+      if (*found_ != due)
+        die("the signal has the value " + std::to_string(*found_) + " and not " + std::to_string(due));
     }
     meet();
     tell(std::to_string(uint64_t{kEach} * kBlocks * ranks * kContexts) + " signals received: ok");
@@ -534,7 +535,7 @@ class Rank {
     std::memcpy(expected + 12, &value, 4);
     std::memcpy(expected + 24, &value, 8);
     if (std::memcmp(found, expected, sizeof(found)) != 0)
-      die("other bytes from rank " + std::to_string(from));
+      die("wrong bytes from rank " + std::to_string(from));
   }
 #endif
 

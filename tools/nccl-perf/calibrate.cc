@@ -52,7 +52,7 @@ class Calibration {
     content_.notes["collectives"] = "nccl-perf, NCCL " + nccl_version + ", " + gpu_;
     const std::string problem = write_calibration_file(options_.calibrate, content_);
     if (!problem.empty()) throw ToolError("--calibrate: " + problem);
-    std::printf("# %s: %zu curves measured, %d runs left out for want of time (--budget %g s); UNPACK %s\n",
+    std::printf("# %s: %zu curves measured, %d runs left out for lack of time (--budget %g s); UNPACK %s\n",
                 options_.calibrate.c_str(), measured_, left_out_, options_.budget_s,
                 content_.transport.unpack.value_or(false) ? "on" : "off");
   }
@@ -68,7 +68,7 @@ class Calibration {
     if (status_ == kExitOk) status_ = result.status;
     if (result.status != kExitOk) return true;
     if (result.log.network != kOurNetwork)
-      throw ToolError("--calibrate: NCCL did not use the plugin but " + result.log.network);
+      throw ToolError("--calibrate: NCCL did not use the plugin, but used " + result.log.network);
     gpu_ = result.gpu;
     if (step.channels == 0 && step.min_channels == 0) own_channels_ = result.log.channels;
     rows.insert(rows.end(), result.rows.begin(), result.rows.end());

@@ -22,11 +22,12 @@ struct CalibrationStep {
   uint64_t net_chunk_bytes = 0;
 };
 
-// The two runs that decide whether UNPACK is offered on the measured platform: without, then with it.
+// Returns the two runs that decide whether UNPACK is offered on the measured platform: one without UNPACK,
+// then one with it.
 std::vector<CalibrationStep> list_unpack_steps(const Options& options);
 
-// First a run with NCCL's default, then runs with two, four and eight times as many channels for collectives,
-// and with more channels and larger chunks for each peer of send/recv.
+// Returns a run with NCCL's default channels, runs with two, four and eight times as many channels for
+// collectives, and runs with more channels and larger chunks for each peer of send/recv.
 std::vector<CalibrationStep> list_channel_steps(const Options& options, const std::string& unpack,
                                                 int own_channels);
 

@@ -32,8 +32,9 @@ inline constexpr uint64_t kElementBytes = 4;
 // Rounds the size down to whole elements for every rank, but not to zero.
 Shape make_shape(Operation operation, uint64_t size_bytes, uint32_t ranks);
 
-// The expected content of a part of a rank's result: at element `offset`, `count` elements; the i-th is the
-// sum over ranks first_rank .. first_rank + rank_count - 1 of their element base_index + i.
+// The expected content of a part of a rank's result. The part begins at element `offset` and has `count`
+// elements. Element i is the sum over ranks first_rank .. first_rank + rank_count - 1 of their element
+// base_index + i.
 struct Expectation {
   uint64_t offset = 0;
   uint64_t count = 0;

@@ -26,7 +26,8 @@ class Comparison {
     uint64_t requested_bytes = 0;
     std::map<std::string, std::vector<double>> times_us;  // by variant, one for each round
   };
-  // Time of the other variant over time of the first: above 1 if the first is faster. 0 if one has no times.
+  // Returns the time of the other variant divided by the time of the first: above 1 if the first is faster; 0
+  // if one has no times.
   double find_gain(const Line& line, const std::string& other) const;
 
   std::vector<std::string> variants_;  // in order of appearance; the first is compared with the others

@@ -28,7 +28,7 @@ inline void fill_elements(std::span<uint32_t> elements, uint32_t first_index, ui
   for (uint32_t& element : elements) element = scramble(first_index++) * factor;
 }
 
-// Counts the wrong elements of a result, which holds the expected part from its element `first` on.
+// Counts the wrong elements of a result. The expected part begins at the result's element `first`.
 inline uint64_t count_wrong_elements(std::span<const uint32_t> elements, uint64_t first,
                                      const Expectation& expected, uint32_t salt) {
   uint32_t factor = 0;

@@ -76,7 +76,7 @@ int choose_ranks(const Options& options) {
   if (ranks > gpus)
     std::fprintf(stderr,
                  "nccl-perf: %d ranks share %d GPU%s and wait for each other's time slices: the data is "
-                 "checked, the times mean nothing\n",
+                 "checked, but the times are meaningless\n",
                  ranks, gpus, gpus == 1 ? "" : "s");
   return ranks;
 }

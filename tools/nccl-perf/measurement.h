@@ -30,7 +30,7 @@ class Measurement {
   void enqueue_all_to_all(const Shape& shape);
   void prepare(const Shape& shape);
   uint64_t count_wrong(Operation operation, const Shape& shape);
-  // True if any rank has soaked long enough; all ranks call it and get the same answer.
+  // Returns true if any rank has run long enough. All ranks must call it, and get the same answer.
   bool agree_to_end(bool is_enough);
   void run_timed(Operation operation, const Shape& shape);
   void wait();

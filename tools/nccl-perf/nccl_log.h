@@ -6,7 +6,7 @@
 
 namespace verbena::tools::nccl {
 
-// What the INFO log of NCCL on one rank reports about its network.
+// The information about the network in NCCL's INFO log of one rank.
 struct NcclLog {
   std::string loaded;                 // "Verbena (v11)": the table that NCCL loaded
   std::string assigned;               // the plugin that NCCL assigned to the communicator
@@ -21,7 +21,7 @@ struct NcclLog {
 
 NcclLog parse_nccl_log(std::string_view text);
 
-// Empty if the file cannot be read.
+// Returns an empty string if the file cannot be read.
 std::string read_whole_file(const std::string& path);
 
 std::vector<std::string> take_last_lines(std::string_view text, size_t count);

@@ -37,11 +37,12 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
                       "repeat the timed iterations of each size for this time, check the elements after each "
                       "repetition, and show a histogram of the times",
                       1, 86400);
-  app.add_option("--verify", options.verify, "0: do not check the elements")->capture_default_str();
+  app.add_option("--verify", options.verify, "1: check the elements of every result; 0: do not")
+      ->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
   app.add_option("--communicators", options.communicators,
-                 "run each operation on this number of communicators at the same time, of which all but the "
-                 "first come from ncclCommSplit")
+                 "run each operation on this number of communicators at the same time; ncclCommSplit makes "
+                 "all but the first")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
   add_timeout_option(app, options.timeout_s);
@@ -51,33 +52,33 @@ void add_nccl_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With what");
   app.add_option("--nccl", options.nccl,
                  "libnccl.so.2 to use (default: $NCCL_LIB, else from the loader, CUDA, or Python packages)");
-  app.add_flag("--list-nccl", options.list_nccl, "list every libnccl.so.2 that is found, and exit");
+  app.add_flag("--list-nccl", options.list_nccl, "list all libnccl.so.2 that were found, and exit");
   app.add_option("--plugin", options.plugin,
                  "libnccl-net.so to load (default: $NCCL_NET_PLUGIN, else ../lib next to this tool)");
-  app.add_option("--unpack", options.unpack, "sets VERBENA_UNPACK; both: run with 0 and with 1")
+  app.add_option("--unpack", options.unpack, "set VERBENA_UNPACK; both: run once with 0 and once with 1")
       ->check(CLI::IsMember({"0", "1", "both"}));
-  app.add_option(
-      "--threshold", options.threshold,
-      "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
+  app.add_option("--threshold", options.threshold,
+                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
   app.add_option("--protocol", options.protocol, "sets NCCL_PROTO");
   app.add_option("--proto", options.protocol)->group("");
   app.add_option("--algorithm", options.algorithm, "sets NCCL_ALGO");
   app.add_option("--algo", options.algorithm)->group("");
-  auto* rails = app.add_option("--rails", options.rails,
-                               "sets SOFTVERBS_DEVICES, and shows NCCL each device at its own PCI position")
-                    ->check(CLI::Range(1, 8));
+  auto* rails =
+      app.add_option("--rails", options.rails,
+                     "set SOFTVERBS_DEVICES, and show NCCL each software device as a PCI device of its own")
+          ->check(CLI::Range(1, 8));
   app.add_flag("--join", options.join_rails,
-               "make the rails ports of one card, which NCCL joins to one device")
+               "show the rails as ports of one card, which NCCL joins to one device")
       ->needs(rails);
   app.add_option("--against", options.against,
-                 "run the same with these transports or settings too: socket, ib, unpack0, unpack1, or a "
-                 "list; and show the ratios")
+                 "also run with these transports or settings: socket, ib, unpack0, unpack1, or a list; show "
+                 "the ratios")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>(kOthers.begin(), kOthers.end())))
       ->type_name("NAME");
   app.add_option(
          "--rounds", options.rounds,
-         "repeat everything this number of times, alternately in reversed order, and show the medians")
+         "repeat everything this number of times, every second time in reversed order, and show the medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
@@ -86,8 +87,8 @@ void add_calibration_options(CLI::App& app, Options& options) {
   app.add_option("--calibrate", options.calibrate,
                  "measure collectives with each algorithm, protocol and number of channels, and write the "
                  "costs to this tuning file");
-  add_duration_option(app, "--budget", options.budget_s, "calibration: start no further run after this time",
-                      1, 86400);
+  add_duration_option(app, "--budget", options.budget_s,
+                      "with --calibrate: start no further run after this time", 1, 86400);
 }
 
 void add_log_options(CLI::App& app, Options& options) {
@@ -137,8 +138,8 @@ void resolve(Options& options, const RawOptions& raw) {
     std::erase_if(options.sizes_bytes, [&](uint64_t bytes) { return bytes > options.child_end_bytes; });
   }
   if (!options.calibrate.empty() && options.unpack == "both")
-    throw CLI::ValidationError("--calibrate",
-                               "needs one --unpack: 0, 1, or none, and then it finds the better one");
+    throw CLI::ValidationError(
+        "--calibrate", "takes --unpack 0 or 1; without --unpack it measures both and keeps the faster one");
   if (!options.calibrate.empty() && options.output.takes_stdout())
     throw CLI::ValidationError("--calibrate", "prints to standard output: give --json and --csv a file");
   if (!options.threshold.empty() && options.threshold != "unlimited") {

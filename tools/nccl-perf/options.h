@@ -27,7 +27,7 @@ struct Options {
   int rails = 0;  // 0: from the environment
   bool join_rails = false;
   bool graph = false;
-  int communicators = 1;             // that run each operation at the same time
+  int communicators = 1;             // number of communicators that run each operation at the same time
   std::vector<std::string> against;  // the other variants
   int rounds = 1;
   std::string calibrate;  // the tuning file to write

@@ -82,7 +82,7 @@ NcclUniqueId Rank::agree_on_id(const NcclLibrary& nccl) {
     report({{"id", id.bytes}});
     return id;
   }
-  enter("wait for the unique id");
+  enter("waiting for the unique id");
   const auto received = control_.receive_line(deadline_after_s(options_.timeout_s));
   if (received.status != LineChannel::Status::kLine) throw HangError("rank 0 sent no unique id");
   id.bytes = nlohmann::json::parse(received.line).at("id").get<decltype(id.bytes)>();

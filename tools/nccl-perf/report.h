@@ -18,7 +18,7 @@
 
 namespace verbena::tools::nccl {
 
-// The stored tables: one for each operation, with medians if there are several rounds.
+// The tables that are stored. Each operation has one table, with medians if there are several rounds.
 class ResultTables {
  public:
   void add(const std::string& variant, const Row& row);
@@ -27,7 +27,7 @@ class ResultTables {
  private:
   struct Line {
     std::string variant;
-    Row row;                       // the last round's, with the wrong elements of all
+    Row row;                       // figures of the last round, with the wrong elements of all rounds
     std::vector<double> times_us;  // one for each round
     std::vector<double> p99_us;
   };
@@ -52,7 +52,7 @@ class Report {
   // Prints what NCCL's logs report about the network, and the plugin's counters.
   void end_variant(const std::vector<NcclLog>& logs, const std::vector<std::string>& gpu_names, int status);
   void finish();
-  // Adds everything to the stored result.
+  // Adds all tables to the result to be stored.
   void fill(Result& result) const;
 
   uint64_t wrong_elements() const { return wrong_elements_; }

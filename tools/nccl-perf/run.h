@@ -26,7 +26,7 @@ struct Row {
   Soak soak = {};  // of all ranks
 };
 
-// Ranks beyond the number of GPUs share them in turn.
+// Returns the GPU of a rank: rank modulo the number of GPUs.
 int gpu_of_rank(int rank);
 
 // The processes of one variant, from the start to the last exit.

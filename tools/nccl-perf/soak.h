@@ -11,7 +11,8 @@ namespace verbena::tools::nccl {
 // The durations of the iterations of one operation and size, on one rank or on all together.
 struct Soak {
   static constexpr size_t kBuckets =
-      32;  // bucket b: below 2^b us and not in the one before; the last: the rest
+      // Bucket b counts times below 2^b us that no earlier bucket counts; the last bucket counts the rest.
+      32;
 
   std::array<uint64_t, kBuckets> counts{};
   double median_us = 0, p99_us = 0, longest_us = 0;

@@ -3,7 +3,7 @@
 
 namespace verbena::tools::nccl {
 
-// How NCCL shall see the rails of the software device, which is not on a PCI bus.
+// How the topology file places the rails of the software device, which has no PCI address.
 enum class RailPlacement {
   kSideBySide,  // one card per rail: NCCL gives them to different channels
   kJoined,      // functions of one card: NCCL joins them to one virtual device

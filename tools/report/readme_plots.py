@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the pictures of README.md, each in a light and a dark version: plots from tables of docs/measurements, and the layers from the
-table of tools/check_layers.
+"""Draws the pictures of README.md in a light and a dark version: plots from tables in docs/measurements, and the layers from the table
+in tools/check_layers.
 
 usage: readme_plots.py [--check]
-       writes docs/plots/NAME-light.svg and NAME-dark.svg; with --check compares them with what is there, status 1 if they differ
+       writes docs/plots/NAME-light.svg and NAME-dark.svg; --check only compares them with the existing files (exit status 1: different)
 """
 import importlib.machinery
 import importlib.util
@@ -24,7 +24,7 @@ THEMES = {
 # Okabe and Ito's colors, which people with color blindness can distinguish.
 COLORS = {"Verbena": "#d55e00", "NCCL": "#56b4e9", "PyTorch": "#cc79a7", "FlashInfer": "#009e73", "SGLang": "#e69f00",
           "vLLM": "#7f7f80", "sum alone": "#7f7f80"}
-# A series is the fastest of the columns whose names begin so.
+# A series is the fastest of the columns whose names begin with this prefix.
 OTHERS = {"NCCL": "nccl/", "PyTorch": "torch/", "FlashInfer": "flashinfer/", "SGLang": "sglang/", "vLLM": "vllm/"}
 
 
@@ -48,7 +48,7 @@ def read_tables(path):
 
 
 def take(path, command_part, operation, prefix):
-    """Points (bytes, us) of an operation: of ours where the prefix is empty."""
+    """Returns the points (bytes, us) of an operation: Verbena's if the prefix is empty, else the fastest column with the prefix."""
     points = {}
     for command, row in read_tables(path):
         if command_part not in command or row["operation"] != operation:
@@ -100,7 +100,7 @@ class Panel:
             width = 3 if name == "Verbena" else 1.6
             yield f'<polyline points="{line}" fill="none" stroke="{COLORS[name]}" stroke-width="{width}" stroke-linejoin="round"/>'
             labels.append([self.y(points[0][1]), name])
-        # In the order of the small sizes, where lines are apart; one below the other where names would overlap.
+        # Labels are in the order of the lines at small sizes, where the lines are apart. A label that would overlap moves down.
         labels.sort()
         last = -math.inf
         for label in labels:
@@ -160,7 +160,7 @@ def read_layers():
 
 
 def list_levels(layers, left_out):
-    """Folders by level, each as high as what includes it allows; the highest first."""
+    """Returns the folders by level, the highest first. A folder is on the highest level below all folders that include it."""
     levels = {}
 
     def level_of(name):
@@ -176,7 +176,7 @@ def list_levels(layers, left_out):
 
 
 def draw_layers(theme):
-    """Two houses side by side, applications above and devices below both."""
+    """Draws device/ and plugin/ side by side, with applications above and devices below them."""
     layers = read_layers()
     row, gap, width, top = 30, 8, 430, 66
     houses = [("device/: device library", list_levels(layers["device"], ())),
@@ -235,7 +235,7 @@ def main(arguments):
         elif not path.exists() or path.read_text() != picture:
             differing.append(path)
     for path in differing:
-        print(f"{path.relative_to(ROOT)} differs from what its measurements give: run tools/report/readme_plots.py")
+        print(f"{path.relative_to(ROOT)} does not match its measurements: run tools/report/readme_plots.py")
     return 1 if differing else 0
 
 

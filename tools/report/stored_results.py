@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads results that the measuring tools have stored (--json), and draws and compares them: one HTML page for a folder; for --plot one
-SVG file for one result; for --compare a result beside a stored one.
+"""Draws and compares results that the measuring tools stored with --json: makes an HTML page of a folder, an SVG file of one result
+(--plot), or a comparison of one result with a stored one (--compare).
 
 usage: stored_results.py DIR [--output FILE]     verbena-perf report runs it
        stored_results.py --plot FILE.svg         a result on standard input; every tool's --plot runs it
@@ -59,13 +59,13 @@ def check_result(result, source):
     for table in result["tables"]:
         if not all(isinstance(row, dict) for row in table.get("rows", [None])) or "columns" not in table:
             raise Problem(f"{source} has a table without columns or with a row that is no object")
-        for column in table["columns"]:  # an unknown role is shown as a note
+        for column in table["columns"]:  # columns with an unknown role are shown as notes
             column.update({"label": column["name"], "unit": "", "role": "note", **column})
     return result
 
 
 def strip_controls(value):
-    """The texts of a file from elsewhere, without what a terminal would obey."""
+    """Returns the texts of an untrusted file without control characters, which a terminal would obey."""
     if isinstance(value, str):
         return "".join(letter for letter in value if letter.isprintable() or letter == "\n")
     if isinstance(value, list):
@@ -116,12 +116,12 @@ def format_figure(value):
 # -- charts
 
 def describe(row, keys):
-    """A row's keys, numbers with their label: "page 4096, bulk"."""
+    """Returns a row's name from its keys; numbers get their label: "page 4096, bulk"."""
     return ", ".join((f"{key['label']} " if is_number(row.get(key["name"])) else "") + format_value(row.get(key["name"])) for key in keys)
 
 
 def list_charts(table):
-    """A chart for each unit among the plotted columns: lines over sizes, or bars over categories if there is at most one size."""
+    """Returns one chart for each unit among the plotted columns: lines over sizes, or bars if there is at most one size."""
     figures = [column for column in table["columns"] if is_figure(column) and column.get("plotted")]
     varied = [key for key in list_keys(table) if len({format_value(row.get(key["name"])) for row in table["rows"]}) > 1]
     over = next((key for key in varied if key["name"] == "size_bytes"), None)
@@ -162,7 +162,7 @@ def write_ticks(labels, rotation=0):
 
 
 def write_panel(chart):
-    """gnuplot's commands for one chart."""
+    """Returns gnuplot's commands for one chart."""
     series = list(chart["series"].items())
     points = [point for _, one in series for point in one["points"]]
     text = "".join(f"$series{i} << EOD\n" + "".join(f"{x} {y}\n" for x, y in one["points"]) + "EOD\n" for i, (_, one) in enumerate(series))
@@ -187,7 +187,7 @@ def write_panel(chart):
 
 
 def draw(charts):
-    """The charts as one SVG, two side by side."""
+    """Draws the charts into one SVG, two per row."""
     columns = min(2, len(charts))
     rows = -(-len(charts) // columns)
     width = max([PANEL_WIDTH] + [CATEGORY_WIDTH * len(chart["categories"]) for chart in charts])
@@ -217,7 +217,7 @@ def plot_result(result, output):
 # -- two results beside each other
 
 def compute_ratio(column, now, then):
-    """How many times better `now` is, for figures of which lower or higher is better; None if one of both has no such figure."""
+    """Returns the factor by which `now` is better than `then`, whether lower or higher is better; None without both figures."""
     values = now.get(column["name"]), then.get(column["name"])
     if not all(is_number(value) and value > 0 for value in values):
         return None
@@ -225,13 +225,13 @@ def compute_ratio(column, now, then):
 
 
 def find_rows(table):
-    """The rows by their keys."""
+    """Returns the rows by their keys."""
     keys = list_keys(table)
     return {tuple(format_value(row.get(key["name"])) for key in keys): row for row in table["rows"]}
 
 
 def compare_tables(now, then):
-    """The lines of a table's comparison, and (ratio, row) of each median. Only medians are steady enough to judge a result by."""
+    """Returns the lines of a table's comparison, and (ratio, row) of each median. Only medians are stable enough to judge by."""
     figures = [column for column in now["columns"] if is_figure(column) and column.get("plotted")]
     others, lines, judged = find_rows(then), [], []
     for key, row in find_rows(now).items():
@@ -271,8 +271,8 @@ def compare_results(now, then, source, fail_below):
             judged += medians
             print("\n".join(lines))
     if not any_row:
-        print("# nothing to compare: it has none of these rows")
-    worst = min(judged, default=(0, "there is nothing to judge by"))
+        print("# nothing to compare: the stored result has none of these rows")
+    worst = min(judged, default=(0, "the two results have no common median to judge by"))
     if worst[0] >= fail_below:
         return 0
     print(f"{now['tool']}: --fail-below: {worst[1]}" + (f": {worst[0]:.3f} times" if judged else ""))
@@ -295,7 +295,7 @@ def format_cell(row, column):
 
 
 def format_table(columns, rows):
-    """`columns` is a list of (label, unit, has numbers). Escapes the cells."""
+    """Returns an HTML table. `columns` is a list of (label, unit, has numbers). Escapes the cells."""
     classes = ["" if holds_numbers else ' class="text"' for _, _, holds_numbers in columns]
     head = "".join(f"<th{kind}>{escape(label)}{f'<span>{escape(unit)}</span>' if unit else ''}</th>"
                    for kind, (label, unit, _) in zip(classes, columns))
@@ -342,7 +342,7 @@ def format_result(result, number):
 
 
 def find_like_tables(results):
-    """[(result, table), ...] for each table that several results have with the same rows."""
+    """Returns [(result, table), ...] for each table that several results share, with the same rows."""
     likes = {}
     for result in results:
         seen = set()
@@ -355,7 +355,7 @@ def find_like_tables(results):
 
 
 def format_compared_figure(like, figure):
-    """One column per result, and how many times better it is than the first one."""
+    """Returns one column per result, with the factor by which it is better than the first result."""
     first = like[0][1]
     keys = list_keys(first)
     columns = [describe_column(first, key) for key in keys]
@@ -395,7 +395,7 @@ def format_overview(results):
 
 
 def collect(folder):
-    """The results in order of time, and the problems of files that are not results."""
+    """Returns the results in order of time, and a message for each file that is not a result."""
     path = pathlib.Path(folder)
     if not path.exists():
         raise Problem(f"{folder} cannot be read: there is no such folder or file")

@@ -17,21 +17,21 @@ struct CollPlan {
   std::vector<std::string> operations = {"all_reduce"};
   std::vector<std::string> against;  // contenders in this process beside ours
   bool checks = true, measures = true;
-  bool all_shapes = true;  // false: what the library chooses
+  bool all_shapes = true;  // false: only the library's choice
   bool pdl = false;        // programmatic dependent launch
   unsigned repeats = 21;   // samples of each figure
   unsigned chain = 20;     // operations of the shorter graph
-  unsigned delay_us = 0;   // in each kernel, on both sides of where it lets the next one begin
-  bool is_quick = false;   // slopes alone
+  unsigned delay_us = 0;   // pause in each kernel, before and after it lets the next kernel begin
+  bool is_quick = false;   // measure slopes only
   uint64_t soak = 0;       // verified replays
   uint64_t random = 0;     // random calls
   uint64_t seed = 0;       // of them
   std::string library;     // libverbena_ops.so
   std::string nccl_library;
-  uint32_t blocks = 128;      // most of a kernel's
+  uint32_t blocks = 128;      // maximum of a kernel
   uint64_t packet_bytes = 0;  // of the workspace for packets; 0: the library's default
   uint64_t hidden = 8192;     // elements of a row, of all_reduce_norm
-  // Tokens of a rank, for dispatch and combine of mixture of experts; then nothing else is done.
+  // Tokens per rank for dispatch and combine of a mixture of experts. If set, nothing else is measured.
   std::vector<uint32_t> moe_tokens;
   uint32_t moe_experts = 256, moe_top_k = 8;
   uint32_t moe_row_bytes = 0, moe_scale_bytes = 0;  // of a dispatched row; 0: 2 * hidden, none

@@ -100,7 +100,7 @@ std::vector<std::string> list_operations() {
 Named find_operation(const std::string& name) {
   for (const Named& one : list_named())
     if (one.name == name) return one;
-  throw UsageError("no such operation: " + name);
+  throw UsageError("unknown operation: " + name);
 }
 
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
@@ -131,7 +131,7 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
-  // Of an exchange each thread has a packet of one peer.
+  // In an exchange, each thread handles a packet of one peer.
   const uint64_t spread = has_two_shots ? bytes : bytes * (ranks - 1);
   if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT, spread, max_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
@@ -298,7 +298,7 @@ std::string to_digits(const void* data, size_t length_bytes) {
 }
 
 void from_digits(const std::string& digits, void* data, size_t length_bytes) {
-  if (digits.size() != 2 * length_bytes) throw ToolError("an id of the wrong length");
+  if (digits.size() != 2 * length_bytes) throw ToolError("rank 0 sent a unique id of the wrong length");
   for (size_t i = 0; i < length_bytes; ++i)
     static_cast<unsigned char*>(data)[i] =
         static_cast<unsigned char>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));

@@ -1,4 +1,4 @@
-// Who does an operation: our library in one of its ways, or NCCL.
+// A contender carries out an operation: Verbena's library with one of its algorithms, or NCCL.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace verbena::tools::coll {
 
-// One operation: an all-reduce of a tensor of `count` elements, or another one with messages of as many.
+// One operation: an all-reduce of a tensor of `count` elements, or another operation with messages of `count`
+// elements.
 struct Work {
   verbena_ops_operation operation = VERBENA_OPS_ALL_REDUCE;
   CUdeviceptr from = 0, to = 0;
@@ -19,7 +20,8 @@ struct Work {
   verbena_ops_type type = VERBENA_OPS_BFLOAT16;
   uint32_t root = 0;  // of a broadcast
 };
-// What can be measured, by name: operations of the library, quantised all-reduces, all-reduces with a norm.
+// The operations that can be measured, by name: the library's collectives, quantised all-reduces, all-reduces
+// with a norm.
 struct Named {
   std::string name;
   verbena_ops_operation operation = VERBENA_OPS_ALL_REDUCE;
@@ -35,7 +37,8 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
-  // Peers read or write where this rank's tensors lie: then they lie alike, and aligned, on all ranks.
+  // Returns whether peers access this rank's tensors directly. Then the tensors must have the same aligned
+  // offsets on all ranks.
   virtual bool needs_one_place() const { return false; }
   virtual void enqueue(const Work& work, CUstream stream) = 0;
 };
@@ -59,13 +62,13 @@ class OurContender : public Contender {
   std::string name_;
 };
 
-// What a norm needs beside input and output. The residual is zeros, the weight ones.
+// The further tensors of a norm. The residual is zero, the weight is one.
 struct NormPlaces {
   CUdeviceptr residual_in = 0, residual_out = 0, weight = 0, sum = 0, quantised = 0, scales = 0;
   uint64_t hidden = 0;
 };
-// An all-reduce and the norm of its rows, by one call of ours; or by another contender's all-reduce and our
-// norm after it; or the all-reduce alone.
+// Variants of an all-reduce with a norm: Verbena's fused call; another contender's all-reduce followed by
+// Verbena's norm; or the all-reduce alone.
 class NormContender : public Contender {
  public:
   enum class Kind { kFused, kApart, kBare };
@@ -81,12 +84,13 @@ class NormContender : public Contender {
   NormPlaces places_;
   Named what_;
   Kind kind_;
-  Contender* all_reduce_;  // not of kFused
+  Contender* all_reduce_;  // not for kFused
   std::string name_;
-  verbena_ops_choice choice_;  // of kFused; an algorithm of packets by its name is one kernel at any size
+  // Used by kFused. If it names an algorithm that sends packets, one kernel is used at any size.
+  verbena_ops_choice choice_;
 };
 
-// One communicator, with all its channels, as an application has it.
+// One communicator with all its channels, as in an application.
 class NcclContender : public Contender {
  public:
   NcclContender(const std::string& library, const std::string& id, unsigned rank, unsigned count_ranks);
@@ -99,12 +103,12 @@ class NcclContender : public Contender {
   unsigned count_ranks_;
   std::string name_;
 };
-// For all ranks, in hexadecimal digits.
+// The unique id for all ranks, in hexadecimal digits.
 std::string make_nccl_id(const std::string& library);
 
 // "one-shot".
 const char* describe_algorithm(verbena_ops_algorithm algorithm);
-// The algorithms worth a try for a number of bytes.
+// Returns the algorithms that are worth measuring for a number of bytes.
 std::vector<verbena_ops_choice> list_choices_across_hosts(verbena_ops_algorithm codec, uint64_t bytes,
                                                           uint32_t max_blocks);
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,

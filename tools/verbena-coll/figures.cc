@@ -63,7 +63,7 @@ bool Figures::take(const std::string& line) {
   std::string what;
   words >> wrong;
   std::getline(words, what);
-  // What took a rank how long is not the same on all of them.
+  // The time at the end of the text differs between ranks.
   const std::string common = what.substr(0, what.rfind(", in "));
   auto check = std::find_if(checks_.begin(), checks_.end(),
                             [&](const Check& one) { return one.what.rfind(common, 0) == 0; });
@@ -126,7 +126,7 @@ std::vector<Figures::Row> Figures::list_rows() const {
   return rows;
 }
 
-// As nccl-tests' bus bandwidth: what each link carries.
+// Returns the bus bandwidth as nccl-tests define it: the bytes per second that each link carries.
 double Figures::find_bandwidth(const Row& row, double us) const {
   const double share = static_cast<double>(ranks_ - 1) / ranks_;
   const double factor = row.operation.rfind("all_reduce", 0) == 0 ? 2 * share : share;
@@ -147,7 +147,7 @@ std::string Figures::format_table() const {
   for (const std::string& other : others)
     columns.push_back({other, "us", static_cast<int>(std::max<size_t>(9, other.size() + 1))});
   columns.push_back({"faster", "x", 7});
-  columns.push_back({"the best way", "", 34});
+  columns.push_back({"the fastest algorithm", "", 34});
   const Table table(columns);
   std::string text = table.format_header();
   for (const Row& row : rows) {
@@ -184,7 +184,7 @@ std::string Figures::format_table() const {
   return text + format_regret(rows);
 }
 
-// What the library's own choice takes beyond the best way for tensors that lie anywhere.
+// How much longer the library's own choice takes than the fastest algorithm, for tensors in any memory.
 std::string Figures::format_regret(const std::vector<Row>& rows) {
   std::vector<double> percents;
   std::string worst;
@@ -211,15 +211,15 @@ std::string Figures::format_regret(const std::vector<Row>& rows) {
   double sum = 0;
   for (const double percent : percents) sum += percent;
   return "\nauto takes " + format_figure(sum / static_cast<double>(percents.size())) +
-         " % more than the best way in the mean of " + std::to_string(percents.size()) + " points, " +
-         format_figure(compute_percentile(percents, 90)) + " % at p90, " +
+         " % longer than the fastest algorithm, in the mean of " + std::to_string(percents.size()) +
+         " points, " + format_figure(compute_percentile(percents, 90)) + " % at p90, " +
          format_figure(*std::max_element(percents.begin(), percents.end())) + " % at the worst: " + worst +
          "\n";
 }
 
 std::vector<tuner::OpsMeasurement> Figures::list_measurements() const {
   std::vector<tuner::OpsMeasurement> measurements;
-  // Of each algorithm and number of threads the best number of blocks of each size.
+  // Keeps, for each algorithm, number of threads and size, the best number of blocks.
   for (const Row& row : list_rows()) {
     for (const Way& way : row.ways) {
       const std::vector<std::string> parts = split(way.key, '/', 8);

@@ -1,5 +1,5 @@
-// Joins what ranks report, line by line: of each sample the slowest rank's time. Lines are "figure KIND KEY
-// SAMPLES", "checked WRONG WHAT", "bits HASH WHAT"; a key is OPERATION/TYPE/BYTES/CONTENDER/WAY.
+// Joins the ranks' reports: takes the slowest rank's time of each sample. A report's lines are "figure KIND
+// KEY SAMPLES", "checked WRONG WHAT" and "bits HASH WHAT"; a key is OPERATION/TYPE/BYTES/CONTENDER/WAY.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,17 +15,19 @@ class Figures {
  public:
   explicit Figures(unsigned ranks, unsigned chain) : ranks_(ranks), chain_(chain) {}
 
-  // False if the line is none of these.
+  // Takes a line of a report. Returns false if it is not a valid line.
   bool take(const std::string& line);
-  // A line with "ok" or "WRONG (count)" for each check that all ranks have finished since the last call.
+  // Returns a line with "ok" or "WRONG (count)" for each check that all ranks have finished since the last
+  // call.
   std::string take_finished_checks();
   uint64_t wrong() const { return wrong_; }
 
-  // A row for each operation, type and size: our best way beside every other contender's.
+  // A table with a row for each operation, type and size: Verbena's fastest algorithm beside every other
+  // contender's.
   std::string format_table() const;
-  // All ways, for who chooses among them.
+  // A table of all algorithms, for choosing among them.
   std::vector<ResultTable> list_tables() const;
-  // Ours, for a tuning file.
+  // Verbena's measurements, for a tuning file.
   std::vector<tuner::OpsMeasurement> list_measurements() const;
 
  private:

@@ -170,14 +170,15 @@ void collect(ChildGroup& group, const Options& options, Figures& figures) {
   if (!failure.empty()) throw ToolError(failure);
 }
 
-// Whatever becomes of a contender that works on PyTorch's tensors: the figures that there are by then stay.
+// If a contender that works on PyTorch tensors fails, its figures so far are kept.
 void measure_torch(const Options& options, const std::string& contender, Figures& figures) {
   try {
     ChildGroup group;
     start_torch(group, options, contender, TcpListener(0).port());
     collect(group, options, figures);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "verbena-coll: no more of %s: %s\n", contender.c_str(), error.what());
+    std::fprintf(stderr, "verbena-coll: %s failed and is skipped from here on: %s\n", contender.c_str(),
+                 error.what());
   }
 }
 
@@ -212,9 +213,10 @@ int run_parent(Options options, int argc, const char* const* argv) {
   const std::string table = figures.format_table();
   if (!table.empty()) print(options, "\n" + table);
   const uint64_t wrong = figures.wrong();
-  result.setup = {
-      {"ranks", std::to_string(ranks) + " on " + std::to_string(gpus) + " GPUs"},
-      {"time", "slope over the operations of a graph, each on the last one's result; the slowest rank"}};
+  result.setup = {{"ranks", std::to_string(ranks) + " on " + std::to_string(gpus) + " GPUs"},
+                  {"time",
+                   "time per operation on the slowest rank, from graphs of different lengths, in which each "
+                   "operation uses the previous result"}};
   result.status = wrong == 0 ? "ok" : "wrong data";
   result.tables = figures.list_tables();
   result.details = {{"ranks", ranks}, {"wrong", wrong}};

@@ -219,7 +219,7 @@ uint64_t MoeBench::count_wrong_rows(uint32_t source, const Ids& ids, uint32_t to
   for (; number < tokens_; ++number)
     wrong += word(layout_.ids, (size_t{source} * tokens_ + number) * plan_.moe_top_k) != -1;
   if (wrong != 0)
-    tell_wrong(std::to_string(wrong) + " wrong words in what came from rank " + std::to_string(source));
+    tell_wrong(std::to_string(wrong) + " wrong words in the rows from rank " + std::to_string(source));
   return wrong;
 }
 
@@ -342,7 +342,7 @@ void run_moe(const MoeGround& ground) {
     for (uint64_t round = 0; round < plan.soak; ++round)
       wrong += round % 2 == 0 ? bench.check(round + 100) : bench.check_replay(round + 100);
     tell("checked " + std::to_string(wrong) + " " + name + ", " + std::to_string(rounds + plan.soak) +
-         " rounds of other routing, in " + std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
+         " rounds with changing routes, in " + std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
     if (!plan.measures || wrong != 0) continue;
     const std::vector<double> us = bench.measure();
     char text[256];

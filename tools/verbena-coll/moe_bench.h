@@ -1,5 +1,5 @@
-// Dispatch and combine of mixture of experts between the ranks: checked against routing that every rank draws
-// for all, then measured by the tool's clock.
+// Checks and measures dispatch and combine of a mixture of experts. Every rank computes the random routes of
+// all ranks, so that each can check its result.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,20 +11,21 @@
 
 namespace verbena::tools::coll {
 
-// What a rank gives for it.
+// The functions that a rank provides.
 struct MoeGround {
   const CollPlan& plan;
   const OpsLibrary& library;
   Gpu& gpu;
   verbena_context* context;
   const verbena_team* team;
-  // Microseconds of what it launches, which all ranks begin together.
+  // Measures the microseconds of launched work, which all ranks begin together.
   std::function<double(const std::function<void()>& launch)> time_us;
-  // The largest of all ranks, for each.
+  // Returns the maximum over all ranks, for each value.
   std::function<std::vector<double>(std::vector<double> values)> agree;
 };
 
-// For each of plan.moe_tokens; reports line by line. Throws ToolError where a call fails or data is wrong.
+// Runs the benchmark for each of plan.moe_tokens, and reports line by line. Throws ToolError if a call fails
+// or data is wrong.
 void run_moe(const MoeGround& ground);
 
 }  // namespace verbena::tools::coll

@@ -111,7 +111,7 @@ verbena_ops_type find_type(const std::string& name) {
   if (name == "f32") return VERBENA_OPS_FLOAT32;
   if (name == "i32") return VERBENA_OPS_INT32;
   if (name == "e4m3") return VERBENA_OPS_E4M3;
-  throw UsageError("no such type: " + name);
+  throw UsageError("unknown type: " + name);
 }
 
 uint64_t get_element_bytes(verbena_ops_type type) {

@@ -1,4 +1,4 @@
-// Tensors that are checked: what each rank has, and what all of them become, in bits.
+// The data of checked tensors: each rank's input, and the bits of the expected result.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,15 +18,15 @@ using Bytes = std::vector<unsigned char>;
 
 // Returns the input of call `round`: elements of many magnitudes and both signs, whose sums round.
 Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t round);
-// Returns the reduction of all ranks' inputs in the order that the library promises: a sum of the sums of
-// `of_host` ranks each.
+// Returns the reduction of all ranks' inputs in the order that the library promises: first over the `of_host`
+// ranks of each host, then over the hosts.
 Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint64_t count, uint32_t ranks,
                    uint32_t round, uint32_t of_host);
 
 uint64_t hash_bytes(const Bytes& bytes);
 
-// How far sums are from the exact ones, as root mean squares, beside those or beside the terms, whichever are
-// larger: of terms that cancel each other the error is that of the terms.
+// Returns the relative root-mean-square error of sums. It is relative to the exact sums or to the addends,
+// whichever are larger, because addends that cancel each other leave an error of the addends' magnitude.
 double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact,
                      const std::vector<Bytes>& terms);
 

@@ -26,8 +26,7 @@ OpsLibrary load_ops_library(const std::string& path) {
   }
   if (library == nullptr)
     throw ToolError(
-        "libverbena_ops.so cannot be loaded; build it by its target verbena_ops, or --library says "
-        "where it is:" +
+        "libverbena_ops.so cannot be loaded; build its target verbena_ops, or name the file with --library:" +
         why);
   OpsLibrary ops;
 #define VERBENA_COLL_FIND(name)                                           \

@@ -1,4 +1,5 @@
-// libverbena_ops.so, loaded when the tool runs: its kernels take minutes of nvcc, and the tool none.
+// libverbena_ops.so, loaded at run time, because compiling its kernels takes minutes of nvcc and the tool
+// needs no nvcc.
 #pragma once
 #include <string>
 

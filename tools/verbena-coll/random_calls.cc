@@ -31,7 +31,7 @@ uint64_t draw(Random& random, uint64_t first, uint64_t last) {
 bool is_drawn(Random& random, double share) {
   return std::uniform_real_distribution<>(0, 1)(random) < share;
 }
-// As many small numbers as large ones.
+// Draws sizes with a uniform logarithm, so that small ones are as frequent as large ones.
 uint64_t draw_size(Random& random, uint64_t most) {
   const double max_bits = std::log2(static_cast<double>(most));
   return std::clamp<uint64_t>(
@@ -42,7 +42,7 @@ enum class Form { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kAllToAll,
 constexpr const char* kFormNames[] = {"all_reduce", "all_gather",   "reduce_scatter", "broadcast",
                                       "all_to_all", "all_gather_v", "all_to_all_v"};
 
-// What all ranks have alike.
+// The properties that are equal on all ranks.
 struct Call {
   Form form = Form::kAllReduce;
   verbena_ops_type type = VERBENA_OPS_FLOAT32;
@@ -62,7 +62,7 @@ struct Call {
            std::to_string(choice.chunk_bytes);
   }
 };
-// What is this rank's own.
+// The properties that may differ between ranks.
 struct Place {
   CUdeviceptr input = 0, output = 0;
   uint64_t input_offset = 0, output_offset = 0;  // from a multiple of 16
@@ -156,7 +156,7 @@ class RandomCalls {
   Place draw_place(Random& own, const Call& call, uint64_t index) {
     Place place;
     const uint64_t begin = index * (places_.bytes / kMaxCalls) + kMargin;
-    // Where inputs are read, and outputs written, by the peers, all lie alike.
+    // If peers access inputs and outputs directly, the offsets must be equal on all ranks.
     const bool is_alike = call.choice.algorithm == VERBENA_OPS_DIRECT;
     if (!is_alike && is_drawn(own, 0.5)) place.input_offset = call.element() * draw(own, 0, 15);
     if (!is_alike && is_drawn(own, 0.5)) place.output_offset = call.element() * draw(own, 0, 15);
@@ -211,7 +211,7 @@ class RandomCalls {
     const int64_t deadline_ns = deadline_after_s(plan_.timeout_s);
     while (gpu_.driver().cuStreamQuery(other_) == CUDA_ERROR_NOT_READY)
       if (now_ns() > deadline_ns)
-        throw HangError("step " + std::to_string(step_) + ": a stream does not end");
+        throw HangError("step " + std::to_string(step_) + ": a stream did not finish in time");
   }
 
   uint64_t input_count(const Call& call, uint32_t rank) const {
@@ -363,7 +363,7 @@ class RandomCalls {
         call.describe().c_str(), static_cast<unsigned long long>(place.input_offset),
         static_cast<unsigned long long>(place.output_offset), place.is_in_place ? ", in place" : "");
   }
-  // The same on all ranks.
+  // Equal on all ranks.
   void tell_bits(const Bytes& output) const {
     dprintf(kControlDescriptor, "bits %016llx random step %llu\n",
             static_cast<unsigned long long>(hash_bytes(output)), static_cast<unsigned long long>(step_));

@@ -49,7 +49,8 @@ class Rank {
   void soak();
   void call_at_random();
   void exchange_tokens();
-  // A quantised all-reduce of zeros and of ones in turn, which are exact: what is left of the one shows.
+  // Runs a quantised all-reduce on alternating zeros and ones, whose sums are exact. So data left over from
+  // an earlier call is detected.
   void soak_coded(const Named& named);
 
  private:
@@ -71,7 +72,7 @@ class Rank {
     }
   };
 
-  // What is measured, as the plan names it.
+  // The operation to measure, as named in the plan.
   struct Subject {
     std::string operation_name, type_name;
     verbena_ops_operation operation;
@@ -87,7 +88,7 @@ class Rank {
   std::vector<std::unique_ptr<Contender>> list_contenders(const Subject& subject, uint64_t bytes);
   uint64_t count_wrong(const Bytes& output, const Bytes& expected, uint64_t element,
                        const std::string& maker) const;
-  // Where this rank's tensors lie in a check; each rank draws its own.
+  // Random offsets of this rank's tensors in a check; they differ between ranks.
   struct Placement {
     uint64_t input_offset = 0, output_offset = 0;
     bool is_in_place = false;
@@ -97,7 +98,7 @@ class Rank {
                      uint32_t round);
   uint64_t check_chain(Contender& contender, uint64_t bytes);
   void expect_no_error();
-  // Whole rows, where there are some.
+  // Rounds down to whole rows, if the operation has rows.
   uint64_t cut_rows(const Subject& subject, uint64_t bytes) const;
   void measure_size(const Subject& subject, uint64_t bytes);
   // `chain` operations, each on the result of the one before.
@@ -253,7 +254,7 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
                                                     all_reduce, name,
                                                     verbena_ops_choice{algorithm, 0, 0, 0}));
     };
-    // What is checked against the others comes first.
+    // The contender with which the others are compared comes first.
     add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
     if (plan_.hosts > 1) return all;
@@ -318,7 +319,7 @@ uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t 
   gpu_.fill_words(first_, 0x5a5a5a5a, room_bytes_ / 4);
   if (!input.empty()) gpu_.write(work.from, input.data(), input.size(), plan_.timeout_s);
   contender.enqueue(work, gpu_.stream());
-  // With a norm: what the first contender made, of an all-reduce and a norm one after the other.
+  // For operations with a norm: the first contender's result of a separate all-reduce and norm.
   const bool is_first = subject.named.has_norm && !normed_;
   const Bytes expected = subject.named.has_norm && !is_first ? *normed_ : expect(subject, work.count, round);
   Bytes output(expected.size() + kMarginBytes);
@@ -474,7 +475,8 @@ void Rank::measure_graphs(std::vector<Entry>& entries) {
 std::vector<double> Rank::agree(std::vector<double> values) {
   const uint64_t bytes = values.size() * sizeof(float);
   std::vector<float> numbers(values.begin(), values.end());
-  if (bytes > room_bytes_) throw ToolError("more to agree on than there is room for: larger --sizes");
+  if (bytes > room_bytes_)
+    throw ToolError("the ranks' shared memory is too small for this comparison: use larger --sizes");
   gpu_.write(first_, numbers.data(), bytes, plan_.timeout_s);
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(first_),
                                         reinterpret_cast<void*>(first_), numbers.size(), VERBENA_OPS_FLOAT32,
@@ -500,7 +502,7 @@ double Rank::measure_slope(const std::function<void(unsigned)>& enqueue) {
   return (compute_median(longer_us) - compute_median(shorter_us)) / plan_.chain;
 }
 
-// What the best of a size costs when calls come one by one, and when a rank comes late.
+// Measures the fastest algorithm of a size with single calls, and with a rank that starts late.
 void Rank::measure_best(const std::string& key, Entry& entry, const Work& work) {
   if (plan_.is_quick) return;
   double host_us = 0;
@@ -592,8 +594,8 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
   expect_no_error();
 }
 
-// What each sample begins with: numbers as tensors have them, as kernels that code them may be slower on
-// others.
+// Makes the data with which each sample begins. The values are distributed as in real tensors, because
+// quantising kernels may be slower for other values.
 void Rank::make_numbers() {
   std::vector<uint16_t> halves(room_bytes_ / sizeof(uint16_t));
   std::minstd_rand random(plan_.rank + 1);
@@ -652,7 +654,7 @@ void Rank::soak_coded(const Named& named) {
   }
   expect_no_error();
   tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.soak) + " times " + named.name +
-       " of zeros and of ones in turn");
+       " on alternating zeros and ones");
 }
 
 void Rank::call_at_random() {

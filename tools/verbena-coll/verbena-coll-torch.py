@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""A rank of a contender of verbena-coll that works on PyTorch's tensors, under the tool's clock: PyTorch's symmetric memory, the
-kernels of FlashInfer, the custom all-reduce of SGLang or of vLLM. verbena-coll starts it, with descriptor 3, through which the lines
-with its figures go to the tool.
+"""Runs one rank of a contender of verbena-coll that works on PyTorch tensors: PyTorch's symmetric memory, FlashInfer's kernels, or the
+custom all-reduce of SGLang or vLLM. verbena-coll starts it, and reads its figures from descriptor 3.
 
 usage: verbena-coll-torch.py CONTENDER OPERATIONS SIZES TYPES HIDDEN REPEATS CHAIN
        (with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT)
@@ -39,14 +38,14 @@ class Ranks:
         self.round = 0
 
     def exchange(self, what):
-        """What each rank has brought, in the order of ranks: through the host, and without NumPy, which PyTorch asks for."""
+        """Gathers an object of each rank, in rank order, through host memory. Avoids NumPy, which PyTorch's own function needs."""
         self.round += 1
         self.store.set(f"verbena/{self.round}/{self.rank}", json.dumps(what))
         return [json.loads(self.store.get(f"verbena/{self.round}/{peer}")) for peer in range(self.count)]
 
 
 class Places:
-    """Tensors of an operation: its input, its output, and what a norm reads and writes beside them."""
+    """The tensors of an operation: input, output, and further tensors of a norm."""
 
     def __init__(self, operation, first, second, hidden):
         self.operation, self.first, self.second = operation, first, second
@@ -76,7 +75,7 @@ class Places:
             self.residual_in.fill_(0)
 
     def is_right(self, result, ranks):
-        """Of fill_for_check(): `result` is what came of it."""
+        """Checks the `result` of an operation whose inputs fill_for_check() filled."""
         places = torch.arange(self.first.numel(), device="cuda")
         total = (places % NUMBERS * ranks + ranks * (ranks - 1) // 2).float()
         if self.operation == "all_reduce":
@@ -94,8 +93,8 @@ class Places:
 
 
 class Contender:
-    """list_ways() tells by name what enqueues an operation of a chain, in which one's result is the next one's input, and returns
-    its result."""
+    """Base class. list_ways() returns functions by name. Each function enqueues one operation of a chain and returns its result,
+    which is the next operation's input."""
     operations = ("all_reduce",)
 
     def __init__(self, ranks, max_bytes):
@@ -113,7 +112,7 @@ class Contender:
 
 
 def share(bytes_):
-    """Memory that begins as zeros, and its address on each rank."""
+    """Zero-filled memory, and its address on each rank."""
     memory = symmetric_memory.empty(bytes_, dtype=torch.uint8, device="cuda").fill_(0)
     handle = symmetric_memory.rendezvous(memory, dist.group.WORLD.group_name)
     torch.cuda.synchronize()
@@ -159,7 +158,7 @@ class Torch(Contender):
 
 
 class FlashInfer(Contender):
-    """TensorRT-LLM's fused kernels and vLLM's all-reduce, as FlashInfer has them."""
+    """FlashInfer's copies of TensorRT-LLM's fused kernels and of vLLM's all-reduce."""
     operations = ("all_reduce", "all_reduce_norm", *QUANTISED)
     VLLM_BLOCKS, VLLM_TABLE_BYTES = 36, 8 << 20
 
@@ -282,7 +281,7 @@ CONTENDERS = {
 
 
 class Clock:
-    """All ranks begin together: after a barrier, with all work in the stream already."""
+    """Times a sample. All ranks begin together, after a barrier; by then all work is in the stream."""
 
     def __init__(self, handle, stream):
         self.handle, self.stream = handle, stream
@@ -308,8 +307,8 @@ def make_graph(chain, enqueue, stream):
 
 
 def measure(contender, places, enqueue, stream, clock, repeats, chain):
-    """Times of the shorter and of the longer graph on the slowest rank, in us; and what is wrong, if something is. The graphs end here:
-    NCCL destroys a communicator only after the last graph with one of its operations, and would wait forever for one of ours."""
+    """Returns the times of the shorter and the longer graph on the slowest rank in us, and an error or None. Destroys the graphs, because
+    NCCL destroys a communicator only after the last graph that contains one of its operations."""
     with torch.cuda.stream(stream):
         places.fill_for_clock()
         enqueue(0)
@@ -354,7 +353,7 @@ def measure_all(contender, operations, sizes, types, hidden, repeats, chain):
 
 
 def cut_rows(operation, bytes_, row_bytes):
-    """Whole rows, where there are some."""
+    """Rounds a size down to whole rows, if the operation has rows."""
     return bytes_ if operation == "all_reduce" else max(row_bytes, bytes_ // row_bytes * row_bytes)
 
 

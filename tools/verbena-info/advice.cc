@@ -54,7 +54,7 @@ class Adviser {
         std::any_of(document_.ports.begin(), document_.ports.end(),
                     [](const Port& port) { return port.disuse == Disuse::kNotSelected; });
     if (is_filtered)
-      return advise("No port is usable that VERBENA_HCA (NCCL_IB_HCA) selects: " + document_.problem,
+      return advise("VERBENA_HCA (NCCL_IB_HCA) selects no usable port: " + document_.problem,
                     "unset it, or name a device from the list above");
     advise("There is no RDMA device that the plugin can use: " + document_.problem,
            "with a card: load its driver (ls /sys/class/infiniband shows it), install libibverbs1 and "
@@ -64,11 +64,11 @@ class Adviser {
 
   void advise_on_hardware() {
     if (any_software(document_, SoftwareDevice::kSoftverbs))
-      advise("These are software devices: right for trying and testing, not for speed.",
-             "if this host has an RDMA card: ls /sys/class/infiniband must show it (driver), and "
-             "libibverbs1 with ibverbs-providers must be installed");
+      advise("These are software devices: good for trying and testing, but slow.",
+             "if this host has an RDMA card: load its driver (ls /sys/class/infiniband must show the card), "
+             "and install libibverbs1 and ibverbs-providers");
     if (any_software(document_, SoftwareDevice::kKernel))
-      advise("There are software devices of the kernel: right for trying and testing, not for speed.",
+      advise("Only software devices of the kernel were found: good for trying and testing, but slow.",
              "if this host has an RDMA card, name its ports in VERBENA_HCA; if the card is not listed above, "
              "load its driver");
   }
@@ -101,7 +101,8 @@ class Adviser {
     if (document_.plugin.net_tables.empty()) return;  // unknown: the plugin could not be loaded
     for (const NcclLibrary& library : document_.nccl_libraries) {
       if (library.problem.empty() && !library.net_table && !library.net_tables_known.empty())
-        advise(library.path + " shares no table with this plugin.", "use NCCL 2.19 or newer");
+        advise(library.path + " has no plugin interface version in common with this plugin.",
+               "use NCCL 2.19 or newer");
     }
   }
 
@@ -127,28 +128,27 @@ std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu) {
   const std::string leave_out = "VERBENA_HCA=^" + port.device;
   switch (fault) {
     case TestFault::kWrongData:
-      return "report it with verbena-info --json; NCCL would compute with these bytes";
+      return "report it with verbena-info --json; do not use this path, because NCCL would compute with "
+             "wrong data";
     case TestFault::kWrongDescriptors:
     case TestFault::kNotStaged:
-      return "report it with verbena-info --json; VERBENA_UNPACK=0 does without staged receives meanwhile";
+      return "report it with verbena-info --json; until it is fixed, VERBENA_UNPACK=0 avoids staged receives";
     case TestFault::kProcessEnded:
       return "report it with verbena-info --json and the core file";
     case TestFault::kNoConnection:
-      return "the handshake goes over TCP: VERBENA_SOCKET_IFNAME names an interface that may be used";
+      return "the handshake uses TCP: name an interface that works with VERBENA_SOCKET_IFNAME";
     case TestFault::kNoRegistration:
       if (!with_gpu) return "ulimit -l unlimited; for containers --ulimit memlock=-1";
       return port.nic && !port.nic->gpu_memory.remedy.empty()
                  ? port.nic->gpu_memory.remedy
                  : "check nvidia_peermem or dma-buf, IOMMU and PCI ACS; see dmesg";
     case TestFault::kPeer:
-      return "nothing comes back on this port: check cable, switch port and GID (verbena-info -v lists "
-             "them); "
+      return "no reply arrives on this port: check cable, switch port and GID (verbena-info -v lists them); "
              "leave the device out with " +
              leave_out + " meanwhile";
     case TestFault::kNoArrival:
-      return "requests vanish on this port: see dmesg and its error counters (rdma statistic); leave the "
-             "device "
-             "out with " +
+      return "requests get lost on this port: see dmesg and the port's error counters (rdma statistic); "
+             "leave the device out with " +
              leave_out + " meanwhile";
     case TestFault::kCallFailed:
     case TestFault::kSilent:

@@ -1,4 +1,4 @@
-// Advice to the user, and the exit status, both decided by the document's codes. Pure.
+// Advice to the user, and the exit status. Both depend only on the document's codes. Pure.
 #pragma once
 #include <string>
 #include <vector>

@@ -121,7 +121,7 @@ void Checks::check_port(const Port& port) {
   if (check_memory(nic, kHostMemory)) {
     check_way(nic.name, "staged", {{nic.index}, kHostMemory, true});
   } else {
-    add_(make_check(nic.name, "staged", CheckStatus::kSkipped, "the rail does not work as it is"));
+    add_(make_check(nic.name, "staged", CheckStatus::kSkipped, "the rail failed its self-test"));
   }
   for (const Gpu& gpu : document_.gpus.devices) {
     if (nic.gpu_memory.path != GpuPath::kNone) {
@@ -143,7 +143,7 @@ void Checks::check_rail_sets() {
       check_way(members, "joined", {set.members});
     } else {
       add_(make_check(members, "joined", CheckStatus::kSkipped, "not joined: " + set.refused,
-                      "VERBENA_MERGE_NICS=1 lets NCCL join rails that it finds at one place"));
+                      "VERBENA_MERGE_NICS=1 lets NCCL join rails that are close to each other"));
     }
   }
 }

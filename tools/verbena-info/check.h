@@ -25,7 +25,7 @@ struct RailRole {
   bool is_staged = false;  // receives take slots, and the CPU unpacks them in place of the GPU
 };
 
-// To the value of --child and back. A text that is not a role gives one without devices.
+// Convert a role to the value of --child and back. An invalid text becomes a role without devices.
 std::string format_role(const RailRole& role);
 RailRole parse_role(const std::string& text);
 

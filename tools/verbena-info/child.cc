@@ -49,11 +49,11 @@ ChildAnswer ask_child(const std::string& role, const Options& options, const Env
     }
     if (event.kind == ChildEvent::Kind::kTimeout) {
       answer.fault = TestFault::kSilent;
-      answer.problem = "said nothing for " + format_seconds(timeout_s) + " and was ended";
+      answer.problem = "made no progress for " + format_seconds(timeout_s) + " and was killed";
     } else if (group.exit_status(0) != kExitOk) {
       const bool was_killed = group.exit_status(0) >= 128;
       answer.fault = TestFault::kProcessEnded;
-      answer.problem = (was_killed ? "" : "left with ") + group.describe_exit(0);
+      answer.problem = (was_killed ? "" : "exited with status ") + group.describe_exit(0);
     }
     return answer;
   }

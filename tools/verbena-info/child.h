@@ -13,8 +13,8 @@ namespace verbena::tools::info {
 
 struct ChildAnswer {
   std::vector<ChildLine> lines;
-  TestFault fault = TestFault::kNone;  // kSilent or kProcessEnded if it did not end well
-  std::string problem;                 // the same in words: a predicate for "the process"
+  TestFault fault = TestFault::kNone;  // kSilent or kProcessEnded if the process failed
+  std::string problem;                 // description of the failure: a predicate for "the process"
 };
 
 // Runs this tool with --child=`role`. Kills it if no line comes for a little more than the options' timeout.

@@ -140,7 +140,7 @@ Gpus collect_gpus() {
   if (driver != nullptr && driver->cuDriverGetVersion(&version) == CUDA_SUCCESS)
     gpus.driver = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   if (count == 0) {
-    gpus.problem = problem.empty() ? "the driver shows none: CUDA_VISIBLE_DEVICES?"
+    gpus.problem = problem.empty() ? "the driver shows no GPU: check CUDA_VISIBLE_DEVICES"
                                    : "no usable CUDA driver: " + problem;
     return gpus;
   }
@@ -195,11 +195,12 @@ UnpackOffer explain_unpack(const Document& document) {
   const bool has_tuning = origin.starts_with("/") || origin.ends_with(".json");
   const std::string measured = has_tuning ? "the tuning file " + origin : "a tuning file";
   if (offered)
-    return {true, UnpackReason::kTuningFile, "VERBENA_UNPACK=auto, and " + measured + " says that it wins"};
+    return {true, UnpackReason::kTuningFile,
+            "VERBENA_UNPACK=auto, and " + measured + " says that UNPACK is faster here"};
   return {false, UnpackReason::kTuningFile,
-          has_tuning ? "VERBENA_UNPACK=auto, and " + measured + " does not say that it wins here"
-                     : "VERBENA_UNPACK=auto, and no tuning file says that it wins here "
-                       "(docs/tuning.md); VERBENA_UNPACK=1 offers it all the same"};
+          has_tuning ? "VERBENA_UNPACK=auto, and " + measured + " does not say that UNPACK is faster here"
+                     : "VERBENA_UNPACK=auto, and no tuning file says that UNPACK is faster here "
+                       "(docs/tuning.md); VERBENA_UNPACK=1 offers UNPACK regardless"};
 }
 
 }  // namespace verbena::tools::info

@@ -9,15 +9,15 @@
 
 namespace verbena::tools::info {
 
-// Everything about this host. Does not throw if something is missing: the document then says so.
+// Collects everything about this host. Does not throw if something is missing; the document then says so.
 Document collect_document(const Options& options);
 
 // The parts of collect_document(). Ports, the plugin's devices, parameters and why init fails, found by the
 // plugin's own code in this process; needs `gpus` of the document.
 void collect_ports(Document& document);
 
-// What NCCL would see: the plugin's table, loaded as NCCL loads it, in a separate process, so that a crash
-// there does not end the tool. `environment` is the user's.
+// Collects what NCCL would see: loads the plugin's table like NCCL does, in a separate process, so that a
+// crash there does not end the tool. `environment` is the user's environment.
 void collect_view(Document& document, const Options& options, const Environment& environment);
 // Runs in that process.
 int run_plugin_view(const Options& options);
@@ -30,7 +30,7 @@ std::vector<int> read_table_names(const std::string& path, const std::string& pr
 // The newest of `wanted` that is also in `exported`, as NCCL chooses it; both are ascending.
 std::optional<int> choose_table(const std::vector<int>& wanted, const std::vector<int>& exported);
 
-// Whether the plugin offers NCCL receives that the GPU unpacks, and why; from the view and the parameters.
+// Decides from the view and the parameters whether the plugin offers UNPACK to NCCL, and why.
 UnpackOffer explain_unpack(const Document& document);
 
 // Reads the first line of a file in /sys; empty if there is no such file.

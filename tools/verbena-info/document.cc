@@ -317,7 +317,7 @@ std::string format_json(const Document& document) {
 Document parse_document(const std::string& text, const std::string& source) {
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object() || !json.contains("schema_version"))
-    throw ToolError(source + " is no document of verbena-info: verbena-info --json FILE writes one");
+    throw ToolError(source + " was not written by verbena-info --json");
   if (json["schema_version"] != kSchemaVersion)
     throw ToolError(source + " has schema version " + json["schema_version"].dump() + ", this tool reads " +
                     std::to_string(kSchemaVersion) + ": show it with the release that wrote it");

@@ -1,5 +1,5 @@
-// Everything that verbena-info knows of a host. All outputs are views of it. docs/verbena-info.md describes
-// its JSON, which only document.cc writes and reads.
+// Everything that verbena-info knows about a host. All outputs are views of this document.
+// docs/verbena-info.md describes its JSON, which only document.cc writes and reads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,7 +14,8 @@
 
 namespace verbena::tools::info {
 
-// Incremented when a member changes its meaning or is removed, not for new members.
+// The version of the JSON. It is incremented when a member changes its meaning or is removed, but not when a
+// member is added.
 inline constexpr int kSchemaVersion = 1;
 
 // Why the plugin's init fails.
@@ -39,7 +40,7 @@ enum class GpuPath : uint8_t { kNone, kDmabuf, kPeerMemory, kSoftverbs };
 enum class Level : uint8_t { kInfo, kWarning };
 enum class CheckStatus : uint8_t { kOk, kFailed, kSkipped };
 
-// What decides whether UNPACK is offered.
+// The reason why UNPACK is offered or not.
 enum class UnpackReason : uint8_t { kNone, kNoDevice, kSetting, kTuningFile };
 
 // Why a self-test failed, as reported by the process that ran it.
@@ -79,7 +80,7 @@ struct Plugin {
   std::vector<int> rma_tables{}, gin_tables{};  // of NCCL's device API
 };
 
-// The place of a PCI device.
+// The position of a PCI device.
 struct Place {
   std::string pci_path, pci_address;
   std::optional<int> numa_node;
@@ -187,7 +188,7 @@ struct NcclLibrary {
   std::string path, source, version, problem;
   std::vector<int> net_tables_known, tuner_tables_known;
   std::optional<int> net_table, tuner_table;  // the newest version that the plugin also has
-  // The same of its device API: NCCL prefers RMA's to GIN's.
+  // The table versions of NCCL's device API; NCCL prefers RMA tables to GIN tables.
   std::optional<int> rma_table{}, gin_table{};
 };
 

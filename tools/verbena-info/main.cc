@@ -26,10 +26,10 @@ namespace verbena::tools::info {
 namespace {
 
 constexpr double kDrawTimeoutS = 60;
-// As VERBENA_OPS_ALGORITHM has them.
+// The names of VERBENA_OPS_ALGORITHM.
 constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
-    "Exit status: 0 success, 1 a setting, the plugin or a self-test fails, or data is wrong, 2 usage "
+    "Exit status: 0 success, 1 a wrong setting, a failed plugin or self-test, or wrong data, 2 usage "
     "error,\n4 no usable device.";
 
 // Returns the exit status, or -1 to continue.
@@ -53,12 +53,12 @@ int parse_options(int argc, const char* const* argv, Options& options) {
                  "VERBENA_TUNING_FILE; for example all_reduce:512k:4")
       ->type_name("OPERATION:BYTES:RANKS");
   app.add_option("--from", options.from,
-                 "show a document that --json has written, for example on another host (-: standard input)")
+                 "show a document that --json wrote, for example on another host (-: standard input)")
       ->type_name("FILE");
   app.option_defaults()->group("Output");
-  add_target_option(
-      app, "--json", options.json,
-      "write everything as a JSON document to FILE; or to standard output, which then has nothing else (-)");
+  add_target_option(app, "--json", options.json,
+                    "write everything as a JSON document to FILE; - writes it to standard output and prints "
+                    "nothing else there");
   app.add_option("--topology", options.topology,
                  "draw GPUs, NICs and rails: FILE.svg is drawn by Graphviz's dot, any other FILE receives "
                  "dot's input")
@@ -69,7 +69,7 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_option("--plugin", options.plugin, "libnccl-net.so to examine (default: ../lib next to this tool)")
       ->type_name("FILE")
       ->take_last();
-  app.add_option("--nccl", options.nccl, "examine only this libnccl.so.2 (default: all that are found)")
+  app.add_option("--nccl", options.nccl, "examine only this libnccl.so.2 (default: every one that is found)")
       ->type_name("FILE")
       ->take_last();
   add_timeout_option(app, options.timeout_s);
@@ -118,7 +118,7 @@ void write_picture(const std::string& path, const std::string& graph) {
   std::fprintf(stderr, "# wrote %s\n", path.c_str());
 }
 
-// By the measurements alone: no GPU is asked.
+// Uses only the measurements, no GPU.
 int explain(const std::string& text) {
   std::string problem;
   const auto question = tuner::parse_question(text, problem);

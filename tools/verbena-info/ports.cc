@@ -107,16 +107,16 @@ void explain_disuse(Port& port, const verbs::SurveyedPort& found, InitFault init
     port.why_not = "the plugin does not start, see above";
   } else {
     port.disuse = Disuse::kPluginRefused;
-    port.why_not = "the plugin could not open it: verbena-info --verbose shows what it says";
+    port.why_not = "the plugin could not open the device: verbena-info --verbose shows the plugin's log";
   }
 }
 
 // Why a hardware device has no dma-buf, in the order of the checks.
 std::string explain_missing_dmabuf(const verbs::Device& device) {
   return device.library().reg_dmabuf_mr == nullptr
-             ? device.library().path() + " has no ibv_reg_dmabuf_mr: rdma-core 34 or newer has"
-             : "the kernel's driver of this device refuses dma-buf: Linux 5.12 or newer with mlx5, bnxt_re, "
-               "efa or irdma takes it";
+             ? device.library().path() + " has no ibv_reg_dmabuf_mr: install rdma-core 34 or newer"
+             : "the kernel driver of this device refuses dma-buf: use Linux 5.12 or newer with mlx5, "
+               "bnxt_re, efa or irdma";
 }
 
 GpuMemory explain_gpu_memory(const verbs::Device& device, const std::vector<Gpu>& gpus) {
@@ -127,14 +127,15 @@ GpuMemory explain_gpu_memory(const verbs::Device& device, const std::vector<Gpu>
   const bool any_exports = std::any_of(gpus.begin(), gpus.end(), [](const Gpu& gpu) { return gpu.dmabuf; });
   if (device.is_softverbs())
     return {GpuPath::kSoftverbs,
-            has_gpus ? "the software device copies GPU memory itself, through CUDA"
-                     : "the software device copies GPU memory itself where there is a GPU",
+            has_gpus ? "the software device copies GPU memory through CUDA"
+                     : "on hosts with a GPU, the software device copies GPU memory through CUDA",
             ""};
   if (device.is_software())
-    return {GpuPath::kNone, "a software device of the kernel reaches host memory only",
+    return {GpuPath::kNone, "a software device of the kernel can access host memory only",
             "use an RDMA card, or VERBENA_IBVERBS_LIB=softverbs"};
   if (device.supports_dmabuf() && (!has_gpus || any_exports))
-    return {GpuPath::kDmabuf, has_gpus ? "device and GPU driver both have it" : "the device has it", ""};
+    return {GpuPath::kDmabuf,
+            has_gpus ? "the device and the GPU driver support dma-buf" : "the device has it", ""};
   const std::string dmabuf =
       device.supports_dmabuf() ? "the GPU driver exports no dma-buf" : explain_missing_dmabuf(device);
   if (device.supports_gpu_pointers())

@@ -27,7 +27,7 @@ std::string show(const std::string& text) {
   return text.empty() ? "?" : text;
 }
 
-// Null if NCCL's view does not contain it.
+// Returns null if NCCL's view does not contain it.
 const RailSet* find_rail_set(const NcclView& view, int index) {
   const auto found = std::find_if(view.rail_sets.begin(), view.rail_sets.end(), [&](const RailSet& set) {
     return std::find(set.members.begin(), set.members.end(), index) != set.members.end();
@@ -191,7 +191,7 @@ std::string format_library(const NcclLibrary& library) {
     if (library.rma_table) text += ", for its device API RMA table v" + show(library.rma_table);
     if (library.gin_table) text += ", for its device API GIN table v" + show(library.gin_table);
   } else if (!library.version.empty()) {
-    text += library.net_tables_known.empty() ? ", which names no net table"
+    text += library.net_tables_known.empty() ? ", which looks up no net table"
                                              : ", which shares no net table with the plugin";
   }
   return "    " + library.path + " (" + library.source + ")\n" + format_fact("", text);

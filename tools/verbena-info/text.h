@@ -1,4 +1,4 @@
-// The document for people: as text, as a picture, and as a topology file. Pure.
+// Formats the document as text, as a picture, and as a topology file. Pure.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct TextOptions {
 
 std::string format_document(const Document& document, const TextOptions& options);
 
-// A line for a check, in columns that fit the names of the document's devices; and the last line.
+// Format a check as a line, in columns that fit the names of the document's devices; and the last line.
 std::string format_check(const Document& document, const Check& check);
 std::string format_verdict(const std::vector<Check>& checks);
 
@@ -28,13 +28,13 @@ std::string join(const std::vector<int>& numbers, const std::string& comma);
 // Breaks lines between words; lines after the first start at `first_column`.
 std::string wrap(const std::string& text, size_t first_column, size_t width);
 
-// A graph in Graphviz's language: NUMA nodes as frames, with PCI switches in them, with GPUs and ports in
-// these; below them the networks of the rails; a line from each GPU to its nearest ports.
+// A graph in Graphviz's language. NUMA nodes are frames that contain PCI switches, which contain GPUs and
+// ports. The networks of the rails are below. A line leads from each GPU to its nearest ports.
 std::string draw_topology(const Document& document);
 
-// A topology file for NCCL (NCCL_TOPO_FILE) with the places of the plugin's devices. It has no GPUs: NCCL
-// finds and adds them. A device without PCI bus gets an address that no real device has, at the first NUMA
-// node.
+// Formats a topology file for NCCL (NCCL_TOPO_FILE) with the positions of the plugin's devices. It contains
+// no GPUs, because NCCL finds and adds them. A device without a PCI bus gets an unused address at the first
+// NUMA node.
 std::string format_topology_xml(const Document& document);
 
 }  // namespace verbena::tools::info

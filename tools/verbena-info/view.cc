@@ -105,7 +105,7 @@ void collect_view(Document& document, const Options& options, const Environment&
     if (line.view) document.nccl_view = std::move(line.view);
   }
   if (document.plugin.problem.empty() && answer.fault != TestFault::kNone)
-    document.plugin.problem = "the process that asked it " + answer.problem;
+    document.plugin.problem = "the process that queried the plugin " + answer.problem;
 }
 
 std::vector<int> read_table_names(const std::string& path, const std::string& prefix) {

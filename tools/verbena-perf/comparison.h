@@ -8,8 +8,8 @@
 
 namespace verbena::tools::perf {
 
-// Joins the runs of both transports: the median, best and worst of all passes, and how many times better the
-// plugin is.
+// Joins the runs of both transports: the median, best and worst of all passes, and the factor by which the
+// plugin is better.
 class Comparison {
  public:
   void add_run(Transport transport, const Report& report);

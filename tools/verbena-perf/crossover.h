@@ -6,16 +6,16 @@
 
 namespace verbena::tools::perf {
 
-// Both functions compare two measurements over sizes in ascending order. They ignore sizes that only one has;
-// figures that differ by less than a twentieth count as equal.
+// Both functions compare two measurements over ascending sizes. They ignore sizes that only one measurement
+// has. Figures that differ by less than 5 % count as equal.
 
 // The largest size up to which staged is never slower than direct; 0 if it is slower at the smallest size.
 int64_t find_unpack_threshold(const std::vector<tuner::Point>& staged,
                               const std::vector<tuner::Point>& direct);
 
-// The shortest stripe: half of the size from which cut messages are never slower than whole ones. If there is
-// no such size: the largest size, so that no measured size is split. At least the minimum of the plugin's
-// setting.
+// The shortest stripe: half of the size from which striped messages are never slower than whole ones. If
+// there is no such size, the largest size, so that no measured size is striped. At least the minimum of the
+// plugin's setting.
 int64_t find_min_stripe(const std::vector<tuner::Point>& cut, const std::vector<tuner::Point>& whole);
 
 }  // namespace verbena::tools::perf

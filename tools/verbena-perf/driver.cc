@@ -220,7 +220,7 @@ int Driver::fail(const std::string& why) {
     if (!line.empty()) line += "; ";
     line += describe(worker);
     // Tells the other host now, so that it does not wait for its own deadline.
-    if (errors_[worker].empty()) relay(worker, nlohmann::json{{"error", "given up: " + line}}.dump());
+    if (errors_[worker].empty()) relay(worker, nlohmann::json{{"error", "aborted: " + line}}.dump());
   }
   workers_.kill_all();
   progress_.clear();
@@ -242,7 +242,7 @@ int deliver(Result& result, const Options& options, const Report& last, const Co
   return deliver_result(result, options.output, status);
 }
 
-// True if the run gave figures.
+// Returns true if the run gave figures.
 bool is_complete(const Report& report, int status) {
   return status == kExitOk || report.wrong_bytes() != 0;
 }

@@ -25,8 +25,8 @@ void choose_same_verbs(Environment& environment, const std::string& plugin);
 //   "done": it has closed everything.
 int run_worker(const Options& options);
 
-// Measures direct and staged messages, with several rails also cut and whole ones, and merges the resulting
-// settings into the tuning file `options.calibrate`. Returns the tool's exit status.
+// Measures direct and staged messages (with several rails, also striped and whole ones), and merges the
+// resulting settings into the tuning file `options.calibrate`. Returns the tool's exit status.
 int run_calibration(const Options& options);
 
 }  // namespace verbena::tools::perf

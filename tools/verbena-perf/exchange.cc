@@ -41,7 +41,7 @@ void Exchange::send_one() {
   Spinner spinner(options_.timeout_s);
   while (!send_.post()) {
     const bool moved = send_.complete() | receive_.complete();
-    if (!moved) spinner.idle("isend takes no message");
+    if (!moved) spinner.idle("isend accepted no message in time");
   }
 }
 
@@ -50,7 +50,7 @@ void Exchange::receive_one(uint64_t already_completed) {
   while (receive_.completed() == already_completed) {
     if (!receive_.complete()) {
       post_receives();  // irecv may have taken none
-      spinner.idle("receive does not complete");
+      spinner.idle("a receive did not complete in time");
     }
     send_.complete();
   }
@@ -76,7 +76,7 @@ std::vector<double> Exchange::run_latency(uint64_t length_bytes, uint64_t count,
   Spinner spinner(options_.timeout_s);
   while (!send_.finished() || !receive_.finished()) {
     const bool moved = send_.complete() | receive_.complete();
-    if (!moved) spinner.idle("the last send does not complete");
+    if (!moved) spinner.idle("the last send did not complete in time");
   }
   receive_.check_last_window();
   return half_trips_us;
@@ -97,7 +97,8 @@ double Exchange::run_bandwidth(uint64_t length_bytes, uint64_t count, bool disti
     moved |= send_.complete();
     moved |= receive_.complete();
     moved |= receive_.post();
-    if (!moved) spinner.idle(starts() ? "sends do not complete" : "receives do not complete");
+    if (!moved)
+      spinner.idle(starts() ? "sends did not complete in time" : "receives did not complete in time");
   }
   const double seconds = static_cast<double>(now_ns() - begin_ns) * 1e-9;
   receive_.check_last_window();

@@ -9,17 +9,18 @@
 
 namespace verbena::tools::perf {
 
-// Runs passes between the two processes, in step: a pass starts when both have posted their first receives.
+// Runs passes between the two processes. A pass starts when both have posted their first receives.
 class Exchange {
  public:
   Exchange(SendSide& send, ReceiveSide& receive, LineChannel& partner, const Options& options)
       : send_(send), receive_(receive), partner_(partner), options_(options) {}
 
-  // Ping-pong. Returns half the round trip of every message, in microseconds; nothing on the answering side.
+  // Measures a ping-pong. Returns half the round-trip time of every message in microseconds; on the answering
+  // side, nothing.
   std::vector<double> run_latency(uint64_t length_bytes, uint64_t count, bool distinct);
 
-  // Messages in one direction. Returns the seconds from the start to the last consumed message on the
-  // receiving side, 0 on the other.
+  // Sends messages in one direction. Returns the seconds from the start to the last consumed message on the
+  // receiving side; 0 on the sending side.
   double run_bandwidth(uint64_t length_bytes, uint64_t count, bool distinct);
 
   // After a pass: true if --until asks to repeat it. The starting side decides for both.

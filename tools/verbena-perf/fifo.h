@@ -10,18 +10,19 @@
 
 namespace verbena::tools::perf {
 
-// The buffers that NCCL registers right after connecting, in its order (LL, LL128, Simple) and with its
-// sizes, or larger if a message needs it; with --user-buffer a fourth one, registered later. Messages use the
-// buffer of the chosen protocol, one per place of the window, each followed by guard bytes if there is room.
+// The buffers that NCCL registers right after connecting: LL, LL128 and Simple, in NCCL's order and sizes, or
+// larger if a message needs it. With --user-buffer there is a fourth buffer, which is registered later.
+// Messages use the buffer of the chosen protocol. Each message in flight has a separate part of it, followed
+// by guard bytes if there is space.
 class Fifo {
  public:
-  // Registers with `comm`, which must stay open until release(). `lender`: of another connection that carries
-  // nothing at the same time, whose memory this one registers too; null: separate memory.
+  // Registers the buffers with `comm`, which must stay open until release(). `lender` is the Fifo of another
+  // connection that is idle at the same time, whose memory is shared; null for separate memory.
   Fifo(NetPlugin& plugin, void* comm, const Options& options, uint64_t offset_bytes, const Fifo* lender);
 
   void release(NetPlugin& plugin, void* comm);
 
-  // The place of message `index` of this size; places repeat after a window of messages.
+  // The address of message `index` of this size. Addresses repeat after a window of messages.
   std::span<std::byte> place(uint64_t index, uint64_t length_bytes) const;
   std::span<std::byte> guard(uint64_t index, uint64_t length_bytes) const;
   // The length to post: like NCCL, a whole slice even if less arrives.

@@ -29,7 +29,7 @@ std::string describe_release(const nlohmann::json& greeting) {
 void send_greeting(TcpConnection& connection, const nlohmann::json& greeting) {
   if (!connection.channel.send_line(greeting.dump(), deadline_after_s(kAnswerTimeoutS))) {
     throw ToolError(connection.peer +
-                    ": the connection was closed or does not read, before both agreed on a run");
+                    ": the peer closed the connection or stopped reading before both sides agreed on a run");
   }
 }
 
@@ -85,7 +85,8 @@ class Reception {
     while (auto connection = listener_.accept(deadline_ns_)) {
       greeting = receive_greeting(*connection);
       if (!greeting.is_discarded()) return std::move(*connection);
-      std::fprintf(stderr, "verbena-perf: %s refused: it is not verbena-perf\n", connection->peer.c_str());
+      std::fprintf(stderr, "verbena-perf: connection from %s refused: it is not verbena-perf\n",
+                   connection->peer.c_str());
     }
     throw ToolError(std::string("no connection: ") + expected + " was expected at port " +
                     std::to_string(listener_.port()));
@@ -122,9 +123,10 @@ Meeting call_server(const Options& options) {
   send_greeting(drivers, greeting);
   const nlohmann::json answer = receive_greeting(drivers);
   if (answer.is_discarded()) {
-    throw ToolError(drivers.peer +
-                    " is not a verbena-perf server, or is busy with another client: no greeting within " +
-                    format_seconds(kAnswerTimeoutS));
+    throw ToolError(
+        drivers.peer +
+        " is not a verbena-perf server, or is serving another client: it sent no greeting within " +
+        format_seconds(kAnswerTimeoutS));
   }
   if (answer.contains("error")) {
     throw ToolError("the server refuses: " + base::disarmed(answer["error"].get<std::string>()));

@@ -11,7 +11,7 @@
 namespace verbena::tools::perf {
 namespace {
 
-constexpr const char* kWorkloadGroup = "What is measured (a server gets these from its client)";
+constexpr const char* kWorkloadGroup = "What is measured (a server takes these options from its client)";
 constexpr const char* kHostGroup = "Two hosts";
 constexpr const char* kVerbena = "verbena";
 constexpr const char* kDatagram = "datagram";
@@ -40,28 +40,29 @@ void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--window", workload.window, "messages in flight")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
-  app.add_option("--consume-lag", workload.consume_lag,
-                 "read the data of a completed receive only after this number of further receives")
+  app.add_option(
+         "--consume-lag", workload.consume_lag,
+         "read the data of a completed receive only after this number of further receives have completed")
       ->check(CLI::Range(0, 7));
   app.add_option("--mode", raw.mode, "latency, bandwidth or both")
       ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
       ->capture_default_str();
-  app.add_option("--src-offset", workload.source_offset_bytes, "shift sources by these bytes")
+  app.add_option("--src-offset", workload.source_offset_bytes, "shift send buffers by this number of bytes")
       ->check(CLI::Range(0, 4096));
-  app.add_option("--dst-offset", workload.destination_offset_bytes, "shift destinations by these bytes")
+  app.add_option("--dst-offset", workload.destination_offset_bytes,
+                 "shift receive buffers by this number of bytes")
       ->check(CLI::Range(0, 4096));
 }
 
 void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  app.add_option(
-         "--transport", raw.transport,
-         "verbena: the plugin; datagram: the same with VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's own "
-         "IB transport, see --nccl")
+  app.add_option("--transport", raw.transport,
+                 "verbena: the plugin; datagram: the plugin with VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's "
+                 "own IB transport, see --nccl")
       ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,
-                 "ib: run the plugin and NCCL's own IB transport alternately, and show by which factor the "
-                 "plugin is better")
+                 "ib: alternate between the plugin and NCCL's own IB transport, and show the factor by which "
+                 "the plugin is better")
       ->check(CLI::IsMember({kIb}));
   app.add_option("--rounds", workload.rounds, "with --against: runs of each transport")
       ->check(CLI::Range(1, 1000))
@@ -78,26 +79,25 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--abi", workload.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
-  app.add_option("--rails", workload.rails, "above 1: join the first N devices to one virtual device")
+  app.add_option("--rails", workload.rails, "N above 1: join the first N devices to one virtual device")
       ->check(CLI::Range(1, 8));
   app.add_option("--pairs", workload.pairs,
-                 "connections in each direction, all with traffic; the first and the last are measured")
+                 "connections in each direction; all carry messages, the first and the last one are measured")
       ->check(CLI::Range(1, 4096))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--unpack", workload.unpack, "0 or 1: sets VERBENA_UNPACK")->check(CLI::Range(0, 1));
-  app.add_option(
-      "--threshold", workload.threshold,
-      "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
+  app.add_option("--unpack", workload.unpack, "set VERBENA_UNPACK to 0 or 1")->check(CLI::Range(0, 1));
+  app.add_option("--threshold", workload.threshold,
+                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
   app.add_option("--protocol", raw.protocol, "register the buffers that NCCL uses with this protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
-  app.add_flag(
-      "--user-buffer", workload.user_buffer,
-      "receive into a buffer that is registered later, as NCCL does with buffers of the application");
+  app.add_flag("--user-buffer", workload.user_buffer,
+               "receive into a buffer that is registered after the connection, as NCCL does with buffers of "
+               "the application");
   app.add_flag("--cuda-type", workload.cuda_type,
                "register the buffers as GPU memory, although they are host memory");
-  app.add_option("--verify", workload.verify, "0: skip the pass that checks every byte")
+  app.add_option("--verify", workload.verify, "1: first run a pass that checks every byte; 0: skip it")
       ->capture_default_str();
   // For tests that inject a failure while messages are in flight.
   app.add_option("--until", workload.until)->group("");
@@ -118,7 +118,8 @@ void add_host_options(CLI::App& app, Options& options) {
   app.add_option("--port", options.port, "the server's TCP port (0: any free port, which the server prints)")
       ->capture_default_str();
   add_duration_option(app, "--wait", options.wait_s,
-                      "how long to wait for the other host (default: server 10m, client 10s)", 0, 86400);
+                      "time to wait for the other host (default: 10m on the server, 10s on the client)", 0,
+                      86400);
   add_duration_option(app, "--last-words", options.last_words_s,
                       "after a failure on one side, how long to wait for the other side to report its cause",
                       0, 3600);
@@ -131,7 +132,7 @@ void add_own_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--calibrate", options.calibrate,
-                 "measure direct and staged messages, with --rails also stripes, and write the fastest "
+                 "measure direct and staged messages (with --rails also striped ones), and write the fastest "
                  "settings to this tuning file");
   app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
   app.add_option("--child", options.child)->group("");
@@ -182,8 +183,8 @@ void settle_hosts(Options& options) {
     throw CLI::ValidationError(options.workload_arguments.front(), "belongs to the client, not to --server");
   }
   if (!options.client.empty() && options.port == 0) {
-    throw CLI::ValidationError("--port",
-                               "0 is for a server: give the client the port that the server printed");
+    throw CLI::ValidationError(
+        "--port", "only a server can use port 0: give the client the port that the server printed");
   }
   if (!options.calibrate.empty() && options.output.wants_anything())
     throw CLI::ValidationError("--calibrate",
@@ -199,7 +200,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   RawWorkload raw;
   CLI::App app(
       "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
-      "Both run here, or one on each of two hosts: --server there, then --client HOST here.\n"
+      "Both processes run on this host, or on two hosts: start --server there, then --client HOST here.\n"
       "verbena-perf report DIR -o FILE makes a page of results that were stored with --json.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();

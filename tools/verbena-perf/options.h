@@ -10,7 +10,7 @@ namespace verbena::tools::perf {
 
 enum class Protocol { kSimple, kLl, kLl128 };
 enum class Transport {
-  kVerbena,   // as the plugin's settings say
+  kVerbena,   // transport chosen by the plugin's settings
   kDatagram,  // the plugin with VERBENA_TRANSPORT=datagram
   kNcclIb,
 };

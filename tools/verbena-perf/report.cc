@@ -54,8 +54,9 @@ void Report::add_device(const nlohmann::json& device) {
       device["speed_mbps"].get<int>(), device["unpack"].get<bool>() ? "on" : "off",
       describe_protocol(options_.protocol), options_.window);
   if (options_.pairs > 1)
-    std::printf("# %u connections in each direction carry messages; last: of the one that was made last\n",
-                options_.pairs);
+    std::printf(
+        "# %u connections in each direction carry messages; last: the connection that was made last\n",
+        options_.pairs);
   print_text(table_.format_header());
 }
 

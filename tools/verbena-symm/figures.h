@@ -17,12 +17,13 @@ class Figures {
   bool take(const std::string& line);
 
   uint64_t wrong() const { return wrong_; }
-  // A line with "ok" or "WRONG (count)" for each check that all ranks have finished since the last call.
+  // Returns a line with "ok" or "WRONG (count)" for each check that all ranks have finished since the last
+  // call.
   std::string take_finished_checks(int ranks);
   bool has(const std::string& name) const { return samples_.count(name) != 0; }
   double median(const std::string& name) const;
   double p99(const std::string& name) const;
-  // The best of the figures PREFIX/N, and its N.
+  // Returns the best of the figures PREFIX/N, and its N.
   struct Best {
     double value = 0;
     std::string which;

@@ -18,7 +18,7 @@ __device__ inline void expect_done(uint32_t* wrong, SymmStatus status) {
   count_wrong(wrong, status == SymmStatus::kDone);
 }
 
-// The part of `length` that belongs to a block; cut at multiples of `unit`.
+// Returns a block's part of `length`; parts are multiples of `unit`.
 struct Part {
   uint64_t begin, length;
 };
@@ -33,8 +33,8 @@ __global__ void meet(const __grid_constant__ Context context, uint32_t rounds, u
   for (uint32_t i = 0; i < rounds; ++i) expect_done(wrong, symm_barrier(context, blockIdx.x));
 }
 
-// Each block writes its round to every rank, and reads theirs after a barrier of the block. `told` has 64
-// words per block.
+// Each block writes its round number to every rank, and checks the others' numbers after a barrier. `told`
+// has 64 words per block.
 template <typename Context>
 __global__ void tell_rounds(const __grid_constant__ Context context, uint64_t* told, uint64_t* own,
                             uint64_t first, uint32_t rounds, uint32_t* wrong) {
@@ -55,7 +55,8 @@ __global__ void tell_rounds(const __grid_constant__ Context context, uint64_t* t
   }
 }
 
-// Eight bytes back and forth between the first two ranks, each with a signal. The signal starts at `first`.
+// Sends eight bytes with a signal back and forth between the first two ranks. The signal's value starts at
+// `first`.
 template <typename Context>
 __global__ void bounce(const __grid_constant__ Context context, uint64_t* place, uint64_t* own,
                        uint32_t turns, int64_t first, uint32_t* wrong) {
@@ -110,9 +111,9 @@ __global__ void all_reduce(const __grid_constant__ Context context, float* outpu
   }
 }
 
-// Messages that all ranks send to all, call after call: each word is the call's number and its place, but for
-// a few that would look like an empty place of a slot. `place` and `own` have kMessageWords words for each
-// block.
+// Sends messages from all ranks to all ranks repeatedly. Each word contains the call's number and its index,
+// except values that would look like an empty word of a slot. `place` and `own` have kMessageWords words for
+// each block.
 inline constexpr uint32_t kMessageWords = 960;
 template <typename Context>
 __global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> workspace, uint32_t* place,
@@ -123,7 +124,7 @@ __global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> worksp
   own += blockIdx.x * kMessageWords;
   SymmStatus status = exchange.begin(block);
   for (uint32_t call = 1; call <= calls && status == SymmStatus::kDone; ++call) {
-    // Of another length each time, the longest one now and then.
+    // The length differs in each call, and is sometimes the maximum.
     const uint32_t words = call % 5 == 0 ? kMessageWords : call * 7 % kMessageWords;
     const auto word = [&](int rank, uint32_t i) {
       if ((i + call) % 97 < 2) return Packet::kSentinel ^ (call & 1);
@@ -145,7 +146,7 @@ __global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> worksp
   expect_done(wrong, status);
 }
 
-// In one trip: each block sends its part to all ranks, and sums what it gets.
+// A one-shot all-reduce: each block sends its part to all ranks, and sums the parts that it receives.
 template <int kRanks, typename Context>
 __global__ void all_reduce_by_packets(const __grid_constant__ SymmWorkspace<Context> workspace, float* output,
                                       const float* data, uint64_t count, uint32_t* wrong) {
@@ -160,8 +161,8 @@ __global__ void all_reduce_by_packets(const __grid_constant__ SymmWorkspace<Cont
   expect_done(wrong, status);
 }
 
-// The architecture's conversions against arithmetic, which is tested against tables: every pattern, and every
-// float.
+// Compares the GPU's conversions of every bit pattern and every float with arithmetic, which other tests
+// check against tables.
 template <typename T, typename Word>
 __device__ void compare_conversions(uint32_t* wrong, uint64_t first, uint64_t step) {
   constexpr uint32_t kPerUnit = Element<T>::kPerUnit;

@@ -9,23 +9,24 @@ ParsedOptions parse_options(int argc, char** argv) {
   Options& options = parsed.options;
   CLI::App app{
       "Checks symmetric memory between the GPUs of this host, with one process per GPU, then measures "
-      "barrier, put, signal and all-reduce. Times are those of the fastest rank: the others include waiting "
-      "for the last rank to start."};
+      "barrier, put, signal and all-reduce. Times are those of the fastest rank, because the times of the "
+      "other ranks include waiting for the last rank to start."};
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
       ->check(CLI::Range(1, 64));
   app.add_option("-n", options.ranks)->check(CLI::Range(1, 64))->group("");
-  app.add_option("--path,-p", options.path, "auto, lsa (loads and stores) or rdma: sets VERBENA_SYMM_PATH")
+  app.add_option("--path,-p", options.path, "set VERBENA_SYMM_PATH: auto, lsa (loads and stores) or rdma")
       ->check(CLI::IsMember({"auto", "lsa", "rdma"}));
   app.add_option("--backend", options.backends,
-                 "verbena, nccl, nvshmem, or a list to run one after the other and compare")
+                 "verbena, nccl, nvshmem, or a list; the backends run one after the other and are compared")
       ->delimiter(',')
       ->check(CLI::IsMember({"verbena", "nccl", "nvshmem"}))
       ->type_name("NAME")
       ->capture_default_str();
   app.add_flag("--check", options.checks_only, "check the data only, measure nothing");
   app.add_flag("--checks-only", options.checks_only)->group("");
-  app.add_option("--repeats,-r", options.repeats, "samples of each figure; median and p99 are shown")
+  app.add_option("--repeats,-r", options.repeats,
+                 "number of samples per figure; the tool shows median and p99")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--rounds", options.repeats)->check(CLI::Range(1, 1000))->group("");

@@ -52,7 +52,7 @@ inline constexpr const char* kPrimitiveNames[kPrimitives] = {"symm_team_size, _r
                                                              "symm_lsa_update"};
 
 inline constexpr uint32_t kPrimitiveThreads = 64;
-// Symmetric memory of a check; needed twice: peers write the one, and read from the other.
+// The symmetric memory of a check. There are two: peers write to one and read from the other.
 inline constexpr uint64_t kAreaBytes = 64 << 10;
 
 // True for threads of the block that call the primitive.

@@ -1,5 +1,5 @@
-// The process of one rank, for any backend's session: first checks, then figures, section by section, in step
-// with the other ranks.
+// One rank's process, for the session of any backend. Runs the checks, then the measurements, section by
+// section, in step with the other ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -210,7 +210,7 @@ void Rank<Session>::check_rounds() {
     });
     rounds_ += rounds;
   }
-  expect_right("barriers of 16 blocks, all data there");
+  expect_right("barriers of 16 blocks, all data visible");
   const uint32_t turns = is_remote() ? 50 : 1000;
   time_us([&] {
     bounce<<<1, 1, 0, stream_>>>(kernel(), to_.address<uint64_t>(), from_.address<uint64_t>(), turns, turns_,
@@ -261,7 +261,7 @@ void Rank<Session>::launch_packets(uint64_t count, int blocks, int threads) {
   });
 }
 
-// Words that say which call they are of; then sums, which go on from launch to launch.
+// Messages whose words contain the number of their call; then sums that continue from launch to launch.
 template <typename Session>
 void Rank<Session>::check_messages() {
   for (const int threads : {32, kThreads}) {

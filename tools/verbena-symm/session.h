@@ -21,20 +21,20 @@ inline constexpr size_t kHeapBytes = (size_t{2} * 256 << 20) + (size_t{34} << 20
 
 inline verbena_unique_id parse_id(const std::string& digits) {
   verbena_unique_id id{};
-  if (digits.size() != 2 * sizeof(id.bytes)) throw std::runtime_error("no unique id");
+  if (digits.size() != 2 * sizeof(id.bytes)) throw std::runtime_error("rank 0 made no unique id");
   for (size_t i = 0; i < sizeof(id.bytes); ++i)
     id.bytes[i] = static_cast<uint8_t>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));
   return id;
 }
 
-// An exchange between the ranks of a host before their backend has one: a file that all map.
+// An exchange between the ranks of a host before their backend exists: a file that all ranks map.
 class Meeting {
  public:
   static constexpr size_t kMaxBytes = 4096;  // of one rank
 
   explicit Meeting(const SymmPlan& plan)
       : context_(parse_id(plan.id), plan.rank, plan.count_ranks), file_{name_file(plan.id)} {
-    // Only rank 0 makes the file, which nobody has made before, and the others take none of another user.
+    // Only rank 0 creates the file, which must not exist. Other ranks refuse a file of another user.
     if (rank() == 0) map(file_.make(), true);
     context_.barrier();
     if (rank() != 0) map(shm_open(file_.name.c_str(), O_RDWR, 0600), false);
@@ -48,7 +48,8 @@ class Meeting {
   uint32_t size() const { return context_.size(); }
 
   void gather(const void* mine, void* all, size_t bytes_each) {
-    if (bytes_each > kMaxBytes) throw std::runtime_error("more to tell than there is room for");
+    if (bytes_each > kMaxBytes)
+      throw std::runtime_error("the shared memory of the ranks is too small for a report");
     std::memcpy(mapping_.memory + rank() * bytes_each, mine, bytes_each);
     context_.barrier();
     std::memcpy(all, mapping_.memory, bytes_each * size());
@@ -56,7 +57,7 @@ class Meeting {
   }
 
  private:
-  // They go where the constructor throws, too.
+  // They are removed even if the constructor throws.
   struct File {
     const std::string name;
     bool is_made = false;
@@ -81,7 +82,7 @@ class Meeting {
   };
 
   size_t length_bytes() const { return kMaxBytes * size(); }
-  // By digits that say where the job meets and by some of its nonce, and by none of its secret.
+  // The file's name contains the job's rendezvous address and part of its nonce, but nothing of its secret.
   static std::string name_file(const std::string& id) {
     constexpr size_t kNamedBytes = 64;
     return "/verbena-symm-" + id.substr(0, 2 * kNamedBytes);
@@ -95,7 +96,9 @@ class Meeting {
     void* const mapped =
         is_usable ? mmap(nullptr, length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
-    if (mapped == MAP_FAILED) throw std::runtime_error(file_.name + ": no shared memory, or another user's");
+    if (mapped == MAP_FAILED)
+      throw std::runtime_error(file_.name +
+                               ": the shared memory cannot be opened, or belongs to another user");
     mapping_.memory = static_cast<char*>(mapped);
     mapping_.bytes = length_bytes();
   }

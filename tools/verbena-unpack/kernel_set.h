@@ -9,7 +9,7 @@
 
 namespace verbena::tools::unpack {
 
-// The code that moves the bytes: our two ways, NCCL's code, and the plain copy that they are compared with.
+// The code that moves the bytes: Verbena's two variants, NCCL's code, and the plain copy for comparison.
 enum class Mover : uint8_t { kRegisters, kBulk, kNccl, kCopy };
 
 const char* describe_mover(Mover mover);

@@ -36,7 +36,7 @@ std::vector<double> publish_all(NetUnpackMeta& queue, const UnpackRun& run, std:
     const int64_t begin_ns = now_ns();
     count.store(counts[slot], std::memory_order_release);
     Spinner spinner(options.timeout_s);
-    while (done.load(std::memory_order_acquire) <= message) spinner.idle("the GPU does not answer");
+    while (done.load(std::memory_order_acquire) <= message) spinner.idle("the GPU did not answer in time");
     round_trips_ns.push_back(static_cast<double>(now_ns() - begin_ns));
     count.store(0, std::memory_order_release);
   }

@@ -19,16 +19,16 @@ struct LatencyFigure {
   uint32_t threads = 0;
   BouncePlace bounce{};
   uint64_t message_bytes = 0;
-  // On the GPU, from seeing the count to storing the last byte.
+  // Times on the GPU, from reading the new count to storing the last byte.
   double min_us = 0, median_us = 0, p90_us = 0, p99_us = 0;
-  // The same by the GPU's nanosecond clock, whose steps may be long.
+  // The same time measured by the GPU's nanosecond clock, whose steps may be long.
   double clock_median_us = 0;
-  // On the host, from storing the count to seeing the answer.
+  // The time on the host, from storing the count to reading the answer.
   double host_median_us = 0;
   Finding finding;
 };
 
-// One block waits for messages that this thread publishes one by one.
+// Measures with one block, which waits for messages that this thread publishes one by one.
 LatencyFigure measure_latency(Gpu& gpu, KernelSet& kernels, Workspace& workspace, Mover mover,
                               uint32_t threads, BouncePlace bounce, const LatencyOptions& options);
 

@@ -17,8 +17,8 @@ UnpackRun plan_run(const TestCase& test_case, uint64_t footprint_bytes);
 // Writes the descriptors and counts of one connection's slots; the other slots stay empty.
 void fill_queue(const TestCase& test_case, const UnpackRun& run, uint32_t connection, NetUnpackMeta& meta);
 
-// Do without a GPU what its kernels do for a run: write the payload into the bounce regions, and count the
-// wrong bytes in the buffers.
+// The CPU versions of the kernels: fill the bounce regions and the buffers, and count the wrong bytes in the
+// buffers.
 void fill_bounce(const UnpackRun& run, std::span<std::byte> bounce, std::span<const NetUnpackMeta> queues);
 void fill_buffers(std::span<std::byte> buffers);
 uint64_t count_wrong_bytes(const UnpackRun& run, std::span<const std::byte> buffers);

@@ -8,7 +8,7 @@
 namespace verbena::tools::unpack {
 
 struct MeasureOptions {
-  uint64_t footprint_bytes = 268435456;  // least payload: more than the GPU's L2 cache
+  uint64_t footprint_bytes = 268435456;  // minimum payload: more than the size of the GPU's L2 cache
   uint64_t volume_bytes = 1073741824;    // approximate payload of a timed launch
   uint32_t iterations = 10;              // timed launches; 0: only check the bytes
   uint32_t stages = 4;                   // per warp, for Mover::kBulk

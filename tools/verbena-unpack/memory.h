@@ -34,7 +34,7 @@ class GpuArena {
   size_t length_bytes_ = 0;
 };
 
-// The same for pinned host memory that the GPU reaches, like the plugin's queues.
+// The same for pinned host memory that the GPU can access, like the plugin's queues.
 class HostArena {
  public:
   explicit HostArena(const CudaDriver& driver) : driver_(driver) {}

@@ -27,8 +27,8 @@ struct RawOptions {
 
 void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   Sweep& sweep = options.sweep;
-  app.option_defaults()->group("What is moved (of lists, every combination)")->delimiter(',');
-  app.add_option("--page", raw.pages, "bytes of a bounce page; or mixed (2k to 64k), or ragged (0 to 8191)")
+  app.option_defaults()->group("What is moved (lists: every combination is measured)")->delimiter(',');
+  app.add_option("--page", raw.pages, "bytes of a bounce page; mixed: 2k to 64k; ragged: 0 to 8191")
       ->capture_default_str();
   app.add_option("--slice", raw.slices, "bytes of a message, up to 4m")->capture_default_str();
   app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
@@ -40,7 +40,7 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
   app.add_option("--at-once", sweep.at_once,
-                 "messages that one call of the unpack function takes, if that many are complete")
+                 "maximum number of complete messages that one call of the unpack function takes")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
   app.add_option("--blocks", sweep.blocks, "blocks, with one connection each")
@@ -57,7 +57,7 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
   app.option_defaults()->delimiter('\0');
   app.add_flag("--targets", options.targets,
-               "run the cases that have target figures, and the latency, instead of the options above");
+               "run the cases with target figures and the latency measurement; ignores the options above");
 }
 
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
@@ -68,7 +68,7 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   app.add_option("--footprint", raw.footprint,
-                 "minimum payload of a case; choose more than the L2 cache holds")
+                 "minimum payload of a case; choose more than the size of the L2 cache")
       ->capture_default_str();
   app.add_option("--volume", raw.volume, "approximate payload of a timed launch")->capture_default_str();
   app.add_option("--stages", options.measure.stages, "with --copy bulk: stages per warp")
@@ -83,15 +83,15 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->capture_default_str();
   add_timeout_option(app, options.measure.timeout_s);
   app.add_option("--nccl-kernel", options.nccl_kernel,
-                 "also measure NCCL's own kernel, from an image that compile-nccl-kernel has made")
+                 "also measure NCCL's own kernel, from an image that compile-nccl-kernel made")
       ->type_name("FILE");
 }
 
 void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
-               "receive from the plugin instead: open a connection of this process to itself, whose data "
-               "fills the slots");
+               "receive from the plugin instead: this process opens a connection to itself, whose data fills "
+               "the slots");
   app.add_option("--plugin", options.live.plugin,
                  "libnccl-net.so to load (default: ../lib next to this tool)");
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);

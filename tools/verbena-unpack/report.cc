@@ -78,7 +78,7 @@ void Report::begin(const std::string& gpu_name, int multiprocessors, int l2_byte
   document_["gpu"] = {{"name", gpu_name}, {"multiprocessors", multiprocessors}, {"l2_bytes", l2_bytes}};
   print("# verbena-unpack: " + gpu_name + ", " + std::to_string(multiprocessors) + " multiprocessors, " +
         std::to_string(l2_bytes >> 20) +
-        " MiB L2 cache; GB/s of payload, medians of the timed launches; p99: the slowest but 1 %\n");
+        " MiB L2 cache; GB/s of payload, medians of the timed launches; p99: the 99th percentile\n");
   if (is_timed_) print(make_case_table().format_header());
 }
 
@@ -130,7 +130,7 @@ void Report::add_case(const TestCase& test_case, const std::vector<Figure>& figu
 void Report::add_latency(const LatencyFigure& figure) {
   const Table table = make_latency_table();
   if (!has_latency_header_) {
-    print("#\n# One message on one block, from its count seen to its last byte stored\n" +
+    print("#\n# Latency of one message on one block, from reading its count to storing its last byte\n" +
           table.format_header());
   }
   has_latency_header_ = true;

@@ -50,7 +50,7 @@ struct Sweep {
 
 std::vector<TestCase> list_cases(const Sweep& sweep);
 
-// The cases with target figures, with 8 blocks and on the whole GPU.
+// Returns the cases that have target figures: with 8 blocks, and with `all_blocks`, which fill the GPU.
 std::vector<TestCase> list_target_cases(uint32_t all_blocks);
 
 }  // namespace verbena::tools::unpack

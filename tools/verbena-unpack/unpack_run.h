@@ -57,7 +57,7 @@ struct LatencyRun {
   void* samples = nullptr;  // a LatencySample a message
   void* done = nullptr;     // uint64_t: messages finished
   uint64_t messages = 0;
-  uint64_t timeout_ns = 0;  // of any one wait; then the kernel ends early
+  uint64_t timeout_ns = 0;  // limit of each wait, after which the kernel ends early
 };
 
 }  // namespace verbena::tools::unpack

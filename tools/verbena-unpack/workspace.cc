@@ -20,10 +20,10 @@ std::string describe_position(const UnpackRun& run, uint64_t position) {
   const uint64_t message = position / run.message_stride_bytes;
   const auto offset = static_cast<int64_t>(position % run.message_stride_bytes) - kGuardBeforeBytes -
                       run.destination_offset_bytes;
-  return "the first near byte " + std::to_string(offset) + " of message " + std::to_string(message) +
-         " (connection " + std::to_string(message / run.slots / run.rounds) + ", round " +
-         std::to_string(message / run.slots % run.rounds) + ", slot " + std::to_string(message % run.slots) +
-         ")";
+  return "the first wrong byte near byte " + std::to_string(offset) + " of message " +
+         std::to_string(message) + " (connection " + std::to_string(message / run.slots / run.rounds) +
+         ", round " + std::to_string(message / run.slots % run.rounds) + ", slot " +
+         std::to_string(message % run.slots) + ")";
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ Finding Workspace::check(const UnpackRun& run) {
   finding.wrong_bytes = found.wrong_bytes;
   if (found.wrong_bytes != 0) finding.where = describe_position(run, found.first_position);
   if (found.bad_counts != 0) {
-    finding.where += " " + std::to_string(found.bad_counts) + " slots refused";
+    finding.where += " " + std::to_string(found.bad_counts) + " slots rejected";
     finding.wrong_bytes = std::max<uint64_t>(finding.wrong_bytes, 1);
   }
   return finding;

@@ -1,4 +1,4 @@
-// The forms in which a copy can be given to CUDA's driver, and a stream that gives them.
+// The forms in which a copy can be passed to CUDA's driver, and a stream that passes them.
 #pragma once
 
 #include <span>
@@ -9,15 +9,15 @@
 
 namespace verbena::softverbs::copier {
 
-// How a copy can be given to the driver. The forms differ in who copies: the GPU's copy engines, which work
-// beside any kernel, or a channel that shares the SMs with the application's kernels and waits for a time
-// slice of some 2.4 ms while one of them spins. Which form takes which is the driver's choice; the self-test
-// measures it.
+// The forms in which a copy can be passed to the driver. Either the GPU's copy engines make the copy, in
+// parallel with any kernel; or a channel does that shares the SMs with the application's kernels, and waits
+// for a time slice of about 2.4 ms while such a kernel spins. The driver decides which form uses which; the
+// self-test measures it.
 enum class Form : uint8_t {
   kPlain,        // cuMemcpyAsync
-  kRows,         // cuMemcpy2DAsync of contiguous rows; a single aligned word is none, and goes plain
-  kWords,        // aligned words stored by the stream; from host memory that the CPU reads now
-  kThroughHost,  // to pinned memory, and from there
+  kRows,         // cuMemcpy2DAsync of contiguous rows; a single aligned word is copied by cuMemcpyAsync
+  kWords,        // the stream stores aligned words, which the CPU reads from host memory at the call
+  kThroughHost,  // copied to pinned memory first, and from there
 };
 inline constexpr const char* kFormNames[] = {"plain", "rows", "words", "through the host"};
 
@@ -34,14 +34,14 @@ struct WordAt {
   uint64_t value;
 };
 
-// A stream of one GPU, and what is under way on it. Used by one thread, with the GPU's context current.
+// A stream of one GPU and its outstanding work. Used by one thread, with the GPU's context current.
 class CopyStream {
  public:
   explicit CopyStream(const Driver& driver) : driver_(driver) {}
-  // False, and `why`.
+  // Opens the stream. Returns false, and the reason in `why`, on failure.
   bool open(std::string& why);
 
-  // Each gives one copy to the driver. kThroughHost is none of these: it is two of them.
+  // Each passes one copy to the driver. kThroughHost has no function here: it consists of two copies.
   CUresult copy(Form form, CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
   CUresult copy_batch(std::vector<CUdeviceptr>& to, std::vector<CUdeviceptr>& from,
                       std::vector<size_t>& bytes);

@@ -1,4 +1,4 @@
-// The calls of CUDA's driver that the copier makes, from the libcuda.so.1 that the application uses.
+// The functions of CUDA's driver that the copier calls, in the libcuda.so.1 that the application uses.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ struct Driver {
   COPIER_CUDA_KERNEL(VERBENA_CUDA_MEMBER)
   COPIER_CUDA_OPTIONAL(VERBENA_CUDA_MEMBER)
 
-  // Loads and initialises CUDA. False, and `why`.
+  // Loads and initialises CUDA. Returns false, and the reason in `why`, on failure.
   bool load(const char* path, std::string& why);
   // "cuMemMap: CUDA_ERROR_INVALID_VALUE".
   std::string explain(const char* call, CUresult result) const;

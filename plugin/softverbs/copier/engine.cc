@@ -63,7 +63,7 @@ std::unique_ptr<Engine> Engine::open(const Driver& driver, const AreaTable& area
   snprintf(shared.report, sizeof(shared.report), "%s", report.c_str());
   const int error = start_own_thread([copier = engine.get()] { copier->work(); });
   if (error == 0) return engine;
-  why = std::string("the copier has no thread for the GPU: ") + strerror(error) + " (ulimit -u)";
+  why = std::string("the copier cannot start a thread for the GPU: ") + strerror(error) + " (ulimit -u)";
   return nullptr;
 }
 
@@ -195,7 +195,7 @@ bool Engine::take(Lane& lane) {
   return lane.taken != before || has_issued;
 }
 
-// False if there is no room for all of it; then the rest comes later.
+// Returns false if there is no room for all of it; then the rest comes later.
 bool Engine::execute(Lane& lane, LaneSlot& slot) {
   if (static_cast<const volatile uint32_t&>(slot.kind) == kCopyBytes) return execute_copy(lane, slot);
   execute_store(lane, slot);

@@ -13,15 +13,15 @@
 
 namespace verbena::softverbs::copier {
 
-// One lane of the application's: its ring, our stream, and pinned memory for copies that go through the host.
+// One lane of the application: its ring, the copier's stream, and pinned memory for copies through the host.
 struct Lane {
   Lane(const Driver& driver, SharedLane& its_shared) : shared(its_shared), stream(driver) {}
 
-  // All work of the lane up to this point.
+  // A point in the lane's work: everything before it.
   struct Fence {
     CUevent event;     // null: the stream stores `slots` into shared.done
-    uint64_t slots;    // all before are done
-    uint64_t bounced;  // so is the bounce memory up to here
+    uint64_t slots;    // slots before this one are done
+    uint64_t bounced;  // and the bounce memory before this offset is free
     uint64_t since_ns;
     uint32_t looks = 0;
   };
@@ -30,8 +30,8 @@ struct Lane {
   CopyStream stream;
   CUdeviceptr done_there = 0;  // shared.done, for the GPU
   bool is_told = false;
-  uint64_t taken = 0;        // slots given to the driver
-  uint64_t taken_bytes = 0;  // of the next one, which goes in pieces
+  uint64_t taken = 0;        // slots passed to the driver
+  uint64_t taken_bytes = 0;  // bytes of the next slot that are passed already; it is copied in pieces
   uint64_t fenced = 0, fenced_bounce = 0;
   std::deque<Fence> fences;  // oldest first
   std::vector<CUevent> free_events;
@@ -46,7 +46,7 @@ struct Lane {
 // A GPU: its context, and the thread that serves its lanes.
 class Engine {
  public:
-  // nullptr, and `why`.
+  // Returns nullptr, and the reason in `why`, on failure.
   static std::unique_ptr<Engine> open(const Driver& driver, const AreaTable& areas, uint32_t index,
                                       CUdevice device, SharedEngine& shared, uint64_t spin_ns,
                                       std::string& why);
@@ -54,13 +54,13 @@ class Engine {
   CUdevice device() const { return device_; }
   const CUuuid& uuid() const { return uuid_; }
 
-  // From the command thread, with the context current there.
+  // Called by the command thread, with the context current.
   bool add_lane(SharedLane& shared, std::string& why);
-  // Waits until nothing that was taken before is under way. False after ten seconds.
+  // Waits until all earlier copies are done. Returns false after ten seconds.
   bool quiesce();
 
  private:
-  // Copies of one group that one call of the driver can take.
+  // The number of copies of one group that fit into one driver call.
   struct Batch {
     std::vector<CUdeviceptr> to, from;
     std::vector<size_t> bytes;
@@ -97,7 +97,7 @@ class Engine {
   bool has_new_work();
   void answer_quiesce();
   void sleep(uint32_t seen);
-  // 0: the copy is refused.
+  // Returns 0 if the copy is invalid.
   CUdeviceptr resolve(uint32_t area, uint64_t offset, uint64_t bytes, const Area*& found) const;
   static Path find_path(const Area& to, const Area& from);
 

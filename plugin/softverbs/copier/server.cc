@@ -32,7 +32,7 @@ ssize_t receive(Command& command, int& descriptor) {
 bool Server::open(std::string& why) {
   struct stat status {};
   if (fstat(kSegment, &status) != 0) {
-    why = "no segment was handed over";
+    why = "the library passed no shared-memory segment";
     return false;
   }
   auto area = std::make_unique<Area>();
@@ -99,7 +99,7 @@ T* Server::find_shared(uint64_t offset) const {
 // With its context current.
 Engine* Server::enter(uint32_t device, std::string& why) {
   if (device >= engine_count_) {
-    why = "no such device";
+    why = "the device does not exist";
     return nullptr;
   }
   driver_.cuCtxSetCurrent(engines_[device]->context());
@@ -124,7 +124,8 @@ bool Server::open_device(const Command& command, uint32_t& device, std::string& 
     engines_[engine_count_++] = std::move(engine);
     return true;
   }
-  why = "the copier does not see the application's GPU among its " + std::to_string(count);
+  why = "the application's GPU is not among the copier's " + std::to_string(count) +
+        " GPUs; check CUDA_VISIBLE_DEVICES";
   return false;
 }
 
@@ -141,7 +142,7 @@ bool Server::map_segment(const Command& command, int descriptor, uint32_t& numbe
   auto area = std::make_unique<Area>();
   if (!map_host(descriptor, command.bytes, *area, why)) return false;
   number = areas_.add(std::move(area));
-  if (number == 0) why = "too many areas";
+  if (number == 0) why = "too many registered areas";
   return number != 0;
 }
 
@@ -170,14 +171,14 @@ bool Server::map_gpu(const Command& command, uint32_t& number, std::string& why)
                              : reserve(driver_, command.bytes, *area, why);
   if (!is_mapped) return false;
   number = areas_.add(std::move(area));
-  if (number == 0) why = "too many areas";
+  if (number == 0) why = "too many registered areas";
   return number != 0;
 }
 
 bool Server::map_next_part(const Command& command, int descriptor, std::string& why) {
   Area* const area = areas_.get(command.area);
   if (area == nullptr || area->is_host() || area->is_ipc || descriptor < 0) {
-    why = "no such area for a part";
+    why = "a part names an area that does not exist";
     return false;
   }
   Engine* const engine = enter(area->device, why);
@@ -188,13 +189,13 @@ bool Server::map_next_part(const Command& command, int descriptor, std::string& 
 bool Server::release(const Command& command, std::string& why) {
   std::unique_ptr<Area> area = command.area == kOwnSegment ? nullptr : areas_.remove(command.area);
   if (area == nullptr) {
-    why = "no such area";
+    why = "the area does not exist";
     return false;
   }
   for (uint32_t i = 0; i < engine_count_; ++i) {
     if (engines_[i]->quiesce()) continue;
     (void)area.release();  // what the GPU still uses stays mapped
-    why = "copies did not end";
+    why = "copies did not finish in time";
     return false;
   }
   if (enter(area->is_host() ? 0 : area->device, why) == nullptr) return false;

@@ -16,7 +16,7 @@ namespace verbena::softverbs::copier {
 class Server {
  public:
   Server(const Driver& driver, uint64_t spin_ns) : driver_(driver), spin_ns_(spin_ns) {}
-  // Maps the application's segment, area 0. False, and `why`.
+  // Maps the application's segment as area 0. Returns false, and the reason in `why`, on failure.
   bool open(std::string& why);
   void serve();
 

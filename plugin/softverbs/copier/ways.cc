@@ -357,7 +357,7 @@ void SelfTest::say_time(const std::optional<Time>& time) {
 
 void SelfTest::measure_path(Path path, Ways& ways) {
   if (path == Path::kPeer && memory_.other == 0)
-    return say("%s: not measured: this GPU reaches no other\n", kPathNames[3]);
+    return say("%s: not measured: this GPU cannot access another GPU\n", kPathNames[3]);
   const bool is_between_gpus = path == Path::kWithin || path == Path::kPeer;
   std::vector<Form> candidates = {Form::kPlain, Form::kRows};
   if (is_between_gpus) candidates.push_back(Form::kThroughHost);
@@ -381,13 +381,13 @@ void SelfTest::measure_path(Path path, Ways& ways) {
     }
     const bool is_known = best && !best->waits;
     if (is_known) ways.set(path, length_class, best_form);
-    say(is_known ? "; takes %s\n" : "; none without a wait was measured, takes %s\n",
+    say(is_known ? "; using %s\n" : "; every method had to wait; using %s\n",
         kFormNames[static_cast<size_t>(ways.choose(path, Ways::kClassBegins[length_class]))]);
   }
 }
 
 void SelfTest::measure_words(Ways& ways) {
-  if (!stream_.has_stores()) return say("words: the driver's streams cannot store them\n");
+  if (!stream_.has_stores()) return say("words: this driver's streams cannot write memory words\n");
   const auto store = [&](Form form) {
     return measure([&] { return stream_.copy(form, memory_.gpu, memory_.host, kMaxWordsBytes); });
   };
@@ -398,7 +398,7 @@ void SelfTest::measure_words(Ways& ways) {
   say_time(words);
   say(" copied");
   say_time(copy);
-  say("; takes %s\n", ways.stores_words ? "stored" : "copied");
+  say("; using %s\n", ways.stores_words ? "stored" : "copied");
 }
 
 void SelfTest::measure_fences(Ways& ways) {
@@ -416,14 +416,14 @@ void SelfTest::measure_fences(Ways& ways) {
   say_time(by_event);
   say(" stored word");
   say_time(by_stream);
-  say("; takes the %s\n", ways.tells_by_stream ? "stored word" : "event");
+  say("; using the %s\n", ways.tells_by_stream ? "stored word" : "event");
 }
 
 void SelfTest::run(Ways& ways) {
   const uint64_t begin_ns = read_clock_ns();
   deadline_ns_ = begin_ns + kMaxTestNs;
   std::string why;
-  if (!prepare(why)) return say("ways of copying: as measured on H100s; no self-test: %s\n", why.c_str());
+  if (!prepare(why)) return say("copy methods: as measured on H100s, without a self-test: %s\n", why.c_str());
   for (const Path path : {Path::kToHost, Path::kToGpu, Path::kWithin, Path::kPeer}) measure_path(path, ways);
   measure_words(ways);
   measure_fences(ways);

@@ -1,4 +1,4 @@
-// Which form each copy takes, by path and length, and what the self-test has measured.
+// The table that selects a copy's form by path and length, and the self-test that measures it.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace verbena::softverbs::copier {
 
-// Which form each copy takes, by path and length. Before the self-test it is what was measured on H100s with
+// Selects a copy's form by path and length. Before the self-test, it contains measurements of H100s with
 // driver 580 and CUDA 13.0.
 class Ways {
  public:
@@ -24,8 +24,10 @@ class Ways {
     forms_[static_cast<size_t>(path)][length_class] = form;
   }
 
-  bool stores_words = false;     // whole words to the GPU, up to kMaxWordsBytes, else they are copied
-  bool tells_by_stream = false;  // the stream itself says that copies are done, else an event
+  // Whether streams store whole words to the GPU, up to kMaxWordsBytes; else words are copied.
+  bool stores_words = false;
+  // Whether the stream stores a word when copies are done; else an event is recorded.
+  bool tells_by_stream = false;
 
  private:
   using Forms = std::array<Form, kClassCount>;
@@ -38,9 +40,9 @@ class Ways {
   }};
 };
 
-// Measures each form beside a kernel of ours that spins in a context of its own, as the application's kernels
-// do, and chooses. Takes some 0.3 s, and little more than a second at most. `report` gets a table, and says
-// what was not measured and why. With the context of `device` current, which it still is afterwards.
+// Measures each form while a kernel spins in a separate context, like the application's kernels, and fills
+// the table. Takes about 0.3 s, and little more than 1 s at most. `report` receives the results, and the
+// reasons of missing ones. The context of `device` must be current and stays current.
 Ways measure_ways(const Driver& driver, CUcontext context, CUdevice device, std::string& report);
 
 }  // namespace verbena::softverbs::copier

@@ -1,5 +1,5 @@
-// Completions and asynchronous events, given to any process of the job: through the rings of its
-// segment and pipes that its applications can wait for.
+// Delivers completions and asynchronous events to any process of the job: through the rings of its segment,
+// and through pipes for which its application can wait.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -11,7 +11,7 @@ namespace verbena::softverbs {
 
 // A record in a context's async pipe.
 struct AsyncRecord {
-  uint64_t token;  // of the object, or the port number
+  uint64_t token;  // token of the object, or the port number
   uint32_t type;   // enum ibv_event_type
   uint32_t padding;
 };
@@ -27,7 +27,7 @@ void raise_async(PeerProcess& peer, uint32_t context, uint64_t token, ibv_event_
 void complete(PeerProcess& peer, uint32_t cq_index, Completion& completion, bool is_solicited,
               Order order = Order::kInQueue);
 
-// Makes a pipe whose read end the application gets. False, with errno, on failure.
+// Creates a pipe whose read end the application gets. Returns false, with errno, on failure.
 bool open_event_pipe(SharedPipe& shared, int& read_fd);
 void close_event_pipe(SharedPipe& shared, int read_fd);
 

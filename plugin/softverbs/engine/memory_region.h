@@ -20,8 +20,8 @@ struct MemoryRequest {
 
 struct Place {
   uint64_t address;  // in its owner's address space; 0 when the protection checks refuse it
-  uint32_t gpu;      // 0: host memory, else 1 + index of its SharedGpu
-  bool is_relaxed;   // registered for relaxed ordering: nobody polls its bytes
+  uint32_t gpu;      // 0: host memory; else 1 + the index of its SharedGpu
+  bool is_relaxed;   // registered for relaxed ordering, so that nobody polls its bytes
 };
 
 struct MemoryRange {
@@ -42,7 +42,7 @@ uint32_t renew_key(SharedMr& shared, uint32_t index);
 
 Place translate(Segment& segment, const MemoryRequest& request);
 
-// Waits until no peer works any more under a key, or for a queue pair, that was valid before the call.
+// Waits until no peer accesses memory by a key, or for a queue pair, that was valid before the call.
 void wait_for_peers();
 
 }  // namespace verbena::softverbs

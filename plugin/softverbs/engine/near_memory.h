@@ -1,6 +1,6 @@
-// Host memory that lies in its owner's segment, which peers map: they write it with plain stores, where
-// other memory takes a call of the kernel. softverbs_take_memory() gives an application some. It is
-// registered like any other.
+// Host memory in its owner's segment, which peers map: peers write it with plain stores, while other memory
+// needs a system call. softverbs_take_memory() gives such memory to an application, which registers it like
+// any other memory.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace verbena::softverbs {
 
-// Where the peer's memory, registered by this key, appears in this process; nullptr: nowhere, it is not such
-// memory.
+// Returns the address in this process of the peer's memory that is registered by this key; nullptr if it is
+// not such memory.
 uint8_t* find_near(PeerProcess& peer, uint64_t address, uint64_t bytes, uint32_t key);
 
 }  // namespace verbena::softverbs

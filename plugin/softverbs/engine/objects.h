@@ -21,8 +21,8 @@ inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
 inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
-// A datagram is as long as the MTU at most, as on a wire; with this flag of ours in its request up to 128 KiB
-// behind a header, so that one copy to memory of a GPU carries much.
+// A datagram is at most as long as the MTU, as on a wire. With this private flag in its request it may have
+// up to 128 KiB after a header, so that one copy to GPU memory carries much data.
 inline constexpr uint32_t kMtuBytes = 4096, kMaxDatagramBytes = (128 << 10) + 24;
 inline constexpr uint32_t kSendLongDatagram = 1u << 30;
 inline constexpr uint32_t kMaxReads = 16;
@@ -64,7 +64,7 @@ struct Mr {
 struct Ah {
   ibv_ah base{};
   ibv_ah_attr attributes{};
-  bool is_local = false;  // leads to this host
+  bool is_local = false;  // the address belongs to this host
 };
 
 struct Channel {

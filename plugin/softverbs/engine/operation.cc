@@ -82,7 +82,7 @@ StepOutcome wait_for_receive(const Qp& qp, uint32_t timer) {
 
 namespace {
 
-// Whether a rail of either end is down. The common case, no rail is down, comes first.
+// Returns whether a rail of either end is down. The common case, no rail is down, comes first.
 bool is_way_down(const Operation& op) {
   const uint32_t own = Process::get()->segment().header().rails_down.load(std::memory_order_acquire);
   const uint32_t far = op.peer->segment->header().rails_down.load(std::memory_order_acquire);

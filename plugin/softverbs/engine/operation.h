@@ -14,7 +14,7 @@ struct Qp;
 struct PeerProcess;
 class GpuLane;
 
-// Why the oldest request of a send queue has to wait.
+// The reason why the oldest request of a send queue must wait.
 enum class Wait { kNone, kPeerNotReady, kReceiverNotReady, kRailDown, kDelayed };
 
 enum class Step { kDone, kWait, kFail };
@@ -54,19 +54,20 @@ struct OperationState {
   uint64_t bytes = 0;       // to copy
   uint8_t header[40] = {};  // of a datagram
   uint32_t marks =
-      0;  // counted in target->started, not yet in finished: its own, and those of attempts behind it
+      0;  // requests counted in target->started but not in finished: this one, and later attempts
   bool has_receive = false;  // opened there, not yet closed
   StepOutcome outcome;
 
-  // GPU copies: done when the lane has completed these tickets.
+  // For GPU copies: they are done when the lane has completed these tickets.
   GpuLane* lane = nullptr;
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
-  bool has_landed = false;                 // they are done, or `is_broken`
+  bool has_landed = false;                 // the copies are done, or `is_broken`
   bool is_broken = false;
   // An atomic change of a GPU's word, which its owner makes.
   Change change = Change::kNone;
   uint32_t change_request = 0;
-  // A write that goes with the change behind it: its words, once they are loaded. Else null.
+  // For a write that is carried out together with the atomic change after it: its words, once they are
+  // loaded. Else null.
   uint64_t* carried = nullptr;
   bool is_carried_loaded = false;
   uint32_t carried_looks = 0;
@@ -83,11 +84,11 @@ struct Operation : OperationState {
   // mark, then read the key and the state. So one of the two always sees the other.
   void mark();
   void unmark();
-  // As if new, but its lists keep their capacity.
+  // Resets the operation. Its lists keep their capacity.
   void reset();
 };
 
-// Operations that are over, for the next ones of this thread: without them a datagram would allocate a dozen
+// Finished operations, which this thread reuses. Without reuse, each datagram would allocate memory a dozen
 // times.
 class OperationPool {
  public:
@@ -96,7 +97,7 @@ class OperationPool {
   void give_back(std::unique_ptr<Operation> op);
 
  private:
-  static constexpr size_t kMost = 128;  // all that two queue pairs have under way
+  static constexpr size_t kMost = 128;  // the maximum outstanding work of two queue pairs
   std::vector<std::unique_ptr<Operation>> spare_;
 };
 
@@ -108,7 +109,7 @@ StepOutcome prepare(Operation& op, Qp& qp, SendRequest& request);
 // lost, and so is the receive that was taken for it.
 StepOutcome settle(Operation& op, const StepOutcome& outcome);
 
-// Between host memories.
+// Copies between host memories.
 StepOutcome copy_host(Operation& op);
 
 // Whether a long copy should go on.
@@ -118,7 +119,7 @@ StepOutcome check_progress(const Operation& op);
 // completion.
 void finish(Operation& op);
 
-// A request of `bytes` by this queue pair is carried out at its target: what query_qp's rq_psn counts there.
+// Counts a request of `bytes` that was carried out at its target. query_qp reports the count there as rq_psn.
 void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
 
 // Steps of the functions above, for requests that go over the wire or came from it. Of the requester:
@@ -131,7 +132,7 @@ bool take_receive(Operation& op);
 StepOutcome name_remote(Operation& op);  // the memory that the request names by a remote key
 uint32_t get_needed_access(ibv_wr_opcode opcode);
 void complete_receive(Operation& op, ibv_wc_status status);
-// What the peer's end reports for a failure: nothing, or an error of its own.
+// Returns the completion status that the peer's end reports for a failure; none if it reports nothing.
 struct PeerFailure {
   ibv_event_type event;
   ibv_wc_status receive_status;

@@ -52,8 +52,9 @@ bool may_listen() {
   const auto& rails = wire::get_rail_addresses();
   if (std::none_of(rails.begin(), rails.end(), wire::is_open_to_others)) return true;
   warn(
-      "no connections to other hosts without a key: every host that reaches our port could read and write "
-      "registered memory; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every process, or "
+      "connections to other hosts are off, because there is no job key: every host that reaches the port "
+      "could read and write registered memory; let VERBENA_JOB_KEY_FILE name a file with a secret, the same "
+      "for every process, or "
       "set SOFTVERBS_INSECURE=1 on a network that nobody else can reach");
   return false;
 }
@@ -95,13 +96,13 @@ Process* Process::open() {
   if (claim.slot == kProcessSlots && taken_ports > 0) {
     const auto first = static_cast<uint32_t>(get_config().port);
     warn(
-        "TCP ports %u to %u: no port is left for this process: other programs use %u of them; choose another "
+        "no TCP port from %u to %u is free for this process: other programs use %u of them; choose another "
         "range with SOFTVERBS_PORT, the same for every process of the job",
         first, first + kProcessSlots - 1, taken_ports);
   } else if (claim.slot == kProcessSlots) {
     warn(
-        "more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB; give each job a SOFTVERBS_JOB of "
-        "its own",
+        "more than %u processes use the same SOFTVERBS_DIR and SOFTVERBS_JOB; give each job another "
+        "SOFTVERBS_JOB",
         kProcessSlots);
   }
   if (claim.slot == kProcessSlots) {
@@ -192,7 +193,8 @@ int open_pidfd(int pid) {
   static std::atomic<bool> is_logged{false};
   if (!is_logged.exchange(true)) {
     warn(
-        "pidfd_open() is refused (%s; by a seccomp profile?): the end of a peer is noticed up to 0.1 s later",
+        "pidfd_open() failed (%s), perhaps because of a seccomp profile: the exit of a peer is detected up "
+        "to 0.1 s later",
         strerror(errno));
   }
   errno = 0;

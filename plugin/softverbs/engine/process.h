@@ -1,6 +1,5 @@
-// This process among the processes of the job, and the peers whose segments it has mapped. The one
-// object of the library: it owns the tables' indices, each rail's worker and lanes, the wire and the
-// faults.
+// This process, and the peers whose segments it has mapped. It is the library's only global object: it owns
+// the tables' indices, each rail's worker and lanes, the wire and the faults.
 #pragma once
 
 #include <atomic>
@@ -42,15 +41,15 @@ struct PeerProcess {
   bool is_self = false;
   std::atomic<bool> dead{false};
 
-  // Of its segment: a bit for each block whose pages are mapped here; see near_memory.h.
+  // A bit for each block of its segment whose pages are mapped here; see near_memory.h.
   std::atomic<uint64_t> near_blocks[kSegmentBytes / kNearBlockBytes / 64] = {};
 
   std::mutex pipes_mutex;
   std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
   std::mutex handles_mutex;       // pidfd and the segment's descriptor, which end with the process
 
-  // Once it has ended: its descriptors, and the memory of its segment. The mapping stays, as threads of this
-  // process may be about to look at it; they find zeros, and that it is dead.
+  // Frees the descriptors and the memory of a peer that has ended. The mapping of its segment stays, because
+  // threads of this process may still read it; they find zeros, and that the peer is dead.
   void mark_dead();
 };
 
@@ -70,9 +69,9 @@ class Process {
   PeerProcess* find_peer(uint32_t qp_number);
   uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
   PeerProcess& self() { return self_; }
-  // Counts the queue pairs. While there is one, peers may copy from and to this process.
+  // Counts this process's queue pairs. While it has one, peers may copy from and to this process.
   void count_queue_pair(int change);
-  // Whether the process that once was `claimer` has ended.
+  // Returns whether the process with this claimer number has ended.
   bool is_claimer_dead(uint32_t claimer) const;
 
   IndexPool mrs{1, kMrCount}, qps{kFirstQpIndex, kQpCount}, cqs{0, kCqCount}, srqs{0, kSrqCount},

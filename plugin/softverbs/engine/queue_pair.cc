@@ -94,8 +94,8 @@ int start_threads(Process& process, uint32_t device) {
   if (error == 0 && process.wire != nullptr) error = process.wire->start();
   if (error == 0) return 0;
   warn(
-      "no queue pair is made: its threads cannot be started: %s (a limit of processes, memory or open files: "
-      "ulimit -u, -v, -n, and the cgroup's pids.max)",
+      "cannot create a queue pair: its threads cannot be started: %s (check the limits of processes, memory "
+      "and open files: ulimit -u, -v, -n, and the cgroup's pids.max)",
       strerror(error));
   return error;
 }

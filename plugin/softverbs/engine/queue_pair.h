@@ -32,7 +32,7 @@ struct ExtendedPost {
   std::vector<uint8_t> inline_bytes;
 };
 
-// A queue pair has entered the error state, and its peer may still be at work on it.
+// A queue pair in the error state on which its peer may still be working.
 struct ErrorTransition {
   bool was_in_error;
   uint32_t started;  // of the peer's requests
@@ -78,10 +78,12 @@ struct Qp {
   DatagramChain chain;              // of those that are datagrams
   std::unique_ptr<Operation> next;  // null between runs, unless it is prepared
   bool is_next_prepared = false;
-  bool has_used_gpu = false;  // the latest request did: a poster leaves the next ones to the worker unseen
+  // The latest request used a GPU, so a posting thread leaves the next ones to the worker.
+  bool has_used_gpu = false;
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
-  std::optional<ErrorTransition> transition;  // begun when a request failed, not ended yet
+  // The change to the error state that a failed request began, if it has not ended.
+  std::optional<ErrorTransition> transition;
 
   Qp();
   ~Qp();
@@ -105,7 +107,7 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock); 
 
 // Reports the completion of a request that asked for one or failed.
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
-// True while the wait is within its budget. The first call of a wait starts the clock.
+// Returns true while the wait is within its time budget. The first call of a wait starts the clock.
 bool keep_waiting(Qp& qp, const StepOutcome& outcome);
 
 // The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
@@ -115,8 +117,8 @@ int append(Qp& qp, const ibv_send_wr& request);
 
 // Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);
-// The same in two steps, for a thread whose work the peer may be waiting for. The second is true once the
-// peer was quiet, or the time is up.
+// The same in two steps, for a thread for which the peer may be waiting. The second step returns true once
+// the peer is quiet or the timeout is over.
 ErrorTransition begin_error(Qp& qp);
 bool end_error(Qp& qp, const ErrorTransition& transition);
 // Moves a queue pair of the peer to the error state.
@@ -127,11 +129,11 @@ void flush_receives(PeerProcess& peer, uint32_t qp_index);
 void wait_until_quiet(Qp& qp);
 // Moves the queue pair to the error state on request of the application or the device.
 void fail_queue_pair(Qp& qp);
-// In RESET: waits until none of its sends is under way, and removes the queue pair from the worker.
+// For the RESET state: waits until no send is outstanding, and removes the queue pair from the worker.
 void forget_sends(Qp& qp);
 
-// How long to wait for a peer that is at work on a queue pair of this type. Of who sends datagrams nobody
-// says that it was killed.
+// How long to wait for a peer that is working on a queue pair of this type. It is limited for datagrams,
+// because nothing reports that a datagram's sender was killed.
 constexpr uint64_t get_patience_ns(int type) {
   return type == IBV_QPT_UD ? 1'000'000'000 : 5'000'000'000;
 }

@@ -54,7 +54,8 @@ int check_route(const Qp& qp, const ibv_gid& gid) {
 
 int check_type(const Qp& qp) {
   if (!qp.is_wired || qp.base.qp_type != IBV_QPT_UC) return 0;
-  warn("queue pair %u: unreliable connections (UC) do not work between hosts: use RC", qp.base.qp_num);
+  warn("queue pair %u: unreliable connected queue pairs (UC) do not work between hosts: use RC",
+       qp.base.qp_num);
   return EOPNOTSUPP;
 }
 
@@ -81,8 +82,8 @@ void warn_of_unreachable(const Qp& qp, int cause) {
   static std::atomic<bool> is_said{false};
   if (is_said.exchange(true)) return;
   warn(
-      "queue pair %u: no process that this one can see has queue pair %u: it has ended, has another "
-      "SOFTVERBS_JOB or SOFTVERBS_DIR, or is in another container: share PIDs and /dev/shm (docker: --pid, "
+      "queue pair %u: cannot find the process of queue pair %u: it has exited, uses another SOFTVERBS_JOB or "
+      "SOFTVERBS_DIR, or is in another container: share PIDs and /dev/shm (docker: --pid, "
       "--ipc), or set SOFTVERBS_NETDEVS (such as eth0) on both",
       qp.base.qp_num, number);
 }

@@ -1,4 +1,4 @@
-// The thread of a rail that carries out what would hold up a posting thread.
+// The thread of a rail that does slow work in place of the threads that post requests.
 #pragma once
 
 #include <atomic>
@@ -13,18 +13,18 @@ namespace verbena::softverbs {
 
 struct Qp;
 
-// The worker thread of a rail. It executes what would hold up a posting thread: large copies, and requests
+// The worker thread of a rail. It executes work that would block a posting thread: large copies, and requests
 // that wait for the peer.
 class RailWorker {
  public:
-  // Its thread, before there is any work: 0 or an errno.
+  // Starts the thread before there is work. Returns 0 or an errno.
   int start();
   // Runs the queue pair's send queue as soon as possible, or after a delay. A queue pair is in the worker's
   // list at most once.
   void add(Qp& qp, uint64_t delay_ns);
-  // Ends its delay.
+  // Ends the delay of a queue pair.
   void hurry(Qp& qp);
-  // Something else for its thread.
+  // Runs another task on the thread.
   void run_soon(std::function<void()> chore);
   // Afterwards the worker does not touch the queue pair.
   void forget(Qp& qp);

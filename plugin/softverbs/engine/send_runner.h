@@ -11,12 +11,13 @@ namespace verbena::softverbs {
 // writes are held until Shuffle::held_until_ns; a failure.
 enum class Stop { kAtEnd, kWaiting, kNeedsWorker, kFlying, kHeld, kFailed };
 
-// The oldest request has its outcome. `is_flushed`: it is complete at its target, if it went well, but the
-// requester, which has stopped, is not told so.
+// Finishes the oldest request, which has its outcome. `is_flushed`: even if it succeeded at its target, the
+// requester has stopped, so its completion reports a flush.
 Step conclude(Qp& qp, Operation& op, bool is_flushed = false);
 // Prepares the next request, unless it is prepared already. False while it has to wait.
 bool prepare_next(Qp& qp);
-// What is prepared and will not begin: the peer may wait for its mark to go, and we for the peer's.
+// Abandons prepared requests that will not begin. Otherwise both sides could wait for the other's mark to be
+// cleared.
 void drop_next(Qp& qp);
 // No memory is left for the next request. All earlier requests must be complete.
 Stop fail_next(Qp& qp);

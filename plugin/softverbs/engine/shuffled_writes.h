@@ -1,9 +1,9 @@
-// Carries out a queue pair's requests as adaptive routing with out-of-order placement does: the WRITEs
-// that are under way, and the packets of each, are placed in an order that a seed chooses. Everything
-// else (immediates, SENDs, READs, atomics) comes after all that was posted before it. Completions keep
-// the order posted, so what has completed is there.
+// Carries out a queue pair's requests like adaptive routing with out-of-order placement: outstanding WRITEs,
+// and the packets of each, are placed in an order that a seed chooses. Immediates, SENDs, READs and atomics
+// take effect after everything posted before them. Completions keep the posting order, so the data of a
+// completed request has arrived.
 //
-// Between processes of one host only; a WRITE with memory of a GPU is placed whole.
+// It works between processes of one host only. A WRITE with GPU memory is placed as a whole.
 #pragma once
 
 #include <deque>

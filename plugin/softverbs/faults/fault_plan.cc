@@ -141,9 +141,10 @@ std::string read_key(Rule& rule, std::string_view word, std::set<std::string_vie
     if (key.read(rule, word.substr(equals + 1))) return "";
     const bool is_second = before != Trigger::kNone && rule.trigger == before;
     const bool is_trigger = name == "nth" || name == "every" || name == "chance" || name == "at";
-    return quote(word) + (is_second && is_trigger ? " is a second answer to when" : " cannot be understood");
+    return quote(word) + (is_second && is_trigger ? " conflicts with an earlier nth=, every=, chance= or at="
+                                                  : " is not a valid value");
   }
-  return quote(name) + " is nothing that this fault knows";
+  return quote(name) + " is not a key of this fault";
 }
 
 // Says which words are missing or exclude each other; empty if the rule is complete.
@@ -157,13 +158,14 @@ std::string check_rule(const Rule& rule, const std::set<std::string_view>& seen)
   if (rule.action == Action::kEvent && !has("type")) return "type= is missing";
   const bool is_always =
       rule.action == Action::kDelay || rule.action == Action::kLimit || is_of_datagrams(rule.action);
-  if (rule.trigger == Trigger::kNone && !is_always) return "when? give nth=, every=, chance= or at=";
+  if (rule.trigger == Trigger::kNone && !is_always)
+    return "the time is missing: give nth=, every=, chance= or at=";
   if (rule.trigger == Trigger::kTime) {
     for (const std::string_view name : {"qp", "opcode", "per", "after", "times"}) {
-      if (has(name)) return quote(name) + " counts requests, at= does not";
+      if (has(name)) return quote(name) + " needs a request: use nth=, every= or chance= instead of at=";
     }
     if (rule.action == Action::kEvent && rule.event == IBV_EVENT_QP_FATAL)
-      return "QP_FATAL is about a request: give nth=, every= or chance=";
+      return "QP_FATAL needs a request: give nth=, every= or chance=";
   }
   if (has("flaps") != has("up")) return "up= and flaps= go together";
   if (has("up") && !has("for")) return "for= is missing";
@@ -177,7 +179,7 @@ std::string read_rule(const std::vector<std::string_view>& words, Rule& rule) {
     if (known.name == words[0]) verb = &known;
   }
   if (verb == nullptr)
-    return "no such fault (there are: fail, error, drop, delay, limit, down, event, lose, duplicate, "
+    return "unknown fault (known are: fail, error, drop, delay, limit, down, event, lose, duplicate, "
            "reorder, "
            "corrupt; a path begins with / or .)";
   rule.action = verb->action;
@@ -194,7 +196,7 @@ std::string read_statement(const std::vector<std::string_view>& words, uint32_t 
     return words.size() == 2 && read_number(words[1], plan.seed) ? "" : "seed takes one number";
   if (words[0] == "log") {
     plan.is_logged = true;
-    return words.size() == 1 ? "" : "log stands alone";
+    return words.size() == 1 ? "" : "log takes no value";
   }
   if (plan.rules.size() == kMaxRules) return "more than 256 faults";
   Rule rule;

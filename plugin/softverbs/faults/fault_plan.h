@@ -35,7 +35,7 @@ inline constexpr uint32_t kEveryPath = UINT32_MAX;
 inline constexpr uint32_t kPaths = 256;  // a datagram's path: its flow label modulo this
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// That strike datagrams alone.
+// Faults that apply to datagrams only.
 inline bool is_of_datagrams(Action action) {
   return action >= Action::kLose;
 }
@@ -44,27 +44,27 @@ inline bool is_of_datagrams(Action action) {
 struct Rule {
   uint32_t line = 0;
   Action action{};
-  // Which requests it is about.
+  // Selects requests.
   uint32_t rail = kEveryRail;
   uint64_t queue_pair = 0;            // 0: all; otherwise the n-th that the process made on the rail
   uint32_t opcodes = kEveryOpcode;    // bits, by enum ibv_wr_opcode
   uint32_t path = kEveryPath;         // of datagrams
   bool counts_by_queue_pair = false;  // else by rail
-  // When it strikes.
+  // Selects when the fault occurs.
   Trigger trigger = Trigger::kNone;
   uint64_t number = 0;  // of kNth and kEvery
   double chance = 0;
   uint64_t at_ns = 0;           // since the process opened its first device
   uint64_t after = 0;           // requests that pass first
-  uint64_t times = kUnlimited;  // strikes of one stream of requests
-  // What it does.
+  uint64_t times = kUnlimited;  // maximum number of faults per stream of requests
+  // The effect.
   ibv_wc_status status = IBV_WC_SUCCESS;
   Far far = Far::kAsStatus;
   bool is_after_work = false;  // the request is carried out, then reported as failed
   uint64_t delay_low_ns = 0, delay_high_ns = 0;
   uint64_t bytes_per_second = 0;
-  uint64_t packets = 0;  // kReorder: that overtake it, at most
-  uint64_t bytes = 0;    // kCorrupt: that are changed
+  uint64_t packets = 0;  // kReorder: maximum number of datagrams that overtake it
+  uint64_t bytes = 0;    // kCorrupt: number of bytes to change
   ibv_event_type event{};
   uint64_t down_ns = kUnlimited, up_ns = 0, flaps = 1;
 };

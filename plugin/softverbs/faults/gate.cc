@@ -25,7 +25,7 @@ void fail_far_end(Qp& qp) {
   target.finished.fetch_add(1, std::memory_order_release);
 }
 
-// Whether the peer itself detects the failure: then the request gets as far as taking a receive.
+// Returns whether the peer itself detects the failure: then the request gets as far as taking a receive.
 bool is_found_by_peer(const Qp& qp, const Fate& fate) {
   PeerFailure failure{};
   return !qp.is_wired && fate.fails_far && find_peer_failure(fate.failure, failure);

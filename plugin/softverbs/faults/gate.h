@@ -11,24 +11,24 @@ uint64_t stamp_post();
 StepOutcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
 // Whether a request may begin. It may have to wait, or fail before it reaches its peer.
 StepOutcome check_start(Qp& qp, const SendRequest& request);
-// Fails the other end of a connection within the host, if the plan says so for a request that failed. What
-// was posted before is done.
+// If the plan demands it for a failed request, fails the other end of a connection within the host. Earlier
+// requests are complete then.
 void strike_far_end(Qp& qp, const SendRequest& request);
-// Whether the other end fails with the request.
+// Returns whether the other end fails with the request.
 bool fails_far_end(Qp& qp, const SendRequest& request);
 // How long a request that is delayed has to wait.
 uint64_t get_delay_ns(Qp& qp, const SendRequest& request);
 // The status to report for a request that was executed: SUCCESS, or the plan's failure.
 ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);
 bool drops_completion(Qp& qp, const SendRequest& request);
-// Takes over an operation that prepare_request() marked as struck: end_run() sends it, now or later.
+// Takes over a datagram that prepare_request() marked as fault-injected; end_run() sends it, now or later.
 StepOutcome take_datagram(Operation& op);
-// Whether only the rail's worker may send this queue pair's datagrams, and what is held: copies from and to a
-// GPU's memory take time, and no other thread has its lanes.
+// Returns whether only the rail's worker may send this queue pair's datagrams and the held ones. That is so
+// if GPU memory is involved, because only the worker has its lanes.
 bool needs_worker(const Qp& qp);
-// Counts a datagram that has been sent, struck or not.
+// Counts a datagram that has been sent, fault-injected or not.
 void note_datagram(const Operation& op);
-// Sends what was held until now. After each run of the queue pair's requests.
+// Sends held datagrams that are due. Called after each run of the queue pair's requests.
 void end_run(const Qp& qp);
 // Raises the event that the plan demands when the queue pair has entered the error state.
 void report_error(Qp& qp);

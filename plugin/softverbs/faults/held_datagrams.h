@@ -1,4 +1,4 @@
-// Datagrams that a plan changes, repeats or delays: their bytes, and when they leave.
+// Holds the datagrams that a plan changes, repeats or delays: their bytes, and when to send them.
 #pragma once
 
 #include <array>
@@ -22,19 +22,20 @@ namespace verbena::softverbs::faults {
 class Schedule;
 struct Fate;
 
-// Datagrams that a plan strikes: their bytes are copied, so that the application may have its memory back,
-// and leave changed, more than once, or after others. Any thread.
+// Fault-injected datagrams. Their bytes are copied, so that the application can reuse its memory, and are
+// sent changed, repeatedly, or after other datagrams. Any thread may call.
 class HeldDatagrams {
  public:
   explicit HeldDatagrams(Schedule& schedule) : schedule_(schedule) {}
 
-  // Takes over a datagram, to be carried as its fate says.
+  // Takes over a datagram and sends it as `fate` demands.
   void take(Operation& op, const Fate& fate);
-  // One more has left on the rail.
+  // Counts a datagram that was sent on the rail.
   void note_left(uint32_t rail);
-  // Sends those that nothing is to overtake any more, many by one copy. After each run of a send queue.
+  // Sends the datagrams that no further datagram must overtake, many by one copy. Called after each run of a
+  // send queue.
   void send_due(uint32_t rail);
-  // What its queue pair still holds is lost.
+  // Drops the held datagrams of a queue pair.
   void forget(Qp& qp);
 
  private:
@@ -47,18 +48,18 @@ class HeldDatagrams {
     Operation op;
   };
   struct Held {
-    uint64_t leaves_at;  // once so many datagrams of the rail have left
-    uint64_t leaves_ns;  // at the latest
+    uint64_t leaves_at;  // sent once this many datagrams of the rail have been sent
+    uint64_t leaves_ns;  // sent at this time at the latest
     std::unique_ptr<Datagram> datagram;
   };
   struct Rail {
     std::mutex mutex;
     std::vector<Held> held;                        // by leaves_at
     std::vector<std::unique_ptr<Datagram>> due;    // of send_due()
-    std::vector<std::unique_ptr<Datagram>> spare;  // that have left: the next ones need no memory
+    std::vector<std::unique_ptr<Datagram>> spare;  // sent datagrams, whose memory is reused
     DatagramChain chain;
     std::atomic<uint64_t> left = 0;
-    bool wakes = false;  // the schedule knows when to look for some that nothing overtakes
+    bool wakes = false;  // the schedule has a task for datagrams that are due by time
   };
 
   static void hold(Rail& rail, Operation& op, const Fate& fate, uint64_t leaves_at);

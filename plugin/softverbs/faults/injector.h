@@ -32,15 +32,15 @@ struct Fate {
   uint64_t due_ns = 0;  // it does not begin before this time
   ibv_wc_status failure = IBV_WC_SUCCESS;
   bool is_after_work = false;
-  bool fails_far = false;       // so does the queue pair at the other end
+  bool fails_far = false;       // the queue pair at the other end fails too
   bool is_dropped = false;      // its completion
   bool is_queue_fatal = false;  // IBV_EVENT_QP_FATAL comes with the failure
-  // Of a datagram.
+  // For a datagram:
   bool is_lost = false;
-  uint32_t copies = 0;      // more of it
-  uint32_t overtakers = 0;  // datagrams that leave before it does
+  uint32_t copies = 0;      // number of additional copies
+  uint32_t overtakers = 0;  // number of datagrams that are sent before it
   uint32_t wrong_bytes = 0;
-  uint64_t draw = 0;  // for which bytes
+  uint64_t draw = 0;  // selects the bytes to change
   bool is_changed() const { return is_lost || copies != 0 || overtakers != 0 || wrong_bytes != 0; }
 };
 
@@ -66,7 +66,7 @@ class Injector {
   // The fate of a request, decided at the first call. Fates of completed requests are forgotten.
   const Fate& get_fate(Qp& qp, const SendRequest& request);
   HeldDatagrams& held() { return held_; }
-  // Then the worker carries them all.
+  // Returns whether the plan needs the worker to carry all datagrams.
   bool strikes_datagrams() const { return strikes_datagrams_; }
   bool has_delays() const { return has_delays_; }
 
@@ -88,7 +88,7 @@ class Injector {
       free_ns_;  // by rule: when a limited rail has sent everything so far
   std::mutex bandwidth_mutex_;
   std::atomic<uint64_t> ordinals_[kMaxDevices] = {};
-  // By how many rules a path of a rail is down.
+  // The number of rules by which a path of a rail is down.
   std::array<std::array<std::atomic<uint32_t>, kPaths>, kMaxDevices> path_holds_{};
   HeldDatagrams held_{schedule_};
   bool strikes_datagrams_, has_delays_;

@@ -18,7 +18,7 @@ struct Context;
 
 namespace verbena::softverbs::faults {
 
-// Whether the rail of the segment's owner is down.
+// Returns whether the rail of the segment's owner is down.
 inline bool is_down(const Segment& segment, uint32_t rail) {
   return (segment.header().rails_down.load(std::memory_order_acquire) >> rail & 1) != 0;
 }

@@ -1,4 +1,5 @@
-// Which requests a rule strikes: counts and pseudo-random numbers of a seed, no clock.
+// Decides to which requests a rule applies, by counts and by pseudo-random numbers from a seed, without a
+// clock.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ struct Strike {
   uint64_t draw = 0;  // the request's random number, for choices that the rule leaves open
 };
 
-// Counts a request that the rule applies to, and decides whether the rule strikes it. `key` is the seed,
-// mixed with the numbers that identify the counted requests.
+// Counts a request that matches the rule, and decides whether the fault occurs. `key` is the seed, mixed with
+// the numbers that identify the stream.
 inline Strike count(const Rule& rule, RequestCount& counted, uint64_t key) {
   const uint64_t seen = counted.count.fetch_add(1, std::memory_order_relaxed) + 1;
   if (seen <= rule.after) return {};

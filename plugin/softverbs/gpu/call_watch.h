@@ -1,5 +1,4 @@
-// Remembers which calls of this process have not returned, for the state dump of a process that stands
-// still.
+// Records which calls of this process have not returned, for the state dump of a process that hangs.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +6,8 @@
 
 namespace verbena::softverbs {
 
-// Calls of this process that may wait for a lock of CUDA's driver, or for the copier's answer: what a stall
-// or a state dump says about them comes from here.
+// Calls of this process that may wait for a lock of CUDA's driver or for the copier's answer. Stall warnings
+// and state dumps name them.
 class WatchedCall {
  public:
   // `name` is a literal.
@@ -21,7 +20,8 @@ class WatchedCall {
   int slot_;  // -1: none was free
 };
 
-// A line, without its end, for each that has not returned for so long; empty if there is none.
+// Returns a line for each call that has not returned for this long, without the last line feed; empty if
+// there is none.
 std::string describe_watched_calls(uint64_t least_ns);
 
 // "5.0 s".

@@ -140,7 +140,7 @@ bool Copier::start(std::string& why) {
     }
   }
   if (socket_ < 0) why = problem_;
-  if (socket_ >= 0 && is_dead()) why = "the copier has ended";
+  if (socket_ >= 0 && is_dead()) why = "the copier has exited";
   return socket_ >= 0 && !is_dead();
 }
 
@@ -204,9 +204,9 @@ bool Copier::greet(std::string& why) {
   do got = recv(socket_, &hello, sizeof(hello), 0);
   while (got < 0 && errno == EINTR);
   if (got != sizeof(hello)) {
-    why = got == 0 ? "the copier ended at its start" : "the copier did not start in a minute";
+    why = got == 0 ? "the copier exited at its start" : "the copier did not start within a minute";
   } else if (hello.version != copier::kProtocolVersion || hello.lane_bytes != sizeof(copier::SharedLane)) {
-    why = find_program() + " is of another version than this library";
+    why = find_program() + " has another version than this library";
   } else if (hello.error != 0) {
     hello.text[sizeof(hello.text) - 1] = '\0';
     why = hello.text;
@@ -218,7 +218,8 @@ bool Copier::greet(std::string& why) {
 
 bool Copier::start_watch(std::string& why) {
   const int error = start_own_thread([this] { watch(); });
-  if (error != 0) why = std::string("no thread to watch the copier: ") + strerror(error) + " (ulimit -u)";
+  if (error != 0)
+    why = std::string("cannot start the thread that watches the copier: ") + strerror(error) + " (ulimit -u)";
   return error == 0;
 }
 
@@ -229,9 +230,9 @@ void Copier::watch() {
   }
   is_dead_.store(true, std::memory_order_release);
   warn(
-      "process %d, which copies GPU memory for this process (%s), has ended: all requests with GPU memory "
-      "fail from "
-      "now on; did somebody kill it, or does the kernel's log name an error of the GPU (dmesg, Xid)?",
+      "process %d, which copies GPU memory for this process (%s), has exited: all requests with GPU memory "
+      "fail from now on; check whether it was killed, and whether the kernel log names a GPU error (dmesg, "
+      "Xid)",
       pid_, kProgram);
 }
 
@@ -260,7 +261,7 @@ bool Copier::ask(const Command& command, int fd, uint32_t& value, std::string& w
     while (got < 0 && errno == EINTR);
   }
   if (got != sizeof(reply)) {
-    why = got == 0 || errno == EPIPE || errno == ECONNRESET ? "the copier has ended"
+    why = got == 0 || errno == EPIPE || errno == ECONNRESET ? "the copier has exited"
                                                             : "the copier does not answer";
     shutdown(socket_, SHUT_RDWR);  // a late answer would be taken for the next one's; it ends, too
     return false;
@@ -377,7 +378,7 @@ std::string Copier::describe() const {
   const uint64_t groups = groups_.load();
   std::string text = "copies: " + std::to_string(singles_.load() + groups) +
                      ", in groups: " + std::to_string(groups) + "; by process " + std::to_string(pid_) +
-                     (is_dead() ? ", which has ended\n" : "\n");
+                     (is_dead() ? ", which has exited\n" : "\n");
   for (uint32_t device = 0; device < count_devices(); ++device)
     text += "device " + std::to_string(device) + ":\n" + engines_[device]->report;
   return text;
@@ -387,7 +388,7 @@ std::string Copier::explain_wait(uint64_t least_ns) const {
   std::string text = describe_watched_calls(least_ns);
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
   const std::string who = "the copier of GPU memory, process " + std::to_string(pid_) + ",";
-  if (is_dead()) add(who + " has ended");
+  if (is_dead()) add(who + " has exited");
   const uint64_t now_ns = read_clock_ns();
   const auto is_long = [&](uint64_t since_ns) {
     return since_ns != 0 && now_ns > since_ns && now_ns - since_ns >= least_ns;
@@ -400,8 +401,9 @@ std::string Copier::explain_wait(uint64_t least_ns) const {
       add(who + " has not returned from " + call + " for " + show_seconds(now_ns - call_ns) +
           " on its device " + std::to_string(device));
     } else if (is_long(copy_ns)) {
-      add(who + " has given a copy to its device " + std::to_string(device) + ", which is not done after " +
-          show_seconds(now_ns - copy_ns) + ": the GPU is at fault, or its driver (dmesg, Xid)");
+      add(who + " started a copy on its device " + std::to_string(device) +
+          ", which has not finished after " + show_seconds(now_ns - copy_ns) +
+          ": the GPU is at fault, or its driver (dmesg, Xid)");
     }
   }
   return text;

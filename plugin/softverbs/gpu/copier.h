@@ -1,5 +1,5 @@
-// The copier as this process sees it: starts softverbs-copier, sends it commands over a socket, notices
-// its death.
+// This process's interface to the copier: starts softverbs-copier, sends it commands over a socket, and
+// detects its death.
 #pragma once
 
 #include <array>
@@ -22,26 +22,26 @@ struct AreaAddress {
   AreaAddress operator+(uint64_t bytes) const { return {area, offset + bytes}; }
   bool operator==(const AreaAddress&) const = default;
 };
-// Memory of this process that the copier cannot reach; `offset` is its address. A lane copies from and to it
-// through memory of its own.
+// Memory of this process that the copier cannot map; `offset` is its address. A lane copies from and to it
+// through the lane's own memory.
 inline constexpr uint32_t kThisProcess = UINT32_MAX;
 
-// The copier of this process: a process of its own that copies GPU memory, so that no copy waits for a lock
-// of CUDA's driver that a thread of the application holds, or for the application's kernels. Started when the
-// first memory of a GPU is registered. All calls may take milliseconds, the first device a second; any thread
-// may make them.
+// The copier of this process: a separate process that copies GPU memory. So no copy waits for a lock of
+// CUDA's driver that a thread of the application holds, or for the application's kernels. It is started when
+// the first GPU memory is registered. Calls may take milliseconds, opening the first device a second. Any
+// thread may call.
 class Copier {
  public:
   Copier() = default;
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  // Each returns false, with `why`, if the copier or CUDA refuses. Opens a GPU, if it is not open; a device
-  // is its number among the copier's.
+  // These calls return false, with the reason in `why`, if the copier or CUDA fails. open() opens a GPU
+  // unless it is open; `device` is its index among the copier's GPUs.
   bool open_device(const cuda::CUuuid& uuid, uint32_t& device, std::string& why);
-  // Whether it is open.
+  // Returns whether it is open.
   bool find_device(const uint8_t* uuid, uint32_t& device);
-  // Serves a lane at this offset of our segment.
+  // Makes the copier serve a lane at this offset of this process's segment.
   bool open_lane(uint32_t device, uint64_t offset, std::string& why);
   bool pin(uint32_t area, uint64_t offset, uint64_t bytes, std::string& why);
   bool map_segment(int fd, uint64_t bytes, uint32_t& area, std::string& why);
@@ -60,17 +60,17 @@ class Copier {
   // Describes the copier: its process, its counters, the times that it has measured. Returns an empty text if
   // there is no copier.
   std::string describe() const;
-  // Names calls that have not returned and copies that are not done after `least_ns`, and says if the copier
-  // has ended. Returns an empty text if all is well.
+  // Names calls that have not returned and copies that have not finished after `least_ns`, and says if the
+  // copier has exited. Returns an empty text otherwise.
   std::string explain_wait(uint64_t least_ns) const;
-  // Lanes have asked for copies that may happen in any order.
+  // Whether lanes have requested copies that may happen in any order.
   void count_group(size_t copies) {
     (copies > 1 ? groups_ : singles_).fetch_add(1, std::memory_order_relaxed);
   }
 
   // A lane has new slots for this device.
   void wake(uint32_t device);
-  // The process has ended. Its copies never will.
+  // Returns whether the process has ended. Its outstanding copies will never finish.
   bool is_dead() const { return is_dead_.load(std::memory_order_acquire); }
   uint32_t count_devices() const { return device_count_.load(std::memory_order_acquire); }
   const copier::SharedEngine& engine(uint32_t device) const { return *engines_[device]; }
@@ -88,7 +88,7 @@ class Copier {
   int socket_ = -1;
   int pid_ = 0;
   bool is_started_ = false;
-  std::string problem_;  // why it could not be started: it is not tried again
+  std::string problem_;  // the reason why it could not be started; the start is not retried
   std::atomic<bool> is_dead_{false};
   std::mutex devices_mutex_;
   std::map<std::array<uint8_t, 16>, uint32_t> devices_;  // by UUID

@@ -8,7 +8,7 @@
 namespace verbena::softverbs::cuda {
 namespace {
 
-// False if the driver is too old.
+// Returns false if the driver is too old.
 bool find_functions(void* library, Driver& driver) {
   bool has_needed = true, has_mapping = true;
 #define SOFTVERBS_NEED(name) driver.VERBENA_CUDA_FIND(name) has_needed &= driver.name != nullptr;

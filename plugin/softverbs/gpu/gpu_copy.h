@@ -1,5 +1,5 @@
-// How an operation of the engine uses a GPU's memory: through lanes if this process's copier can map
-// both ends, else in chunks through pinned memory (staged).
+// Copies an operation's GPU memory: through lanes if this process's copier can map both ends, else in chunks
+// through pinned memory (staged).
 #pragma once
 
 #include <functional>
@@ -9,29 +9,28 @@
 
 namespace verbena::softverbs {
 
-// Puts an operation's copies on their way when all of its memory can be addressed from here; op.lane and
-// op.lane_ticket then tell when they are done. False: nothing was begun, copy_staged() can do it. Workers
-// only.
+// Begins an operation's copies if all its memory can be addressed from here. op.lane and op.lane_ticket then
+// show when they are done. Returns false if nothing was begun and copy_staged() must be used. Workers only.
 bool start_gpu_copies(Operation& op);
 LaneState look_at_lane(Operation& op);
 
-// Whether the owner can store a write's words together with the change behind it, so that nobody waits for a
-// copy.
+// Returns whether the owner can store a write's words together with the atomic change after it, so that no
+// copy is awaited.
 bool can_be_carried(const Operation& write, const Operation& change);
-// Takes memory for them; false while there is none. Workers only.
+// Allocates memory for the words; returns false while there is none. Workers only.
 bool reserve_carried(Operation& write);
-// Begins to load them there.
+// Begins to load the words into that memory.
 void load_carried(Operation& write);
-// Whether the words are loaded.
+// Returns whether the words are loaded.
 LaneState look_at_carried(Operation& write);
-// Gives the memory of the words back.
+// Frees the memory of the words.
 void drop_carried(Operation& write);
 
-// Copies through staging memory in pinned chunks, to the end; `once_begun` is called when the first chunk is
-// on its way. Workers only.
+// Copies through pinned staging memory in chunks, and waits for the end. Calls `once_begun` when the first
+// chunk is being copied. Workers only.
 StepOutcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});
-// The operation's local bytes, of a GPU's memory too, at `to`. False when the copier refuses. At most
-// kStageBytes; with memory of a GPU: workers only.
+// Copies the operation's local bytes, at most kStageBytes, to `to`. Returns false if the copier fails. With
+// GPU memory: workers only.
 bool read_local(const Operation& op, uint8_t* to);
 
 // The lane for an operation of this rail; nullptr when this process uses no GPU there.

@@ -13,9 +13,9 @@ namespace verbena::softverbs {
 
 struct PeerProcess;
 
-// Memory of other processes that our copier has mapped. Each allocation of a GPU is mapped once for each
-// device of the copier, at its first use by a worker, and unmapped when its owner has ended the registration
-// or died.
+// Memory of other processes that this process's copier has mapped. A worker maps each GPU allocation once for
+// each device of the copier, at its first use. It is unmapped when its owner has ended the registration or
+// has died.
 class GpuImports {
  public:
   // Finds an address of `peer` among the areas of a device; false when its memory cannot be mapped. `gpu` is
@@ -25,16 +25,16 @@ class GpuImports {
   // The segment of a peer, with [offset, offset + bytes) pinned.
   bool find_segment(Copier& copier, PeerProcess& peer, uint64_t offset, uint64_t bytes, uint32_t& area);
 
-  // Around everything that uses addresses from find().
+  // Surrounds all uses of addresses from find().
   void begin_use() { users_.fetch_add(1); }
   void end_use() { users_.fetch_sub(1); }
 
-  // Unmaps what is no longer offered, unless somebody copies. May block: called when nothing else is to do.
-  // False when nothing is mapped.
+  // Unmaps memory that its owner no longer offers, unless copies use it. May block, so it is called only when
+  // there is no other work. Returns false if nothing is mapped.
   bool drop_stale(Copier& copier);
 
  private:
-  // A thread's latest mapping: many packets go there one after the other.
+  // A thread's latest mapping, because consecutive packets often use the same one.
   struct Latest {
     const GpuImports* imports = nullptr;
     PeerProcess* peer = nullptr;

@@ -14,14 +14,14 @@ namespace verbena::softverbs {
 
 enum class LaneState { kBusy, kDone, kBroken };
 
-// The value of a word of host memory until a copy has filled it: a lane tells that a copy is done some
-// microseconds after its bytes are there. They may have this value too; then the lane's word counts.
+// The value of a word of host memory before a copy fills it. A changed word shows the data some microseconds
+// before the lane reports the copy as done. If the data itself has this value, the lane's report counts.
 inline constexpr uint64_t kNotLoaded = 0xb5ad4eceda1ce2a9;
 inline constexpr uint32_t kLooksPerQuery = 16;
 
-// `origin` names the registrations at both ends: what continues a copy of another origin may lie in another
-// allocation, and no call copies across that border. `may_overtake`: nobody looks at its bytes before a
-// completion says that they are there, as with what a receive takes.
+// `origin` identifies the registrations at both ends. Copies with different origins are never joined, because
+// they may be in different allocations, and one call cannot copy across them. `may_overtake`: nobody reads
+// the bytes before a completion, as for a receive.
 struct GpuCopy {
   AreaAddress to, from;
   uint64_t bytes;
@@ -37,29 +37,28 @@ struct WordStore {
 // Returns the area address of memory in our segment.
 AreaAddress address_segment(const void* memory);
 
-// A ring to the copier, by which one thread issues copies in order. Work is known by tickets: each copy takes
-// the next one, and a lane that has come to a ticket is done with all before. Copies that continue each other
-// become one. From and to memory of this process (kThisProcess) a lane copies through a stage that the copier
-// maps: bytes that go to the GPU are taken when the copy is issued or looked at, and bytes for this process
-// are there when a look finds the copy done.
+// A ring to the copier, by which one thread issues copies in order. Each copy gets the next ticket; when a
+// lane has reached a ticket, all copies before it are done. Consecutive copies are joined. For memory of this
+// process (kThisProcess) a lane copies through a stage that the copier maps: bytes for the GPU are read when
+// the copy is issued or polled, and bytes for this process are written when a poll finds the copy done.
 class GpuLane {
  public:
-  // nullptr, with `why`, when the copier refuses. Called where blocking is allowed.
+  // Opens a lane. Returns nullptr, with the reason in `why`, if the copier fails. May block.
   static std::unique_ptr<GpuLane> open(Copier& copier, uint32_t device, std::string& why);
 
   uint32_t device() const { return device_; }
 
-  // All below: by the lane's thread only.
+  // Only the lane's thread may call the functions below.
   void copy(const GpuCopy& copy);
-  // Stores aligned words in this order as the lane's next work, and takes a ticket; sooner there than copies.
-  // At most kMostStores.
+  // Stores at most kMostStores aligned words in this order, as the lane's next work, and returns its ticket.
+  // Faster than a copy.
   void store_words(std::span<const WordStore> words);
   static constexpr size_t kMostStores = copier::kMaxWords;
   uint64_t ticket() const { return issued_; }  // of the latest copy
-  // Gives the copier what waited for something to continue it.
+  // Passes copies to the copier that were held back to be joined with later ones.
   void start();
-  // Whether the copies (first, last] are done; broken when one of them was refused, but not before all have
-  // ended, or when the copier has ended.
+  // Returns whether the copies (first, last] are done. Reports them as broken if one was refused, but only
+  // after all have ended, or if the copier has exited.
   LaneState look(uint64_t first, uint64_t last);
 
  private:
@@ -77,7 +76,7 @@ class GpuLane {
     uint64_t first, last;
     bool is_whole;          // the last of its tickets
     uint64_t staged_bytes;  // of the stage
-    const uint8_t* stage;   // what is copied out when it is done; null: nothing is
+    const uint8_t* stage;   // destination of the bytes when the copy is done; null if there is none
     AreaAddress out;
     uint64_t out_bytes;
   };
@@ -106,13 +105,13 @@ class GpuLane {
   uint32_t group_ = 0;
 };
 
-// The lanes of one thread, by device. Others may add to them.
+// The lanes of one thread, by device. Other threads may add lanes.
 class GpuLanes {
  public:
-  // Opens the lane of a device unless it is open. False when the copier refuses.
+  // Opens the lane of a device unless it is open. Returns false if the copier fails.
   bool prepare(Copier& copier, uint32_t device);
   GpuLane* find(uint32_t device);
-  // Any; nullptr when there is none.
+  // Returns any lane; nullptr if there is none.
   GpuLane* find_any();
 
  private:

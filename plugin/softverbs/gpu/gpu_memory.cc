@@ -96,10 +96,8 @@ int export_descriptor(const Driver& driver, uint64_t base) {
 }
 
 constexpr char kCannotMap[] =
-    "no other process can map this memory, and the copies are made by one: it was allocated by "
-    "cudaMallocAsync, or by "
-    "cuMemCreate without a shareable handle; allocate what is to be registered with cudaMalloc, "
-    "ncclMemAlloc, or "
+    "the copier process cannot map this memory: it was allocated by cudaMallocAsync, or by cuMemCreate "
+    "without a shareable handle; allocate memory to be registered with cudaMalloc, ncclMemAlloc, or "
     "cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
 
 // How another process maps the memory: by an IPC handle, or by a descriptor for each allocation.
@@ -202,7 +200,7 @@ bool Trial::map_ipc(Copier& copier, uint32_t index, const cuda::CUuuid& home, st
   cuda::CUipcMemHandle handle{};
   if (driver_.cuMemAlloc_v2(&address_, kBytes) != CUDA_SUCCESS ||
       driver_.cuIpcGetMemHandle(&handle, address_) != CUDA_SUCCESS) {
-    why += "; nor IPC handles";
+    why += "; nor does it export IPC handles";
     return false;
   }
   uint32_t area = 0;
@@ -220,7 +218,7 @@ std::optional<std::string> try_gpu(Copier& copier) {
   cuda::CUdevice device = 0;
   cuda::CUuuid uuid{};
   if (driver == nullptr || driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return {};
-  const WatchedCall call("a trial of GPU memory");
+  const WatchedCall call("a test of GPU memory");
   const cuda::Scope scope(*driver, nullptr);
   if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS ||
       driver->cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS)
@@ -231,7 +229,7 @@ std::optional<std::string> try_gpu(Copier& copier) {
   Trial trial(*driver);
   if (trial.map_descriptor(device, copier, index, uuid, why) || trial.map_ipc(copier, index, uuid, why))
     return "";
-  return "no other process can map memory of this GPU, and the copies are made by one: " + why;
+  return "the copier process cannot map memory of this GPU: " + why;
 }
 
 }  // namespace

@@ -27,20 +27,22 @@ struct GpuAllocation {
 // The GPU memory of this process that is registered, and how it is offered to the copier and to peers.
 class GpuMemory {
  public:
-  // Whether CUDA says that the address is in a GPU's memory. Host memory, however CUDA allocated it, is not.
+  // Returns whether the address is in GPU memory, according to CUDA. False for host memory, even if CUDA
+  // allocated it.
   static bool owns(uint64_t address);
 
-  // Why GPU memory cannot be registered; null if it can, or no GPU is in use yet. The first call with a GPU's
-  // context current tries, which may take a second; later ones repeat the answer.
+  // Returns why GPU memory cannot be registered; null if it can, or if no GPU is in use yet. The first call
+  // with a GPU's context current tests it, which may take a second; later calls return the same answer.
   const char* explain_refusal();
 
   // Registers [address, address + bytes). 0 and `gpu` = 1 + index of its SharedGpu, or an errno: EOPNOTSUPP
   // if no other process can map the memory, or there is no copier; a line on stderr says which.
   int attach(uint64_t address, uint64_t bytes, uint32_t& gpu);
-  // When this was the last registration of the allocation, no copy of ours reads or writes it afterwards.
+  // Ends a registration. If it was the last one of the allocation, no copy of this process accesses the
+  // memory afterwards.
   void detach(uint32_t gpu);
 
-  // Whether anything ever was.
+  // Returns whether GPU memory was ever registered.
   bool is_any_registered() const { return is_any_registered_.load(std::memory_order_relaxed); }
 
   // Of a registration that holds; `gpu` as from attach().

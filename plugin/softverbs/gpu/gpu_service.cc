@@ -230,7 +230,7 @@ bool GpuService::is_over(Active& active) {
   return state != LaneState::kBusy;
 }
 
-// Whether the peer has died before it opened the gate.
+// Returns whether the peer has died before it opened the gate.
 bool GpuService::is_orphan(Active& active, uint32_t gate) {
   const uint64_t now_ns = gate == kGateClosed ? read_clock_ns() : 0;
   if (now_ns < active.next_check_ns) return false;
@@ -238,7 +238,7 @@ bool GpuService::is_orphan(Active& active, uint32_t gate) {
   return process_.is_claimer_dead(get_claimer(active.request->word.load()));
 }
 
-// Whether the value is too old, so that a load has begun.
+// Returns whether the value is too old, so that a load has begun.
 bool GpuService::is_reloaded(const Active& active) {
   GpuWord& word = *active.word;
   const bool is_old = word.load_began_ns < active.began_ns &&
@@ -301,7 +301,7 @@ bool start_gpu_service(uint32_t device) {
   auto service = std::make_shared<GpuService>(process);
   const int error = start_own_thread([service] { service->work(); });
   if (error != 0)
-    warn("no thread for copies of GPU memory that peers ask for: %s (ulimit -u)", strerror(error));
+    warn("cannot start the thread that copies GPU memory for peers: %s (ulimit -u)", strerror(error));
   process.has_gpu_service = error == 0;
   return process.has_gpu_service;
 }

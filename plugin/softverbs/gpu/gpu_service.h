@@ -1,7 +1,6 @@
-// What the owner of GPU memory does for its peers. It copies between memory that they cannot map and
-// their staging blocks, which both processes see in the peer's segment. And it makes all atomic changes
-// of words, whoever may map them: so they are atomic among each other, and no process waits for
-// another's turn.
+// The work that the owner of GPU memory does for its peers. It copies between memory that they cannot map and
+// their staging blocks, which are in the peer's segment. It also makes all atomic changes of words, even if
+// peers can map them, so that the changes are atomic among each other without a lock between processes.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +9,11 @@
 
 namespace verbena::softverbs {
 
-// Owner: prepares to serve requests for memory of a device. False when the copier or the kernel refuses.
+// For the owner: prepares to serve requests for memory of a device. Returns false if the copier or the
+// operating system fails.
 bool start_gpu_service(uint32_t device);
 
-// Peer: one request. False while all are in use.
+// For a peer: makes a request. Returns false while all request slots are in use.
 struct StagedCopy {
   uint64_t address = 0;  // in the owner's GPU memory
   uint64_t bytes = 0;
@@ -37,8 +37,8 @@ struct WordChange {
     return before + operand;
   }
 };
-// The owner prepares at once, and changes the word once the gate is open. What was withdrawn before it was
-// open does not happen, and fails.
+// Requests an atomic change. The owner prepares it at once, and makes it once the gate is open. A change that
+// is withdrawn before that does not happen, and fails.
 bool submit(PeerProcess& owner, const WordChange& change, uint32_t& request);
 // Words of the same device that are stored before the change.
 struct CarriedWords {
@@ -51,8 +51,8 @@ void open_gate(PeerProcess& owner, uint32_t request, const CarriedWords& carried
 void withdraw(PeerProcess& owner, uint32_t request);
 
 enum class ServiceState { kBusy, kDone, kFailed };
-// When it is no longer busy the request is free again, and must not be asked for any more. `before`: of a
-// change, what the word was.
+// Polls a request. Once it is no longer busy, the request is freed and must not be polled again. `before`
+// receives the previous value of the changed word.
 ServiceState look_at_request(PeerProcess& owner, uint32_t request, uint64_t* before = nullptr);
 
 }  // namespace verbena::softverbs

@@ -1,4 +1,4 @@
-// The pinned memory of a rail through which GPU memory is copied that cannot be mapped.
+// A rail's pinned memory, for copies of GPU memory that cannot be mapped.
 #pragma once
 
 #include <array>
@@ -15,20 +15,20 @@ inline constexpr uint32_t kStages = 4;
 inline constexpr uint64_t kWordsBytes = 4096;  // behind the stages
 inline constexpr uint64_t kStagingBytes = kStages * kStageBytes + kWordsBytes;
 
-// The staging block of one rail: in this process's segment, so that owners of GPU memory can copy from and to
-// it too. Callers that register memory and the device's threads set it up, whoever comes first; whoever has
-// called open() may use the rest.
+// The staging block of one rail. It is in this process's segment, so that owners of GPU memory can copy from
+// and to it too. The first thread that needs it sets it up by open(); the other functions need an earlier
+// open().
 class StagingBlock {
  public:
-  // Allocates the block at the first call. False when there is no memory.
+  // Allocates the block at the first call. Returns false if there is no memory.
   bool open();
-  // Tells CUDA about it, so that copies are asynchronous.
+  // Pins the block for CUDA, so that copies are asynchronous.
   void pin(Copier& copier);
 
   uint64_t offset() const { return offset_; }  // in the segment
   uint64_t stage_offset(uint32_t stage) const { return offset_ + stage * kStageBytes; }
   uint8_t* stage(uint32_t index) const;
-  // Memory for kCarriedWords words, of the rail's worker. nullptr while none is left.
+  // Allocates memory for kCarriedWords words, for the rail's worker. Returns nullptr while none is left.
   uint64_t* take_words();
   void give_back(uint64_t* words) { free_words_.push_back(words); }
 

@@ -1,5 +1,4 @@
-// The words of this process's GPU memory that peers change by atomics, while changes of them are under
-// way.
+// The words of this process's GPU memory for which atomic changes by peers are outstanding.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@ namespace verbena::softverbs {
 
 class Process;
 
-// A word of our GPU memory that peers change. Its value is known from when it was loaded until nobody has a
-// change of it under way: then the application may write it.
+// A word in GPU memory that peers change. Its value is cached from its load until no change is outstanding;
+// then the application may write it.
 struct GpuWord {
   uint64_t address = 0;
   AreaAddress place;
@@ -27,8 +26,8 @@ struct GpuWord {
   uint32_t cell = 0;
 };
 
-// The owner's thread only. All loads and stores of a word go through one lane, so that a load finds what was
-// stored before it.
+// Used by the owner's thread only. All loads and stores of a word go through one lane, so that a load returns
+// the latest store.
 class GpuWords {
  public:
   // In our segment, where copies load to. Throws std::bad_alloc.
@@ -38,7 +37,7 @@ class GpuWords {
   GpuWord& enter(uint64_t address, const AreaAddress& place, GpuLane& lane);
   void leave(GpuWord& word);
   void load(GpuWord& word);
-  // Whether the value is known: busy until then.
+  // Returns whether the value is known. The word is busy until then.
   LaneState look(GpuWord& word);
   static constexpr uint32_t kStoresOfAChange = 1 + kCarriedWords;
   static_assert(kStoresOfAChange <= GpuLane::kMostStores);

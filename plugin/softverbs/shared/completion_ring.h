@@ -57,8 +57,8 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
       // The slot's producer has not moved the tail yet, and never will if it was killed: move it here.
       cq.tail.compare_exchange_strong(tail, ticket + 1, std::memory_order_acq_rel);
     } else {
-      // An entry of an earlier turn, which was stepped over. The ring is full if all slots have one, and no
-      // other producer took a slot meanwhile.
+      // The slot has an entry of an earlier round, which was stepped over. The ring is full if all slots do,
+      // and no other producer took a slot in the meantime.
       passed = ticket == expected ? passed + 1 : 1;
       expected = ticket + 1;
       if (passed > count_slots(cq)) return false;
@@ -73,12 +73,12 @@ inline bool is_ahead(uint64_t tail, uint64_t ticket) {
   return static_cast<int64_t>(tail - ticket) > 0;
 }
 
-// Whether the ticket at the head was passed by producers: it brings nothing.
+// Returns whether producers skipped the ticket at the head, so that it has no entry.
 inline bool skip_passed(SharedCq& cq, CompletionSlot& slot, uint64_t word, uint64_t ticket) {
   if (cq.passed.load(std::memory_order_acquire) == 0) [[likely]]
     return false;
   if (!is_ahead(cq.tail.load(std::memory_order_acquire), ticket)) return false;
-  // A producer that has not seen that the ticket was passed may claim it right now.
+  // A producer that has not seen the skip may claim the ticket at this moment.
   if (word == make_word(ticket, SlotState::kEmpty) &&
       !slot.word.compare_exchange_strong(word, make_word(ticket + cq.capacity.get(), SlotState::kEmpty),
                                          std::memory_order_acq_rel))
@@ -120,7 +120,7 @@ class SteppedOver {
     tickets_[count_++] = ticket;
     cq.head.store(ticket + 1, std::memory_order_relaxed);
   }
-  // Whether one can be taken, from here or from the ring.
+  // Returns whether one can be taken, from here or from the ring.
   bool has_completion(Segment& segment, SharedCq& cq) const {
     for (uint32_t i = 0; i < count_; ++i)
       if (read_word(segment, cq, tickets_[i]) == make_word(tickets_[i], SlotState::kReady)) return true;
@@ -158,7 +158,7 @@ class SteppedOver {
   static uint64_t read_word(Segment& segment, SharedCq& cq, uint64_t ticket) {
     return get_completion_slot(segment, cq, ticket).word.load(std::memory_order_acquire);
   }
-  // From its next ticket on that no producer has passed.
+  // Continues from its next ticket that producers have not skipped.
   void give_back(Segment& segment, SharedCq& cq, uint32_t i) {
     const uint64_t ticket = tickets_[i], capacity = cq.capacity.get();
     const uint64_t tail = cq.tail.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-// The settings from the environment (SOFTVERBS_*), and the one function that writes to stderr.
+// The settings from the environment (SOFTVERBS_*), and the only function that writes to stderr.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@
 namespace verbena::softverbs {
 namespace {
 
-// Whether the open table is still the one in the folder: the last process to leave may have removed it in the
-// meantime.
+// Returns whether the open table is still the one in the folder: the last process to leave may have removed
+// it in the meantime.
 bool is_table_of(int fd, const std::string& folder) {
   struct stat opened {
   }, named{};
@@ -57,9 +57,8 @@ Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   if (directory->fd_ < 0 || !lock_life(directory->fd_, F_RDLCK) || !directory->map()) {
     const int error = errno;
     warn(
-        "%s: cannot make, map or trust the shared tables: %s (set SOFTVERBS_DIR to a folder of your own, the "
-        "same "
-        "for every process of the job)",
+        "%s: cannot create or map the shared tables, or they are not trustworthy: %s (set SOFTVERBS_DIR to a "
+        "folder that you own, the same for every process of the job)",
         directory->folder_.c_str(), strerror(error));
     if (directory->fd_ >= 0) close(directory->fd_);
     errno = error;

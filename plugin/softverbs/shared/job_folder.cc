@@ -29,7 +29,7 @@ Prefix make_prefix() {
   return {of_user, of_user + std::to_string(name_space.st_ino)};
 }
 
-// True if this user owns it and no other user may change it.
+// Returns true if this user owns it and no other user may change it.
 bool is_ours(const struct stat& status, mode_t kind) {
   return (status.st_mode & S_IFMT) == kind && status.st_uid == getuid() && (status.st_mode & 022) == 0;
 }

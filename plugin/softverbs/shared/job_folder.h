@@ -1,5 +1,5 @@
-// The folders that the processes of one user share, one for each job: who is in them, and how they go
-// when all processes of a job were killed. For the library and for its copier.
+// The folders that the processes of one user share, one per job: which processes use them, and how they are
+// removed after all processes of a job were killed. Used by the library and its copier.
 #pragma once
 
 #include <cerrno>
@@ -9,8 +9,8 @@
 
 namespace verbena::softverbs {
 
-// Where a job's folder may lie: in `chosen` (SOFTVERBS_DIR), or if that is empty in /dev/shm, or in the
-// user's /run/user if another user has taken its name there.
+// The possible locations of a job's folder: `chosen` (SOFTVERBS_DIR); if that is empty, /dev/shm; or the
+// user's /run/user if another user has taken the name in /dev/shm.
 std::vector<std::string> list_parents(const std::string& chosen);
 // Without the job's own part.
 std::string make_folder_name();

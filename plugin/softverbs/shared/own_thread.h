@@ -9,8 +9,9 @@
 
 namespace verbena::softverbs {
 
-// Runs `body` on a thread of ours that nobody joins. 0, or the errno of pthread_create: a limit of processes
-// or of memory. The application's signals are for its own threads: a new one inherits its creator's mask.
+// Runs `body` on a detached thread of the library. Returns 0, or the errno of pthread_create (a limit of
+// processes or memory). The thread blocks all signals, because the application's signals are for its own
+// threads and a new thread inherits its creator's mask.
 template <typename Body>
 int start_own_thread(Body body) {
   auto kept = std::make_unique<Body>(std::move(body));

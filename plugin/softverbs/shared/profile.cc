@@ -113,7 +113,7 @@ std::string read_word(Profile& profile, std::string_view word) {
   for (const Key& key : kKeys) {
     if (equals == std::string_view::npos || key.name != word.substr(0, equals)) continue;
     if (key.read(profile, word.substr(equals + 1))) return "";
-    return "'" + std::string(word) + "' cannot be understood";
+    return "'" + std::string(word) + "' is not valid";
   }
   for (const BuiltIn& built_in : kBuiltIn) {
     if (built_in.name != word) continue;
@@ -150,7 +150,7 @@ Profile load() {
   if (!profile.is_valid) {
     warn("SOFTVERBS_PROFILE: %s: no device is offered", parsed.problem.c_str());
   } else if (profile.shuffles_writes) {
-    warn("profile %s: writes of a queue pair in any order, seed %llu", value.c_str(),
+    warn("profile %s: the writes of a queue pair take effect in random order, seed %llu", value.c_str(),
          static_cast<unsigned long long>(profile.seed));
   }
   return profile;

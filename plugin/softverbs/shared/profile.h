@@ -1,7 +1,6 @@
-// How softverbs differs from itself at its best, so that it behaves as another device does:
-// SOFTVERBS_PROFILE names a profile of the table in profile.cc, or has KEY=VALUE words, or is a file of
-// such words. Read once; what a profile changes is decided when an object is made, so that requests pay
-// nothing for it.
+// Profiles: restrictions that make softverbs behave like another device. SOFTVERBS_PROFILE names a profile of
+// the table in profile.cc, or has KEY=VALUE words, or names a file of such words. It is read once and takes
+// effect when objects are created, so that requests have no overhead.
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,8 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
       slot.word.store(taken, std::memory_order_release);
       return true;
     }
-    // Whoever took the receive has not moved the head yet, and never will if it was killed: move it here.
+    // The peer that took the receive has not moved the head yet, and never will if it was killed: move the
+    // head here.
     const bool is_taken = has_ticket(word, ticket) ? get_slot_state(word) != SlotState::kEmpty
                                                    : has_ticket(word, ticket + queue.capacity.get());
     if (is_taken) {

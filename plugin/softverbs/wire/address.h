@@ -18,7 +18,7 @@ inline bool is_enabled() {
   return !get_rail_addresses().empty();
 }
 
-// Whether other hosts may reach the address: it is not a loopback address.
+// Returns whether other hosts may reach the address: it is not a loopback address.
 bool is_open_to_others(const ibv_gid& address);
 
 // The GUID of a rail with an IPv4 address encodes that address, so that the link-local GID made from the GUID
@@ -28,8 +28,8 @@ uint64_t make_guid(const ibv_gid& address, uint32_t device);
 // The address of a GID of either kind. False if it has none.
 bool find_address(const ibv_gid& gid, ibv_gid& address);
 
-// Whether a GID can belong to another host. It cannot if it has no address, or one that hosts without a wire
-// use.
+// Returns whether a GID can belong to another host. It cannot if it has no address, or one that hosts without
+// a wire use.
 bool leads_away(const ibv_gid& gid);
 
 bool is_same(const ibv_gid& a, const ibv_gid& b);

@@ -1,5 +1,4 @@
-// The wire's state for a queue pair: requests under way to another host, and requests that arrive from
-// there.
+// The wire's state for a queue pair: outstanding requests to another host, and requests arriving from there.
 #pragma once
 
 #include "softverbs/wire/requester.h"

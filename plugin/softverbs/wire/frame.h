@@ -127,7 +127,8 @@ inline Header make_abandon(const Header& request) {
   return header;
 }
 
-// Whether the header is one that this protocol can send. Nothing of a header is used before this check.
+// Returns whether the header is one that this protocol can send. Nothing of a header is used before this
+// check.
 bool is_valid(const Header& header, bool is_from_requester);
 
 }  // namespace verbena::softverbs::wire

@@ -10,14 +10,15 @@ namespace verbena::softverbs::wire {
 
 class Loop;
 
-// A loop's access to GPU memory: lanes, which copy through memory of their own, so that a copy that does not
-// end in time can damage nothing else. Used by the loop's own thread with the turn; other threads only call
-// prepare().
+// A loop's access to GPU memory. Its lanes copy through their own memory, so that a copy that does not end in
+// time cannot damage other memory. Only the loop's own thread uses it, while it holds the turn; other threads
+// call only prepare().
 class GpuPath {
  public:
-  // Opens the lane of a device. May block. False if the copier refuses.
+  // Opens the lane of a device. May block. Returns false if the copier fails.
   bool prepare(uint32_t device);
-  // Waits for the GPU. False if the copier refuses, or takes too long; this path is then closed for ever.
+  // Copies, and waits for the GPU. Returns false if the copier fails or takes too long; then GPU memory can
+  // no longer be used here.
   bool write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes);
   bool read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes);
 
@@ -28,11 +29,11 @@ class GpuPath {
   bool is_lost_ = false;
 };
 
-// False if not all bytes could be stored. Only the loop's own thread may store to GPU memory; other threads
-// get false.
+// Returns false if not all bytes could be stored. Only the loop's own thread may store to GPU memory; other
+// threads get false.
 bool store_memory(Loop& loop, const Memory& memory, const uint8_t* from);
 bool load_memory(Loop& loop, const Memory& memory, uint64_t offset, uint8_t* to, uint64_t bytes);
-// False if the application has unmapped the memory that it is still sending.
+// Returns false if the application has unmapped memory that is still being sent.
 bool load_host(const iovec& piece, uint8_t* to);
 
 }  // namespace verbena::softverbs::wire

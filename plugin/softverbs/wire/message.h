@@ -28,7 +28,7 @@ struct Target {
 // changed.
 bool resolve(const Target& target, uint64_t offset, uint64_t bytes, Memory& memory);
 
-// Whether the keys of a request's gathered memory are still valid.
+// Returns whether the keys of a request's gathered memory are still valid.
 bool holds(const Memory& memory);
 
 // A message that is arriving in chunks, possibly on several streams at the same time.

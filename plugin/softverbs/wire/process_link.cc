@@ -49,7 +49,8 @@ void ProcessLink::add_stream(uint32_t index, Loop& loop, int fd, bool is_connect
     is_watched = owned_[index]->watch();
     streams_[index].store(owned_[index].get(), std::memory_order_release);
   }
-  if (!is_watched) fail("its socket cannot be watched (epoll_ctl): memory or fs.epoll.max_user_watches");
+  if (!is_watched)
+    fail("its socket cannot be watched (epoll_ctl): check memory and fs.epoll.max_user_watches");
 }
 
 int ProcessLink::begin_connect() {
@@ -168,8 +169,8 @@ void ProcessLink::fail(const char* why) {
   if (is_dead_.exchange(true)) return;
   if (!is_up() && is_requester) {
     warn(
-        "cannot reach the process at %s, TCP port %u: %s; does it still run, and do firewalls let this port "
-        "through?",
+        "cannot reach the process at %s, TCP port %u: %s; check that it is running and that firewalls let "
+        "the port through",
         write_address(peer()).c_str(), remote_port, why);
   }
   const auto self = shared_from_this();

@@ -94,7 +94,7 @@ void poison(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   get_outbound(qp).link->submit(std::move(message), true);
 }
 
-// False if a rail that is down, or the plan of faults, holds the next request back or makes it fail.
+// Returns false if a rail that is down, or the plan of faults, holds the next request back or makes it fail.
 bool passes_faults(Qp& qp, const SendRequest& request) {
   Outbound& out = get_outbound(qp);
   StepOutcome outcome;

@@ -222,7 +222,7 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
   if (flying == nullptr || flying->response != transfer) return;
   if (header.length > transfer->bytes - transfer->received) {
     lock.unlock();
-    return stream.link().fail("a response that is too long");
+    return stream.link().fail("a response is too long");
   }
   transfer->received += header.length;
   if (transfer->received < transfer->bytes) return;

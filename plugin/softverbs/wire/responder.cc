@@ -161,7 +161,7 @@ bool is_from_peer(const Qp& qp, const ProcessLink& link, const Header& header) {
          find_address(qp.attributes.ah_attr.grh.dgid, peer) && is_same(peer, link.peer());
 }
 
-// Whether a chunk agrees with the message that it claims to continue.
+// Returns whether a chunk agrees with the message that it claims to continue.
 bool continues(const InboundMessage& message, const Header& header) {
   const Header& first = message.first;
   return first.code == header.code && first.bytes == header.bytes && first.address == header.address &&
@@ -254,7 +254,7 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   const std::lock_guard lock(in.mutex);
   if (in.current != transfer || get_state(*qp->shared) == IBV_QPS_ERR) return;
   if (header.length > transfer->bytes - transfer->received)
-    return stream.link().fail("a message that is too long");
+    return stream.link().fail("a message is too long");
   transfer->received += header.length;
   if (transfer->received < transfer->bytes) return;
   store_tail(*transfer, stream.loop());

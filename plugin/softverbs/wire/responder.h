@@ -55,8 +55,8 @@ Header make_reply(Kind kind, const Header& request, uint64_t sequence);
 Reason get_reason(ibv_wc_status status);
 void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
              std::vector<uint8_t> copy);
-// For a READ whose memory cannot be read: the refusal for its requester, and the end of the queue pair. The
-// second is called by a loop, without the mutexes of the queue pair.
+// For a READ whose memory cannot be read: one sends the refusal to the requester, the other fails the queue
+// pair. A loop calls the second, without the queue pair's mutexes.
 Header refuse_response(const OutMessage& message, ibv_wc_status status);
 void fail_responder(const Target& source, ibv_wc_status status);
 

@@ -51,7 +51,7 @@ const char* read_key(const char* path, std::vector<uint8_t>& key) {
   else if (status.st_uid != geteuid() && status.st_uid != 0)
     problem = "it belongs to another user";
   else if ((status.st_mode & 077) != 0)
-    problem = "others than its owner may use it (wanted: mode 0600)";
+    problem = "users other than its owner may use it: set its mode to 0600";
   key.resize(kMaxBytes + 2);
   const ssize_t count = problem == nullptr ? read(fd, key.data(), key.size()) : 0;
   close(fd);
@@ -69,7 +69,7 @@ bool load() {
   auto loaded = std::make_unique<Secret>();
   const char* problem = read_key(path.c_str(), loaded->key);
   if (problem == nullptr && crypto::find_libcrypto() == nullptr)
-    problem = "OpenSSL's libcrypto (3 or 1.1) is not there";
+    problem = "OpenSSL's libcrypto (3 or 1.1) was not found; install it";
   if (problem != nullptr) {
     warn("job key %s: %s (SOFTVERBS_KEY_FILE, VERBENA_JOB_KEY_FILE)", path.c_str(), problem);
     return false;

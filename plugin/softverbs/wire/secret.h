@@ -1,4 +1,4 @@
-// The job's key, and the proof on a connection that the other end has it too: HMAC-SHA-256 by OpenSSL's
+// The job key, and the proof on a connection that the other end has the same key: HMAC-SHA-256 by OpenSSL's
 // libcrypto, which is loaded only if there is a key.
 #pragma once
 

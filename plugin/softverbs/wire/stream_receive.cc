@@ -118,10 +118,8 @@ void Stream::receive() {
     if (count < 0 && errno == EAGAIN) return;
     if (count < 0 && errno == ECONNRESET && try_again()) return;
     if (count < 0 && errno == EBADMSG) {
-      warn(
-          "a connection with another host is closed: the data is not what its process encrypted and "
-          "sent");
-      return link_.fail("a record that cannot be decrypted");
+      warn("a connection to another host is closed: the data is not what its process encrypted and sent");
+      return link_.fail("a record cannot be decrypted");
     }
     if (count < 0 && errno != EINTR) return link_.fail(strerror(errno));
     left -= count;
@@ -174,19 +172,19 @@ bool Stream::take_hello() {
   else if (hello.refusal == kKeyMissing || hello.refusal == kKeyUnknown ||
            (has_key() && hello.protection == kOpen))
     problem =
-        "only one of the two has a job key: VERBENA_JOB_KEY_FILE must name the same one for every process";
+        "only one of the two processes has a job key: VERBENA_JOB_KEY_FILE must name the same key for every "
+        "process";
   else if (hello.refusal == kEncryptionMissing || hello.refusal == kEncryptionUnknown ||
            (has_key() && hello.protection != get_protection()))
-    problem = "only one of the two encrypts: VERBENA_ENCRYPTION must be the same for every process";
+    problem = "only one of the two processes encrypts: VERBENA_ENCRYPTION must be the same for every process";
   else if (hello.refusal != kWelcome)
     problem = "the peer refuses the connection (another SOFTVERBS_JOB or version?)";
   else if (has_key() && (!check_welcome(said_, hello) || !sign_ready(said_, hello, ready)))
-    problem =
-        "the peer does not have our job key: VERBENA_JOB_KEY_FILE must name the same one for every process";
+    problem = "the peer has another job key: VERBENA_JOB_KEY_FILE must name the same key for every process";
   std::shared_ptr<crypto::EncryptedStream> encryption;
   if (problem == nullptr && get_protection() == kEncrypted) {
     encryption = make_encryption(said_, hello, true);
-    if (encryption == nullptr || available() != 0) problem = "encryption cannot begin";
+    if (encryption == nullptr || available() != 0) problem = "encryption cannot be set up";
   }
   if (problem != nullptr) {
     link_.fail(problem);
@@ -207,7 +205,7 @@ bool Stream::take_header() {
   memcpy(&header_, buffer_.data() + begin_, sizeof(header_));
   begin_ += sizeof(header_);
   if (is_valid(header_, !link_.is_requester)) return true;
-  link_.fail("a frame that cannot be");
+  link_.fail("a frame is malformed");
   return false;
 }
 
@@ -237,7 +235,7 @@ Stream::Buffered Stream::take_up() {
       break;
   }
   if (verdict == Verdict::kBreak) {
-    link_.fail("a request out of order");
+    link_.fail("a request is out of order");
     return Buffered::kStopped;
   }
   if (verdict == Verdict::kHold) {
@@ -254,7 +252,7 @@ Stream::Buffered Stream::take_up() {
   return Buffered::kNeedsMore;
 }
 
-// False if more bytes are needed.
+// Returns false if more bytes are needed.
 bool Stream::take_payload() {
   if (is_whole(header_)) {
     if (available() < header_.length) return false;

@@ -110,7 +110,7 @@ void Stream::pump() {
   }
 }
 
-// False if the connection is broken.
+// Returns false if the connection is broken.
 bool Stream::pump_once() {
   for (int frames = 0; fd_ >= 0 && is_connected_;) {
     if (is_broken_ || control_.size() > kMaxControl) return false;

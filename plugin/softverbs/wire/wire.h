@@ -1,4 +1,4 @@
-// This process on the network: its ports, its links, its queue pairs by number.
+// The network side of this process: its ports, its links, and its queue pairs by number.
 #pragma once
 
 #include <map>

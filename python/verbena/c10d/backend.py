@@ -15,7 +15,7 @@ _Backend: Any = getattr(c10d, "Backend", object)
 
 
 def runs_methods() -> bool:
-    """Whether this PyTorch calls the methods of a backend that is written in Python, as 2.15 does."""
+    """Returns whether this PyTorch can call the methods of a backend written in Python; 2.15 can."""
     class Probe(_Backend):
         def getBackendName(self) -> str:
             return "probe"
@@ -27,10 +27,12 @@ def runs_methods() -> bool:
 
 
 def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) -> None:
-    """Registers the backend "verbena" for types of devices. The entry point and the import of verbena.c10d call it for CUDA.
+    """Registers the backend "verbena". PyTorch's entry point, or the import of verbena.c10d, calls it for CUDA.
 
     Args:
-        communicator_options: of verbena.ops.Communicator, for groups that connect from now on; the same on all ranks.
+        devices: the device types of PyTorch for which the backend is registered.
+        communicator_options: keyword arguments of verbena.ops.Communicator(), the same on all ranks. They apply to groups
+            that connect from now on.
     """
     COMMUNICATOR_OPTIONS.update(communicator_options)
     if not runs_methods():
@@ -39,8 +41,8 @@ def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) ->
 
 
 def _batch_as_block() -> None:
-    """Replaces dist.batch_isend_irecv. PyTorch 2.11 gives a group in Python one message after the other; NCCL has to know all
-    messages of a batch before it starts the first one."""
+    """Replaces dist.batch_isend_irecv. PyTorch 2.11 passes the messages of a batch to a Python group one by one, but NCCL must
+    know all messages of the batch before it starts the first one."""
     begin = dist.batch_isend_irecv
     if hasattr(begin, "__wrapped__"):
         return
@@ -69,21 +71,28 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def explain(operation: str | None = None, dtype: Any = torch.float32, length_bytes: int = 0, reduction: Any = None) -> str:
-    """Returns who serves which call, and why; with an operation, who serves that call. The second part has this process's
-    groups: whether they use kernels, and how many calls went where."""
+    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group serves it, and why. The
+    second part lists this process's groups, with the number of calls that each side served.
+
+    Args:
+        operation: the name of one operation, such as "all_reduce", to explain it alone; None for all.
+        dtype: the tensor's type.
+        length_bytes: bytes of the tensor, or of one rank's message.
+        reduction: a ReduceOp of torch.distributed, or None.
+    """
     if operation is not None:
         name = name_type(dtype)
         refusal = find_refusal(operation, name, length_bytes, "" if reduction is None else read_reduction(reduction).name)
         server = f"the fallback group, because: {refusal}" if refusal else "Verbena"
         return f"{operation} of {length_bytes} bytes of {name}: {server}"
     lines = format_table()
-    lines.append("All else: NCCL for CUDA tensors, Gloo for tensors of the host, in a group of the same ranks.")
+    lines.append("All other calls: NCCL for CUDA tensors, Gloo for tensors in host memory, in a group of the same ranks.")
     lines += [backend.describe() for backend in LIVE]
     return "\n".join(lines)
 
 
 class VerbenaBackend(Calls, _Backend):
-    """A backend within a process group."""
+    """Verbena as a backend of a process group, for PyTorch versions that call backends written in Python."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: datetime.timedelta, name: str = "") -> None:
         _Backend.__init__(self, rank, size)
@@ -112,7 +121,7 @@ class VerbenaBackend(Calls, _Backend):
         return VerbenaBackend(store, ranks.index(self.rank()), len(ranks), timeout, f"{self._group_name}/split")
 
     def perform_nocolor_split(self, device: Any) -> None:
-        """A new group concerns its members alone."""
+        """Does nothing: creating a group involves its members only."""
 
     def _set_sequence_number_for_group(self) -> None:
         self._sequence = 0
@@ -122,8 +131,8 @@ class VerbenaBackend(Calls, _Backend):
 
 
 class VerbenaGroup(Calls, dist.ProcessGroup):
-    """The same where PyTorch calls no backends in Python, but groups: the whole group of "cpu:gloo,cuda:verbena", in which it
-    does itself what Gloo does for tensors of the host."""
+    """Verbena as a whole process group, for PyTorch versions that call groups but not backends written in Python. It serves
+    "cpu:gloo,cuda:verbena" and passes tensors in host memory to a separate Gloo group."""
 
     supports_splitting = False
     supports_coalescing = True
@@ -136,7 +145,7 @@ class VerbenaGroup(Calls, dist.ProcessGroup):
         if self._has_gpus:
             self._host_group = dist.ProcessGroupGloo(dist.PrefixStore("host/", store), rank, size, timeout=timeout)
             self._register_backend(torch.device("cuda"), types.NCCL, self._fallback)
-        # What PyTorch asks the group without asking its methods, such as its name, these know.
+        # PyTorch reads the group's name and similar properties directly, not through the methods below.
         self._register_backend(torch.device("cpu"), types.GLOO, self._host_group or self._fallback)
 
     def getBackendName(self) -> str:

@@ -17,30 +17,31 @@ from verbena.c10d.table import find_refusal
 from verbena.native import BackendUnavailable, load_ops_library
 from verbena.ops import Communicator
 
-# What a call does with the communicator; it returns what is to be copied when the kernels have ended.
+# Enqueues the kernels of a call on the communicator. Returns the copies to make after the kernels.
 Body = Callable[[Any], Copies]
 
-# Groups run at the same time, in an order that differs among ranks: all their blocks, twice as many for large messages, have to fit
-# on a GPU, beside those of NCCL.
+# Groups run at the same time, in an order that differs among ranks. To avoid a deadlock, the blocks of all groups (twice as many
+# for large messages) and those of NCCL must fit on a GPU together.
 COMMUNICATOR_OPTIONS: dict[str, Any] = {"blocks": 32}
-LIVE: "list[Calls]" = []  # until their shutdown: PyTorch keeps the C++ half of a wrapped backend alone alive
+LIVE: "list[Calls]" = []  # keeps groups alive until their shutdown: PyTorch keeps only the C++ half of a wrapped backend alive
 _LIMITS = ("VERBENA_SYMM_TIMEOUT_MS", "VERBENA_BOOTSTRAP_TIMEOUT_MS")  # the library reads them once
-_EXPECTED_BYTES = 1 << 20  # of a message whose length differs among ranks, by which the algorithm is chosen
-_MAX_COUNTS = 256  # tensors of counts that a group keeps
+_EXPECTED_BYTES = 1 << 20  # assumed bytes of a message whose length differs among ranks, for the choice of the algorithm
+_MAX_COUNTS = 256  # maximum number of count tensors that a group caches
 
 
 class Reduction(NamedTuple):
-    name: str  # such as "SUM"; "" where nothing is reduced
-    factor: Any = None  # of PREMUL_SUM: a number or a tensor
+    name: str  # such as "SUM"; "" for calls without a reduction
+    factor: Any = None  # the factor of PREMUL_SUM: a number or a tensor
 
 
 class Calls:
-    """One group's collectives on one rank, by the names that PyTorch gives to methods of backends and of groups. It
-    connects at the first call that a kernel serves, or at once if the group is bound to a device (device_id)."""
+    """One group's collectives on one rank. The methods have the names that PyTorch uses for backends and groups.
+
+    The group connects at its first call that a kernel serves, or at once if it is bound to a device (device_id)."""
 
     rank: Callable[[], int]
     size: Callable[[], int]
-    _host_group: Any = None  # for tensors of the host beside GPUs, if there is one
+    _host_group: Any = None  # serves tensors in host memory; None if the fallback group does
 
     def _begin(self, store: Any, rank: int, size: int, timeout: datetime.timedelta, name: str) -> None:
         self._store, self._timeout, self._group_name = store, timeout, name
@@ -49,36 +50,38 @@ class Calls:
         self._ops: Any = None  # a Communicator
         self._context: verbena.SymmetricContext | None = None
         self._lane: Any = None
-        self._no_kernels = ""  # why the whole group is the fallback group's
-        self._failure = ""     # why no call is possible any more
+        self._no_kernels = ""  # the reason why all calls go to the fallback group
+        self._failure = ""     # the reason why all calls fail
         self._sequence = 0
         self._counts: collections.OrderedDict[tuple[int, ...], Any] = collections.OrderedDict()
         self._captured: list[Any] = []
-        self._served: collections.Counter[tuple[str, str]] = collections.Counter()  # operation and server
-        self._pending: collections.deque[tuple[Any, list[Any]]] = collections.deque()  # marks, and the tensors that calls use
+        self._served: collections.Counter[tuple[str, str]] = collections.Counter()  # number of calls by (operation, server)
+        self._pending: collections.deque[tuple[Any, list[Any]]] = collections.deque()  # (mark, tensors in use) of running calls
         self._used: list[Any] = []  # temporaries of the call that is being launched
         self._coalesced: list[tuple[list[Any], Body]] | None = None
         self._coalesced_works: list[Any] = []
         self._is_batch = False
         LIVE.append(self)
 
-    # Connecting, and what is left of it.
+    # Connecting and disconnecting.
 
     def eager_connect_single_device(self, device: Any) -> None:
-        if self._lane is None:  # PyTorch calls it too, for a group that is bound to a device
+        if self._lane is None:  # PyTorch calls this method for a group that is bound to a device
             self._connect(device)
 
     def _connect(self, device: Any) -> None:
-        """Collective. Every rank learns whether all have succeeded: if one has not, the group uses no kernels."""
+        """Connects the ranks. Collective. If one rank fails, all ranks learn it, and the group uses no kernels."""
         own_ms = str(min(max(100, int(self._timeout.total_seconds() * 1000)), 86_400_000))  # the parameters' bounds
         limits = {os.environ.setdefault(name, own_ms) for name in _LIMITS}
         if limits != {own_ms}:
-            warnings.warn(f"verbena: calls of a group end after {' and '.join(sorted(limits))} ms, not after its timeout of {own_ms} ms: a "
-                          f"process has one limit: {' and '.join(_LIMITS)}, or else the timeout of its first group", stacklevel=2)
+            warnings.warn(f"verbena: calls of this group time out after {' and '.join(sorted(limits))} ms, not after its timeout "
+                          f"of {own_ms} ms: all groups of a process share one limit, which is {' and '.join(_LIMITS)} or, if these "
+                          "are not set, the timeout of the first group", stacklevel=2)
         waits = self._timeout, self._end_waits
         lane: CudaLane | HostLane = CudaLane(device, *waits) if device.type == "cuda" else HostLane(*waits)
         self._lane = lane
-        # Within the group's timeout; what follows has the process's, and a peer that has no library would never come to it.
+        # This exchange has the group's timeout. The connection below has the process's, and a peer without the library would
+        # never take part in it.
         problems = self._exchange_text("here", self._try(load_ops_library))
         if not any(problems):
             problems = self._exchange_text("connected", self._try(lambda: lane.run(False, self._make_communicator)))
@@ -96,18 +99,18 @@ class Calls:
         return []
 
     def _try(self, step: Callable[[], Any]) -> str:
-        """Why the step has failed; "" if it has not."""
+        """Runs a step. Returns the reason of its failure, or "" if it succeeded."""
         try:
             step()
         except (verbena.VerbenaError, verbena.LibraryNotFound, BackendUnavailable, OSError, ValueError) as error:
-            self._drop()  # a peer may be waiting in it
+            self._drop()  # a peer may be waiting in the context
             if self.rank() == 0:
                 self._store.set("id", b"")
             return str(error) or repr(error)
         return ""
 
     def _exchange_text(self, step: str, mine: str) -> list[str]:
-        """The texts of all ranks, over the store."""
+        """Exchanges a text over the store, and returns the texts of all ranks."""
         self._store.set(f"{step}/{self.rank()}", mine)
         texts = []
         for rank in range(self.size()):
@@ -125,11 +128,11 @@ class Calls:
             self._context.abort()
 
     def _drop(self) -> None:
-        """Leaves the context at once; peers that wait in it get an error."""
+        """Aborts and closes the context at once. Peers that wait in it get an error."""
         context, self._ops, self._context = self._context, None, None
         if context is not None and not context.is_closed:
             context.abort()
-            if self._lane is None or self._lane.drain():  # else its memory stays: a kernel still runs on it
+            if self._lane is None or self._lane.drain():  # otherwise a kernel still uses the memory, which is leaked
                 with contextlib.suppress(verbena.VerbenaError):
                     context.close()
 
@@ -142,11 +145,11 @@ class Calls:
         groups: list[Any] = [self._fallback, self._host_group]
         for group in groups:
             if group is not None:
-                with contextlib.suppress(RuntimeError):  # not all of them have it
+                with contextlib.suppress(RuntimeError):  # not all groups have the method
                     _call(group, names)
 
     def shutdown(self) -> None:
-        """Collective, as destroy_process_group() is. A peer that is gone costs at most the group's timeout."""
+        """Ends the group. Collective, like destroy_process_group(). Waits for a missing peer at most for the group's timeout."""
         if self._ops is not None and self._context is not None and not self._failure:
             try:
                 self._lane.synchronize()
@@ -171,10 +174,10 @@ class Calls:
         calls = ", ".join(f"{count} {operation} by {server}" for (operation, server), count in sorted(self._served.items())) or "no calls"
         return f"group {self._group_name!r}, rank {self.rank()} of {self.size()}: {state}; {calls}"
 
-    # How a call runs.
+    # Running a call.
 
     def _has_kernel(self, operation: str, tensors: list[Any], length_bytes: int, reduction: Reduction = Reduction("")) -> bool:
-        """Chooses, alike on all ranks; connects at the first call that a kernel serves."""
+        """Returns whether a kernel serves the call; the same on all ranks. Connects before the first such call."""
         self._sequence += 1
         if self._failure:
             raise dist.DistBackendError(f"verbena: {operation}: {self._failure}")
@@ -183,7 +186,7 @@ class Calls:
         refusal = self._no_kernels or next(filter(None, refusals), "")
         self._server = self._fallback
         if self._host_group is not None and tensors[0].device.type == "cpu":
-            refusal, self._server = "tensors of the host", self._host_group
+            refusal, self._server = "tensors in host memory", self._host_group
         if not refusal and self._lane is None:
             self._connect(tensors[0].device)
             refusal = self._no_kernels
@@ -191,7 +194,8 @@ class Calls:
         return not refusal
 
     def _launch(self, options: Any, tensors: list[Any], bodies: list[Body], result: list[Any], is_barrier: bool = False) -> Any:
-        """Launches calls together. `tensors`: what the kernels read and write; `result`: of the future."""
+        """Launches calls together, or adds them to the open coalescing block. `tensors` are all tensors that the kernels read
+        and write; `result` is the value of the work's future."""
         if self._coalesced is not None:
             self._coalesced.extend((tensors, body) for body in bodies)
             return JoinedWork([], result)
@@ -221,8 +225,8 @@ class Calls:
             return [copy for body in bodies for copy in body(self._ops)]
 
     def _fall_back(self, names: str, *arguments: Any) -> Any:
-        """Calls the fallback group. `names`: the method's name in PyTorch 2.15, and in older ones."""
-        work = _call(self._server, names, *[one for one in arguments if one is not None])  # without options where PyTorch gave none
+        """Calls a method of the fallback group. `names` has the method's name in PyTorch 2.15, then its older names."""
+        work = _call(self._server, names, *[one for one in arguments if one is not None])  # PyTorch may pass no options
         is_coalesced = self._server is self._fallback and _supports_coalescing(self._fallback)
         if self._coalesced is not None and not is_coalesced:
             self._coalesced_works.append(work)
@@ -230,7 +234,7 @@ class Calls:
 
     def start_coalescing(self) -> None:
         if self._coalesced:
-            self._failure = "a coalescing block has ended by an exception, and its calls are lost on this rank: make another group"
+            self._failure = "a coalescing block ended with an exception, and its calls are lost on this rank: create another group"
             raise dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
         self._coalesced, self._coalesced_works = [], []
         if _supports_coalescing(self._fallback):
@@ -254,7 +258,7 @@ class Calls:
             raise self._fail(error) from error
 
     def _fail(self, error: verbena.VerbenaError) -> Exception:
-        """Returns what users of PyTorch expect; from then on each call raises it."""
+        """Returns the error as a DistBackendError, which PyTorch users expect. Every later call raises it again."""
         self._failure = self._failure or str(error)
         told: Exception = dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
         return told
@@ -437,8 +441,8 @@ class Calls:
         return self._launch(options, [output, source], [body], [output])
 
     def _exchange(self, outputs: list[Any], sources: list[Any], expected: int = 0) -> Body:
-        """Sends sources[r] to rank r and receives outputs[r] from it; None: nothing. `expected`: elements of a typical message,
-        the same on all ranks."""
+        """Sends sources[r] to rank r and receives outputs[r] from rank r; None stands for an empty message. `expected` is the
+        number of elements of a typical message, the same on all ranks."""
         def body(ops: Any) -> Copies:
             like = next(one for one in (*outputs, *sources) if one is not None)
             counts = [[0 if one is None else one.numel() for one in every] for every in (sources, outputs)]
@@ -453,10 +457,11 @@ class Calls:
         return body
 
     def _find_counts(self, counts: tuple[int, ...], device: Any) -> Any:
-        """Counts in GPU memory. They are kept, since a copy from the host takes longer than an exchange."""
+        """Returns the counts in GPU memory. Caches them, because copying them from the host takes longer than an exchange."""
         if counts not in self._counts:
             if self._lane.is_captured():
-                raise RuntimeError("verbena: an exchange with counts is captured that has not run before: run it once before the capture")
+                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once: run it "
+                                   "once before the capture")
             on_host = torch.tensor(counts, dtype=torch.int64, pin_memory=device.type == "cuda")
             self._counts[counts] = on_host.to(device, non_blocking=True)
         self._counts.move_to_end(counts)
@@ -487,7 +492,7 @@ class Calls:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[list[Any]]:
-        """Makes the messages of its block a coalescing block, if PyTorch does not. Its works take those of the messages."""
+        """Coalesces the messages of the `with` block if PyTorch does not do so. Yields the list that receives their works."""
         works: list[Any] = []
         self._is_batch = True
         try:
@@ -514,7 +519,7 @@ class Calls:
         return self._fall_back("recv_anysource", tensors, tag)
 
 
-# Names of older releases.
+# Method names of older PyTorch releases.
 for _old, _new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_base", "reduce_scatter_single"),
                    ("alltoall_base", "all_to_all_single"), ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
                    ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):
@@ -537,19 +542,19 @@ def _join(tensors: list[Any]) -> Any:
 
 
 def _copy_back(tensor: Any, flat: Any) -> Copies:
-    """Copies a result to where the caller has it, unless it lies there."""
+    """Returns the copies of a contiguous result into the caller's tensor; none if the result is already there."""
     return [] if flat.data_ptr() == tensor.data_ptr() else [(tensor, flat.view(tensor.shape))]
 
 
 def _scale(tensor: Any, reduction: Reduction) -> tuple[Any, str]:
-    """The tensor, multiplied where the reduction is a sum of products, and the kernel's reduction."""
+    """Returns the tensor, multiplied by the factor for PREMUL_SUM, and the name of the kernel's reduction."""
     if reduction.factor is None:
         return tensor, reduction.name.lower()
     return tensor.detach() * reduction.factor, "sum"
 
 
 def _pack(tensor: Any) -> Any:
-    """The elements in the order of their indices, contiguous: ranks may differ in strides."""
+    """Returns the tensor as a contiguous one, because strides may differ between ranks."""
     if tensor.dim() == 1 and tensor.is_contiguous():
         return tensor
     return tensor.detach().contiguous().view(-1)
@@ -565,7 +570,7 @@ def name_type(dtype: Any) -> str:
 
 
 def read_reduction(op: Any) -> Reduction:
-    """Reads a ReduceOp of torch.distributed, of whose attributes each takes long."""
+    """Converts a ReduceOp of torch.distributed. Reads few of its attributes, because each access is slow."""
     kind = getattr(op, "op", op)
     name = _name_kind(kind)
     return Reduction(name, op.__getstate__()[1] if name == "PREMUL_SUM" and kind is not op else None)

@@ -1,4 +1,4 @@
-"""The order of a group's calls on a GPU, and the handles that PyTorch gives to its users."""
+"""Orders a group's calls on a GPU, and provides the Work handles that PyTorch returns to its users."""
 import ctypes
 import datetime
 import time
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-Copies = list[tuple[Any, Any]]  # destination and source, after the kernels
+Copies = list[tuple[Any, Any]]  # (destination, source), copied after the kernels
 
 
-_MAX_STREAMS = 64  # of callers, as objects that a lane keeps
+_MAX_STREAMS = 64  # stream objects that a lane caches
 _PAUSE_S = 50e-6
 _DRAIN = datetime.timedelta(seconds=10)
-_GRACE_S = 1  # a kernel that ends by the process's limit names the rank that is late
+_GRACE_S = 1  # lets a kernel's own timeout expire first, since its error names the late rank
 
 
 def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callable[[], None] = lambda: None) -> bool:
-    """Waits until `is_done`, and returns True; calls `end` and returns False once the time is over."""
+    """Polls until is_done() is true, and returns True. After the timeout, calls end() and returns False."""
     deadline = time.monotonic() + timeout.total_seconds() + _GRACE_S
     while not is_done():
         if time.monotonic() > deadline:
@@ -30,17 +30,17 @@ def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callabl
 
 def _copy(copies: Copies) -> None:
     for destination, source in copies:
-        destination.detach().copy_(source)  # a leaf that takes gradients may be a destination
+        destination.detach().copy_(source)  # the destination may be a leaf that requires gradients
 
 
 def find_current(index: int) -> int:
-    """The current stream of a GPU, as a number: a Stream of PyTorch takes ten times as long to make."""
+    """Returns the current stream of a GPU as an integer; creating a torch.cuda.Stream takes ten times as long."""
     find_raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(torch.cuda.current_stream(index).cuda_stream if find_raw is None else find_raw(index))
 
 
 class Mark:
-    """The end of a call: what its stream holds when the event is recorded, which is as late as its first use allows."""
+    """The end of a call: a stream, and an event that is recorded there when it is first needed."""
 
     __slots__ = ("event", "stream")
 
@@ -49,27 +49,28 @@ class Mark:
 
 
 class CudaLane:
-    """Runs a group's calls one after the other, as its communicator needs it.
+    """Runs a group's calls one after the other, as its communicator requires.
 
-    A call with async_op=True runs in the group's stream, after what the caller's stream holds so far; any other call, and
-    every call that is captured into a graph, runs in the caller's stream. Nothing waits for the GPU."""
+    A call with async_op=True runs on the group's own stream, after all earlier work of the caller's stream. All other calls,
+    and all calls captured into a graph, run on the caller's stream. run() does not wait for the GPU."""
 
     is_host = False
 
     def __init__(self, device: Any, timeout: datetime.timedelta, end: Callable[[], None]) -> None:
-        """`end` ends all kernels' waits: where the host waits for a call, it does so after `timeout`."""
+        """Creates the lane. If the host waits for a call longer than `timeout`, it calls `end`, which aborts the waits of all
+        kernels."""
         self._index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", self._index)
         self._timeout, self._end = timeout, end
         self._own = torch.cuda.Stream(self.device)
         self._own_raw = int(self._own.cuda_stream)
-        # An ExternalStream of 0 would be another one than the default stream.
+        # ExternalStream(0) would not be the default stream.
         self._streams = {self._own_raw: self._own, 0: torch.cuda.default_stream(self.device)}
         self._between = torch.cuda.Event()
-        self._last: int | None = None  # the stream of the call before
+        self._last: int | None = None  # the stream of the previous call
 
     def run(self, is_async: bool, launch: Callable[[], Copies]) -> Mark:
-        """Calls `launch`, then copies what it returns; returns the end of both."""
+        """Calls launch(), then makes the copies that it returned. Returns the mark of their end."""
         if torch.cuda.current_device() != self._index:
             with torch.cuda.device(self.device):
                 return self.run(is_async, launch)
@@ -93,7 +94,7 @@ class CudaLane:
             torch.cuda.set_stream(self._as_stream(caller))
 
     def _follow(self, later: int, earlier: int) -> None:
-        """Makes a stream wait for what another one holds."""
+        """Makes the stream `later` wait for all earlier work of the stream `earlier`."""
         self._between.record(self._as_stream(earlier))
         self._as_stream(later).wait_event(self._between)
 
@@ -111,7 +112,7 @@ class CudaLane:
 
     def make_future(self, mark: Mark, result: list[Any]) -> Any:
         future = torch.futures.Future(devices=[self.device])
-        with torch.cuda.stream(self._as_stream(mark.stream)):  # whose waiters wait for what this stream has
+        with torch.cuda.stream(self._as_stream(mark.stream)):  # the future's waiters wait for this stream
             future.set_result(result)
         return future
 
@@ -122,16 +123,16 @@ class CudaLane:
         return bool(self._find_event(mark).query())
 
     def has_left(self, mark: Mark) -> bool:
-        """Whether the call runs in another stream than the caller's, which does not wait for it."""
+        """Returns whether the call runs on another stream than the caller's."""
         return mark.event is not None
 
     def order(self, mark: Mark) -> None:
-        """Makes the current stream wait."""
+        """Makes the current stream wait for the call."""
         if find_current(self._index) != mark.stream:
             torch.cuda.current_stream(self.device).wait_event(self._find_event(mark))
 
     def block(self, mark: Mark) -> None:
-        """Makes the host wait."""
+        """Makes the host wait for the call."""
         event = self._find_event(mark)
         _poll(event.query, self._timeout, self._end)
         event.synchronize()
@@ -140,7 +141,7 @@ class CudaLane:
         torch.cuda.synchronize(self.device)
 
     def drain(self) -> bool:
-        """Whether all calls end within a bounded time, after the context's end has ended their waits."""
+        """Waits for the end of all calls, after abort() ended their waits. Returns False if they do not end in time."""
         try:
             events = [self._as_stream(raw).record_event() for raw in (self._own_raw, self._last) if raw is not None]
             return _poll(lambda: all(event.query() for event in events), _DRAIN)
@@ -149,8 +150,8 @@ class CudaLane:
 
 
 class HostLane:
-    """The same for tensors in host memory, which only emulated GPUs take: each call waits for its end, as PyTorch's own
-    operations on such tensors know no streams."""
+    """A lane for tensors in host memory, which only emulated GPUs accept. Each call waits for its end, because PyTorch's own
+    operations on such tensors use no streams."""
 
     is_host = True
 
@@ -197,17 +198,18 @@ class HostLane:
 
 
 class VerbenaWork(Work):
-    """A call that has been launched. wait() orders the caller's current stream after it, as NCCL's works do; the tensors stay
-    alive until then, or until the call has ended."""
+    """The Work of a launched call. wait() makes the caller's current stream wait for the call, as NCCL's works do. The Work
+    keeps the call's tensors alive until wait(), or until the call has ended."""
 
     def __init__(self, lane: Any, mark: Any, result: list[Any], held: list[Any], check: Callable[[], None] | None = None) -> None:
-        """Takes what the call holds until it has ended, and, if wait() is to make the host wait, what then looks for errors."""
+        """Creates the Work. `held` are tensors to keep alive. If `check` is given, wait() makes the host wait for the call and
+        then calls check(), which raises the call's error."""
         super().__init__()
         self._lane, self._mark, self._result, self._held, self._check = lane, mark, result, held, check
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         self._lane.order(self._mark)
-        self._held.clear()  # memory that is freed now is reused after the call
+        self._held.clear()  # the allocator reuses memory freed from here on only after the call
         if self._check is not None:
             self._lane.block(self._mark)
             self._check()
@@ -233,7 +235,8 @@ class VerbenaWork(Work):
 
 
 class JoinedWork(Work):
-    """Several works as one; without any, a call whose end is that of the block that coalesces it."""
+    """Joins several works into one. Without works, it represents a call in a coalescing block; the block's own work then tracks
+    the call."""
 
     def __init__(self, works: list[Any], result: list[Any]) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Who serves which call: the one table by which a group chooses between Verbena's kernels and its fallback group.
+"""The table by which a group chooses between Verbena's kernels and its fallback group.
 
-A choice depends on nothing but what is the same on all ranks: the operation, the type, the reduction, the size."""
+A choice depends only on values that are the same on all ranks: operation, type, reduction and size."""
 import dataclasses
 
 MOVED = "any"
-# No larger message has been measured beside NCCL's (docs/collectives.md).
+# The largest messages that have been measured against NCCL (docs/collectives.md).
 MAX_BYTES = 64 << 20
 _FLOATS = ("float32", "float16", "bfloat16")
 _REDUCED = (*_FLOATS, "int32")
@@ -15,10 +15,10 @@ class Row:
     """One operation.
 
     Attributes:
-        types: that a kernel takes; "any" where bytes are moved; none where there is no kernel.
-        reductions: that a kernel does; none where nothing is reduced.
-        max_bytes: of a tensor, or of one rank's message where ranks exchange messages; 0: no limit.
-        how: how a kernel serves it, or why none does.
+        types: the types that a kernel supports; "any" if the operation only moves bytes; empty if there is no kernel.
+        reductions: the reductions that a kernel supports; empty for operations without a reduction.
+        max_bytes: largest tensor, or largest message of one rank where ranks exchange messages; 0 for no limit.
+        how: how a kernel serves the operation, or why no kernel does.
     """
     operation: str
     types: tuple[str, ...] = (MOVED,)
@@ -29,27 +29,29 @@ class Row:
 
 _SUMS = ("SUM", "AVG", "MIN", "MAX", "PREMUL_SUM")
 TABLE = {row.operation: row for row in [
-    Row("all_reduce", _REDUCED, _SUMS, how="one kernel; PREMUL_SUM multiplies first, rounded to the tensor's type"),
-    Row("reduce", _REDUCED, _SUMS, how="an all-reduce whose result only the root keeps"),
+    Row("all_reduce", _REDUCED, _SUMS, how="one kernel; PREMUL_SUM first multiplies, rounding to the tensor's type"),
+    Row("reduce", _REDUCED, _SUMS, how="an all-reduce; only the root keeps the result"),
     Row("reduce_scatter", _REDUCED, _SUMS),
     Row("all_gather"),
     Row("broadcast"),
-    Row("gather", how="an all-to-all with counts, all of them the root's"),
-    Row("scatter", how="an all-to-all with counts, all of them the root's"),
-    Row("all_to_all", how="one kernel; with split sizes the kernel with counts"),
-    Row("barrier", how="an all-reduce of one element, then the host waits for it"),
-    Row("send", (), max_bytes=0, how="no kernel: a message between two ranks concerns no other rank"),
-    Row("recv", (), max_bytes=0, how="no kernel: a message between two ranks concerns no other rank"),
+    Row("gather", how="an all-to-all with counts; only messages from or to the root have elements"),
+    Row("scatter", how="an all-to-all with counts; only messages from or to the root have elements"),
+    Row("all_to_all", how="one kernel; with split sizes, the kernel that takes counts"),
+    Row("barrier", how="an all-reduce of one element, for which the host then waits"),
+    Row("send", (), max_bytes=0, how="no kernel: Verbena's kernels need all ranks of the group"),
+    Row("recv", (), max_bytes=0, how="no kernel: Verbena's kernels need all ranks of the group"),
     Row("all_reduce_sparse", (), max_bytes=0, how="no kernel reads sparse tensors"),
 ]}
 
 
 def find_refusal(operation: str, dtype: str, length_bytes: int = 0, reduction: str = "") -> str:
-    """Returns why no kernel serves a call; "" if one does.
+    """Returns the reason why no kernel serves a call, or "" if a kernel does.
 
     Args:
-        dtype: such as "float32".
-        reduction: such as "SUM"; "" where nothing is reduced.
+        operation: the name in the table, such as "all_reduce".
+        dtype: the type's name, such as "float32".
+        length_bytes: bytes of the tensor, or of one rank's message.
+        reduction: the reduction's name, such as "SUM"; "" for operations without a reduction.
     """
     row = TABLE[operation]
     if not row.types:

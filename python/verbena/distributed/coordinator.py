@@ -1,5 +1,5 @@
-"""One rank's part in one group. Objects and tensors travel between pairs of the world's ranks, each group's with a separate
-tag: a further group opens no connection and needs no agreement."""
+"""One rank's part in one group. All groups share the connections between the world's ranks; each group's messages have the
+group's own tag. So a further group opens no connection, and creating it needs no communication."""
 import contextlib
 import dataclasses
 import pickle
@@ -20,13 +20,16 @@ class GraphCaptureContext:
 class GroupCoordinator:
     """One rank's part in a group of ranks.
 
-    `rank` and `ranks` count in the world; `rank_in_group`, `src` and `dst` count in the group. Every method but the
-    accessors is collective over the group (send and recv: over the pair); one thread of each rank calls at a time. Sums are
-    in float32 or wider, in rank order, rounded once, so that all ranks have the same bits.
+    Ranks: `rank` and `ranks` are ranks of the world; `rank_in_group`, `src` and `dst` are ranks of the group.
 
-    GPU tensors go through host memory, unless a `device_communicator` was set: an object with all_reduce(x), all_gather(x,
-    dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. Its all_gatherv, reduce_scatterv,
-    fused_allreduce_rmsnorm and capture are used if it has them."""
+    Calls: every method except the properties and destroy() is collective over the group; send and recv methods involve only
+    the two ranks. One thread of each rank calls at a time. Failures raise VerbenaError, which names the missing or dead rank.
+
+    Sums: added in float32 or wider, in rank order, and rounded once, so that all ranks get the same bits.
+
+    GPU tensors go through host memory, unless `device_communicator` is set: an object with all_reduce(x), all_gather(x, dim)
+    and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv, reduce_scatterv,
+    fused_allreduce_rmsnorm, broadcast or capture, the group uses these too."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
         self.unique_name = f"{name}:0"
@@ -37,10 +40,10 @@ class GroupCoordinator:
         self.rank_in_group = ranks.index(rank)
         self.device_communicator: Any = None
         self.mq_broadcaster: MessageQueue | None = None
-        # The members in the world's symmetric memory, once enable_symmetric_memory() was called.
+        # The members' team in the world's symmetric memory; set by enable_symmetric_memory().
         self.team: SymmetricTeam | None = None
         self._tag = number
-        self._pairs = pairs  # None: the world has one rank
+        self._pairs = pairs  # None if the world has one rank
         self._cpu_group: Any = None
 
     @property
@@ -69,9 +72,9 @@ class GroupCoordinator:
 
     @property
     def cpu_group(self) -> Any:
-        """A process group of PyTorch over gloo with the same members, if the application has initialised torch.distributed
-        with the world's ranks. The first use creates it, collectively over the members. gloo's connections prove no job
-        key."""
+        """A process group of PyTorch over gloo with the same members. The application must have initialised
+        torch.distributed with the same ranks. The first use creates the group and is collective over the members. gloo's
+        connections are not authenticated by the job key."""
         if self._cpu_group is None:
             import torch
             import torch.distributed as dist
@@ -79,7 +82,8 @@ class GroupCoordinator:
                 raise RuntimeError(f"{self.unique_name} has no process group: torch.distributed is not initialized; call "
                                    "torch.distributed.init_process_group() with the same ranks, or use the group's own calls")
             if dist.get_rank() != self.rank or dist.get_world_size() <= max(self.ranks):
-                raise RuntimeError(f"{self.unique_name} has ranks {self.ranks}, of which this is {self.rank}; torch.distributed has rank "
+                raise RuntimeError(f"{self.unique_name} has ranks {self.ranks} and this is rank {self.rank}, but "
+                                   "torch.distributed has rank "
                                    f"{dist.get_rank()} of {dist.get_world_size()}")
             if int(torch.__version__.split(".")[0]) < 2:
                 raise RuntimeError(f"a process group of {self.unique_name} alone needs PyTorch 2.0 or newer, not {torch.__version__}")
@@ -93,10 +97,12 @@ class GroupCoordinator:
     # -- Tensors --
 
     def all_reduce(self, input_: Any, ca_fp8_quant: bool = False) -> Any:
-        """Returns the sum as a new tensor; the input if the group has one rank. ca_fp8_quant (the name is AITER's): if the
-        device communicator has all_reduce_quantised(), it may send e4m3 elements, which changes the sum."""
+        """Returns the sum of the ranks' tensors as a new tensor; returns the input itself if the group has one rank.
+        ca_fp8_quant (AITER's name) allows the device communicator to quantise messages to e4m3, which makes the sum less
+        accurate; it has no effect if the communicator has no all_reduce_quantised()."""
         if not isinstance(ca_fp8_quant, bool):
-            raise TypeError(f"ca_fp8_quant is True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() only sums")
+            raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() takes "
+                            "no reduction, it always sums")
         if self.world_size == 1:
             return input_
         if ca_fp8_quant and hasattr(self.device_communicator, "all_reduce_quantised"):
@@ -126,8 +132,8 @@ class GroupCoordinator:
         return self._sum(self._exchange(list(pieces)), input_.dtype).view(pieces[0].shape)
 
     def all_gatherv(self, input_: Any, dim: int = 0, sizes: Sequence[int] | None = None) -> Any:
-        """Gathers tensors of different sizes. `sizes`: the size of each rank's dimension `dim`, 0 or more; None: all are as
-        this rank's."""
+        """Concatenates tensors whose sizes along `dim` differ among ranks. `sizes` has each rank's size along `dim`, 0 or
+        more; None means that all ranks have the same size."""
         if self.world_size == 1:
             return input_
         if sizes is None:
@@ -137,14 +143,14 @@ class GroupCoordinator:
             return self.device_communicator.all_gatherv(input_, dim, sizes)
         import torch
         if len(sizes) != self.world_size or input_.shape[dim] != sizes[self.rank_in_group]:
-            raise ValueError(f"sizes {list(sizes)} for {self.world_size} ranks, of which this one, {self.rank_in_group}, gives "
-                             f"{input_.shape[dim]} of dimension {dim}")
+            raise ValueError(f"sizes must have one entry for each of {self.world_size} ranks: {list(sizes)} does not fit rank "
+                             f"{self.rank_in_group}'s tensor, whose dimension {dim} is {input_.shape[dim]}")
         likes = [input_.new_empty(_resize(input_.shape, dim, size)) for size in sizes]
         return torch.cat(self._exchange([input_] * self.world_size, likes), dim=dim)
 
     def reduce_scatterv(self, input_: Any, dim: int = -1, sizes: Sequence[int] | None = None) -> Any:
-        """Reduces tensors, and scatters parts of different sizes. `sizes`: the size of each rank's part of dimension `dim`,
-        0 or more; None: all are equal."""
+        """Sums the ranks' tensors, and returns this rank's part of the sum along `dim`. `sizes` has the size of each rank's
+        part, 0 or more; None splits the sum into equal parts."""
         if self.world_size == 1:
             return input_
         if sizes is None:
@@ -153,13 +159,14 @@ class GroupCoordinator:
         if hasattr(self.device_communicator, "reduce_scatterv"):
             return self.device_communicator.reduce_scatterv(input_, dim, sizes)
         if len(sizes) != self.world_size or sum(sizes) != input_.shape[dim]:
-            raise ValueError(f"sizes {list(sizes)} for {self.world_size} ranks and {input_.shape[dim]} of dimension {dim}")
+            raise ValueError(f"sizes must have one entry for each of {self.world_size} ranks and add up to {input_.shape[dim]}, "
+                             f"the size of dimension {dim}: they are {list(sizes)}")
         pieces = list(input_.split(list(sizes), dim))
         own = pieces[self.rank_in_group]
         return self._sum(self._exchange(pieces, [own] * self.world_size), input_.dtype).view(own.shape)
 
     def gather(self, input_: Any, dst: int = 0, dim: int = -1) -> Any:
-        """Returns the concatenated tensors of all ranks on `dst`, None on other ranks."""
+        """Concatenates the tensors of all ranks along `dim`. Returns the result on rank `dst`, and None on other ranks."""
         _check_dim(dim)
         if self.world_size == 1:
             return input_
@@ -170,8 +177,8 @@ class GroupCoordinator:
         return torch.cat([input_ if peer == dst else self._receive(input_, peer) for peer in range(self.world_size)], dim=dim)
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """Returns the norm of the sum and the residual, and their sum. The sum is rounded to the input's type, the norm
-        once at its end."""
+        """Returns (RMSNorm of h, h), where h is the ranks' sum plus the residual. h is rounded to the input's type; the norm
+        is rounded once, at its end."""
         if self.device_communicator is not None and hasattr(self.device_communicator, "fused_allreduce_rmsnorm"):
             result: tuple[Any, Any] = self.device_communicator.fused_allreduce_rmsnorm(input_, residual, weight, eps)
             return result
@@ -181,8 +188,8 @@ class GroupCoordinator:
         return (wide * scale * weight.float()).to(added.dtype), added
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Copies the tensor of rank `src` to all ranks, in place. Tensors on GPUs go through the device communicator if it
-        has a broadcast()."""
+        """Overwrites every rank's tensor with the tensor of rank `src`, and returns it. GPU tensors go through the device
+        communicator if it has broadcast()."""
         if self.world_size == 1:
             return input_
         if input_.is_cuda and hasattr(self.device_communicator, "broadcast"):
@@ -195,11 +202,11 @@ class GroupCoordinator:
         return input_
 
     def send(self, tensor: Any, dst: int | None = None) -> None:
-        """Sends a tensor; by default to the next rank."""
+        """Sends a tensor to rank `dst`, by default to the next rank. The receiver must know shape and type."""
         self._send(tensor, self._find_peer(dst, 1))
 
     def recv(self, size: Any, dtype: Any, src: int | None = None, device: Any = "cpu") -> Any:
-        """Receives a tensor; by default from the rank before."""
+        """Receives a tensor of the given size and type from rank `src`, by default from the previous rank."""
         import torch
         return self._receive(torch.empty(size, dtype=dtype, device=device), self._find_peer(src, -1))
 
@@ -211,9 +218,8 @@ class GroupCoordinator:
 
     @contextlib.contextmanager
     def graph_capture(self, graph_capture_context: GraphCaptureContext | None = None) -> Iterator[GraphCaptureContext]:
-        """Makes a side stream current for the block, in which graphs are captured, and lets the device communicator
-        register what they use, if it has a capture(). With a context, the context's stream must be the current one
-        already."""
+        """Surrounds the capture of CUDA graphs: makes a side stream current for the block, and calls the device
+        communicator's capture() if there is one. If the caller passes a context, its stream must already be current."""
         with contextlib.ExitStack() as stack:
             if self.device_communicator is not None and hasattr(self.device_communicator, "capture"):
                 stack.enter_context(self.device_communicator.capture())
@@ -224,7 +230,8 @@ class GroupCoordinator:
     # -- Objects --
 
     def broadcast_object(self, obj: Any = None, src: int = 0) -> Any:
-        """Sends an object to all ranks: through the message queue if the group has one and its first rank sends."""
+        """Sends an object of rank `src` to all ranks, and returns it. Uses the message queue if the group has one and `src`
+        is 0."""
         if self.world_size == 1:
             return obj
         if self.mq_broadcaster is not None and src == 0:
@@ -237,7 +244,7 @@ class GroupCoordinator:
         return obj
 
     def broadcast_object_list(self, obj_list: list[Any], src: int = 0) -> list[Any]:
-        """Copies the list of rank `src` to all ranks, in place."""
+        """Overwrites every rank's list with the list of rank `src`, and returns it."""
         obj_list[:] = self.broadcast_object(obj_list, src)
         return obj_list
 
@@ -248,7 +255,7 @@ class GroupCoordinator:
         return pickle.loads(self._receive_bytes(src))
 
     def broadcast_tensor_dict(self, tensor_dict: dict[str, Any] | None = None, src: int = 0) -> dict[str, Any] | None:
-        """Sends a dictionary of tensors and objects that can be pickled to all ranks."""
+        """Sends a dictionary of rank `src` to all ranks, and returns it. The values are tensors or picklable objects."""
         if self.world_size == 1:
             return tensor_dict
         if self.rank_in_group != src:
@@ -261,7 +268,7 @@ class GroupCoordinator:
         return tensor_dict
 
     def send_tensor_dict(self, tensor_dict: dict[str, Any], dst: int | None = None) -> None:
-        """Sends a dictionary of tensors and objects; by default to the next rank."""
+        """Sends a dictionary of tensors and picklable objects to rank `dst`, by default to the next rank."""
         if self.world_size == 1:
             return
         peer = self._find_peer(dst, 1)
@@ -271,14 +278,14 @@ class GroupCoordinator:
             self._send(value, peer)
 
     def recv_tensor_dict(self, src: int | None = None) -> dict[str, Any] | None:
-        """Receives a dictionary of tensors and objects; by default from the rank before. None in a group of one."""
+        """Receives a dictionary from rank `src`, by default from the previous rank. Returns None in a group of one rank."""
         if self.world_size == 1:
             return None
         peer = self._find_peer(src, -1)
         return self._receive_tensors(self.recv_object(peer), peer)
 
     def destroy(self) -> None:
-        """Frees this rank's part. Not collective."""
+        """Frees this rank's part of the group. Not collective."""
         if self.team is not None:
             self.team.free()
             self.team = None
@@ -331,7 +338,8 @@ class GroupCoordinator:
         return self._exchange([tensor] * self.world_size)
 
     def _exchange(self, pieces: list[Any], likes: list[Any] | None = None) -> list[Any]:
-        """Piece i goes to rank i; what came from each, our own included. `likes`: what comes looks like these, not the pieces."""
+        """Sends piece i to rank i, and returns the pieces from all ranks, this rank's own included. Received tensors have the
+        shapes and types of `likes`, by default of the pieces."""
         likes = likes or pieces
         for peer in self._others():
             self._send(pieces[peer], peer)
@@ -348,7 +356,7 @@ class GroupCoordinator:
 
 @contextlib.contextmanager
 def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Makes a side stream the current one for the block; it starts after all earlier work of the current stream."""
+    """Makes a new side stream current for the block. The side stream first waits for all earlier work of the current stream."""
     import torch
     if not torch.cuda.is_available():
         yield GraphCaptureContext(None)
@@ -360,15 +368,15 @@ def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
 
 
 def _check_dim(dim: Any) -> None:
-    """Refuses a `dim` that is not an integer: AITER's second argument is use_custom, SGLang's an output, and either would
-    give wrong results as a dimension."""
+    """Raises TypeError if `dim` is not an integer. The engines' own methods have another argument in this
+    position: use_custom in AITER, an output tensor in SGLang. Used as a dimension, it would give wrong results."""
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f"dim must be an integer, not {type(dim).__name__}: other arguments of the engine's method are not supported here")
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """What describes it, and its tensors: by name a tensor's shape, or None; and what is no tensor."""
-    torch = sys.modules.get("torch")  # a caller with tensors has imported it
+    """Splits a dictionary into a description and its tensors. The description has the tensors' shapes and the other values."""
+    torch = sys.modules.get("torch")  # a caller that has tensors has imported torch
     tensors = {name: value for name, value in given.items() if torch is not None and isinstance(value, torch.Tensor)}
     shapes = {name: (tuple(value.shape), value.dtype, value.device.type) if name in tensors else None
               for name, value in given.items()}

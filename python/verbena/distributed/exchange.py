@@ -1,4 +1,5 @@
-"""Exchanges bytes between ranks on the host: an all-gather, over libverbena.so or over a communicator of the application."""
+"""Exchanges of bytes between the ranks' hosts: all-gathers over libverbena.so or over a communicator of the application, and
+messages between pairs of ranks."""
 import contextlib
 import ctypes
 import pickle
@@ -22,44 +23,46 @@ class Exchange(Protocol):
     def size(self) -> int: ...
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """Returns the bytes of all ranks in their order; all have the same length. Collective."""
+        """Returns the bytes of all ranks, in rank order. All ranks pass the same length. Collective."""
 
 
 def adapt_exchange(group: Any) -> Exchange:
-    """Returns an Exchange over a process group of torch.distributed or a TorchComms communicator; an Exchange as it is."""
+    """Returns an Exchange over a process group of torch.distributed or a TorchComms communicator. Returns an Exchange
+    unchanged."""
     if hasattr(group, "_get_backend") or not isinstance(group, Exchange):
         return adapt(group)
     return group
 
 
 def gather_bytes(exchange: Exchange, mine: bytes) -> list[bytes]:
-    """Returns the bytes of all ranks, of any length each. Collective."""
+    """Returns the bytes of all ranks, in rank order. Lengths may differ. Collective."""
     lengths = [int.from_bytes(length, "little") for length in exchange.all_gather(len(mine).to_bytes(8, "little"))]
     padded = exchange.all_gather(mine.ljust(max(lengths), b"\0")) if max(lengths) else [b""] * exchange.size
     return [one[:length] for one, length in zip(padded, lengths, strict=True)]
 
 
 def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
-    """Returns the objects of all ranks, which must be picklable. Every other rank can run code here, as pickles do.
+    """Returns the picklable objects of all ranks, in rank order. Unpickling can run code: every other rank must be trusted.
     Collective."""
     return [pickle.loads(one) for one in gather_bytes(exchange, pickle.dumps(mine))]
 
 
 def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
-    """Returns for each member whether it shares memory with rank `source_rank`, as a message queue detects it: same kernel
-    and network namespace, and same VERBENA_HOSTID. Collective over a process group of torch, or any Exchange."""
+    """Returns, for each member, whether it is on the host of rank `source_rank`, so that both can share memory. Two ranks are
+    on one host if kernel, network namespace and VERBENA_HOSTID are the same; a message queue uses the same rule. Collective
+    over a process group of torch.distributed or any Exchange."""
     exchange = adapt_exchange(group)
     hosts = exchange.all_gather(_identify_host())
     return [host == hosts[source_rank] for host in hosts]
 
 
 def get_node_count(group: Any) -> int:
-    """Returns the number of nodes. Collective like in_the_same_node_as()."""
+    """Returns the number of hosts, detected as by in_the_same_node_as(). Collective."""
     return len(set(adapt_exchange(group).all_gather(_identify_host())))
 
 
 def _identify_host() -> bytes:
-    """The library's name of this host, padded: as long on every rank."""
+    """Returns the library's identifier of this host, padded to the same length on every rank."""
     text = ctypes.create_string_buffer(_HOST_NAME_BYTES)
     library = load_library()
     library.check(library.identify_host(text, _HOST_NAME_BYTES))
@@ -67,14 +70,16 @@ def _identify_host() -> bytes:
 
 
 class Ranks:
-    """The ranks of a job, connected by libverbena.so; PyTorch is not needed. Each call returns within the timeout, and its
-    error names a rank that is missing or dead."""
+    """The ranks of a job, connected by libverbena.so without PyTorch. Every call returns within the timeout. If a rank is
+    missing or dead, the call raises VerbenaError, which names that rank."""
 
     def __init__(self, rank: int | None = None, size: int | None = None, host: str | None = None, port: int = 0,
                  timeout: float | None = None) -> None:
-        """Connects the ranks. Collective. Arguments that are None come from the launcher's variables (torchrun, Open MPI,
-        PMI, Slurm). Rank 0 listens at `host` and `port`, which are given together. An address that other hosts reach
-        needs a job key, or VERBENA_INSECURE=1."""
+        """Connects the ranks. Collective.
+
+        Rank 0 listens at `host` and `port`; give both or neither. Arguments that are None come from the environment
+        variables of the launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach the address, the ranks need a
+        job key (VERBENA_JOB_KEY_FILE), or VERBENA_INSECURE=1."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         options = RanksOptions(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
         self._library = load_library()
@@ -105,12 +110,13 @@ class Ranks:
 
 
 class Pairs:
-    """Messages between any two ranks of an Exchange, each with a tag, over connections that prove the job's key or a secret
-    that the ranks exchanged. A call returns within `timeout` seconds; its error names the rank that is missing or has
-    left. Any thread may call."""
+    """Messages between any two ranks of an Exchange. Each message has a tag.
+
+    The connections are authenticated by the job key or, without one, by a secret that the ranks exchanged. A call returns
+    within `timeout` seconds; its VerbenaError names the rank that is missing or has left. Any thread may call."""
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
-        """Opens the connections' ends. Collective over the exchange."""
+        """Opens this rank's listening socket and exchanges addresses. Collective over the exchange."""
         self._library = load_library()
         self._timeout_ms = max(1, round(timeout * 1000))
         self.is_one_host = get_node_count(exchange) == 1
@@ -122,7 +128,8 @@ class Pairs:
         self._library.check(self._library.pairs_connect(self._pairs, (PairsAddress * exchange.size).from_buffer_copy(told)))
 
     def send(self, rank: int, tag: int, data: bytes | int, length: int) -> None:
-        """Sends a message. `data`: bytes, or the address of `length` bytes, which may be changed when the call returns."""
+        """Sends a message. `data` is bytes, or the address of `length` bytes. The caller may reuse the memory when the call
+        returns."""
         self._library.check(self._library.pairs_send(self._pairs, rank, tag, data, length, self._timeout_ms))
 
     def receive(self, rank: int, tag: int) -> bytes:
@@ -130,7 +137,8 @@ class Pairs:
             return ctypes.string_at(message.data, message.length)
 
     def receive_into(self, rank: int, tag: int, address: int, length: int) -> None:
-        """Receives the next message, which must have this length, into memory that the caller owns."""
+        """Receives the next message from `rank` with `tag` into `length` bytes of the caller's memory. Raises an error if the
+        message has another length."""
         with self._receive(rank, tag) as message:
             if message.length != length:
                 raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")

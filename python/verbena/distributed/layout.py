@@ -1,25 +1,31 @@
-"""Computes which ranks form which groups: pure arithmetic.
+"""Computes which ranks form which groups. Pure arithmetic, without communication.
 
-The ranks are a grid whose axes are listed in an order string, the fastest-varying first, as Megatron writes it:
-"tp-cp-ep-dp-pp". A group of some axes has the ranks that differ in these alone, in the order of their coordinates."""
+The ranks form a grid. An order string lists its axes, the fastest-varying first, as in Megatron: "tp-cp-ep-dp-pp". A group over
+some axes contains the ranks that differ only in the coordinates of these axes."""
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 Groups = list[list[int]]
 
-# vLLM's and AITER's grid, ExternalDP x DP x PP x PCP x TP, whose last axis varies fastest. `edp` is what is left over.
+# The grid of vLLM and AITER is ExternalDP x DP x PP x PCP x TP, whose last axis varies fastest. `edp` is the rest of the world.
 ENGINE_ORDER = "tp-pcp-pp-dp-edp"
 MEGATRON_ORDER = "tp-cp-ep-dp-pp"
 
 
 class GroupLayout:
-    """A grid of ranks. `sizes` by axis; an axis of the order without a size is 1, and one may be None: the rest of the
-    world."""
+    """A grid of ranks.
+
+    Args:
+        world_size: number of ranks.
+        order: the axes, separated by "-", the fastest-varying first.
+        sizes: the size of each axis; an axis without a size has size 1. One size may be None: it is then chosen so that the
+            product is the number of ranks.
+    """
 
     def __init__(self, world_size: int, order: str, sizes: Mapping[str, int | None]) -> None:
         axes = order.split("-")
         if len(set(axes)) != len(axes) or not all(axes):
-            raise ValueError(f"order {order!r} names an axis twice, or no axis")
+            raise ValueError(f"the order {order!r} names an axis twice, or names no axis")
         unknown = [axis for axis, size in sizes.items() if axis not in axes and size != 1]
         if unknown:
             raise ValueError(f"the order {order!r} does not name {', '.join(unknown)}")
@@ -46,12 +52,13 @@ class GroupLayout:
         return self.sizes[axis] or 1
 
     def list_groups(self, axes: str, slowest_first: str | None = None) -> Groups:
-        """Returns the groups of the named axes, such as "tp" or "tp-dp", in the order of their other coordinates. Each rank
-        is in one. The first axis of the order varies fastest among the members, or the last axis of `slowest_first`."""
+        """Returns the groups over the named axes, such as "tp" or "tp-dp". Each rank is in exactly one group. Groups are
+        sorted by their coordinates on the other axes. Within a group, the first axis of the grid's order varies fastest or,
+        if `slowest_first` is given, the last axis that it names."""
         wanted = axes.split("-")
         unknown = set(wanted) - set(self.sizes)
         if unknown:
-            raise ValueError(f"no axis {', '.join(sorted(unknown))} in the order {self.order!r}")
+            raise ValueError(f"there is no axis {', '.join(sorted(unknown))} in the order {self.order!r}")
         inner = [axis for axis in self.sizes if axis in wanted]
         if slowest_first is not None:
             inner = slowest_first.split("-")[::-1]
@@ -59,7 +66,7 @@ class GroupLayout:
         return [[start + step for step in steps] for start in self._walk([axis for axis in self.sizes if axis not in wanted])]
 
     def _walk(self, axes: Iterable[str]) -> list[int]:
-        """All sums of the axes' steps, through the first axis fastest."""
+        """Returns the rank offsets of all points on the given axes; the first axis varies fastest."""
         places = [0]
         for axis in axes:
             stride, size = self._strides[axis], self._size(axis)
@@ -68,11 +75,12 @@ class GroupLayout:
 
 
 def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: int = 1, dcp: int = 1) -> dict[str, Groups]:
-    """Returns the groups of AITER and vLLM: the grid ExternalDP x DP x PP x PCP x TP. EP is all of DP, PCP and TP at one
-    pipeline stage; DCP groups are parts of TP, or with PCP > 1 of (PCP, TP), whose PCP then varies fastest."""
+    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. An EP group has all ranks of DP, PCP
+    and TP at one pipeline stage. DCP groups split a TP group or, if PCP > 1, the ranks of (PCP, TP), with PCP varying
+    fastest."""
     layout = GroupLayout(world_size, ENGINE_ORDER, {"tp": tp, "pcp": pcp, "pp": pp, "dp": dp, "edp": None})
     if (tp * pcp if pcp > 1 else tp) % dcp != 0:
-        raise ValueError(f"decode context groups of {dcp} do not divide tp {tp}")
+        raise ValueError(f"decode context (dcp) groups of {dcp} ranks do not divide tp {tp}")
     inner = layout.list_groups("tp-pcp", slowest_first="tp-pcp") if dcp > 1 and pcp > 1 else layout.list_groups("tp")
     return {
         "tp": layout.list_groups("tp"),
@@ -86,8 +94,8 @@ def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: 
 
 def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, expert_tp: int | None = None,
                      order: str = MEGATRON_ORDER) -> dict[str, Groups]:
-    """Returns Megatron's groups: dense layers over tp, cp, dp, pp and experts over tp, ep, dp, pp, two grids over the same
-    ranks with the same pipeline."""
+    """Returns Megatron's groups. Two grids cover the same ranks with the same pipeline stages: dense layers have the axes tp,
+    cp, dp, pp, and experts have the axes tp, ep, dp, pp."""
     expert_tp = tp if expert_tp is None else expert_tp
     if "ep" not in order.split("-"):
         if ep != 1:
@@ -96,7 +104,7 @@ def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep:
     dense = GroupLayout(world_size, order, {"tp": tp, "cp": cp, "pp": pp, "dp": None})
     experts = GroupLayout(world_size, order, {"tp": expert_tp, "ep": ep, "pp": pp, "dp": None})
     if dense.list_groups("pp") != experts.list_groups("pp"):
-        raise ValueError(f"with order {order!r}, experts' pipelines are not those of the dense layers: let pp be last")
+        raise ValueError(f"with order {order!r}, the pipelines of experts and of dense layers have different ranks: let pp be last")
     groups = {name: dense.list_groups(axes) for name, axes in {
         "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "dp_cp": "dp-cp", "tp_cp": "tp-cp", "tp_dp": "tp-dp",
         "tp_dp_cp": "tp-dp-cp", "mp": "tp-pp"}.items()}
@@ -105,12 +113,12 @@ def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep:
 
 
 def check_custom(world_size: int, ranks: Sequence[int] | Sequence[Sequence[int]]) -> Groups:
-    """Checks custom groups: a list of ranks is one group, a list of lists several; each rank once, all groups of equal
-    length."""
+    """Checks custom groups, and returns them as a list of groups. A list of ranks is one group; a list of lists is several
+    groups. Each rank must be in exactly one group, and all groups must have the same length."""
     groups = [list(group) for group in ranks if isinstance(group, Sequence)]
     if len(groups) != len(ranks):
         if groups:
-            raise ValueError("custom groups are a list of ranks, or a list of lists of ranks, not both")
+            raise ValueError("custom groups must be a list of ranks, or a list of lists of ranks, not a mix of both")
         groups = [[rank for rank in ranks if isinstance(rank, int)]]
     named = sorted(rank for group in groups for rank in group)
     if named != list(range(world_size)):

@@ -15,7 +15,7 @@ from typing import Any
 from verbena.distributed.exchange import LOOPBACK, Exchange, adapt_exchange, gather_bytes, in_the_same_node_as
 from verbena.native import QueueHandle, QueueMessage, QueueOptions, QueuePart, Result, load_library, raise_interrupt
 
-# How long a wait spins before it sleeps: more than it takes to wake up, less than anybody notices.
+# How long a wait spins before it sleeps: longer than a wake-up takes, shorter than anybody notices.
 SPIN_US = 20
 SPIN_FOREVER = -1
 
@@ -23,15 +23,15 @@ _ALIGNMENT = 64
 _RAW, _PICKLE = 0, 1
 _HEAD = struct.Struct("<BxxxIQ48x")  # kind, count of buffers, bytes of the pickle; buffers' lengths follow
 _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
-# Up to this length a message is copied before it is taken apart: cheaper than views of it.
+# Messages up to this length are copied before they are parsed, which is cheaper than making views of them.
 _SHORT_BYTES = 16384
 _TIMEOUT = int(Result.TIMEOUT)
 _ADDRESS_BYTES = 80
-# How often a wait looks at the event that may cancel it.
+# How often a wait polls the event that can cancel it.
 _CANCEL_LOOK_S = 0.1
 
 
-# A rank: any reader without a rank.
+# In place of a rank: any reader that has no rank.
 ANY_READER = -1
 _NATIVE_ANY = 0xFFFF_FFFF
 _NATIVE_HANDLE_BYTES = 128
@@ -39,13 +39,13 @@ _NATIVE_HANDLE_BYTES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Handle:
-    """The handle by which readers find a queue. It can be pickled; use to_bytes() where the receiver must not unpickle what
-    it gets.
+    """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
+    data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` are those of vLLM's handle: the ranks that were declared to be on the
-    writer's host and, if there are others, the address of the writer."""
+    `local_reader_ranks` and `remote_subscribe_addr` have the names of vLLM's handle: the ranks that were declared to be on
+    the writer's host, and the writer's address if there are readers on other hosts."""
     native: bytes
-    reader_ranks: tuple[int, ...]  # ANY_READER: of a reader without a rank
+    reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
     local_reader_ranks: list[int]
     remote_subscribe_addr: str | None
 
@@ -60,12 +60,12 @@ class Handle:
 
 
 class MessageView:
-    """A message in the queue itself: `buffer`, valid until release() or the end of the `with` block. Its chunk is not
-    overwritten before. Delete what was made of the buffer (a slice, a NumPy array) first: otherwise release() raises
-    BufferError.
+    """A view of a message in the queue's own memory, without a copy. `buffer` is valid until release() or the end of the
+    `with` block; until then the writer does not overwrite the message.
 
-    If a block ends with an exception, that exception is raised. If its traceback still refers to the buffer, the queue's
-    first call after the last reference is gone gives the chunk back. The same holds for a view that is dropped."""
+    Before release(), delete every object made from the buffer, such as a slice or a NumPy array; otherwise release() raises
+    BufferError. If a `with` block ends with an exception whose traceback still refers to the buffer, or if a view is dropped
+    without release(), the queue releases the message later: in its first call after the last reference is gone."""
 
     def __init__(self, queue: "MessageQueue", message: QueueMessage, skip_bytes: int) -> None:
         self._queue = queue
@@ -73,7 +73,7 @@ class MessageView:
         self._is_held = True
         length = message.length - skip_bytes
         memory = (ctypes.c_char * length).from_address((message.data or 0) + skip_bytes)
-        memory.queue = queue  # whatever is made of the buffer keeps the queue's memory
+        memory.queue = queue  # objects made from the buffer keep the queue's memory alive
         self._memory = weakref.ref(memory)
         queue._note_view(self._ticket, self._memory)
         self.buffer = memoryview(memory).cast("B").toreadonly()
@@ -85,7 +85,7 @@ class MessageView:
         memory = self._memory()
         if memory is not None:
             self.buffer = memoryview(memory).cast("B").toreadonly()
-            raise BufferError("parts of this message's buffer are still in use: release or delete them first")
+            raise BufferError("objects made from this message's buffer still exist: delete them before release()")
         self._is_held = False
         self._queue._give_back_views()
 
@@ -100,11 +100,12 @@ class MessageView:
 
 
 class MessageQueue:
-    """One end of a message queue. The constructor makes the writer, create_from_handle() a reader; then all call
-    wait_until_ready().
+    """One end of a message queue. The constructor creates the writer, and create_from_handle() creates a reader. Then every
+    end calls wait_until_ready().
 
-    Timeouts are in seconds, None for none, and raise TimeoutError. If a peer is dead or has shut the queue down, a call
-    raises VerbenaError, which names it. One thread at a time uses a queue; any thread may call shutdown() and cancel()."""
+    Timeouts are in seconds; None waits without limit. A call that times out raises TimeoutError. If a peer is dead or has
+    shut the queue down, calls raise VerbenaError, which names the peer. One thread at a time uses a queue, except that any
+    thread may call shutdown() and cancel()."""
 
     def __init__(self, n_reader: int, n_local_reader: int | None = None, local_reader_ranks: Sequence[int] | None = None,
                  max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, connect_ip: str | None = None,
@@ -114,13 +115,13 @@ class MessageQueue:
 
         Args:
             n_reader: number of readers.
-            reader_ranks: the ranks by which readers attach. Without them, as in vLLM, `local_reader_ranks` are those of the
-                readers on this host (default: 0 and up), and readers on other hosts have any rank.
-            n_local_reader: readers on this host, as vLLM declares them. Which readers share the host is detected; if all
-                are declared to, the queue can be reached from this host only.
-            connect_ip: an address of this host, for readers on other hosts.
-            enable_shm_tensor_arena: no effect: buffers go through the ring and need no separate memory.
-            spin_us: how long a wait spins before it sleeps, microseconds.
+            reader_ranks: the ranks of all readers. If None, vLLM's rules apply: `local_reader_ranks` are the ranks of the
+                readers on this host (default: 0 and up), and readers on other hosts may have any rank.
+            n_local_reader: number of readers on this host, as vLLM declares it. The queue detects by itself which readers
+                share the host; but if all readers are declared local, the queue listens on this host only.
+            connect_ip: an address of this host that readers on other hosts can reach.
+            enable_shm_tensor_arena: has no effect, because buffers go through the ring and need no separate memory.
+            spin_us: how long a wait spins before it sleeps, in microseconds.
         """
         local, ranks = _name_readers(n_reader, n_local_reader, local_reader_ranks, reader_ranks)
         is_all_local = n_local_reader == n_reader
@@ -139,8 +140,8 @@ class MessageQueue:
         self._check = self._library.check
         self._queue = queue
         self.is_writer = is_writer
-        self._views: dict[int, weakref.ref[Any]] = {}  # of those that are not given back, by ticket
-        # Made once: the interpreter takes longer over these than the queue over a short message.
+        self._views: dict[int, weakref.ref[Any]] = {}  # views that are not released yet, by ticket
+        # Created once: creating these in Python takes longer than sending a short message.
         self._message = QueueMessage()
         self._message_place = ctypes.byref(self._message)
         self._parts = (QueuePart * 2)()
@@ -163,8 +164,8 @@ class MessageQueue:
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_US) -> "MessageQueue":
-        """Creates the reader of a rank; ANY_READER, or a rank that is not among the queue's, for a reader without a rank.
-        Returns before it is connected."""
+        """Creates the reader with rank `rank`. Pass ANY_READER, or a rank that the queue does not name, to take the place of
+        a reader that has no rank. Returns before the reader is connected: call wait_until_ready()."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
         if not has_place:
             raise ValueError(f"rank {rank} is not a reader of this queue; its readers are {list(handle.reader_ranks)}")
@@ -180,9 +181,11 @@ class MessageQueue:
     def create_from_process_group(pg: Any, max_chunk_bytes: int = 4 << 20, max_chunks: int = 6, writer_rank: int = 0,
                                   external_writer_handle: Handle | None = None, blocking: bool = True,
                                   spin_us: int = SPIN_US) -> "MessageQueue":
-        """Creates a queue among the members of a process group of torch, or of any Exchange. Collective. Member
-        `writer_rank` writes and the others read; or all read from a writer outside the group, whose handle member
-        `writer_rank` has and passes on. `blocking`: the queue is ready when the call returns."""
+        """Creates a queue among the members of a process group of torch.distributed, or of any Exchange. Collective.
+
+        Member `writer_rank` writes and the other members read. If the writer is outside the group, all members read, and
+        member `writer_rank` passes the writer's handle on to them. With `blocking`, the queue is ready when the call
+        returns."""
         group = adapt_exchange(pg)
         here = in_the_same_node_as(group, writer_rank)
         queue = None
@@ -201,8 +204,8 @@ class MessageQueue:
     @staticmethod
     def create_from_process_group_single_reader(pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0,
                                                 blocking: bool = False) -> "tuple[MessageQueue, list[Handle]]":
-        """Creates a queue from each member to the reader that attaches to it as rank `reader_rank`. Returns this member's
-        queue, and the handles of all. Collective. `blocking`: that reader has attached to this member's queue when the
+        """Creates one queue per member, which that member writes and rank `reader_rank` reads. Returns this member's queue
+        and the handles of all queues. Collective. With `blocking`, the reader has attached to this member's queue when the
         call returns."""
         group = adapt_exchange(pg)
         is_local = in_the_same_node_as(group, reader_rank)[group.rank]
@@ -213,7 +216,7 @@ class MessageQueue:
         return queue, handles
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Waits until the writer and all readers are connected; by default for VERBENA_BOOTSTRAP_TIMEOUT_MS."""
+        """Waits until the writer and all readers are connected. The timeout is VERBENA_BOOTSTRAP_TIMEOUT_MS by default."""
         result = self._library.queue_wait_until_ready(self._queue, -1 if timeout is None else math.ceil(timeout * 1000))
         raise_interrupt()
         if result == Result.TIMEOUT:
@@ -221,9 +224,9 @@ class MessageQueue:
         self._check(result)
 
     def shutdown(self) -> None:
-        """Ends the queue on this side; any thread may call it. Calls in progress in other threads raise before this one
-        returns, and so do all later calls. Readers reach the end after the messages that were written before. A reader
-        that still has views of messages leaves when the last of them is released."""
+        """Ends the queue on this side. Any thread may call it. Calls in progress in other threads raise VerbenaError before
+        shutdown() returns, and all later calls raise it too. After the writer's shutdown(), readers can still read the
+        messages written before. A reader that has views of messages leaves the queue when it releases the last view."""
         self._give_back_views()
         self._check(self._library.queue_shutdown(self._queue))
 
@@ -236,29 +239,29 @@ class MessageQueue:
         self.shutdown()
 
     def __del__(self) -> None:
-        # What could not be made has nothing to be freed. Nobody has a view any more: it would have this object.
+        # If the constructor failed there is nothing to free. No view exists any more, since a view refers to this object.
         if getattr(self, "_queue", None) is not None:
             self._give_back_views()
             self._library.queue_destroy(self._queue)
 
     @property
     def is_local(self) -> bool:
-        """Whether this reader shares memory with the writer; on the writer, whether all readers do."""
+        """On a reader: whether it shares memory with the writer. On the writer: whether all readers share memory with it."""
         return bool(self._library.queue_is_local(self._queue))
 
     def pin(self) -> None:
-        """Pins the ring for direct copies between messages and the current GPU."""
+        """Pins the ring's memory, so that the current GPU can copy to and from messages directly."""
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
-        """Ends the wait in progress, or the next one, with an exception. Any thread may call it."""
+        """Makes the wait in progress raise an exception or, if there is none, the next wait. Any thread may call it."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Writes an object that can be pickled. Its buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A
-        bytes-like object arrives as bytes, or as a view."""
+        """Writes a picklable object. Its buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A bytes-like
+        object arrives as bytes from dequeue(), or as a view from dequeue_view()."""
         if isinstance(obj, bytes):
             return self._enqueue_short(_RAW_HEAD, obj, timeout)
         keep: list[Any] = []
@@ -298,13 +301,14 @@ class MessageQueue:
 
     @contextlib.contextmanager
     def acquire_write(self, timeout: float | None = None, length: int | None = None) -> Iterator[memoryview]:
-        """Yields the next chunk, which the block fills in place. At the end of the block its first `length` bytes, by
-        default all, become a message for acquire_read(), unless the block raises."""
+        """Yields the next chunk of the ring for the `with` block to fill in place. At the end of the block the first `length`
+        bytes, by default the whole chunk, become a message for acquire_read(). If the block raises an exception, nothing is
+        sent."""
         address = ctypes.c_void_p()
         self._wait(self._library.queue_reserve, (), (ctypes.byref(address),), timeout, None)
         count = self._chunk_bytes if length is None else length
         if count > self._chunk_bytes:
-            raise ValueError(f"{count} bytes do not fit a chunk of {self._chunk_bytes}")
+            raise ValueError(f"{count} bytes do not fit into a chunk of {self._chunk_bytes} bytes")
         view = memoryview((ctypes.c_char * count).from_address(address.value or 0)).cast("B")
         try:
             yield view
@@ -313,14 +317,14 @@ class MessageQueue:
         self._check(self._library.queue_commit(self._queue, count))
 
     def drop_reader(self, rank: int) -> None:
-        """Continues without a reader that is dead."""
+        """Removes a dead reader from the queue, so that the writer no longer waits for it."""
         self._check(self._library.queue_drop_reader(self._queue, self.export_handle().reader_ranks.index(rank)))
 
     # -- A reader --
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
-        """Returns the next message's object. `cancel`: an event that ends the wait with RuntimeError once it is set.
-        `indefinite` has no effect: a wait without a timeout lasts until a message comes, and uses no CPU time."""
+        """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
+        `indefinite` has no effect: a wait without a timeout lasts until a message arrives, and sleeps meanwhile."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)
@@ -332,30 +336,30 @@ class MessageQueue:
             self._release(message.ticket)
 
     def dequeue_view(self, timeout: float | None = None, *, cancel: Any = None) -> MessageView:
-        """Returns a view of the next message, which must be bytes-like, without a copy if it is in one chunk."""
+        """Returns a view of the next message, which must be bytes-like. A message that fits into one chunk is not copied."""
         message = self._receive(timeout, cancel)
         head = ctypes.string_at(message.data, _HEAD.size) if message.length >= _HEAD.size else b""
         if not head or _HEAD.unpack(head)[0] != _RAW:
             self._release(message.ticket)
-            raise TypeError("the message is an object, not bytes: receive it with dequeue(); this message is lost")
+            raise TypeError("the message is a pickled object, not bytes, and is lost: receive objects with dequeue()")
         return MessageView(self, message, _HEAD.size)
 
     @contextlib.contextmanager
     def acquire_read(self, timeout: float | None = None, indefinite: bool = False, *,
                      cancel: Any = None) -> Iterator[memoryview]:
-        """Yields the next chunk that acquire_write() has filled. The chunk may be read in place until the block ends."""
+        """Yields the next chunk that acquire_write() filled. The chunk may be read in place until the `with` block ends."""
         with MessageView(self, self._receive(timeout, cancel), 0) as view:
             yield view.buffer
 
     def broadcast_object(self, obj: Any = None) -> Any:
-        """Writes the object on the writer, and returns it on all."""
+        """Sends the writer's object to all readers, and returns it on every end."""
         if not self.is_writer:
             return self.dequeue()
         self.enqueue(obj)
         return obj
 
     def _receive(self, timeout: float | None, cancel: Any) -> QueueMessage:
-        """Receives a message, which is valid until the next call."""
+        """Receives a message. The returned structure is valid until the next call."""
         if self._views:
             self._give_back_views()
         self._wait(self._library.queue_dequeue, (), (self._message_place,), timeout, cancel)
@@ -370,15 +374,15 @@ class MessageQueue:
     def _give_back_views(self) -> None:
         """Releases the messages of views whose memory is no longer referenced."""
         for ticket in [ticket for ticket, memory in self._views.copy().items() if memory() is None]:
-            if self._views.pop(ticket, None) is not None:  # another thread may have been here before
+            if self._views.pop(ticket, None) is not None:  # another thread may have released it already
                 self._release(ticket)
 
     # -- Waiting --
 
     def _wait(self, call: Callable[..., int], before: tuple[Any, ...], after: tuple[Any, ...], timeout: float | None,
               cancel: Any) -> None:
-        """Calls with the queue, `before`, a time-out in milliseconds, and `after`. A call that a signal ends early is made
-        again, after the interpreter has handled it."""
+        """Calls a C function with the queue, `before`, a timeout in milliseconds, and `after`. If a signal interrupts the
+        call, Python runs the signal's handler, then the call is repeated."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             milliseconds = -1
@@ -407,7 +411,8 @@ class _Buffer(ctypes.Structure):
 
 
 class _Exported:
-    """A contiguous buffer's memory, as long as this lives. A read-only one has no other way to its address."""
+    """Holds a contiguous buffer's memory as long as this object lives. ctypes has no other way to the address of a read-only
+    buffer."""
 
     def __init__(self, owner: Any) -> None:
         self.buffer = _Buffer()
@@ -419,7 +424,7 @@ class _Exported:
 
 def _name_readers(count: int, count_local: int | None, local: Sequence[int] | None,
                   ranks: Sequence[int] | None) -> tuple[list[int], tuple[int, ...]]:
-    """(the ranks that are said to be local, the ranks of all readers)."""
+    """Checks the arguments, and returns (ranks declared local, ranks of all readers)."""
     if count_local is not None and not 0 <= count_local <= count:
         raise ValueError(f"{count_local} local readers of {count}")
     if local is None:
@@ -438,7 +443,7 @@ def _name_readers(count: int, count_local: int | None, local: Sequence[int] | No
 
 
 def _take_apart(whole: memoryview) -> Any:
-    """A message's object. Nothing of it lies in `whole`."""
+    """Unpickles a message's object. The object owns its memory and does not refer to `whole`."""
     kind, count, pickled_bytes = _HEAD.unpack_from(whole)
     if kind == _RAW:
         return bytes(whole[_HEAD.size:])
@@ -449,13 +454,13 @@ def _take_apart(whole: memoryview) -> Any:
     buffers = []
     for length in lengths:
         place += -place % _ALIGNMENT
-        buffers.append(bytearray(whole[place:place + length]))  # they outlive the chunk
+        buffers.append(bytearray(whole[place:place + length]))  # the object outlives the chunk
         place += length
     return pickle.loads(pickled, buffers=buffers)
 
 
 def _find_memory(buffer: Any, keep: list[Any]) -> tuple[int, int]:
-    """Address and length, valid as long as `keep`."""
+    """Returns a buffer's address and length, which are valid as long as `keep` lives."""
     if isinstance(buffer, bytes):
         pointer = ctypes.c_char_p(buffer)
         keep.append(pointer)

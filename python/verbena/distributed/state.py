@@ -1,4 +1,4 @@
-"""Creates all groups of the process together: the ranks exchange data a fixed number of times, however many groups there are."""
+"""Creates all groups of the process. The ranks exchange data a fixed number of times, regardless of the number of groups."""
 import contextlib
 import dataclasses
 import json
@@ -16,14 +16,14 @@ from verbena.distributed.message_queue import Handle, MessageQueue
 
 QUEUE_CHUNK_BYTES, QUEUE_CHUNKS = 4 << 20, 6
 _DEFAULT_TIMEOUT_S = 120
-# Names that engines pass. None changes how tensors travel: over the ranks' own links, or by a group's device communicator.
+# Names that engines pass. The name has no effect: tensors travel over the ranks' connections or a device communicator.
 BACKENDS = ("gloo", "cpu:gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
 @dataclasses.dataclass
 class _World:
     ranks: Exchange
-    pairs: Pairs | None  # None: there is one rank
+    pairs: Pairs | None  # None if there is one rank
     group: GroupCoordinator
     owns_ranks: bool
     timeout: float | None
@@ -50,7 +50,7 @@ def _forget() -> None:
     _world = _state = None
 
 
-# What a forked child inherits is its parent's, and stays as it is.
+# A forked child must not free its parent's groups, so it forgets them without freeing them.
 os.register_at_fork(after_in_child=_forget)
 
 
@@ -60,11 +60,11 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
                   prefill_context_model_parallel_size: int = 1, decode_context_model_parallel_size: int = 1,
                   custom_groups: Mapping[str, Sequence[Any]] | None = None, use_message_queue_broadcaster: bool = True,
                   members: Sequence[int] | None = None, timeout: float | None = None, exchange: Exchange | None = None) -> None:
-    """Calls init_distributed_environment() and initialize_model_parallel(); if one fails, neither has an effect.
+    """Calls init_distributed_environment() and initialize_model_parallel(). If one of them fails, neither has an effect.
     Collective.
 
-    Rank and number of ranks come from the launcher, or, with `rankID`, from its place in DP x PP x PCP x TP. A second call
-    checks that its sizes are those of the first."""
+    The launcher's environment variables give the rank and the number of ranks. With `rankID`, they are computed from the
+    position in the grid DP x PP x PCP x TP instead. A second call checks that its sizes are those of the first."""
     world_size = rank = -1
     if rankID is not None:
         inner = tensor_model_parallel_size * pipeline_model_parallel_size * prefill_context_model_parallel_size
@@ -86,26 +86,32 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
 def init_distributed_environment(world_size: int = -1, rank: int = -1, distributed_init_method: str = "env://",
                                  local_rank: int = -1, backend: str = "nccl", timeout: float | timedelta | None = None, *,
                                  members: Sequence[int] | None = None, exchange: Exchange | None = None) -> None:
-    """Connects the ranks once, and creates the group of the world. Collective.
+    """Connects all ranks, and creates the world group. Collective. A second call only checks that the rank and the number of
+    ranks are those of the first.
 
-    Rank and number of ranks come from the launcher (torchrun, Open MPI, PMI, Slurm) unless given. `distributed_init_method`
-    is "env://", or "tcp://host:port" of rank 0. `members`: only these of the launcher's ranks take part, in this order, the
-    first of them on the host of the rendezvous: so a job continues without a rank that died, and with it again. With
-    `exchange` the ranks are connected already.
+    Security: objects are pickled, so every rank can run code in every other rank. Connections are authenticated by the job
+    key (VERBENA_JOB_KEY_FILE) or by a secret that the ranks exchanged. Ranks on several hosts need a key, or
+    VERBENA_INSECURE=1.
 
-    Objects and tensors travel over connections that prove the job's key (VERBENA_JOB_KEY_FILE) or a secret that the ranks
-    exchanged. Every rank can run code in the others, as objects are unpickled: ranks of several hosts need a key, or
-    VERBENA_INSECURE=1. torch.distributed is neither needed nor initialised.
+    Errors: if a rank is missing or dies during the call, VerbenaError names it on every other rank within `timeout` seconds.
+    torch.distributed is neither needed nor initialised.
 
-    If a rank is missing, or dies meanwhile, the call names it on every other rank within `timeout` seconds. A second call
-    checks that rank and number of ranks are those of the first."""
+    Args:
+        world_size: the number of ranks; -1 to take it from the launcher (torchrun, Open MPI, PMI, Slurm).
+        rank: this rank's number; -1 to take it from the launcher.
+        distributed_init_method: "env://", or rank 0's address as "tcp://host:port".
+        timeout: in seconds.
+        members: the launcher's ranks that take part, in this order; None for all. The first must be on the host of the
+            rendezvous. A job can so continue without a rank that died, and later with that rank again.
+        exchange: an Exchange that connects the ranks already.
+    """
     global _world
     if backend not in BACKENDS:
-        raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
+        raise ValueError(f"unknown backend {backend}: use one of {', '.join(BACKENDS)}")
     if _world is not None:
         own, count = _world.ranks.rank, _world.ranks.size
         if members is None and ((rank not in (-1, own)) or (world_size not in (-1, count))):
-            raise RuntimeError(f"the world already exists, with rank {own} of {count}, not {rank} of {world_size}: "
+            raise RuntimeError(f"this process already is rank {own} of {count} and cannot become rank {rank} of {world_size}: "
                                "call destroy_distributed_environment() first")
         return
     if isinstance(timeout, timedelta):
@@ -131,12 +137,12 @@ def initialize_model_parallel(tensor_model_parallel_size: int = 1, pipeline_mode
                               decode_context_model_parallel_size: int | None = 1, backend: str | None = None, *,
                               data_parallel_size: int = 1, custom_groups: Mapping[str, Sequence[Any]] | None = None,
                               use_message_queue_broadcaster: bool = True) -> None:
-    """Creates the groups TP, DCP, PCP, PP, DP, EP and custom ones of the grid ExternalDP x DP x PP x PCP x TP, and a
-    message queue from the first rank of each TP group to its others. Collective over the world. The ranks exchange data
-    twice, for any number of groups."""
+    """Creates the groups TP, DCP, PCP, PP, DP and EP of the grid ExternalDP x DP x PP x PCP x TP, and custom groups. Creates a
+    message queue from the first rank of each TP group to the other ranks of that group. Collective over the world. The ranks
+    exchange data twice, regardless of the number of groups."""
     global _state
     if backend not in (None, *BACKENDS):
-        raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
+        raise ValueError(f"unknown backend {backend}: use one of {', '.join(BACKENDS)}")
     if _state is not None:
         raise RuntimeError("the groups already exist: call destroy_model_parallel() first")
     world = _get_world()
@@ -154,7 +160,7 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
                                       data_parallel_size: int = 1,
                                       custom_groups: Mapping[str, Sequence[Any]] | None = None,
                                       use_message_queue_broadcaster: bool = True) -> None:
-    """Calls initialize_model_parallel() if there are no groups yet; otherwise checks that the groups have these sizes."""
+    """Calls initialize_model_parallel() if there are no groups yet. Otherwise checks that the groups have these sizes."""
     if _state is None:
         return initialize_model_parallel(
             tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
@@ -163,14 +169,16 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
     sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
                         decode_context_model_parallel_size, data_parallel_size, custom_groups)
     if _state.sizes != sizes:
-        raise RuntimeError(f"the groups already exist, with {_state.sizes}, not {sizes}: call destroy_dist_env() first")
+        raise RuntimeError(f"the groups already exist with the sizes {_state.sizes}, which differ from {sizes}: call "
+                           "destroy_dist_env() first")
 
 
 def enable_symmetric_memory() -> SymmetricContext:
-    """Creates one context for all groups, each of which then has its `team` in it. Collective over the world. All groups
-    share a window that the context allocates or registers: its memory is registered once, and one set of queue pairs
-    leads to each rank. A second call returns the same context. Its GPU is the calling thread's. destroy_model_parallel()
-    closes it, and is collective then."""
+    """Creates one context of symmetric memory for all groups, on the calling thread's GPU, and sets each group's `team`.
+    Collective over the world. A second call returns the same context.
+
+    All groups share the context's windows: memory is registered once, and one set of queue pairs leads to each rank.
+    destroy_model_parallel() closes the context and is then collective."""
     state, world = _get_state(), _get_world()
     if state.context is None:
         context = SymmetricContext.from_all_gather(world.ranks.all_gather, world.ranks.rank, world.ranks.size)
@@ -188,12 +196,12 @@ def enable_symmetric_memory() -> SymmetricContext:
 
 
 def destroy_model_parallel() -> None:
-    """Frees the groups, but not the world's. Not collective, unless symmetric memory was enabled."""
+    """Frees all groups except the world group. Collective only if symmetric memory was enabled."""
     global _state
     if _state is None:
         return
     state, _state = _state, None
-    with contextlib.ExitStack() as ends:  # each is done, whatever the others raise
+    with contextlib.ExitStack() as ends:  # all run, even if one of them raises
         if state.context is not None:
             ends.callback(state.context.close)
             _get_world().group.team = None
@@ -202,7 +210,7 @@ def destroy_model_parallel() -> None:
 
 
 def destroy_distributed_environment() -> None:
-    """Destroys the world group, and all other groups that were created."""
+    """Destroys the world group and all other groups."""
     global _world
     if _world is None:
         return
@@ -229,7 +237,8 @@ model_parallel_is_initialized = is_initialized
 
 
 def get_group(name: str) -> GroupCoordinator:
-    """Returns this rank's group of a name: "world", "tp", "dcp", "pcp", "pp", "dp", "ep", "eplb", or a custom group's."""
+    """Returns this rank's group with the given name: "world", "tp", "dcp", "pcp", "pp", "dp", "ep", "eplb", or the name of a
+    custom group."""
     if name == "world":
         return _get_world().group
     groups = _get_state().groups
@@ -259,7 +268,7 @@ def get_ep_group() -> GroupCoordinator:
 
 
 def get_eplb_group() -> GroupCoordinator:
-    """Returns a group of the EP group's ranks whose messages are separate from the EP group's."""
+    """Returns a group with the ranks of the EP group, whose messages are separate from those of the EP group."""
     return get_group("eplb")
 
 
@@ -281,8 +290,8 @@ def get_tensor_model_parallel_rank() -> int:
 
 @contextlib.contextmanager
 def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Surrounds the capture of graphs that use TP, PP or DP: one side stream, and the registrations of their device
-    communicators."""
+    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group: makes one side stream current, and calls capture()
+    of the groups' device communicators."""
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(side_stream(device))
         for group in (get_tp_group(), get_pp_group(), get_dp_group()):
@@ -327,7 +336,7 @@ def _name_sizes(tp: int, pp: int, pcp: int, dcp: int | None, dp: int,
 
 def _find_place(world_size: int, rank: int, members: Sequence[int] | None) -> tuple[int | None, int | None]:
     if (world_size < 0) != (rank < 0):
-        raise ValueError(f"rank {rank} of {world_size}: give both, or neither (-1)")
+        raise ValueError(f"rank is {rank} and world_size is {world_size}: give both, or neither (-1)")
     if members is None:
         return (None, None) if world_size < 0 else (rank, world_size)
     own = int(os.environ["RANK"]) if rank < 0 else rank
@@ -341,7 +350,7 @@ def _find_host(method: str) -> tuple[str | None, int]:
         return None, 0
     url = urllib.parse.urlparse(method)
     if url.scheme != "tcp" or url.hostname is None or url.port is None:
-        raise ValueError(f"distributed_init_method {method}: env:// or tcp://host:port")
+        raise ValueError(f"distributed_init_method {method} is not supported: use env:// or tcp://host:port")
     return url.hostname, url.port
 
 
@@ -350,8 +359,9 @@ def _find_local_rank(local_rank: int) -> int:
 
 
 def _do_together(ranks: Exchange, step: Callable[[], Any]) -> list[Any]:
-    """Collective: what step() returned on each rank, as JSON: bytes of other ranks are never unpickled here. If it fails on one
-    rank, it fails on all: a rank that died is named on every other, whatever its death did to their steps."""
+    """Calls step() on each rank, and returns all ranks' results. Collective. If step() fails on one rank, the call fails on all.
+    If a rank died, every other rank's error names it, whatever its death did to their steps. Results travel as JSON, so that
+    this function never unpickles bytes from other ranks."""
     failure = None
     try:
         told = json.dumps([None, step()])
@@ -398,7 +408,7 @@ def _make_groups(world: _World, sizes: dict[str, Any], wants_queue: bool, undo: 
             undo.callback(queues[0].shutdown)
         return [asked, queues[0].export_handle().to_bytes().hex() if queues else None]
 
-    # All that the ranks tell each other, at once: what each was asked for, and where its queue is.
+    # One exchange compares the requested groups and distributes the handles of the queues.
     told = _do_together(ranks, make)
     for rank, (other, _) in enumerate(told):
         if other != asked:

@@ -1,2 +1,2 @@
-"""Verbena's collectives for inference engines, with the classes and hooks that each engine expects:
-verbena.integrations.vllm, .sglang. Each can be imported without its engine."""
+"""Verbena's collectives for inference engines: verbena.integrations.vllm and verbena.integrations.sglang have the classes and
+hooks that the engine expects. Both can be imported without the engine."""

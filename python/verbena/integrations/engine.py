@@ -1,4 +1,4 @@
-"""Common base of the engines' custom all-reduce classes."""
+"""Base class of the custom all-reduces for vLLM and SGLang."""
 import contextlib
 import importlib.metadata
 import itertools
@@ -18,21 +18,21 @@ from verbena.ops.communicator import Communicator
 from verbena.ops.fused import CODECS, find_codec
 from verbena.ops.torch_ops import set_group
 
-# Plug-ins of an engine load wherever they are installed: they do nothing unless this variable is 1.
+# Engines load every installed plug-in. The plug-in does nothing unless this variable is 1.
 SWITCH = "USE_VERBENA_COLLECTIVES"
 MAX_RANKS = 16
-MAX_RANKS_OVER_PCIE = 2  # as the engines have it: NCCL is faster from three ranks on
-MAX_BYTES = 256 << 20  # larger tensors are left to the engine, unless it wants one way for all sizes
-# A rank of an engine may compile kernels, load a checkpoint or wait in a debugger while the others wait for it: ten minutes, as
-# PyTorch gives NCCL. The library reads the variable when a process first uses it.
+MAX_RANKS_OVER_PCIE = 2  # the engines' own limit: NCCL is faster for three or more ranks
+MAX_BYTES = 256 << 20  # the engine reduces larger tensors itself, unless it needs one algorithm for all sizes
+# Ranks may wait for a rank that compiles kernels, loads a checkpoint or is in a debugger. The timeout is ten minutes, PyTorch's
+# own for NCCL. The library reads the variable when a process first uses the library.
 _LIMIT = "VERBENA_SYMM_TIMEOUT_MS"
 _LIMIT_MS = 600_000
 _numbers = itertools.count()
 
 
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
-    """Enables the collectives, for entry points, whose exceptions would end the server: an engine without the expected hooks
-    keeps its own collectives."""
+    """Calls switch_on() if USE_VERBENA_COLLECTIVES is 1. Entry points call this function. An exception would end the server, so
+    it becomes a warning: an engine without the expected hooks keeps its own collectives."""
     settings.warn_about_unknown_names()
     if not settings.read_flag(SWITCH):
         return
@@ -51,26 +51,36 @@ def _find_version(distribution: str) -> str:
 
 
 class EngineCollectives:
-    """An engine's custom all-reduce. All ranks of `group` create it, a process group whose all-gather goes through the host
-    (gloo), each with the GPU `device`.
+    """An engine's custom all-reduce.
 
-    Nothing is registered, and nothing happens at the end of a capture: graphs contain addresses of the engine's own tensors
-    and of the workspace, which stay valid. If it cannot be created, `disabled` is set and the engine uses its own
-    collectives. A call raises VerbenaError if an earlier one ended without its result. Operators in compiled graphs find it
-    by `group_name`, which is the same in each start of the engine: compilers cache it."""
+    Streams and graphs: calls run on the current stream and may be captured. Buffers need no registration, also after a
+    capture, because graphs contain the addresses of the engine's own tensors and of the workspace, which stay valid.
+
+    Errors: if the collectives cannot be created, the constructor warns and sets `disabled`, and the engine uses its own
+    collectives. A call raises VerbenaError if an earlier call timed out.
+
+    Operators in compiled graphs find the communicator by `group_name`. The name is the same in each run of the engine, because
+    compilers cache it."""
 
     def __init__(self, group: Any, device: Any, max_size: int = MAX_BYTES, is_batch_invariant: bool = False) -> None:
-        """Creates the collectives. Collective."""
+        """Creates the collectives. Collective over the group.
+
+        Args:
+            group: a process group over gloo, whose all-gather goes through the host.
+            device: this rank's GPU.
+            max_size: the largest tensor in bytes.
+            is_batch_invariant: uses the collectives for all sizes and never quantises.
+        """
         os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
         self.group = group
         self.device = device
         self.max_size = max_size
         self.is_batch_invariant = is_batch_invariant
-        # A quantised element depends on its neighbours, and another batch has others.
+        # A quantised element depends on its neighbours in the group that shares a scale, which differ from batch to batch.
         self.quick_reduce = QuickReduce() if is_batch_invariant else QuickReduce.from_environment()
         self.disabled = True
-        self.fully_connected = False  # by NVLink
-        self._IS_CAPTURING = False  # engines read it; nothing here depends on it
+        self.fully_connected = False  # whether NVLink connects all pairs of GPUs
+        self._IS_CAPTURING = False  # read by engines only
         self.group_name = f"verbena_engine_{next(_numbers)}"
         ranks = ProcessGroupCommunicator(group)
         self.rank, self.world_size = ranks.rank, ranks.size
@@ -83,9 +93,9 @@ class EngineCollectives:
             self._context = SymmetricContext.from_all_gather(ranks.all_gather, self.rank, self.world_size)
             self.fully_connected = are_all_linked(ranks)
             if not self.fully_connected and self.world_size > MAX_RANKS_OVER_PCIE and not is_batch_invariant:
-                raise RuntimeError(f"{self.world_size} GPUs of which not all pairs have NVLink: NCCL is faster")
+                raise RuntimeError(f"NVLink does not connect all pairs of the {self.world_size} GPUs, so NCCL is faster")
             self._communicator = Communicator(self._context)
-        except Exception as error:  # as engines do: they have another way
+        except Exception as error:  # the engine can use its own collectives
             warnings.warn(f"verbena: custom collectives are off: {error}", stacklevel=2)
             self.close()
             return
@@ -96,12 +106,12 @@ class EngineCollectives:
         import torch
         if torch.device(self.device).type == "cuda":
             torch.cuda.set_device(self.device)
-            torch.cuda.current_stream()  # CUDA is initialised
+            torch.cuda.current_stream()  # initialises CUDA
 
     @property
     def communicator(self) -> Communicator:
         if self._communicator is None:
-            raise RuntimeError("verbena: custom collectives are off")
+            raise RuntimeError("verbena: custom collectives are off: a warning at the start says why; check `disabled` first")
         return self._communicator
 
     def takes(self, tensor: Any, is_reduced: bool = True) -> bool:
@@ -110,16 +120,16 @@ class EngineCollectives:
         return self.is_batch_invariant or tensor.numel() * tensor.element_size() <= self.max_size
 
     def should_custom_ar(self, inp: Any) -> bool:
-        """Returns whether Verbena all-reduces the tensor, of any length and at any address; the same on all ranks."""
+        """Returns whether custom_all_reduce() accepts the tensor. Depends only on type and size, so it is the same on all ranks."""
         return self.takes(inp)
 
     def custom_all_reduce(self, input: Any) -> Any:
-        """Returns a new tensor, or None if the engine must use its own collective. The same in eager mode, in a warm-up and
-        in a capture."""
+        """Returns the ranks' sum as a new tensor, or None if the engine must use its own collective. Behaves the same in eager
+        mode, in a warm-up and in a capture."""
         return self.sum_up(input) if self.should_custom_ar(input) else None
 
     def sum_up(self, input: Any, out: Any = None) -> Any:
-        """Sums across ranks: quantised if the settings allow it and it is faster, otherwise exactly."""
+        """Returns the ranks' sum. Quantises the messages if the settings allow it and it is faster."""
         dtype = str(input.dtype).removeprefix("torch.")
         found = self.quick_reduce.find_codec(dtype, input.numel() * input.element_size(), self.world_size)
         if found is None:
@@ -128,11 +138,11 @@ class EngineCollectives:
         return self.communicator.all_reduce_quantised(input, codec, out=out, choice=Choice(find_codec(codec)) if is_forced else None)
 
     def fused_allreduce_rmsnorm(self, x: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """Returns the norm of (sum + residual), and that sum. Any row length."""
+        """Returns (RMSNorm of h, h), where h is the ranks' sum plus the residual. Rows may have any length."""
         return self.communicator.fused_allreduce_rmsnorm(x, residual, weight, eps)
 
     def should_fuse_norm(self, x: Any, residual: Any, weight: Any) -> bool:
-        """Returns whether the fused kernel has these types; the same on all ranks."""
+        """Returns whether the fused kernel supports these types; the same on all ranks."""
         return (self.should_custom_ar(x) and str(x.dtype) in ("torch.float16", "torch.bfloat16")
                 and residual.dtype == weight.dtype == x.dtype)
 
@@ -145,13 +155,13 @@ class EngineCollectives:
 
     @property
     def fusion_codec(self) -> str | None:
-        """The codec of quantised sums in fused operators, which use it for sizes at which it is faster."""
+        """The codec for quantised sums in fused operators, or None. The operators quantise only at sizes where it is faster."""
         regime = self.quick_reduce.regime.lower()
         return regime if regime in CODECS and self.quick_reduce.min_sizes == "measured" else None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Marks a capture. Sets only _IS_CAPTURING: Verbena needs to know nothing about a capture."""
+        """Sets _IS_CAPTURING for the engine during a capture. Verbena itself does not need it."""
         self._IS_CAPTURING = True
         try:
             yield
@@ -162,7 +172,7 @@ class EngineCollectives:
         """Does nothing: buffers need no registration."""
 
     def close(self) -> None:
-        """Frees the collectives. Collective. If the process ends without it, the system frees everything."""
+        """Frees the collectives. Collective. A process may also end without calling it."""
         communicator, context = self._communicator, self._context
         self._communicator = self._context = None
         self.disabled = True
@@ -174,10 +184,10 @@ class EngineCollectives:
 
 
 def are_all_linked(ranks: ProcessGroupCommunicator) -> bool:
-    """Returns whether NVLink connects all ranks' GPUs. Ranks of several hosts are connected as far as loads and stores
-    reach (multi-node NVLink); for those of one host the driver is asked. Collective."""
+    """Returns whether NVLink connects all ranks' GPUs. Collective. Asks the driver about GPUs of the same host. GPUs of several
+    hosts count as connected if their memory is mapped, which needs multi-node NVLink."""
     width = 128
-    # Containers of one host have its kernel, whatever they are called.
+    # Containers on one host have different names but the same kernel.
     mine = f"{pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {find_bus_id()}".encode()
     places = [part.decode().strip("\0").split(" ") for part in ranks.all_gather(mine.ljust(width, b"\0"))]
     host, bus_id = places[ranks.rank]

@@ -1,6 +1,6 @@
-"""Decides which all-reduces of an engine are quantised, by the settings of Quick Reduce (AITER's and vLLM's) under Verbena's
-names. Quantising trades accuracy for time (docs/inference.md). The order of decision is theirs: quantised if that is
-allowed and faster, then the exact collectives, then the engine's own collective, such as NCCL."""
+"""Decides which all-reduces of an engine are quantised. The settings are those of Quick Reduce in AITER and vLLM, under
+Verbena's names. Quantising makes sums faster and less accurate (docs/inference.md). As in Quick Reduce, the first choice is the
+quantised all-reduce if it is allowed and faster, then the exact one, then the engine's own collective, such as NCCL."""
 import dataclasses
 import os
 import warnings
@@ -14,7 +14,7 @@ _MI = 1 << 20
 _DEFAULT_MAX_BYTES = 2 << 30
 _EXACT = "FP"
 
-# AITER's own, by type and number of ranks: the least MiB for FP, FP8, INT6 and INT4, as measured on MI300.
+# AITER's table, measured on MI300: minimum MiB for FP, FP8, INT6 and INT4, by type and number of ranks.
 MI300_MIN_MB = {
     ("float16", 2): (1, 2, 2, 1),
     ("float16", 4): (1, 16, 4, 2),
@@ -30,17 +30,19 @@ _MI300_REGIMES = (_EXACT, "FP8", "INT6", "INT4")
 class QuickReduce:
     """Settings of quantised all-reduces.
 
-    `regime`: FP (exact), FP8, INT6, INT4, or Verbena's INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is quantised.
-    `min_sizes`: the size from which tensors are quantised: "measured", by the tuning file or else the library's rules;
-    "mi300", by AITER's table."""
+    Attributes:
+        regime: AITER's FP (exact), FP8, INT6 or INT4; Verbena's INT8, MXFP8, FP8_INT8 or INT4_INT8; NONE to quantise nothing.
+        min_sizes: where the minimum size of quantised tensors comes from: "measured" (the tuning file, else the library's
+            rules) or "mi300" (AITER's table).
+    """
     regime: str = "NONE"
     max_bytes: int = _DEFAULT_MAX_BYTES
     min_sizes: str = "measured"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "QuickReduce":
-        """Reads the settings. Warns of invalid values, for which it takes the defaults, and of a cast, which has no effect
-        here."""
+        """Reads the settings. Warns of an invalid value and uses the default instead. Warns of the setting for a cast to
+        float16, which has no effect here."""
         if settings.read_flag(_CAST, environment):
             warnings.warn(f"verbena: {_CAST}: no effect: bfloat16 is quantised directly, which is as fast as float16 and does not "
                           "overflow", stacklevel=2)
@@ -52,8 +54,8 @@ class QuickReduce:
                    settings.read_choice("VERBENA_QUICK_REDUCE_MIN_SIZES", environment))
 
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
-        """Returns the codec for a tensor, and whether to use it regardless of measurements; None: the exact all-reduce.
-        `dtype` without "torch."."""
+        """Returns (codec, whether to use it regardless of measurements), or None for the exact all-reduce. `dtype` is the
+        type's name without "torch."."""
         if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.max_bytes:
             return None
         if self.min_sizes == "measured":

@@ -1,4 +1,4 @@
-"""Verbena in SGLang, in the place of its custom all-reduce (docs/inference.md).
+"""The SGLang plug-in: replaces SGLang's custom all-reduce (docs/inference.md).
 
     pip install verbena-*.whl
     export USE_VERBENA_COLLECTIVES=1
@@ -14,11 +14,12 @@ from verbena.integrations.engine import MAX_BYTES, EngineCollectives, switch_on_
 _DISPATCH = "sglang.srt.distributed.device_communicators.custom_all_reduce.dispatch_custom_allreduce"
 _FUSION = "sglang.srt.layers.flashinfer_comm_fusion"
 _hooked: set[str] = set()
-_resolve_group: list[Any] = []  # SGLang's function, from when a communicator is made
+_resolve_group: list[Any] = []  # SGLang's function, saved when the first communicator is created
 
 
 class VerbenaAllreduce(EngineCollectives):
-    """What SGLang 0.5.23's dispatch_custom_allreduce() returns, by its constructor and calls."""
+    """A custom all-reduce class with the constructor and methods of the one that SGLang 0.5.23's
+    dispatch_custom_allreduce() returns."""
 
     def __init__(self, group: Any, device: Any, max_size: int = MAX_BYTES) -> None:
         is_deterministic = os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "0").lower() in ("1", "true")
@@ -41,13 +42,13 @@ class VerbenaAllreduce(EngineCollectives):
 
 
 def dispatch(original: Any, *arguments: Any, **named: Any) -> type[VerbenaAllreduce]:
-    """Wraps SGLang's choice of a class."""
+    """Wraps SGLang's dispatch_custom_allreduce(), which chooses a custom all-reduce class."""
     return VerbenaAllreduce
 
 
 def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps: float = 1e-6, *arguments: Any, **named: Any) -> Any:
-    """Wraps SGLang's call of FlashInfer's all-reduce with norm, which SGLang makes if flashinfer_allreduce_fusion_backend
-    is set."""
+    """Wraps SGLang's call of FlashInfer's fused all-reduce and norm. SGLang makes this call if
+    flashinfer_allreduce_fusion_backend is set."""
     communicator = _find_fusing(named.get("use_attn_tp_group", True))[1]
     if communicator is None or not communicator.should_fuse_norm(input_tensor, residual, weight):
         return original(input_tensor, residual, weight, eps, *arguments, **named)
@@ -57,22 +58,22 @@ def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps
 
 
 def make_no_workspaces(original: Any, *arguments: Any, **named: Any) -> None:
-    """Wraps the creation of FlashInfer's workspaces, which are unused where Verbena fuses. SGLang's all-reduces of their
-    groups then go through the communicator too."""
+    """Wraps the creation of FlashInfer's workspaces. Creates none where Verbena fuses; SGLang then sends the other all-reduces
+    of these groups through the communicator too."""
     groups = [_find_fusing(use_attn_tp_group) for use_attn_tp_group in (False, True)]
     if any(size > 1 and communicator is None for size, communicator in groups):
         original(*arguments, **named)
 
 
 def _find_fusing(use_attn_tp_group: bool) -> tuple[int, VerbenaAllreduce | None]:
-    """The group that the fused kernel sums over: its size, and its communicator if that is Verbena's."""
+    """Returns the size of the group over which the fused kernel sums, and the group's communicator if it is Verbena's."""
     size, _, group = _resolve_group[0](use_attn_tp_group=use_attn_tp_group)
     communicator = getattr(group, "ca_comm", None)
     return size, communicator if isinstance(communicator, VerbenaAllreduce) and not communicator.disabled else None
 
 
 def join_fusion() -> None:
-    """Hooks the fused all-reduce with norm. Not called at the start, because its module loads SGLang's layers."""
+    """Hooks SGLang's fused all-reduce and norm. Runs late, because its module imports SGLang's layers."""
     try:
         _resolve_group[:] = [importlib.import_module(_FUSION).resolve_fusion_group]
         _hook(f"{_FUSION}.flashinfer_allreduce_residual_rmsnorm", fused_norm)
@@ -94,10 +95,10 @@ def _hook(target: str, hook: Any) -> None:
 
 
 def register() -> None:
-    """The entry point of SGLang's group sglang.srt.plugins: does nothing unless USE_VERBENA_COLLECTIVES is 1."""
+    """Entry point in SGLang's group sglang.srt.plugins. Does nothing unless USE_VERBENA_COLLECTIVES is 1."""
     switch_on_if_asked("sglang", switch_on)
 
 
 def switch_on() -> None:
-    """Makes SGLang's communicators use Verbena from now on. SGLang applies the hook when all plug-ins are loaded."""
+    """Makes SGLang's new communicators use Verbena. SGLang applies the hook after it has loaded all plug-ins."""
     _hook(_DISPATCH, dispatch)

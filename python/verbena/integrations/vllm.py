@@ -1,4 +1,4 @@
-"""Verbena in vLLM, in the place of its CustomAllreduce (docs/inference.md).
+"""The vLLM plug-in: replaces vLLM's CustomAllreduce (docs/inference.md).
 
     pip install verbena-*.whl
     export USE_VERBENA_COLLECTIVES=1
@@ -18,10 +18,11 @@ _FUSES = "AllReduceFusionPass"
 
 
 class VerbenaAllreduce(EngineCollectives):
-    """vLLM 0.33's CustomAllreduce, by its constructor and calls. The sizes that vLLM passes are those of its own kernels:
-    they are kept for its code to read and have no effect. Results do not depend on the batch, whatever
-    VLLM_BATCH_INVARIANT is; with it no size is left to NCCL. Attributes that begin with mnnvl_ say that there are no
-    buffers of multi-node NVLink."""
+    """A class with the constructor and methods of vLLM 0.33's CustomAllreduce.
+
+    vLLM passes size limits of its own kernels. They are stored for vLLM to read, and have no other effect. Exact results do
+    not depend on the batch; with VLLM_BATCH_INVARIANT, no size is left to NCCL. Attributes whose names begin with mnnvl_ are
+    0, because there are no buffers of multi-node NVLink."""
 
     mnnvl_only = mnnvl_multimem_rs_supported = mnnvl_multimem_rs_initialized = False
     mnnvl_multicast_ptr = mnnvl_buffer_size = 0
@@ -49,10 +50,11 @@ class VerbenaAllreduce(EngineCollectives):
             join_compilation(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of a vLLM that is newer than the tests: only a zero that says "there are no such buffers" is safe to make up."""
+        """Called for attributes that a newer vLLM reads. Returns 0 for mnnvl_ attributes, meaning "no such buffers"; no other
+        value is safe to invent."""
         if name.startswith("mnnvl_"):
             warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which is unknown here; returning 0, "
-                          "for no buffer of multi-node NVLink", stacklevel=2)
+                          "which means that there is no buffer of multi-node NVLink", stacklevel=2)
             setattr(self, name, 0)
             return 0
         raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's class does not have: "
@@ -82,13 +84,13 @@ def _as_device(device: Any) -> Any:
 
 
 def register() -> None:
-    """The entry point of vLLM's group vllm.general_plugins, which every process of an engine calls, some several times.
-    Does nothing unless USE_VERBENA_COLLECTIVES is 1."""
+    """Entry point in vLLM's group vllm.general_plugins. Every process of an engine calls it, some several times. Does nothing
+    unless USE_VERBENA_COLLECTIVES is 1."""
     switch_on_if_asked("vllm", switch_on)
 
 
 def switch_on() -> None:
-    """Makes vLLM's communicators use Verbena from now on."""
+    """Makes vLLM's new communicators use Verbena."""
     module: Any = importlib.import_module(_MODULE)
     if not hasattr(module, "CustomAllreduce"):
         raise AttributeError(f"{_MODULE} has no CustomAllreduce")
@@ -98,9 +100,8 @@ def switch_on() -> None:
 
 
 def join_compilation(communicator: VerbenaAllreduce) -> None:
-    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them, in place of its pass for
-    FlashInfer's kernels, and whether or not fuse_allreduce_rms is set: with this communicator the two operators are
-    never faster apart."""
+    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them. Replaces vLLM's pass for
+    FlashInfer's kernels. Ignores fuse_allreduce_rms, because with this communicator the fused operator is never slower."""
     try:
         manager: Any = importlib.import_module(_PASSES)
         make_pass = _make_pass_class()
@@ -118,7 +119,7 @@ def join_compilation(communicator: VerbenaAllreduce) -> None:
                 setattr(manager, _FUSES, theirs)
             added = self.passes[count:]
             if not any(isinstance(one, make_pass) for one in added):
-                # Before the passes that would fuse the norms themselves, after the pass that removes no-ops.
+                # The position is after the pass that removes no-ops, and before the passes that would fuse the norms with other operators.
                 place = next((i + 1 for i, one in enumerate(added) if type(one).__name__ == "NoOpEliminationPass"), 0)
                 self.passes.insert(count + place, make_pass(communicator))
 
@@ -134,7 +135,7 @@ def _make_pass_class() -> Any:
     fusion: Any = importlib.import_module("verbena.ops.fusion")
 
     class VerbenaFusionPass(inductor_pass.InductorPass):
-        """verbena.ops.fusion.FusionPass as one of vLLM's passes, for all shapes."""
+        """Runs verbena.ops.fusion.FusionPass as a vLLM pass, for all shapes."""
 
         def __init__(self, communicator: VerbenaAllreduce) -> None:
             state: Any = importlib.import_module("vllm.distributed.parallel_state")

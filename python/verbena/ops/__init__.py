@@ -1,12 +1,12 @@
 """Collectives of libverbena_ops.so on tensors: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, quantised sums,
 RMSNorm.
 
-    tp = verbena.ops.init(name="tp")                # of torch.distributed's world or, without it, by the launcher's variables
+    tp = verbena.ops.init(name="tp")                # ranks of torch.distributed's world, else of the launcher's variables
     y = tp.all_reduce(x)
-    y = torch.ops.verbena.all_reduce(x, "tp")       # the same, in code that is compiled
+    y = torch.ops.verbena.all_reduce(x, "tp")       # the same operation, for code under torch.compile
     tp.free()                                       # collective
 
-PyTorch is loaded when it is first asked for."""
+Importing this package does not import PyTorch; the first call that needs PyTorch does."""
 from verbena.ops.calls import Algorithm, Choice, DataType, Reduction
 from verbena.ops.communicator import Communicator
 from verbena.ops.fused import CODECS, Norm, Normed, Quantisation

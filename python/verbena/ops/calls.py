@@ -1,4 +1,4 @@
-"""Shared by all calls of a communicator: types, reductions, algorithms, choices, and how a tensor becomes an argument."""
+"""Types, reductions, algorithms and argument checks that all calls of a communicator share."""
 import ctypes
 import dataclasses
 import enum
@@ -43,17 +43,18 @@ class Algorithm(enum.IntEnum):
     INT4_INT8 = 22
 
 
-# By the names of PyTorch's types, which need not be loaded.
+# Keys are the names of PyTorch's types, because PyTorch need not be loaded.
 _TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
           "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
 OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
-# By PyTorch's names too.
+# Includes PyTorch's names.
 _REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """An algorithm and the shape of its kernel; for each field that is 0 the library chooses. The same on all ranks."""
+    """An algorithm and the launch shape of its kernel. The library chooses each field that is 0. All ranks must pass the
+    same choice."""
     algorithm: Algorithm = Algorithm.AUTO
     blocks: int = 0
     threads: int = 0
@@ -61,8 +62,8 @@ class Choice:
 
 
 def find_data_type(tensor: Any) -> DataType | None:
-    """Returns the DataType of a tensor; None if no kernel computes with its type. Operations that only move data take every
-    type."""
+    """Returns the DataType of a tensor, or None if no kernel can reduce its type. Operations that only move data accept
+    every type."""
     return _find_by_type(tensor.dtype)
 
 
@@ -72,22 +73,23 @@ def _find_by_type(dtype: Any) -> DataType | None:
 
 
 class OpsPart(CollectivePart):
-    """The base of a communicator's calls."""
+    """Base class of the communicator: launches calls and keeps the tensors of open groups."""
 
     _name = "ops"
     _ops: NativeLibrary
-    # Tensors of the open group's calls: the group's kernels are launched at its end, and read and write them then.
+    # Tensors of the calls in the open group. They must live until the group's kernels are launched at its end.
     _group: list[tuple[Any, ...]] | None = None
-    _dropped_group: str | None = None  # why all calls fail until reset()
-    _last: tuple[str, Any, Choice | None] | None = None  # the last call of _call(): its name, tensor's bytes, choice
+    _dropped_group: str | None = None  # the reason why all calls fail until reset()
+    _last: tuple[str, Any, Choice | None] | None = None  # of the last _call(): name, bytes of the tensor, choice
 
     @property
     def rank(self) -> int:
+        """This rank's number in the team."""
         return int(self._ops.ops_rank(self.handle))
 
     @property
     def size(self) -> int:
-        """The number of ranks; 0 on a rank that is not a member."""
+        """The number of members of the team; 0 on a rank that is not a member."""
         return int(self._ops.ops_size(self.handle))
 
     def _choose(self, name: str, what: int, length_bytes: int) -> Choice:
@@ -100,7 +102,7 @@ class OpsPart(CollectivePart):
         self._last = name, source.numel() * source.element_size(), choice  # nbytes is not in PyTorch 1
 
     def _launch(self, name: str, tensors: tuple[Any, ...], *arguments: Any) -> None:
-        """Every call that takes a stream goes through this function."""
+        """Calls a function of the library that takes a stream. All calls with a stream go through here."""
         if self._dropped_group is not None:
             self._tell_dropped_group()
         self._ops.check(getattr(self._ops, name)(self.handle, *arguments))
@@ -113,10 +115,10 @@ class OpsPart(CollectivePart):
 
 
 def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
-    """Returns a call's name and its algorithm: the one asked for or, where the size decides, the one chosen for it."""
+    """Returns the name, size and algorithm of a call: the algorithm of `choice`, or the one that the library chooses."""
     operation = name.removeprefix("ops_")
     if choice is None and operation in OPERATIONS:
-        # Of an all-reduce the tensor's bytes count, of exchanges a message's.
+        # The library chooses by the bytes of the tensor, or of one message where ranks exchange parts of the tensor.
         message_bytes = tensor_bytes // calls.size if operation in ("reduce_scatter", "all_to_all") else tensor_bytes
         choice = calls._choose("ops_choose", OPERATIONS.index(operation), message_bytes)
     algorithm = "" if choice is None else f" by {choice.algorithm.name}"
@@ -124,7 +126,7 @@ def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice |
 
 
 def raise_error(get_error: Any, handle: int) -> None:
-    """Raises the error of one of the library's get_error functions, if there is one."""
+    """Calls one of the library's get_error functions, and raises VerbenaError if it reports an error."""
     text = ctypes.create_string_buffer(512)
     result = get_error(handle, text, len(text))
     if result != Result.SUCCESS:
@@ -132,7 +134,7 @@ def raise_error(get_error: Any, handle: int) -> None:
 
 
 def find_reduction(reduction: Any) -> Reduction:
-    """Returns the Reduction of a name, a Reduction, or a ReduceOp of torch.distributed."""
+    """Returns the Reduction for a name, a Reduction or a ReduceOp of torch.distributed."""
     if isinstance(reduction, str) and reduction in _REDUCTIONS:
         return _REDUCTIONS[reduction]
     named = reduction if isinstance(reduction, str) else getattr(getattr(reduction, "op", reduction), "name", str(reduction))

@@ -1,4 +1,4 @@
-"""A team's collectives on tensors."""
+"""The communicator: collectives of a team on PyTorch tensors."""
 import contextlib
 import ctypes
 import math
@@ -16,11 +16,18 @@ from verbena.team import SymmetricTeam
 
 
 class Communicator(FusedCalls):
-    """Collectives of a team on tensors of the ranks' GPUs, in their current streams.
+    """Collectives of a team on tensors in GPU memory.
 
-    All members make the same calls in the same order. Calls never synchronise with the GPU, and may be captured in a CUDA
-    graph. One communicator serves one stream at a time; streams that run at the same time need a communicator each.
-    Creating and freeing it is collective over the context; on ranks that are not members it serves only these calls."""
+    Ranks: all members make the same calls in the same order. Creating, resetting and freeing a communicator is collective
+    over the context; ranks that are not members make only these calls.
+
+    Streams: a call enqueues a kernel on the current stream of the tensor's GPU and returns without synchronising. It may be
+    captured in a CUDA graph. A communicator serves one stream at a time: use one communicator for each stream that runs at
+    the same time. Threads: one thread at a time uses a communicator.
+
+    Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does
+    not make a call within VERBENA_SYMM_TIMEOUT_MS, the outputs of the other ranks are filled with bytes of 0xff, and
+    check_error() and every later call raise VerbenaError until all ranks call reset()."""
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
                  packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, programmatic_launch: bool = False,
@@ -28,17 +35,17 @@ class Communicator(FusedCalls):
         """Creates a communicator. Collective, with the same options on all ranks.
 
         Args:
-            context: outlives the communicator.
-            team: None: all ranks of the context.
+            context: must outlive the communicator.
+            team: the team; None for all ranks of the context.
             is_member: False on ranks that are not members of the team.
-            packet_bytes: GPU memory of the workspace for packets; 0: the default.
-            chunk_bytes: GPU memory of the workspace for chunks; 0: the default.
-            blocks: max blocks of a kernel; 0: the default.
-            programmatic_launch: programmatic dependent launch: the next kernel of the stream may start before this one has
-                ended.
-            tuning_file: measurements of this platform (verbena-coll --calibrate); None: VERBENA_TUNING_FILE.
-            has_windows: promises that in each all-reduce either input and output of all ranks lie in windows, each at the
-                same offset, or no rank has both in windows.
+            packet_bytes: bytes of GPU memory for packets (small messages); 0 for the default.
+            chunk_bytes: bytes of GPU memory for chunks (large messages); 0 for the default.
+            blocks: maximum number of blocks of a kernel; 0 for the default.
+            programmatic_launch: enables programmatic dependent launch (PDL): the next kernel of the stream may start before
+                the communicator's kernel has ended.
+            tuning_file: path of measurements of this platform (verbena-coll --calibrate); None for VERBENA_TUNING_FILE.
+            has_windows: a promise of the caller about every all-reduce: either input and output lie in windows on all
+                ranks, each at the same offset, or no rank has both in windows.
         """
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
@@ -51,15 +58,21 @@ class Communicator(FusedCalls):
 
     @classmethod
     def from_group(cls, group: Any, **options: Any) -> "Communicator":
-        """Creates a communicator of the ranks of a process group of torch.distributed, such as a DeviceMesh's
-        `get_group("tp")`, or of a TorchComms communicator. Creates a context, too, which free() closes. Collective over the
-        group. The options are those of Communicator."""
+        """Creates a communicator, and a context that free() closes, of the ranks of a group. Collective over the group.
+
+        Args:
+            group: a process group of torch.distributed, such as a DeviceMesh's `get_group("tp")`, or a TorchComms
+                communicator.
+            options: keyword arguments of Communicator().
+        """
         ranks = adapt(group)
         return cls._own(SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size), options)
 
     @classmethod
     def from_environment(cls, **options: Any) -> "Communicator":
-        """The same of all ranks of the job, by the launcher's variables (SymmetricContext.from_environment)."""
+        """Creates a communicator, and a context that free() closes, of all ranks of the job. The launcher's environment
+        variables name the ranks, as in SymmetricContext.from_environment(). Collective. `options` are keyword arguments of
+        Communicator()."""
         return cls._own(SymmetricContext.from_environment(), options)
 
     @classmethod
@@ -84,7 +97,8 @@ class Communicator(FusedCalls):
             self._context.__exit__(kind, error, trace)
 
     def free(self) -> None:
-        """Frees the communicator, and a context that it has created. Collective."""
+        """Frees the communicator, and its context if from_group() or from_environment() created it. No kernel of any rank
+        may still be using it. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.ops_destroy(handle))
@@ -92,30 +106,35 @@ class Communicator(FusedCalls):
                 self._context.close()
 
     def check_error(self) -> None:
-        """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""
+        """Raises VerbenaError if the result of an earlier call is not valid. The error names the rank that was late. Never
+        waits."""
         self._tell_dropped_group()
         raise_error(self._ops.ops_get_error, self.handle)
 
     def reset(self) -> None:
-        """Makes the communicator usable again after an error. Collective."""
+        """Makes the communicator usable again after an error. Waits until this rank's GPU is idle. Collective."""
         self._ops.check(self._ops.ops_reset(self.handle))
         self._dropped_group = None
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
-        """Returns the algorithm that an operation, such as "all_reduce", would use. `length_bytes`: of the tensor for an
-        all-reduce, of one rank's message for all other operations."""
+        """Returns the algorithm that the library would choose.
+
+        Args:
+            operation: the name of the method, such as "all_reduce".
+            length_bytes: bytes of the tensor for an all-reduce; bytes of one rank's message for every other operation.
+        """
         return self._choose("ops_choose", OPERATIONS.index(operation), length_bytes)
 
     def all_reduce(self, tensor: Any, reduction: Any = "sum", *, op: Any = None, out: Any = None,
                    choice: Choice | None = None) -> Any:
-        """Reduces the ranks' tensors element by element. All ranks get the same bits.
+        """Reduces the ranks' tensors element by element, and returns the result. All ranks get the same bits.
 
         Args:
-            tensor: of any shape, the same on all ranks.
+            tensor: a tensor of any shape; shape and type are the same on all ranks.
             reduction: "sum", "mean" or "avg", "min", "max", a Reduction, or a torch.distributed.ReduceOp.
-            op: `reduction` under torch.distributed's name.
-            out: receives the result; may be `tensor`. None: a new tensor.
-            choice: None: the library chooses.
+            op: the same as `reduction`, under torch.distributed's name.
+            out: the tensor that receives the result; may be `tensor`. None for a new tensor.
+            choice: the algorithm; None to let the library choose.
         """
         if out is not tensor or not tensor.is_contiguous():
             tensor = tensor.contiguous()
@@ -124,7 +143,9 @@ class Communicator(FusedCalls):
         return out
 
     def all_gather(self, tensor: Any, dim: int, *, out: Any = None, choice: Choice | None = None) -> Any:
-        """Concatenates all ranks' tensors along `dim`, without a permutation afterwards."""
+        """Returns all ranks' tensors, concatenated along `dim` in rank order. All ranks pass the same shape and type. `out`
+        receives the result; None for a new tensor. The kernel writes the result in its final layout, without a permutation
+        afterwards."""
         tensor = tensor.contiguous()
         rows, shape = _cut(tensor.shape, dim, self.size)
         out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
@@ -134,9 +155,17 @@ class Communicator(FusedCalls):
 
     def reduce_scatter(self, tensor: Any, dim: int, reduction: Any = "sum", *, op: Any = None, out: Any = None,
                        choice: Choice | None = None) -> Any:
-        """Reduces the ranks' tensors; returns this rank's part of the result along `dim`, whose size must be a multiple of
-        the number of ranks. `dim` has no default, because engines and torch.distributed have different ones. `op` is
-        `reduction` under torch.distributed's name."""
+        """Reduces the ranks' tensors element by element, splits the result along `dim` into one part per rank, and returns
+        this rank's part.
+
+        Args:
+            tensor: a tensor whose size along `dim` is a multiple of the number of ranks; same shape and type on all ranks.
+            dim: has no default, because the defaults of engines and of torch.distributed differ.
+            reduction: as for all_reduce().
+            op: the same as `reduction`, under torch.distributed's name.
+            out: the tensor that receives this rank's part; None for a new tensor.
+            choice: the algorithm; None to let the library choose.
+        """
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         dim %= len(shape)
@@ -150,14 +179,17 @@ class Communicator(FusedCalls):
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
-        """Copies the tensor of rank `root` to the tensor of every rank, in place."""
+        """Overwrites the tensor of every rank with the tensor of rank `root`, and returns it. The tensor is contiguous, with
+        the same shape and type on all ranks."""
         expect_like(tensor, tensor.shape)
         self._call("ops_broadcast", tensor, tensor, tensor.numel() * tensor.element_size(), root, choice=choice)
         return tensor
 
     def all_to_all(self, tensor: Any, split_dim: int = 0, concat_dim: int = 0, *, out: Any = None,
                    choice: Choice | None = None) -> Any:
-        """Sends the r-th part along `split_dim` to rank r, and concatenates what it receives along `concat_dim`."""
+        """Splits the tensor along `split_dim` into one part per rank, sends part r to rank r, and returns the parts
+        received, concatenated along `concat_dim` in rank order. The size along `split_dim` must be a multiple of the number
+        of ranks. `out` receives the result; None for a new tensor."""
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         split_dim, concat_dim = split_dim % len(shape), concat_dim % len(shape)
@@ -172,24 +204,50 @@ class Communicator(FusedCalls):
         return out
 
     def all_gather_v(self, tensor: Any, counts: Any, out: Any, *, offsets: Any = None, choice: Choice | None = None) -> Any:
-        """Gathers different numbers of rows: counts[r] rows of rank r are written to `out` from offsets[r] on, or
-        contiguously. Counts and offsets are int64 on the GPU, read when the kernel runs. `tensor` may be longer than
-        this rank's count."""
+        """Gathers a different number of rows from each rank, and returns `out`. Never synchronises with the GPU to read the
+        counts.
+
+        Args:
+            tensor: contiguous rows, at least counts[rank] of them.
+            counts: int64 [ranks] in GPU memory, read when the kernel runs: rank r contributes its first counts[r] rows.
+            out: a contiguous tensor that receives the rows.
+            offsets: int64 [ranks] in GPU memory: the row of `out` where rank r's rows begin. None to concatenate the rows.
+            choice: the algorithm; None to let the library choose.
+        """
         self._call_v("ops_all_gather_v", tensor, out, [counts, offsets], [], out.numel() // self.size, choice)
         return out
 
     def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: Any = "sum", *, offsets: Any = None,
                          choice: Choice | None = None) -> Any:
-        """Reduces the ranks' tensors; rank r gets counts[r] rows of the result, from offsets[r] on. Its `out` may be
-        longer."""
+        """Reduces the ranks' tensors element by element, gives rank r counts[r] rows of the result, and returns `out`.
+
+        Args:
+            tensor: contiguous rows; same shape and type on all ranks.
+            counts: int64 [ranks] in GPU memory, read when the kernel runs.
+            out: a contiguous tensor of at least counts[rank] rows.
+            reduction: as for all_reduce().
+            offsets: int64 [ranks] in GPU memory: the first row of rank r's part in `tensor`. None if the parts are
+                contiguous.
+            choice: the algorithm; None to let the library choose.
+        """
         self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [need_type(tensor), find_reduction(reduction)],
                      tensor.numel() // self.size, choice)
         return out
 
     def all_to_all_v(self, tensor: Any, send_counts: Any, receive_counts: Any, out: Any, *, send_offsets: Any = None,
                      receive_offsets: Any = None, expected_rows: int = 0, choice: Choice | None = None) -> Any:
-        """Sends send_counts[r] rows to rank r, and receives receive_counts[r] rows from it. `expected_rows`, the same on
-        all ranks, is the length of a typical message, by which the library chooses the algorithm."""
+        """Sends send_counts[r] rows to rank r, receives receive_counts[r] rows from rank r, and returns `out`.
+
+        Args:
+            tensor: the contiguous rows to send.
+            send_counts: int64 [ranks] in GPU memory, read when the kernel runs, like the three tensors below.
+            receive_counts: int64 [ranks] in GPU memory.
+            out: a contiguous tensor that receives the rows.
+            send_offsets: int64 [ranks] in GPU memory: the first row for rank r in `tensor`. None if contiguous.
+            receive_offsets: int64 [ranks] in GPU memory: the first row from rank r in `out`. None if contiguous.
+            expected_rows: rows of a typical message, the same on all ranks; the library chooses the algorithm by it.
+            choice: the algorithm; None to let the library choose.
+        """
         counts = [send_counts, send_offsets, receive_counts, receive_offsets]
         row = math.prod(tensor.shape[1:])
         self._call_v("ops_all_to_all_v", tensor, out, counts, [], expected_rows * row, choice)
@@ -197,10 +255,12 @@ class Communicator(FusedCalls):
 
     @contextlib.contextmanager
     def group(self, like: Any = None) -> Iterator[None]:
-        """Launches the calls of the block together at its end, by one kernel if possible, in the current stream, or in that
-        of the GPU of the tensor `like`. The calls must not use each other's results. If the block raises, none of its
-        calls is launched and every later call raises until all ranks have called reset(): the peers may have launched
-        theirs."""
+        """Collects the calls of a `with` block and launches them together at its end, as one kernel if possible. The calls
+        must not use each other's results.
+
+        The kernel runs on the current stream or, if the tensor `like` is given, on the current stream of that tensor's GPU.
+        If the block raises an exception, none of its calls is launched. Every later call then raises VerbenaError until all
+        ranks have called reset(), because the peers may have launched their calls."""
         self._tell_dropped_group()
         self._ops.check(self._ops.ops_group_begin(self.handle))
         self._group = []
@@ -222,7 +282,7 @@ class Communicator(FusedCalls):
             expect_like(tensor, tensor.shape)
         for one in counts:
             if one is not None and (str(one.dtype) != "torch.int64" or one.numel() != self.size):
-                raise ValueError(f"counts and offsets are int64, one for each of {self.size} ranks")
+                raise ValueError(f"counts and offsets must be int64 tensors with {self.size} elements, one per rank")
         element = source.element_size()
         sizes = OpsSizes(math.prod(source.shape[1:]) * element, source.numel() * element, out.numel() * element,
                            expected * element)
@@ -232,7 +292,8 @@ class Communicator(FusedCalls):
 
 
 def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:
-    """Rows before `dim`, and the shape of `parts` tensors along it."""
+    """Returns the number of rows (the product of the sizes before `dim`), and the shape of `parts` such tensors
+    concatenated along `dim`."""
     whole = list(shape)
     dim %= len(whole)
     whole[dim] *= parts

@@ -1,4 +1,4 @@
-"""Calls of a communicator that do more than move and sum: quantised all-reduces, RMSNorm, and both in one."""
+"""Quantised all-reduces, RMSNorm, and all-reduces fused with RMSNorm."""
 import ctypes
 import dataclasses
 import enum
@@ -13,7 +13,8 @@ CODECS = {"fp8": Algorithm.FP8, "int8": Algorithm.INT8, "int6": Algorithm.INT6, 
 
 
 class Quantisation(enum.IntEnum):
-    """How rows are quantised, to one byte an element. Kinds from FP8_BLOCK on have scales for blocks of a row."""
+    """The format of quantised rows; each element is one byte. TENSOR kinds have one scale for the tensor, TOKEN kinds one
+    per row, BLOCK and MXFP8 kinds one per block of a row: 128 elements, or 32 for MXFP8."""
     NONE = 0
     FP8_TENSOR = 1
     FP8_TOKEN = 2
@@ -27,8 +28,16 @@ class Quantisation(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Normed:
-    """The result of a norm: `output` and `residual` in the input's shape; quantised rows and their scales if asked for;
-    `sum`, the sum of all ranks' tensors, if it is separate from the output."""
+    """The result of a norm.
+
+    Attributes:
+        output: the normalised rows, in the input's shape and type; None if Norm.has_output is False.
+        residual: the sum of input and residual, in the input's shape and type.
+        quantised: the quantised rows, one byte per element; None without quantisation.
+        scales: the scales of `quantised`; None without quantisation.
+        sum: the sum of all ranks' tensors (of this rank's share of the rows, after a reduce-scatter); None if `output` has
+            overwritten it.
+    """
     output: Any = None
     residual: Any = None
     quantised: Any = None
@@ -38,12 +47,21 @@ class Normed:
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """RMSNorm: h = x + residual; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset).
+    """The parameters of an RMSNorm: h = x + residual; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset).
 
-    rounds_sum: h is rounded to the type before it is squared (as vLLM's and FlashInfer's kernels do). rounds_normed: h /
-    sqrt(...) is rounded before it is multiplied by the weight (as vLLM's do). scale: for FP8_TENSOR, a float on the GPU.
-    scale_layout: for FP8_BLOCK and FP8_BLOCK_POWER "rows", "columns", or "tma", columns of a multiple of 4. padding:
-    columns of zeros after output and quantised rows."""
+    Attributes:
+        weight: [hidden], contiguous, of the rows' type; None for a weight of ones.
+        epsilon: added to the mean of the squares.
+        weight_offset: added to each element of the weight, such as 1 for Gemma.
+        rounds_sum: rounds h to the tensor's type before squaring it, as vLLM's and FlashInfer's kernels do.
+        rounds_normed: rounds h / sqrt(...) before multiplying it by the weight, as vLLM's kernels do.
+        quantisation: the format of quantised rows; NONE for none.
+        scale: for FP8_TENSOR, the scale: one float32 in GPU memory.
+        scale_layout: for FP8_BLOCK and FP8_BLOCK_POWER: "rows", "columns", or "tma" (columns padded to a multiple of 4).
+        min_scale: lower bound of the scales that the kernel computes.
+        padding: number of columns of zeros after each row of the output and of the quantised rows.
+        has_output: False to compute the quantised rows only.
+    """
     weight: Any
     epsilon: float = 1e-6
     weight_offset: float = 0.0
@@ -54,19 +72,22 @@ class Norm:
     scale_layout: str = "rows"
     min_scale: float = 1e-10
     padding: int = 0
-    has_output: bool = True  # beside quantised rows
+    has_output: bool = True
 
 
 class FusedCalls(OpsPart):
     """Quantised and fused calls of verbena.ops.Communicator."""
 
     def all_reduce_quantised(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
-        """Sums the ranks' tensors with quantised messages. Uses the exact all_reduce() where that is faster. All ranks get
-        the same bits.
+        """Sums the ranks' tensors, sending quantised messages, and returns the sum. Uses the exact all_reduce() where it is
+        faster. All ranks get the same bits.
 
         Args:
+            tensor: a tensor of any shape; shape and type are the same on all ranks.
             codec: "fp8", "int8", "int6", "int4", "mxfp8", "fp8_int8" or "int4_int8".
-            seed: 0: rounds to nearest; otherwise rounds stochastically.
+            seed: 0 to round to nearest; any other value seeds stochastic rounding.
+            out: the tensor that receives the sum; may be `tensor`. None for a new tensor.
+            choice: the algorithm; None to let the library choose.
         """
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
@@ -75,11 +96,18 @@ class FusedCalls(OpsPart):
         return out
 
     def choose_quantised(self, tensor: Any, codec: str) -> Choice:
-        """Returns the algorithm that all_reduce_quantised() would use."""
+        """Returns the algorithm that all_reduce_quantised() would use for the tensor."""
         return self._choose("ops_choose_quantised", find_codec(codec), tensor.numel() * tensor.element_size())
 
     def rms_norm(self, x: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None) -> Normed:
-        """Normalises rows along the last dimension, on this rank alone. `residual_out` may be the residual."""
+        """Normalises rows along the last dimension, on this rank alone, without communication.
+
+        Args:
+            x: rows [..., hidden]; each row is contiguous.
+            norm: the parameters of the norm.
+            residual: a tensor of x's size and type that is added to x first; None to add nothing.
+            residual_out: the tensor that receives x + residual; may be `residual`. None for a new tensor.
+        """
         rows, result, packed = _prepare(x, norm, residual, residual_out)
         if rows.numel():
             self._launch("ops_norm_rows", (rows, result, norm, residual), rows.data_ptr(), rows.stride(0), need_type(rows),
@@ -88,8 +116,17 @@ class FusedCalls(OpsPart):
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                             codec: str | None = None, choice: Choice | None = None) -> Normed:
-        """Sums the ranks' tensors and normalises the rows of the sum, with the same bits as all_reduce() and rms_norm(): in
-        one kernel up to 1 MiB, or 8 MiB between two ranks. Without a residual the sum is the result's residual."""
+        """Sums the ranks' tensors, then normalises the rows of the sum. The result has the same bits as all_reduce()
+        followed by rms_norm(). One kernel does both for tensors up to 1 MiB, or up to 8 MiB between two ranks.
+
+        Args:
+            tensor: rows [..., hidden]; same shape and type on all ranks.
+            norm: the parameters of the norm.
+            residual: a tensor of the same size and type that is added to the sum; None to add nothing.
+            residual_out: the tensor that receives sum + residual; may be `residual`. None for a new tensor.
+            codec: quantises the messages, as in all_reduce_quantised(); None for the exact sum.
+            choice: the algorithm; None to let the library choose.
+        """
         rows, result, packed = _prepare(tensor.contiguous(), norm, residual, residual_out)
         if rows.numel():
             in_output = result.output is not None and norm.padding == 0
@@ -101,16 +138,16 @@ class FusedCalls(OpsPart):
         return result
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """all_reduce_rms_norm() under the name and arguments of AITER, SGLang and verbena.distributed; returns (norm,
-        residual). The residual's sum is rounded before it is squared."""
+        """Calls all_reduce_rms_norm() with the arguments that AITER, SGLang and verbena.distributed use, and returns
+        (normalised rows, sum + residual). The latter is rounded before it is squared."""
         normed = self.all_reduce_rms_norm(input_, Norm(weight, eps, rounds_sum=True), residual)
         return normed.output, normed.residual
 
     def reduce_scatter_rms_norm_all_gather(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                                            choice: Choice | None = None) -> Normed:
-        """The same, but each rank normalises only its share of the rows: rows [rank * s, (rank + 1) * s), s = rows / ranks
-        rounded up. All ranks get output, quantised rows and scales of all rows; the residual, and the result's, has only
-        the rows of this rank's share."""
+        """Computes the same as all_reduce_rms_norm(), but each rank normalises only its share of the rows: rows
+        [rank * s, (rank + 1) * s), where s is rows / ranks, rounded up. All ranks get the output, quantised rows and scales
+        of all rows. `residual` and the result's residual have only the rows of this rank's share."""
         rows = tensor.contiguous().view(-1, tensor.shape[-1])
         share = -(-rows.shape[0] // self.size)
         first = min(self.rank * share, rows.shape[0])
@@ -130,7 +167,7 @@ def make_normed(x: Any, norm: Norm) -> Normed:
 
 
 def find_fp8() -> Any:
-    """Returns PyTorch's type of e4m3, or bytes if PyTorch is too old to have it."""
+    """Returns torch.float8_e4m3fn, or torch.uint8 if PyTorch is too old to have that type."""
     import torch
     return getattr(torch, "float8_e4m3fn", torch.uint8)
 
@@ -143,25 +180,26 @@ def find_codec(name: str) -> Algorithm:
 
 def _as_rows(tensor: Any, hidden: int) -> Any:
     if tensor.shape[-1] != hidden or (tensor.dim() > 1 and tensor.stride(-1) != 1):
-        raise ValueError(f"contiguous rows of {hidden} elements are needed, not {list(tensor.shape)}")
+        raise ValueError(f"contiguous rows of {hidden} elements are needed, not a tensor of {list(tensor.shape)}")
     return tensor.view(-1, hidden) if tensor.dim() != 2 else tensor
 
 
 def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any = None,
              residual_rows: int | None = None) -> tuple[Any, Normed, OpsNorm]:
-    """The rows, what the call will fill, and its arguments."""
+    """Checks the arguments. Returns the rows, empty tensors for the result, and the argument of the C function."""
     hidden = x.shape[-1]
     rows = _as_rows(x, hidden)
     count = rows.shape[0]
     kind = Quantisation(norm.quantisation)
     weight = norm.weight
     if weight is not None and (list(weight.shape) != [hidden] or weight.dtype != x.dtype or not weight.is_contiguous()):
-        raise ValueError(f"a weight of [{hidden}], of the rows' type, is needed")
+        raise ValueError(f"the weight must be a contiguous tensor of [{hidden}] in the rows' type, {x.dtype}")
     wanted = count if residual_rows is None else residual_rows
     full = list(x.shape if shape is None else shape)
     residual_shape = full if residual_rows is None else [wanted, hidden]
     if residual is not None and (residual.numel() != wanted * hidden or residual.dtype != x.dtype):
-        raise ValueError(f"a residual of {residual_shape}, of the rows' type, is needed, not {list(residual.shape)}")
+        raise ValueError(f"the residual must have the shape {residual_shape} and the rows' type, {x.dtype}: it has "
+                         f"{list(residual.shape)}, {residual.dtype}")
     if residual_out is None:
         residual_out = x.new_empty(residual_shape)
     width = hidden + norm.padding
@@ -193,7 +231,7 @@ def _make_quantised(x: Any, kind: Quantisation, norm: Norm, rows: int, hidden: i
     numbers = x.new_empty(shape, dtype=torch.int8 if kind == Quantisation.INT8_TOKEN else find_fp8())
     if kind == Quantisation.FP8_TENSOR:
         if norm.scale is None or norm.scale.dtype != torch.float32:
-            raise ValueError("FP8_TENSOR needs a scale: a float on the GPU")
+            raise ValueError("Quantisation.FP8_TENSOR needs Norm.scale, a float32 tensor in GPU memory")
         return numbers, norm.scale, 0, 0
     if kind in (Quantisation.FP8_TOKEN, Quantisation.INT8_TOKEN):
         return numbers, x.new_empty((rows, 1), dtype=torch.float32), 1, 1
@@ -211,7 +249,7 @@ def _make_quantised(x: Any, kind: Quantisation, norm: Norm, rows: int, hidden: i
     if layout not in ("columns", "tma"):
         raise ValueError(f"unknown layout of scales {layout!r}; the layouts are rows, columns, tma")
     step = rows if layout == "columns" else -(-rows // 4) * 4
-    # No padding after the last column.
+    # The last column has no padding.
     memory = x.new_empty(max((blocks - 1) * step + rows, 0), dtype=dtype)
     return numbers, torch.as_strided(memory, (rows, blocks), (1, step)), 1, step
 

@@ -1,9 +1,9 @@
-"""A pass of torch.compile that fuses an all-reduce and the RMSNorm after it into one operator.
+"""A torch.compile pass that fuses an all-reduce and the RMSNorm that follows it into one operator.
 
     torch._inductor.config.post_grad_custom_post_pass = verbena.ops.fusion.FusionPass("tp")
 
-The pass finds the operators by their names: Verbena's, those of PyTorch's functional collectives with an RMSNorm of Verbena's, and those
-of vLLM's graphs. Importing this module imports PyTorch."""
+The pass recognises all-reduces of torch.ops.verbena, of PyTorch's functional collectives and of vLLM's graphs, and RMSNorms of
+torch.ops.verbena and of vLLM's graphs. Importing this module imports PyTorch."""
 import dataclasses
 import operator
 from collections.abc import Collection
@@ -13,19 +13,19 @@ import torch
 
 try:
     from torch._inductor.custom_graph_pass import CustomGraphPass
-except ImportError:  # before PyTorch 2.6, whose compiler does not cache graphs of custom passes
+except ImportError:  # PyTorch before 2.6: its compiler does not cache graphs of custom passes
     CustomGraphPass = object
 
 # Skips the wait after an all-reduce of functional collectives.
 _ALL_REDUCES = ("verbena.all_reduce", "vllm.all_reduce", "_c10d_functional.all_reduce")
 _WAIT = "_c10d_functional.wait_tensor"
-_VERSION = 2  # of what the pass does, for the compiler's cache
+_VERSION = 2  # of the pass's behaviour, for the compiler's cache
 
 
 @dataclasses.dataclass(frozen=True)
 class _NormRule:
-    """Which arguments of an operator are those of verbena.all_reduce_rms_norm. `ignored` are arguments that make no difference; any other
-    argument has to have its default. The operator returns (output, residual), or output alone."""
+    """Maps the arguments of a norm operator to those of verbena.all_reduce_rms_norm. Arguments in `ignored` do not change the result; every
+    other argument must have its default value. The operator returns (output, residual), or only the output."""
     x: str
     residual: str | None
     options: tuple[str, ...] = ()  # passed on by name
@@ -36,7 +36,7 @@ class _NormRule:
 
 _NORMS = {
     "verbena.rms_norm": _NormRule("x", "residual", ("weight_offset", "rounds_sum", "rounds_normed"), ("group",)),
-    # variance_size, the length of the part whose squares count, is not ours.
+    # variance_size (the norm squares only the first elements of a row) is not supported.
     "vllm_ir.fused_add_rms_norm": _NormRule("x", "x_residual", rounds_normed=True),
     "vllm_ir.rms_norm": _NormRule("x", None, rounds_normed=True, returns_pair=False),
 }
@@ -44,10 +44,13 @@ _TYPES = {torch.float16, torch.bfloat16}
 
 
 class FusionPass(CustomGraphPass):
-    """A compiler pass that fuses all-reduces with norms, for graphs after autograd.
+    """A compiler pass that fuses all-reduces with norms. Install it as a post-grad pass.
 
-    `group` is the name that set_group() gave the communicator; `names` are the names that all-reduces of its ranks have in
-    the graph (None: the same name); `codec`, if not None, allows quantised sums."""
+    Args:
+        group: the communicator's name, as passed to set_group().
+        names: group names in the graph whose all-reduces the pass may fuse; None for `group` alone.
+        codec: allows quantised sums with this codec; None for exact sums.
+    """
 
     def __init__(self, group: str, names: Collection[str] | None = None, codec: str | None = None) -> None:
         self.group = group
@@ -56,7 +59,7 @@ class FusionPass(CustomGraphPass):
         self.count_fused = 0  # of the last graph
 
     def uuid(self) -> str:
-        """Returns a key by which the compiler's cache tells apart passes that make different graphs."""
+        """Returns a key for the compiler's cache: passes that make different graphs have different keys."""
         return f"verbena-fusion-{_VERSION}-{self.group}-{sorted(self.names)}-{self.codec}"
 
     def __call__(self, graph: Any) -> None:
@@ -84,7 +87,7 @@ class FusionPass(CustomGraphPass):
             second = graph.call_function(operator.getitem, (fused, 1))
         _copy_types(norm, match, fused, output, second)
         for user in list(match.total.users):
-            if user is not norm:  # without a residual the second result is the sum
+            if user is not norm:  # without a residual, the second result is the sum
                 user.replace_input_with(match.total, second)
         norm.replace_all_uses_with(fused if rule.returns_pair else output)
         self.count_fused += 1
@@ -93,9 +96,9 @@ class FusionPass(CustomGraphPass):
 @dataclasses.dataclass(frozen=True)
 class _Match:
     all_reduce: Any
-    total: Any  # the node that others take for the all-reduce's result
+    total: Any  # the node whose users read the all-reduce's result
     residual: Any
-    arguments: dict[str, Any]  # of the norm, by their names in its schema
+    arguments: dict[str, Any]  # the norm's arguments, by their names in the schema
 
 
 def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _Match | None:
@@ -109,14 +112,15 @@ def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _M
         return None
     order = {node: place for place, node in enumerate(graph.nodes)}
     others = [user for user in total.users if user is not norm]
-    # A norm with a residual has not got the sum, and one without has it no sooner than its own place.
+    # With a residual, the fused operator does not return the sum, so no other node may read the sum. Without one, the second
+    # result is the sum, which exists only after the norm's position.
     if others and (residual is not None or any(order[user] < order[norm] for user in others)):
         return None
     return _Match(all_reduce, total, residual, arguments)
 
 
 def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
-    """Returns all arguments by name, defaults included; None if there is one that the fused operator does not have."""
+    """Returns all arguments by name, defaults included; None if the fused operator lacks one of them."""
     schema = norm.target._schema.arguments
     given = {one.name: value for one, value in zip(schema, norm.args)} | norm.kwargs
     known = {rule.x, rule.residual, "weight", "epsilon", *rule.options, *rule.ignored}
@@ -126,7 +130,7 @@ def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
 
 
 def _have_types(total: Any, residual: Any, weight: Any) -> bool:
-    """Returns whether all tensors have the one type that the kernel has for them; False if the graph does not have their
+    """Returns whether all tensors have the same type and the kernel supports it; False if the graph does not record the
     types."""
     values = [getattr(node, "meta", {}).get("val") for node in (total, residual, weight) if node is not None]
     types = {None if value is None else value.dtype for value in values}
@@ -134,7 +138,7 @@ def _have_types(total: Any, residual: Any, weight: Any) -> bool:
 
 
 def _copy_types(norm: Any, match: _Match, fused: Any, output: Any, second: Any) -> None:
-    """Copies the type of a node's result, which later passes read."""
+    """Copies the recorded type of a node's result, because later passes read it."""
     total = match.total.meta["val"]
     normed = norm.meta.get("val", total)
     output.meta["val"] = normed[0] if isinstance(normed, (tuple, list)) else normed
@@ -143,14 +147,14 @@ def _copy_types(norm: Any, match: _Match, fused: Any, output: Any, second: Any) 
 
 
 def _name_of(node: Any) -> str:
-    """ "verbena.all_reduce" for a call of torch.ops.verbena.all_reduce.default."""
+    """Returns an operator's name, such as "verbena.all_reduce" for torch.ops.verbena.all_reduce.default."""
     if not hasattr(node, "op") or node.op != "call_function":
         return ""
     return ".".join(str(node.target).replace("::", ".").split(".")[:2])
 
 
 def _find_all_reduce(total: Any, names: Collection[str]) -> Any:
-    """The all-reduce, a sum over a group of these names, whose result is `total`; or None."""
+    """Returns the node of the all-reduce whose result is `total`, if it is a sum over a group in `names`; else None."""
     node = total
     if _name_of(node) == _WAIT:
         node = node.args[0]

@@ -1,5 +1,5 @@
-"""The collectives as operators of PyTorch (torch.ops.verbena), for code that is compiled or captured. Groups are named,
-results are new tensors, and shapes are known without a GPU (fake kernels)."""
+"""The collectives as PyTorch operators (torch.ops.verbena), for code under torch.compile or in CUDA graphs. Operators take the
+group's name, return new tensors, and have fake kernels, which compute the results' shapes without a GPU."""
 import contextlib
 import threading
 from collections.abc import Callable
@@ -11,22 +11,24 @@ from verbena.ops.moe import Dispatched, ExpertExchange
 
 _groups: dict[str, Communicator] = {}
 _exchanges: dict[str, ExpertExchange] = {}
-_libraries: list[Any] = []  # operators live as long as what defines them
+_libraries: list[Any] = []  # operators exist as long as this object, which defines them
 _lock = threading.Lock()
 
 
 def set_group(name: str, communicator: Communicator | None) -> None:
-    """Sets the communicator that torch.ops.verbena's operators find as `name`; None removes it. Registers the operators."""
+    """Gives a communicator the name `name`, by which torch.ops.verbena's operators find it. None removes the name. The first
+    call registers the operators."""
     _name(_groups, name, communicator)
 
 
 def init(group: Any = None, *, name: str = "world", **options: Any) -> Communicator:
-    """Creates a communicator and calls set_group(name, ...): all that torch.ops.verbena's operators need. Collective.
+    """Creates a communicator and names it by set_group(). torch.ops.verbena's operators need nothing else. Collective.
 
     Args:
-        group: a process group; None: torch.distributed's world if it is initialised, else all ranks of the job by the
-            launcher's variables.
-        options: of Communicator.
+        group: a process group of torch.distributed. None for torch.distributed's world or, if torch.distributed is not
+            initialised, for all ranks of the job, which the launcher's environment variables name.
+        name: the name for torch.ops.verbena's operators.
+        options: keyword arguments of Communicator().
     """
     if group is None:
         import torch.distributed as dist
@@ -44,8 +46,8 @@ def get_group(name: str) -> Communicator:
 
 
 def set_exchange(name: str, exchange: ExpertExchange | None) -> None:
-    """Sets the exchange that torch.ops.verbena.moe_dispatch and moe_combine find as `name`; None removes it. Registers the
-    operators."""
+    """Gives an exchange the name `name`, by which torch.ops.verbena.moe_dispatch and moe_combine find it. None removes the
+    name. The first call registers the operators."""
     _name(_exchanges, name, exchange)
 
 
@@ -159,7 +161,7 @@ def _as_pair(normed: Normed) -> tuple[Any, Any]:
 
 
 def _as_four(normed: Normed, scale: Any) -> tuple[Any, Any, Any, Any]:
-    # A scale that was given is none of the results, which alias no argument.
+    # Results must not alias arguments: a scale that the caller passed is not returned.
     scales = normed.scales if scale is None else normed.scales.new_empty(0)
     return normed.output, normed.residual, normed.quantised, scales
 
@@ -191,7 +193,7 @@ def _fake_all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, g
 _NORM = "float weight_offset=0.0, bool rounds_sum=False, bool rounds_normed=False"
 _QUANTISED = ("Tensor x, Tensor? residual, Tensor? weight, Tensor? scale, str quantisation, float epsilon, str group, "
               f'{_NORM}, str scale_layout="rows"')
-# Schema, what does it, what only says the result's shape.
+# Schema, implementation, and fake kernel, which only returns tensors of the result's shape.
 _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
     ('all_reduce(Tensor x, str group, str reduction="sum") -> Tensor', _all_reduce,
      lambda x, group, reduction="sum": x.new_empty(x.shape)),
@@ -227,7 +229,7 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
 
 
 def _refuse_gradients(name: str) -> Callable[..., Any]:
-    """Before autograd: a result would have no gradient, and training would go on without it."""
+    """Returns a kernel that raises if an argument requires a gradient: training would otherwise go on without gradients."""
     import torch
     call = getattr(torch.ops.verbena, name).default
 
@@ -235,15 +237,14 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
         if torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (*arguments, *named.values())):
             raise RuntimeError(f"torch.ops.verbena.{name} has no gradient: call it under torch.no_grad() or torch.inference_mode(), or use "
                                "torch.distributed for training")
-        below = torch._C._AutoDispatchBelowAutograd()  # in PyTorch 1 no context manager: in force while it lives
+        below = torch._C._AutoDispatchBelowAutograd()  # PyTorch 1: no context manager, in force while the object lives
         with below if hasattr(below, "__enter__") else contextlib.nullcontext():
             return call(*arguments, **named)
     return run
 
 
 def register_torch_ops(device: str = "CUDA") -> None:
-    """Registers the operators for one of PyTorch's kinds of devices. set_group() does it for GPUs unless it was done
-    before."""
+    """Registers the operators for one of PyTorch's device types. The first set_group() calls it for CUDA if nobody else did."""
     import torch
     with _lock:
         if any(name == device for name, _ in _libraries):

@@ -1,4 +1,4 @@
-"""Turns a primitive's wrapper into a call of a function of the bitcode."""
+"""Makes a Triton kernel call functions of the bitcode."""
 from typing import Any
 
 import triton.language as tl
@@ -11,11 +11,11 @@ _LIMITS = {tl.int32: range(-2**31, 2**31), tl.int64: range(-2**63, 2**63)}
 
 
 def call(semantic: Any, backend: Any, name: str, returned: tl.dtype, *arguments: tuple[Any, tl.dtype]) -> Any:
-    """Calls a function once for each thread of the block, with the same arguments."""
+    """Emits a call of a function of the bitcode. Every thread of the block makes the call, with the same arguments."""
     check_linked(semantic, name, unwrap(backend))
     numbers = [_as_scalar(semantic, name, value, dtype) for value, dtype in arguments]
     signature = tuple(dtype for _, dtype in arguments)
-    # Not pure: nothing is left out, merged or moved across another access to memory.
+    # Not pure: the compiler must not drop or merge the call, or move it across another memory access.
     return core.extern_elementwise("", "", numbers, {signature: (name, returned)}, is_pure=False, _semantic=semantic)
 
 
@@ -24,11 +24,11 @@ def unwrap(value: Any) -> Any:
 
 
 def check_linked(semantic: Any, name: str, backend: Any) -> None:
-    """Raises an error that names the missing library, instead of the assembler's undefined symbol."""
+    """Raises an error that names the missing library. Without it, the assembler would report an undefined symbol."""
     if not isinstance(backend, int) or backend not in list(Backend):
-        raise ValueError(f"{name}: backend is a compile-time constant, one of BACKEND_*, not {backend}")
+        raise ValueError(f"{name}: backend must be a compile-time constant, one of BACKEND_*, not {backend}")
     linked = {entry[0] for entry in semantic.builder.options.extern_libs or ()}
-    # What serves all backends serves each, and a call that names none takes what there is.
+    # The bitcode for all backends serves each of them. A call that names no backend uses the linked bitcode.
     keys = [row.bitcode for row in BACKENDS.values()] if backend == Backend.DEFAULT else [find_bitcode(Backend(backend))]
     if linked.isdisjoint([*keys, ANY_BITCODE]):
         raise RuntimeError(f"{name}: the kernel is compiled without the bitcode for it: decorate it with "
@@ -44,32 +44,32 @@ def _as_scalar(semantic: Any, name: str, value: Any, dtype: tl.dtype) -> Any:
     if not isinstance(value, tl.tensor):
         raise TypeError(f"{name}: {value!r} is neither an integer nor a pointer")
     if value.type.is_block():
-        raise ValueError(f"{name}: takes scalars only, because a tensor would mean a call for each element")
+        raise ValueError(f"{name} takes scalars only: a tensor would mean one call for each element")
     if not (value.dtype.is_int() or value.dtype.is_ptr()) or (value.dtype.is_ptr() and dtype != tl.int64):
-        raise TypeError(f"{name}: {value.dtype} where {dtype} is wanted")
+        raise TypeError(f"{name}: an argument has the type {value.dtype} instead of {dtype}")
     return semantic.cast(value, dtype)
 
 
 def as_given(semantic: Any, address: Any, like: Any) -> Any:
-    """Returns the address as a pointer of the type of `like`, if that is a pointer."""
+    """Converts the address to the type of `like` if that is a pointer. Returns an integer otherwise."""
     like = unwrap(like)
     is_pointer = isinstance(like, tl.tensor) and like.dtype.is_ptr()
     return semantic.cast(address, like.dtype) if is_pointer else address
 
 
 def find_element_size(name: str, given: Any, pointer: Any) -> Any:
-    """Returns the size in bytes; None: of the pointer's elements."""
+    """Returns the given element size in bytes or, if it is None, the size of the pointer's elements."""
     given = unwrap(given)
     if given is not None:
         return given
     pointer = unwrap(pointer)
     if not (isinstance(pointer, tl.tensor) and pointer.dtype.is_ptr()):
-        raise ValueError(f"{name}: an address has no element size: pass element_size")
+        raise ValueError(f"{name}: an integer address has no element size: pass element_size")
     return max(pointer.dtype.element_ty.primitive_bitwidth // 8, 1)
 
 
 def find_program(semantic: Any) -> Any:
-    """Returns the number of this program among all of the grid's, as the functions count blocks."""
+    """Returns this program's linear index in the grid, numbered like the blocks in the bitcode's functions."""
     x, y, z = (semantic.program_id(axis) for axis in range(3))
     width, height = (semantic.num_programs(axis) for axis in range(2))
     depth = semantic.mul(height, z, True)

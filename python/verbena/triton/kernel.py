@@ -1,4 +1,4 @@
-"""@requires_symm: kernels that are linked with the primitives."""
+"""The decorator @requires_symm, which links a Triton kernel with the primitives."""
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,8 @@ _WARP_THREADS = 32
 
 
 class SymmKernel(KernelInterface):
-    """A kernel that is launched like any other, `kernel[grid](...)`. A team may be given where the kernel takes a ctx_ptr."""
+    """A Triton kernel linked with the primitives. Launch it as `kernel[grid](...)`. A team or workspace may be passed for a
+    ctx_ptr parameter."""
 
     def __init__(self, launched: KernelInterface, backend: Backend) -> None:
         self.fn = launched
@@ -48,8 +49,13 @@ class SymmKernel(KernelInterface):
 
     def compile(self, signature: Mapping[str, str], constexprs: Mapping[str, Any], capability: int,
                 **options: Any) -> Any:
-        """Compiles without a GPU, for a compute capability of 80, 90, ... `signature` has Triton's type of every parameter
-        ("i64", "*fp32", "constexpr"). The result has the stages in its `asm`: "ptx", "cubin"."""
+        """Compiles the kernel without a GPU, and returns Triton's compiled kernel, whose `asm` has "ptx" and "cubin".
+
+        Args:
+            signature: Triton's type of every parameter, such as "i64", "*fp32" or "constexpr".
+            constexprs: the values of the constexpr parameters.
+            capability: the compute capability, such as 80 or 90.
+        """
         source = triton.compiler.ASTSource(self.jit_function, dict(signature), dict(constexprs))
         target = GPUTarget("cuda", capability, _WARP_THREADS)
         with _telling_what_is_unreadable():
@@ -57,7 +63,7 @@ class SymmKernel(KernelInterface):
                                   options={**options, "extern_libs": self._find_libraries(capability)})
 
     def _find_libraries(self, capability: int) -> dict[str, str]:
-        """A vendor's bitcode may be for one kind of GPU alone."""
+        """Returns the libraries to link for a compute capability, since a vendor's bitcode may serve only one kind of GPU."""
         if not self._vendors:
             return self.extern_libs
         if capability not in self._libraries:
@@ -71,22 +77,23 @@ class SymmKernel(KernelInterface):
             return value
         if value.backend not in self.served:
             served = ", ".join(one.name for one in sorted(self.served))
-            raise RuntimeError(f"{self.__name__} is linked for {served}, and the context is of {value.backend.name}")
+            raise RuntimeError(f"{self.__name__} is linked for {served}, and the context is of {value.backend.name}: pass that "
+                               "backend to @requires_symm")
         return value.device_context
 
 
 def requires_symm(jit_func_or_backend: Any = None, backend: Any = None) -> Any:
-    """Decorates a @triton.jit kernel, which is then linked with the primitives: @requires_symm, @requires_symm(BACKEND_...)
-    or @requires_symm(backend=BACKEND_...)."""
+    """Links a @triton.jit kernel with the primitives. Write @requires_symm, @requires_symm(BACKEND_...) or
+    @requires_symm(backend=BACKEND_...) above @triton.jit."""
     given = unwrap(jit_func_or_backend)
     if given is None or isinstance(given, int):
         if given is not None and backend is not None:
-            raise TypeError("@requires_symm got two backends")
+            raise TypeError("@requires_symm got two backends: pass one")
         return functools.partial(_decorate, backend=_as_backend(backend if given is None else given))
     return _decorate(given, _as_backend(backend))
 
 
-requires_torch_symm = requires_symm  # the name of PyTorch's proposal
+requires_torch_symm = requires_symm  # the attribute's name in PyTorch's proposal
 
 
 def _decorate(function: Any, backend: Backend) -> SymmKernel:
@@ -96,7 +103,7 @@ def _decorate(function: Any, backend: Backend) -> SymmKernel:
 
 
 def _find_jit_function(launched: Any) -> JITFunction:
-    """Below @triton.autotune and @triton.heuristics."""
+    """Returns the JITFunction inside @triton.autotune and @triton.heuristics."""
     while not isinstance(launched, JITFunction):
         if isinstance(launched, SymmKernel) or not hasattr(launched, "fn"):
             raise TypeError(f"@requires_symm must be placed above @triton.jit, once; {launched!r} is not a Triton kernel")
@@ -114,8 +121,8 @@ def _as_backend(backend: Any) -> Backend:
 
 
 def find_extern_libs(backend: Backend) -> dict[str, str]:
-    """Returns the libraries that a kernel is linked with. DEFAULT: of all backends, or this library's alone if one of them
-    is missing. Raises LibraryNotFound if a named backend is missing."""
+    """Returns the libraries with which a kernel is linked, by name. For DEFAULT, these are the libraries of all backends or,
+    if one of them is missing, Verbena's own library. Raises LibraryNotFound if the library of a named backend is missing."""
     if backend == Backend.DEFAULT:
         try:
             return _find_all(backend)
@@ -126,14 +133,14 @@ def find_extern_libs(backend: Backend) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _telling_what_is_unreadable() -> Iterator[None]:
-    """A launch may be the compilation too."""
+    """Explains errors about bitcode that this Triton's LLVM cannot read. Surrounds launches, which may compile."""
     try:
         yield
     except ValueError as error:
         if "Failed to parse library" not in str(error):
             raise
         hints = [f"{row.vendor.hint}; {row.vendor.variable} names its folder" for row in BACKENDS.values() if row.vendor.hint]
-        raise BackendUnavailable(f"{error}: a newer LLVM than that of Triton {triton.__version__} has written it. "
+        raise BackendUnavailable(f"{error}: the file was written by a newer LLVM than that of Triton {triton.__version__}. "
                                  f"{'. '.join(hints)}") from None
 
 

@@ -1,5 +1,5 @@
-"""Prepares CUDA modules: NVSHMEM's device library must be set up in each module that contains it, before the first launch.
-Triton reports each module that it loads, however a kernel is launched."""
+"""Initialises NVSHMEM's device library in each CUDA module that contains it, before the module's first launch. Triton reports
+each module that it loads, regardless of how a kernel is launched."""
 import ctypes
 import json
 import pathlib
@@ -16,7 +16,7 @@ _CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
 def watch() -> None:
-    """Prepares modules from now on, beside other listeners; repeated calls have no effect."""
+    """Starts listening to Triton's reports of loaded modules. Keeps other listeners. Repeated calls have no effect."""
     chain = knobs.runtime.kernel_load_end_hook
     if not isinstance(chain, knobs.HookChain):
         chain = knobs.HookChain(reversed=True)
@@ -27,7 +27,7 @@ def watch() -> None:
 
 
 def prepare_loaded() -> None:
-    """Prepares, before a launch, the modules that were loaded before they could be prepared."""
+    """Initialises, before a launch, the modules whose initialisation was not possible when they were loaded."""
     watch()
     device = driver.active.get_current_device()
     if modules.has_work(device):
@@ -46,7 +46,7 @@ def _note_module(module: Any, function: Any, name: str, metadata_group: dict[str
 
 
 def _list_linked(metadata_group: dict[str, str]) -> set[str]:
-    """Returns the names of the libraries linked into the kernel, as Triton's cache stores them next to it."""
+    """Returns the names of the libraries linked into the kernel. Triton's cache stores them next to the kernel."""
     for name, path in metadata_group.items():
         if name.endswith(".json"):
             return {entry[0] for entry in json.loads(pathlib.Path(path).read_text()).get("extern_libs") or ()}
@@ -63,5 +63,5 @@ def _prepare(device: int, name: str) -> None:
 def _is_capturing(stream: int) -> bool:
     status = ctypes.c_int(0)
     result = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
-    # What the default stream says while another one is captured that it would wait for.
+    # The error of the default stream while a stream is captured on which the default stream would depend.
     return bool(result == _CAPTURE_IMPLICIT or (result == 0 and status.value != 0))

@@ -388,14 +388,14 @@ class BadDescriptorTest : public DrainTest, public testing::WithParamInterface<B
 INSTANTIATE_TEST_SUITE_P(
     Fields, BadDescriptorTest,
     testing::Values(
-        Bad{"OperationZero", "no such operation", describe(PutOperation{0}, 1, 0, 8, 0)},
-        Bad{"OperationTen", "no such operation", describe(PutOperation{10}, 1, 0, 8, 0)},
-        Bad{"Operation255", "no such operation", describe(PutOperation{255}, 1, 0, 8, 0)},
+        Bad{"OperationZero", "the operation is unknown", describe(PutOperation{0}, 1, 0, 8, 0)},
+        Bad{"OperationTen", "the operation is unknown", describe(PutOperation{10}, 1, 0, 8, 0)},
+        Bad{"Operation255", "the operation is unknown", describe(PutOperation{255}, 1, 0, 8, 0)},
         Bad{"OperationOfTwoBytes",
-            "no such operation",
+            "the operation is unknown",
             {0, 8, 0, uint64_t{0x0201} << kPutOperationShift | 1}},
-        Bad{"RankFour", "no such rank", describe(kPut, 4, 0, 8, 0)},
-        Bad{"RankOfAllOnes", "no such rank", describe(kWriteWord, 0xFFFFFFFF, 0, 0, 0)},
+        Bad{"RankFour", "the rank does not exist", describe(kPut, 4, 0, 8, 0)},
+        Bad{"RankOfAllOnes", "the rank does not exist", describe(kWriteWord, 0xFFFFFFFF, 0, 0, 0)},
         Bad{"PutPastTheWindow", "remote address is outside every window", describe(kPut, 1, 0, 8, 4089)},
         Bad{"PutAtTheLastOffset", "remote address is outside every window",
             describe(kPut, 1, 0, 8, kPutMaxOffset - 3)},
@@ -414,12 +414,12 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"WordAtFour", "not aligned to 8 bytes", describe(kWriteWord, 1, 0, 0, 4)},
         Bad{"SumAtAnOddPlace", "not aligned to 8 bytes", describe(kAddWord, 1, 0, 0, kFar + 1)},
         Bad{"SumPastTheWindow", "remote address is outside every window", describe(kAddWord, 1, 0, 0, 4096)},
-        Bad{"SumWithALength", "has no length", describe(kAddWord, 1, 0, 8, 0)},
-        Bad{"FetchWithALength", "has no length", describe(kFetchAdd, 1, 0, 8, 0)},
+        Bad{"SumWithALength", "must not have a length", describe(kAddWord, 1, 0, 8, 0)},
+        Bad{"FetchWithALength", "must not have a length", describe(kFetchAdd, 1, 0, 8, 0)},
         Bad{"SwapAtFour", "not aligned to 8 bytes", describe(kCompareSwap, 1, 0, 8, 4)},
-        Bad{"NoRows", "no rows", describe(kRows, 1, 8, 8, 0)},
-        Bad{"AwaitsItself", "no such other queue", describe(kAwaitQueue, 1, 0, 0, 0)},
-        Bad{"AwaitsNoQueue", "no such other queue", describe(kAwaitQueue, 1, 0, 2, 0)},
+        Bad{"NoRows", "number of rows is 0", describe(kRows, 1, 8, 8, 0)},
+        Bad{"AwaitsItself", "other queue does not exist", describe(kAwaitQueue, 1, 0, 0, 0)},
+        Bad{"AwaitsNoQueue", "other queue does not exist", describe(kAwaitQueue, 1, 0, 2, 0)},
         Bad{"SignalAtFour", "not aligned to 8 bytes", describe(kSetSignal, 1, 0, 8, 4)},
         Bad{"SignalOfAnOddWord", "other word", describe(kSetSignal, 1, 0, 4, 8)},
         Bad{"SignalOfAWordPastTheWindow", "other word", describe(kSetSignal, 1, 0, 4096, 8)},
@@ -457,11 +457,11 @@ INSTANTIATE_TEST_SUITE_P(
                             describe(kPut, 1, 0, 8, 0)},
                     BadRows{"ThatWrapAround", "remote address", describe(kRows, 1, 0, UINT64_MAX / 2, 4),
                             describe(kPut, 1, 0, 16, 0)},
-                    BadRows{"OfAnotherRank", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                    BadRows{"OfAnotherRank", "not a copy to the rank", describe(kRows, 1, 8, 8, 2),
                             describe(kPut, 2, 0, 8, 0)},
-                    BadRows{"OfAWord", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                    BadRows{"OfAWord", "not a copy to the rank", describe(kRows, 1, 8, 8, 2),
                             describe(kWriteWord, 1, 0, 0, 0)},
-                    BadRows{"OfRows", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                    BadRows{"OfRows", "not a copy to the rank", describe(kRows, 1, 8, 8, 2),
                             describe(kRows, 1, 8, 8, 2)}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
@@ -477,7 +477,7 @@ TEST_F(DrainTest, ADeviceWithoutSwapsRefusesThem) {
   endpoint_.swaps = false;
   write(0, kCompareSwap, 1, 0, 1, kNear);
   EXPECT_THAT(work(), IsEmpty());
-  EXPECT_THAT(proxy_.error(), HasSubstr("fake compares and swaps no words"));
+  EXPECT_THAT(proxy_.error(), HasSubstr("fake has no compare-and-swap"));
 }
 
 TEST_F(DrainTest, AFailedPeerEndsTheContext) {
@@ -503,7 +503,7 @@ TEST_F(DrainTest, APeerThatDoesNotAnswerIsGivenUp) {
   const auto deadline = base::Deadline::after_ms(60'000);
   while (proxy.error().empty() && !deadline.has_passed()) proxy.work();
   EXPECT_EQ(proxy.error(),
-            "rank 1: put queue 1: descriptor 1 has not become complete (VERBENA_SYMM_TIMEOUT_MS)");
+            "rank 1: put queue 1: descriptor 1 did not complete in time (VERBENA_SYMM_TIMEOUT_MS)");
   EXPECT_EQ(abort_.value(), SymmAbort::kNetworkFailed);
   EXPECT_EQ(writer_.completed(1), 1U);
 }

@@ -148,7 +148,7 @@ TEST(ProxyFailureTest, ACompletionThatNeverComesEndsTheContext) {
         put_many(fleet, 1);
         require(device::symm_quiet(fleet.context(0), BlockGroup{}) == SymmStatus::kNetworkFailed, "quiet");
       },
-      [](RdmaFleet& fleet) { expect_network_failed(fleet, "put queue 0: descriptor 0 has not become"); },
+      [](RdmaFleet& fleet) { expect_network_failed(fleet, "put queue 0: descriptor 0 did not complete"); },
       60'000'000'000, 100);
 }
 

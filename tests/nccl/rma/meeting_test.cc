@@ -95,7 +95,7 @@ TEST_P(RmaMeetingTest, AForeignRankIsRefusedByNameAtOnce) {
     if (kind == 1) handles_[1].fill(0x5a);
     if (kind == 2) handles_[1][9] = static_cast<char>(handles_[1][9] ^ 1);
     for_each_rank(3, [&](uint32_t rank) { EXPECT_EQ(connect(rank), abi::kRemoteError) << kind; });
-    EXPECT_TRUE(is_logged("the handle of rank 1 of 3 is not this plugin's")) << kind;
+    EXPECT_TRUE(is_logged("the handle of rank 1 of 3 was not created by this plugin")) << kind;
   }
 }
 

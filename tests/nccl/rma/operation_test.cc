@@ -298,7 +298,7 @@ TEST_P(RmaOperationTest, GetsBringWhatIsThereAndAFlushIsDone) {
         abi::kSuccess);
     ASSERT_NE(request, nullptr);
     ASSERT_TRUE(group.finish(group[to], request));
-    ASSERT_EQ(plugin().flush(group[to].target(), nullptr, to, &flush), abi::kSuccess) << "without memory";
+    ASSERT_EQ(plugin().flush(group[to].target(), nullptr, to, &flush), abi::kSuccess) << "no memory handle";
     EXPECT_EQ(flush, nullptr) << "nothing to wait for";
     ASSERT_TRUE(holds(std::span(group[to].memory).subspan((1 << 19) + round, length), round));
   }
@@ -373,8 +373,9 @@ TEST_P(RmaOperationTest, WhatCannotBeIsRefusedWithAReason) {
                  "beyond its region");
   expect_refused(plugin().put(from.target(), {end, from.region, 1, 0, to.region, 1}, &request),
                  "beyond its region");
-  expect_refused(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 2}, &request), "no such rank");
-  expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request), "without memory");
+  expect_refused(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 2}, &request),
+                 "does not exist");
+  expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request), "no memory handle");
   expect_refused(
       plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {4, to.region, 1}, &request),
       "no such word");

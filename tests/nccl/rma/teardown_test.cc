@@ -235,7 +235,7 @@ TEST_P(RmaTeardownTest, AKilledPeerEndsItsRequestsAndNoOthers) {
   bool has_error = false;
   EXPECT_EQ(plugin().query_last_error(self.target(), &has_error), abi::kSuccess);
   EXPECT_TRUE(has_error);
-  EXPECT_TRUE(is_logged("rank 1 is lost"));
+  EXPECT_TRUE(is_logged("rank 1 failed"));
   void* refused = nullptr;
   EXPECT_EQ(plugin().put(self.target(), {0, self.region, 8, 8, self.region, 1}, &refused), abi::kRemoteError);
   EXPECT_EQ(finish(issue(2)), 0) << "the others go on";

@@ -97,7 +97,7 @@ TEST(InfoCheck, SaysInALineWhatFailedAndWhatToDo) {
   const ToolRun run = run_info("SOFTVERBS_FAULTS='fail status=RETRY_EXC nth=1'", "--check");
   EXPECT_EQ(run.status, kExitFailed);
   EXPECT_NE(run.output.find("FAILED   verbena_softverbs0"), std::string::npos) << run.output;
-  EXPECT_NE(run.output.find("  -> nothing comes back on this port"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("  -> no reply arrives on this port"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("# 1 ok, 1 failed, 2 skipped"), std::string::npos) << run.output;
 }
 
@@ -134,7 +134,9 @@ ToolRun check_sample(const std::string& fault, const std::string& options = "") 
 TEST(InfoCheck, WrongDataIsSaid) {
   const ToolRun run = check_sample("flip");
   EXPECT_EQ(run.status, kExitWrongData) << run.output;
-  EXPECT_NE(run.output.find("NCCL would compute with these bytes"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("do not use this path, because NCCL would compute with wrong data"),
+            std::string::npos)
+      << run.output;
 }
 
 // Descriptors that leave a byte out, point past the receive, or stay in their slot: only staged receives have

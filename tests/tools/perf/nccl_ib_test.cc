@@ -67,7 +67,7 @@ TEST_F(NcclIb, RefusesATableOfAnotherLength) {
 TEST_F(NcclIb, RefusesLibrariesWithoutIt) {
   expect_complaint([] { NcclIbLibrary("/nonexistent/libnccl.so.2"); },
                    "cannot load NCCL: /nonexistent/libnccl.so.2");
-  expect_complaint([] { NcclIbLibrary library(SAMPLE_PLUGIN); }, "ncclGetVersion is not there");
+  expect_complaint([] { NcclIbLibrary library(SAMPLE_PLUGIN); }, "ncclGetVersion is missing");
   expect_complaint([] { find_data_symbol(SAMPLE_PLUGIN, "ncclNetIb"); }, "has no data symbol ncclNetIb");
   expect_complaint([] { find_data_symbol("/nonexistent", "ncclNetIb"); }, "cannot open /nonexistent");
 }
@@ -75,7 +75,7 @@ TEST_F(NcclIb, RefusesLibrariesWithoutIt) {
 TEST_F(NcclIb, RefusesFilesThatAreNoLibraries) {
   const auto file = std::filesystem::temp_directory_path() / ("nccl_ib_test." + std::to_string(getpid()));
   std::ofstream(file) << "not ELF";
-  expect_complaint([&] { find_data_symbol(file, "ncclNetIb"); }, "is no ELF file");
+  expect_complaint([&] { find_data_symbol(file, "ncclNetIb"); }, "is not an ELF file");
   std::ofstream(file) << std::string("\177ELF\2\1\1", 7) << std::string(40, '\0');
   EXPECT_NE(find_complaint([&] { find_data_symbol(file, "ncclNetIb"); }), "");
   std::filesystem::remove(file);

@@ -132,14 +132,14 @@ struct BrokenContract {
 TEST(VerbenaPerf, ReportsBrokenContract) {
   const BrokenContract kCases[] = {
       {"stale", "irecvConsumed left descriptors"},
-      {"early", "no receive of it is complete"},
+      {"early", "no completed receive"},
       {"offset", "leave the receive"},
       {"no_progress", "needsProxyProgress"},
       {"register", "regMr failed: ncclSystemError (2)"},
       {"error", "irecv failed: ncclRemoteError"},
       {"request", "irecv left *request unwritten"},
       {"crash", "killed by signal 9"},
-      {"head", "no receive of it is complete"},
+      {"head", "no completed receive"},
   };
   for (const BrokenContract& broken : kCases) {
     const ToolRun run = run_perf(broken.fault, "--size 4096 --iters 20");

@@ -146,7 +146,7 @@ class Comparison(unittest.TestCase):
         status, said = self.compare(make_compared(("a", 8, 1, 1)), make_compared(("a", 16, 1, 1)), 0.9)
         self.assertEqual(status, 3)
         self.assertIn("nothing to compare", said)
-        self.assertIn("there is nothing to judge by", said)
+        self.assertIn("no common median to judge by", said)
 
     def test_a_missing_figure_has_no_ratio(self):
         now = make_compared(("a", 8, None, 1))

@@ -16,9 +16,9 @@ ParsedOptions parse_options(int argc, char** argv) {
       "one process for each GPU of this host. A latency is the slope of a CUDA graph's time over the number "
       "of operations in it, each on the result of the one before, on the slowest rank."};
   app.option_defaults()->group("What is measured");
-  app.add_option(
-         "--ranks,-n", options.ranks,
-         "processes (default one for each GPU; with --check they can share GPUs, default two on one GPU)")
+  app.add_option("--ranks,-n", options.ranks,
+                 "processes (default one for each GPU, and two on one GPU; more processes than GPUs share "
+                 "them, which needs NVIDIA's MPS)")
       ->check(CLI::Range(2, 16));
   app.add_option(
          "--hosts", plan.hosts,

@@ -13,6 +13,29 @@ struct MoePlace {
   char *data, *notes;
 };
 
+// An entry of a dispatch's header: 32 tokens of its source rank. An entry is one access of 8 bytes, with the
+// number of its call (modulo 2^19, never as zero, which is an empty workspace). An entry is overwritten two calls later.
+struct MoeEntry {
+  uint32_t bits;    // a bit for each token that comes
+  uint32_t before;  // how many tokens come before these, below kMoeMaxTokens
+
+  static constexpr uint32_t kTagBits = 20;
+  static_assert(kMoeMaxTokens <= 1U << (32 - kTagBits), "verbena: `before` has the bits that the tag leaves");
+
+  VERBENA_DEVICE static uint32_t make_tag(uint64_t epoch) {
+    return (static_cast<uint32_t>(epoch) << 1 | 1) & ((1U << kTagBits) - 1);
+  }
+  VERBENA_DEVICE uint64_t pack(uint64_t epoch) const {
+    return uint64_t{before << kTagBits | make_tag(epoch)} << 32 | bits;
+  }
+  VERBENA_DEVICE static bool is_of_call(uint64_t packed, uint64_t epoch) {
+    return (static_cast<uint32_t>(packed >> 32) & ((1U << kTagBits) - 1)) == make_tag(epoch);
+  }
+  VERBENA_DEVICE static MoeEntry unpack(uint64_t packed) {
+    return {static_cast<uint32_t>(packed), static_cast<uint32_t>(packed >> (32 + kTagBits))};
+  }
+};
+
 class MoeArea {
  public:
   using Data = Packet::Data;
@@ -35,6 +58,9 @@ class MoeArea {
   VERBENA_DEVICE MoePlace find(uint64_t packet) const {
     return {base_ + packet * Packet::kBytes, notes_ + packet * Packet::kNoteBytes};
   }
+  // Whether an earlier call has failed, or a wait of this warp; all lanes call it.
+  VERBENA_DEVICE bool has_trouble() const { return ballot(kFullWarp, trouble_ != 0) != 0; }
+
   // Sends a packet to a peer; `mine` is this rank's address of the slot.
   VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, uint32_t peer) const {
     const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(peer));
@@ -83,11 +109,7 @@ class MoeArea {
         }
       }
       if (has_come) break;
-      if (spins % kDefaultSpinsPerCheck != 0) continue;
-      const Look seen = look(context_, deadline_ns_, missing);
-      deadline_ns_ = seen.deadline_ns;
-      trouble_ = seen.trouble;
-      if (trouble_ != 0) return false;
+      if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(missing)) return false;
     }
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -103,6 +125,24 @@ class MoeArea {
     if (!receive({place}, {member}, 1, 0, 1, all)) return false;
     data = all[0][0];
     return true;
+  }
+
+  // Sends an entry of a header to a rank, which may be this one; `mine` is this rank's address of it.
+  VERBENA_DEVICE void send_entry(char* mine, const MoeEntry& entry, uint32_t rank) const {
+    const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(rank));
+    detail::send_bits(detail::shift(mine, delta), entry.pack(epoch_));
+  }
+  // Receives an entry from a rank. The entry stays: any number of threads may receive it.
+  VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {
+    if (trouble_ != 0) return false;
+    for (uint32_t spins = 1;; ++spins) {
+      const auto bits = detail::poll_bits<uint64_t>(here);
+      if (MoeEntry::is_of_call(bits, epoch_)) {
+        entry = MoeEntry::unpack(bits);
+        return true;
+      }
+      if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(rank)) return false;
+    }
   }
 
   // Combines the waits of all threads of the block.
@@ -126,6 +166,12 @@ class MoeArea {
     uint64_t deadline_ns;
     uint32_t trouble;
   };
+  VERBENA_DEVICE bool may_wait(uint32_t member) {
+    const Look seen = look(context_, deadline_ns_, member);
+    deadline_ns_ = seen.deadline_ns;
+    trouble_ = seen.trouble;
+    return trouble_ == 0;
+  }
   VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
     WaitLimits limits = detail::limit_wait(context);
     if (deadline_ns != 0) limits.deadline_ns = deadline_ns;

@@ -26,21 +26,19 @@ class MoeCombineKernel {
         shape_(shape),
         call_(call),
         layout_(MoeHandleLayout::of(shape)),
-        routing_(find_moe_routing()),
+        experts_(shape),
         row_packets_(call.row_bytes / Packet::kBytes) {}
 
-  // Runs the call, by all threads of the grid, after the wait for earlier kernels.
+  // Runs the call, by all threads of the grid, after the wait for earlier kernels. Its blocks do not meet before the end.
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
-    load_masks();
-    if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
-    routing_.sent.count(shape_.ranks, shape_.mask_words());
-    routing_.received.count(shape_.ranks, shape_.mask_words());
-    if ((call_.phases & kMoeSend) != 0) send_headers();
-    sync_block();
-    if ((call_.phases & kMoeSend) != 0) send_rows();
+    const bool is_header_block = block_index() == blocks_per_grid() - 1;
+    if ((call_.phases & kMoeSend) != 0 && !area_.has_trouble()) {
+      if (is_header_block) send_headers();
+      send_rows();
+    }
     if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
     receive_rows();
-    receive_headers();
+    if (is_header_block) receive_headers();
     const SymmStatus status = area_.conclude();
     area_.finish(status);
     return status;
@@ -53,23 +51,14 @@ class MoeCombineKernel {
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
-  VERBENA_DEVICE void load_masks() const {
-    const uint32_t words = shape_.mask_words();
-    for (uint32_t i = thread_index(); i < shape_.ranks * words; i += threads_per_block()) {
-      routing_.sent.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.sent, i);
-      routing_.received.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.received, i);
-    }
-  }
   // Sends one header from each rank to each: no rank gets ahead of a rank that has no rows for it
   // (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
-    if (block_index() != 0) return;
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
       if (rank != area_.me()) area_.send(mine, 0, Data{}, rank);
   }
   VERBENA_DEVICE void receive_headers() {
-    if (block_index() != 0) return;
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block()) {
       Data data{};
       if (rank != area_.me() &&
@@ -78,11 +67,9 @@ class MoeCombineKernel {
     }
   }
 
-  // Returns the slot of a token's row from a rank: the rank's number, or the first of its experts in top-k
-  // order if that takes fewer slots.
-  VERBENA_DEVICE uint32_t find_reduced_place(uint32_t rank, uint32_t first_k) const {
-    return shape_.ranks <= shape_.top_k ? rank : first_k;
-  }
+  // Whether a rank's number is the slot of its row for a token; else the slot is the first of its experts in
+  // top-k order, which takes fewer slots.
+  VERBENA_DEVICE bool has_slots_of_ranks() const { return shape_.ranks <= shape_.top_k; }
 
   // This rank's experts of a row that came: which of top_k, and the weight of each lane's expert. All lanes
   // call it.
@@ -135,15 +122,20 @@ class MoeCombineKernel {
   }
 
   VERBENA_DEVICE void send_rows() const {
-    const MoeMasks& masks = routing_.received;
-    const MoeItems items(masks.count_rows(shape_.ranks, area_.me()), row_packets_, blocks_per_grid());
+    const uint32_t count =
+        lane() < shape_.ranks
+            ? static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.counts, lane()))
+            : 0;
+    const MoeRows rows(count, shape_.ranks, area_.me());
+    const MoeItems items(rows.total(), row_packets_, blocks_per_grid());
     for (uint32_t item = items.first; item < items.count(); item += items.step) {
       uint32_t number = items.row(item);
-      const uint32_t source = masks.find_rank(area_.me(), number);
-      const uint32_t token = masks.find_token(source, number, shape_.mask_words());
+      const uint32_t source = rows.find_rank(number);
       const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
-      const Experts experts = find_experts(row);
-      if (experts.which == 0) continue;
+      const auto token = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.sources, row));
+      Experts experts{};
+      if (kOrder != MoeOrder::kRows || !has_slots_of_ranks()) experts = find_experts(row);
+      const uint32_t slot = has_slots_of_ranks() ? area_.me() : find_lowest_moe_bit(experts.which);
       const uint32_t end = items.end(item, row_packets_);
       // All lanes take part in warp-wide operations.
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
@@ -157,8 +149,7 @@ class MoeCombineKernel {
         }
         Data data[kAtOnce] = {};
         find_partial(row, experts, first, end, data);
-        const MoePlace mine = area_.find(shape_.find_combine_row(
-            area_.epoch(), token, find_reduced_place(area_.me(), find_lowest_moe_bit(experts.which))));
+        const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)
           if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
@@ -185,15 +176,18 @@ class MoeCombineKernel {
       const uint64_t index = uint64_t{token} * shape_.top_k + lane();
       const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
       const float weight = is_one ? load_moe<float>(call_.handle + layout_.own_weights, index) : 0.0F;
-      const uint32_t rank = id >= 0 ? static_cast<uint32_t>(id) / shape_.local_experts() : kMoeMaxRanks;
+      const auto own_number =
+          static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.own_numbers, token));
+      const uint64_t own_row = uint64_t{area_.me()} * shape_.max_tokens + own_number;
+      const uint32_t rank = experts_.find_rank(id);
       const uint32_t addends =
-          kIsExact ? ballot(kFullWarp, id >= 0) : routing_.sent.find_ranks(shape_.ranks, token);
+          kIsExact ? ballot(kFullWarp, id >= 0) : combine_bits(1u << rank) & ((1u << shape_.ranks) - 1);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
         bool is_first = true;
         for (uint32_t left = addends; left != 0;) {
           const uint32_t some = take_some(left);
-          if (!add_values(token, some, rank, weight, base + lane(), end, is_first, sums)) return;
+          if (!add_values(token, own_row, some, rank, weight, base + lane(), end, is_first, sums)) return;
           is_first = false;
         }
         VERBENA_UNROLL
@@ -214,8 +208,9 @@ class MoeCombineKernel {
     return all & ~left;
   }
   // Adds the rows of some bits, in their order: of ranks, or of top_k. All lanes call it.
-  VERBENA_DEVICE bool add_values(uint32_t token, uint32_t some, uint32_t rank_of_lane, float weight_of_lane,
-                                 uint32_t first, uint32_t end, bool is_first, Sum (&sums)[kAtOnce]) {
+  VERBENA_DEVICE bool add_values(uint32_t token, uint64_t own_row, uint32_t some, uint32_t rank_of_lane,
+                                 float weight_of_lane, uint32_t first, uint32_t end, bool is_first,
+                                 Sum (&sums)[kAtOnce]) {
     MoePlace places[kAddends];
     uint32_t members[kAddends], remote = 0, used = 0;
     float weights[kAddends];
@@ -229,11 +224,10 @@ class MoeCombineKernel {
       used |= static_cast<uint32_t>(is_used) << i;
       weights[i] = share(weight_of_lane, bit);
       members[i] = kIsExact ? shuffle(kFullWarp, rank_of_lane, static_cast<int>(bit)) : bit;
-      const uint32_t of_member = ballot(kFullWarp, rank_of_lane == members[i]);
-      const uint32_t place =
-          kIsExact ? bit
-                   : find_reduced_place(members[i], of_member == 0 ? 0 : find_lowest_moe_bit(of_member));
-      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
+      uint32_t slot = bit;
+      if (!kIsExact && !has_slots_of_ranks())
+        slot = find_lowest_moe_bit(ballot(kFullWarp, rank_of_lane == bit) | 1U << (kWarpLanes - 1));
+      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
       if (is_used && members[i] != area_.me()) remote |= 1u << i;
     }
     // Lanes end together: warp-wide operations need all of them.
@@ -241,8 +235,6 @@ class MoeCombineKernel {
     if (ballot(kFullWarp, !have_come) != 0) return false;
     const uint32_t own = used & ~remote;
     if (own != 0) {
-      const uint64_t row =
-          uint64_t{area_.me()} * shape_.max_tokens + routing_.sent.find_number(area_.me(), token);
       if constexpr (kIsExact) {
         uint32_t bits = some;
         VERBENA_UNROLL
@@ -253,11 +245,12 @@ class MoeCombineKernel {
           VERBENA_UNROLL
           for (uint32_t p = 0; p < kAtOnce; ++p)
             if (first + p * kWarpLanes < end)
-              data[i][p] = load_row(row * shape_.top_k + k, first + p * kWarpLanes);
+              data[i][p] = load_row(own_row * shape_.top_k + k, first + p * kWarpLanes);
         }
       } else {
         Data partial[kAtOnce] = {};
-        find_partial(row, find_experts(row), first, end, partial);
+        find_partial(own_row, kOrder == MoeOrder::kRows ? Experts{} : find_experts(own_row), first, end,
+                     partial);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAddends; ++i) {
           VERBENA_UNROLL
@@ -287,7 +280,7 @@ class MoeCombineKernel {
   const MoeShape& shape_;
   const MoeCombine& call_;
   const MoeHandleLayout layout_;
-  MoeRouting& routing_;
+  const MoeExperts experts_;
   const uint32_t row_packets_;
 };
 

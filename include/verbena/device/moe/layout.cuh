@@ -4,7 +4,8 @@
 //
 // The slot of a row follows from its source rank and its token, so a sender needs no allocation: there is no
 // atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which slots
-// are used in this call.
+// are used in this call. A header entry carries the number of its call, so all blocks of the receiver read the
+// same entries, and no block empties them.
 //
 // The workspace has two copies for each kind of call, dispatch and combine, which the calls of a kind use
 // alternately. Two copies are enough if each call is a kernel, the kernels of an exchange run one after the
@@ -32,6 +33,7 @@ inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a wo
 inline constexpr uint32_t kMoeMaxMaskWords = kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
+inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
 
 VERBENA_HOST_DEVICE constexpr uint64_t moe_divide_up(uint64_t number, uint64_t by) {
   return (number + by - 1) / by;
@@ -46,17 +48,22 @@ struct MoeShape {
   uint32_t rows_of_token;    // maximum rows that come back for a token
 
   VERBENA_HOST_DEVICE constexpr uint32_t local_experts() const { return experts / ranks; }
+  // Returns 2^24 / local_experts(), rounded up, for find_rank().
+  VERBENA_HOST_DEVICE constexpr uint32_t rank_factor() const {
+    return static_cast<uint32_t>(moe_divide_up(1U << 24, local_experts()));
+  }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return static_cast<uint32_t>(moe_divide_up(max_tokens, kMoeMaskBits));
   }
+  // Two entries in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
-    return static_cast<uint32_t>(moe_divide_up(mask_words(), 4));
+    return static_cast<uint32_t>(moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes));
   }
   // An expert and a weight for each of top_k, two pairs in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
-    return uint64_t{max_blocks} * ranks * header_packets();
+    return uint64_t{ranks} * header_packets();
   }
   // Count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
@@ -74,8 +81,8 @@ struct MoeShape {
   }
 
   // Return indices of packets in the workspace of the rank that receives them.
-  VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t block, uint32_t source) const {
-    return call % kMoeCopies * dispatch_packets() + (uint64_t{block} * ranks + source) * header_packets();
+  VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t source) const {
+    return call % kMoeCopies * dispatch_packets() + uint64_t{source} * header_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_row(uint64_t call, uint32_t source, uint32_t token) const {
     return call % kMoeCopies * dispatch_packets() + dispatch_headers() +
@@ -91,20 +98,19 @@ struct MoeShape {
 
 // Offsets of a handle's tensors, in bytes. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
 struct MoeHandleLayout {
-  uint64_t counts;          // int32[r]: rows that came from rank r
-  uint64_t sources;         // int32[r][t]: the token of rank r that a row is, -1 after the count
-  uint64_t ids;             // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
-  uint64_t weights;         // float[r][t][k]: 0 where the id is -1
-  uint64_t own_ids;         // int32[t][k]: of this rank's tokens, -1: no expert
-  uint64_t own_weights;     // float[t][k]
-  uint64_t sent, received;  // uint32[r][mask_words]: a bit for each token that went to or came from rank r
+  uint64_t counts;       // int32[r]: rows that came from rank r
+  uint64_t sources;      // int32[r][t]: the token of rank r that a row is, -1 after the count
+  uint64_t ids;          // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
+  uint64_t weights;      // float[r][t][k]: 0 where the id is -1
+  uint64_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
+  uint64_t own_weights;  // float[t][k]
+  uint64_t own_numbers;  // int32[t]: which of the rows from this rank to itself the token is, -1: none
   uint64_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
     constexpr uint64_t kAlignment = 128;
     MoeHandleLayout layout{};
     const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
-    const uint64_t masks = uint64_t{shape.ranks} * shape.mask_words();
     uint64_t end = 0;
     const auto place = [&](uint64_t words) {
       const uint64_t begin = end;
@@ -117,8 +123,7 @@ struct MoeHandleLayout {
     layout.weights = place(rows * shape.top_k);
     layout.own_ids = place(uint64_t{shape.max_tokens} * shape.top_k);
     layout.own_weights = place(uint64_t{shape.max_tokens} * shape.top_k);
-    layout.sent = place(masks);
-    layout.received = place(masks);
+    layout.own_numbers = place(shape.max_tokens);
     layout.bytes = end;
     return layout;
   }

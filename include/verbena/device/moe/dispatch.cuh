@@ -28,8 +28,7 @@ class MoeDispatchKernel {
         masks_(find_moe_masks()),
         experts_(shape),
         row_packets_(call.row_bytes / Packet::kBytes),
-        scale_packets_(static_cast<uint32_t>(moe_divide_up(call.scale_bytes, Packet::kBytes))),
-        packets_(row_packets_ + scale_packets_ + shape.pair_packets()) {}
+        scale_packets_(moe_divide_up(call.scale_bytes, Packet::kBytes)) {}
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
@@ -144,32 +143,20 @@ class MoeDispatchKernel {
   VERBENA_DEVICE MessageBytes<char*> find_output_scales(uint64_t row) const {
     return find_scales(call_.output_scales, row, call_.scale_bytes);
   }
-  // Loads a packet of this rank's row: of its elements, then of its scales, then of its experts with their
-  // weights, two in a packet. All lanes of a warp call it with adjacent packets. A cast makes the scales, and has no packets
-  // of them here.
-  VERBENA_DEVICE Data load_packet(uint32_t token, uint32_t index, uint32_t end, Data& scales) const {
-    const auto* const row = static_cast<const char*>(call_.rows) + token * call_.row_stride;
-    const bool is_row = index < row_packets_ && index < end;
-    const Data data = Rows::load(row, index, is_row, call_.has_power_scales, scales);
-    if (is_row || index >= end) return data;
-    const uint32_t number = index - row_packets_;
-    if (number < scale_packets_)
-      return Rows::kHasScales ? Data{} : find_scales(call_.scales, token, call_.scale_stride).load(number);
-    const uint32_t k = 2 * (number - scale_packets_);
+  // The tail of a row: its scales, then its experts with their weights, two in a packet. A cast sends the scales
+  // with the elements.
+  VERBENA_DEVICE uint32_t tail_packets() const { return scale_packets_ + shape_.pair_packets(); }
+  VERBENA_DEVICE uint32_t first_of_tail() const { return Rows::kHasScales ? scale_packets_ : 0; }
+  VERBENA_DEVICE Data load_tail(uint32_t token, uint32_t index) const {
+    if (index < scale_packets_) return find_scales(call_.scales, token, call_.scale_stride).load(index);
+    const uint32_t k = 2 * (index - scale_packets_);
     const Pair first = load_pair(token, k), second = load_pair(token, k + 1);
     return {static_cast<uint32_t>(first.id), __builtin_bit_cast(uint32_t, first.weight),
             static_cast<uint32_t>(second.id), __builtin_bit_cast(uint32_t, second.weight)};
   }
-  VERBENA_DEVICE bool is_cast_scale(uint32_t index) const {
-    return Rows::kHasScales && index >= row_packets_ && index < row_packets_ + scale_packets_;
-  }
-  // Stores a packet of a row that came.
-  VERBENA_DEVICE void store_packet(uint64_t row, uint32_t index, const Data& data) const {
-    if (index < row_packets_)
-      return store_moe<Data>(static_cast<char*>(call_.output) + row * call_.row_bytes, index, data);
-    const uint32_t number = index - row_packets_;
-    if (number < scale_packets_) return find_output_scales(row).store(number, data);
-    const uint32_t k = 2 * (number - scale_packets_);
+  VERBENA_DEVICE void store_tail(uint64_t row, uint32_t index, const Data& data) const {
+    if (index < scale_packets_) return find_output_scales(row).store(index, data);
+    const uint32_t k = 2 * (index - scale_packets_);
     const auto store_one = [&](uint32_t at, uint32_t id, uint32_t weight) {
       const int32_t local = experts_.make_local(static_cast<int32_t>(id), area_.me());
       store_pair(row, at, {local, local < 0 ? 0 : __builtin_bit_cast(float, weight)});
@@ -177,80 +164,125 @@ class MoeDispatchKernel {
     store_one(k, data.x, data.y);
     store_one(k + 1, data.z, data.w);
   }
+  // Loads elements of this rank's row; all lanes of a warp call it with adjacent packets.
+  VERBENA_DEVICE void load_row(uint32_t token, uint32_t first, uint32_t end, Data (&data)[kAtOnce],
+                               Data (&scales)[kAtOnce]) const {
+    const auto* const row = static_cast<const char*>(call_.rows) + token * call_.row_stride;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      const uint32_t index = first + i * kWarpLanes;
+      data[i] = Rows::load(row, index, index < end, call_.has_power_scales, scales[i]);
+    }
+  }
+  VERBENA_DEVICE void store_row(uint64_t row, uint32_t index, const Data& data) const {
+    store_moe<Data>(static_cast<char*>(call_.output) + row * call_.row_bytes, index, data);
+  }
 
+  // An item is a part of a row's elements, or the row's tail.
   VERBENA_DEVICE void send_rows() const {
     if (area_.has_trouble()) return;
     const uint32_t blocks = blocks_per_grid();
-    const MoeItems items(call_.tokens, packets_, blocks > kFewBlocks ? blocks - 1 : blocks);
+    const MoeItems items(call_.tokens, row_packets_, blocks > kFewBlocks ? blocks - 1 : blocks, 1);
     for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      const uint32_t token = items.row(item), end = items.end(item, packets_);
+      const uint32_t token = items.row(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? load_id(token, lane()) : -1;
+      const auto find_peers = [&] {
+        return combine_bits(1u << experts_.find_rank(id)) & ((1u << shape_.ranks) - 1) & ~(1u << area_.me());
+      };
+      if (items.is_extra(item)) {
+        const uint32_t peers = find_peers();
+        for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes) {
+          const Data data = load_tail(token, index);
+          for (uint32_t left = peers; left != 0; left &= left - 1)
+            area_.send(mine, row_packets_ + index, data, find_lowest_moe_bit(left));
+        }
+        continue;
+      }
+      const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         Data data[kAtOnce], scales[kAtOnce];
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i)
-          data[i] = load_packet(token, first + i * kWarpLanes, end, scales[i]);
+        load_row(token, first, end, data, scales);
         // Only now the ids are needed.
-        const uint32_t ranks = combine_bits(1u << experts_.find_rank(id));
-        for (uint32_t left = ranks & ((1u << shape_.ranks) - 1) & ~(1u << area_.me()); left != 0;
-             left &= left - 1) {
+        for (uint32_t left = find_peers(); left != 0; left &= left - 1) {
           const uint32_t peer = find_lowest_moe_bit(left);
           VERBENA_UNROLL
           for (uint32_t i = 0; i < kAtOnce; ++i) {
             const uint32_t index = first + i * kWarpLanes;
-            if (index < end && !is_cast_scale(index)) area_.send(mine, index, data[i], peer);
-            if (Rows::kHasScales && lane() == 0 && index < row_packets_ && index < end)
+            if (index < end) area_.send(mine, index, data[i], peer);
+            if (Rows::kHasScales && lane() == 0 && index < end)
               area_.send(mine, row_packets_ + index / kWarpLanes, scales[i], peer);
           }
         }
       }
     }
   }
-  // Copies this rank's row to its own experts.
-  VERBENA_DEVICE void copy_row(uint32_t token, uint64_t row, uint32_t begin, uint32_t end) const {
+  // Copies a part of this rank's row, or its tail, to its own experts.
+  VERBENA_DEVICE void copy_part(uint32_t token, uint64_t row, uint32_t begin, uint32_t end) const {
     for (uint32_t base = begin; base < end; base += kAtOnce * kWarpLanes) {
       const uint32_t first = base + lane();
       Data data[kAtOnce], scales[kAtOnce];
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i)
-        data[i] = load_packet(token, first + i * kWarpLanes, end, scales[i]);
+      load_row(token, first, end, data, scales);
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
         const uint32_t index = first + i * kWarpLanes;
-        if (index < end && !is_cast_scale(index)) store_packet(row, index, data[i]);
-        if (Rows::kHasScales && lane() == 0 && index < row_packets_ && index < end)
+        if (index < end) store_row(row, index, data[i]);
+        if (Rows::kHasScales && lane() == 0 && index < end)
           find_output_scales(row).store(index / kWarpLanes, scales[i]);
       }
     }
   }
+  VERBENA_DEVICE void copy_tail(uint32_t token, uint64_t row) const {
+    for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes)
+      store_tail(row, index, load_tail(token, index));
+  }
+  VERBENA_DEVICE bool receive_part(const MoePlace& place, uint32_t source, uint64_t row, uint32_t begin,
+                                   uint32_t end) {
+    for (uint32_t first = begin + lane(); first < end; first += kAtOnce * kWarpLanes) {
+      Data data[1][kAtOnce] = {};
+      if (!area_.receive({place}, {source}, 1, first, end, data)) return false;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        if (first + i * kWarpLanes < end) store_row(row, first + i * kWarpLanes, data[0][i]);
+    }
+    return true;
+  }
+  VERBENA_DEVICE bool receive_tail(const MoePlace& place, uint32_t source, uint64_t row) {
+    for (uint32_t index = lane(); index < tail_packets(); index += kWarpLanes) {
+      Data data{};
+      if (!area_.receive_one({place.data + uint64_t{row_packets_ + index} * Packet::kBytes,
+                              place.notes + uint64_t{row_packets_ + index} * Packet::kNoteBytes},
+                             source, data))
+        return false;
+      store_tail(row, index, data);
+    }
+    return true;
+  }
   VERBENA_DEVICE void receive_rows() {
     const uint32_t words = shape_.mask_words();
     const MoeRows rows(lane() < shape_.ranks ? masks_.count(lane(), words) : 0, shape_.ranks, kMoeMaxRanks);
-    const MoeItems items(rows.total(), packets_, blocks_per_grid());
+    const MoeItems items(rows.total(), row_packets_, blocks_per_grid(), 1);
     for (uint32_t item = items.first; item < items.count(); item += items.step) {
       uint32_t number = items.row(item);
       const uint32_t source = rows.find_rank(number);
       const uint32_t token = masks_.find_token(source, number, words);
       const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
-      const uint32_t begin = items.begin(item), end = items.end(item, packets_);
-      if (items.part(item) == 0 && lane() == 0)
+      const bool is_tail = items.is_extra(item);
+      const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
+      if (is_tail && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
       if (source == area_.me()) {
-        copy_row(token, row, begin, end);
+        if (is_tail) {
+          copy_tail(token, row);
+        } else {
+          copy_part(token, row, begin, end);
+        }
         continue;
       }
       const MoePlace place = area_.find(shape_.find_row(area_.epoch(), source, token));
-      bool have_come = true;
-      for (uint32_t first = begin + lane(); first < end && have_come; first += kAtOnce * kWarpLanes) {
-        Data data[1][kAtOnce] = {};
-        have_come = area_.receive({place}, {source}, 1, first, end, data);
-        if (!have_come) break;
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i)
-          if (first + i * kWarpLanes < end) store_packet(row, first + i * kWarpLanes, data[0][i]);
-      }
+      const bool have_come =
+          is_tail ? receive_tail(place, source, row) : receive_part(place, source, row, begin, end);
       // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
@@ -297,7 +329,7 @@ class MoeDispatchKernel {
   const MoeHandleLayout layout_;
   MoeMasks& masks_;
   const MoeExperts experts_;
-  const uint32_t row_packets_, scale_packets_, packets_;
+  const uint32_t row_packets_, scale_packets_;
 };
 
 }  // namespace verbena::device

@@ -35,7 +35,8 @@ inline constexpr uint32_t kMoeCopies = 2;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
 
-VERBENA_HOST_DEVICE constexpr uint64_t moe_divide_up(uint64_t number, uint64_t by) {
+template <typename T>
+VERBENA_HOST_DEVICE constexpr T moe_divide_up(T number, T by) {
   return (number + by - 1) / by;
 }
 
@@ -50,14 +51,14 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t local_experts() const { return experts / ranks; }
   // Returns 2^24 / local_experts(), rounded up, for find_rank().
   VERBENA_HOST_DEVICE constexpr uint32_t rank_factor() const {
-    return static_cast<uint32_t>(moe_divide_up(1U << 24, local_experts()));
+    return ((1U << 24) + local_experts() - 1) / local_experts();
   }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
-    return static_cast<uint32_t>(moe_divide_up(max_tokens, kMoeMaskBits));
+    return moe_divide_up(max_tokens, kMoeMaskBits);
   }
   // Two entries in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
-    return static_cast<uint32_t>(moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes));
+    return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }
   // An expert and a weight for each of top_k, two pairs in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
@@ -96,24 +97,24 @@ struct MoeShape {
   }
 };
 
-// Offsets of a handle's tensors, in bytes. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
+// Offsets of a handle's tensors, in bytes, below 2^25. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
 struct MoeHandleLayout {
-  uint64_t counts;       // int32[r]: rows that came from rank r
-  uint64_t sources;      // int32[r][t]: the token of rank r that a row is, -1 after the count
-  uint64_t ids;          // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
-  uint64_t weights;      // float[r][t][k]: 0 where the id is -1
-  uint64_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
-  uint64_t own_weights;  // float[t][k]
-  uint64_t own_numbers;  // int32[t]: which of the rows from this rank to itself the token is, -1: none
-  uint64_t bytes;
+  uint32_t counts;       // int32[r]: rows that came from rank r
+  uint32_t sources;      // int32[r][t]: the token of rank r that a row is, -1 after the count
+  uint32_t ids;          // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
+  uint32_t weights;      // float[r][t][k]: 0 where the id is -1
+  uint32_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
+  uint32_t own_weights;  // float[t][k]
+  uint32_t own_numbers;  // int32[t]: which of the rows from this rank to itself the token is, -1: none
+  uint32_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
-    constexpr uint64_t kAlignment = 128;
+    constexpr uint32_t kAlignment = 128;
     MoeHandleLayout layout{};
-    const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
-    uint64_t end = 0;
-    const auto place = [&](uint64_t words) {
-      const uint64_t begin = end;
+    const uint32_t rows = shape.ranks * shape.max_tokens;
+    uint32_t end = 0;
+    const auto place = [&](uint32_t words) {
+      const uint32_t begin = end;
       end += moe_divide_up(words * 4, kAlignment) * kAlignment;
       return begin;
     };
@@ -121,8 +122,8 @@ struct MoeHandleLayout {
     layout.sources = place(rows);
     layout.ids = place(rows * shape.top_k);
     layout.weights = place(rows * shape.top_k);
-    layout.own_ids = place(uint64_t{shape.max_tokens} * shape.top_k);
-    layout.own_weights = place(uint64_t{shape.max_tokens} * shape.top_k);
+    layout.own_ids = place(shape.max_tokens * shape.top_k);
+    layout.own_weights = place(shape.max_tokens * shape.top_k);
     layout.own_numbers = place(shape.max_tokens);
     layout.bytes = end;
     return layout;

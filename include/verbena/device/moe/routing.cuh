@@ -115,20 +115,25 @@ struct MoeItems {
   uint32_t rows, parts;      // items are rows * parts
   uint32_t packets_of_part;  // a multiple of the warp's lanes
 
-  // @param blocks  the first blocks of the grid, which take part
-  VERBENA_DEVICE MoeItems(uint32_t count_rows, uint32_t packets, uint32_t blocks) : rows(count_rows) {
+  // @param blocks       the first blocks of the grid, which take part
+  // @param extra_parts  of each row after those of its packets: 0 or 1
+  VERBENA_DEVICE MoeItems(uint32_t count_rows, uint32_t packets, uint32_t blocks, uint32_t extra_parts = 0)
+      : rows(count_rows) {
     const uint32_t warps = threads_per_block() / kWarpLanes;
     step = warps * blocks;
     first = block_index() < blocks ? thread_index() / kWarpLanes * blocks + block_index() : ~0U;
     const uint32_t vectors = (packets + kWarpLanes - 1) / kWarpLanes;
-    parts = rows == 0 ? 1 : step / rows;
+    parts = rows == 0 ? 0 : step / rows;
+    parts = parts > extra_parts ? parts - extra_parts : 1;
     if (parts > vectors) parts = vectors;
-    if (parts == 0) parts = 1;
     packets_of_part = (vectors + parts - 1) / parts * kWarpLanes;
+    parts += extra_parts;
   }
   VERBENA_DEVICE uint32_t count() const { return rows * parts; }
   VERBENA_DEVICE uint32_t row(uint32_t item) const { return item % rows; }
   VERBENA_DEVICE uint32_t part(uint32_t item) const { return item / rows; }
+  // Whether an item is the one extra part of its row.
+  VERBENA_DEVICE bool is_extra(uint32_t item) const { return part(item) == parts - 1; }
   VERBENA_DEVICE uint32_t begin(uint32_t item) const { return part(item) * packets_of_part; }
   VERBENA_DEVICE uint32_t end(uint32_t item, uint32_t packets) const {
     const uint32_t last = begin(item) + packets_of_part;

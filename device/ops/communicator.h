@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,11 +48,24 @@ class HostNotes {
   Content* content_ = nullptr;
 };
 
+// Counts what has kernels that wait for other ranks, in this process: communicators and exchanges of a mixture of
+// experts, whose kernels may run at the same time.
+class LiveKernels {
+ public:
+  LiveKernels() { ++count_; }
+  ~LiveKernels() { --count_; }
+  LiveKernels(const LiveKernels&) = delete;
+  LiveKernels& operator=(const LiveKernels&) = delete;
+  static uint32_t count() { return count_; }
+
+ private:
+  static inline std::atomic<uint32_t> count_{0};
+};
+
 class Communicator {
  public:
   // Collective over the context; `team` null: this rank is no member. Throws Failure, on all ranks if on one.
   Communicator(verbena_context* context, const verbena_team* team, const verbena_ops_options& options);
-  ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -146,6 +160,7 @@ class Communicator {
                                                         SymmetricWorkspace(nullptr)};
   // Of a team in several hosts: the whole team's, and the host's.
   SymmetricWorkspace across_{nullptr}, host_{nullptr};
+  std::optional<LiveKernels> is_alive_;
   bool is_grouped_ = false;
   std::vector<Pending> group_;
 };

@@ -98,13 +98,17 @@ class MoePair {
     call.output = mine.output.data();
     call.output_scales = mine.output_scales.data();
     call.handle = mine.handle.data();
+    call.parts = parts(rank);
     return call;
   }
   MoeCombine combine(uint32_t rank) {
     Rank& mine = of_[rank];
     return {mine.expert_rows.data(), setup_.row_bytes,   mine.tokens,
-            mine.combined.data(),    mine.handle.data(), device::kMoeSend | device::kMoeReceive};
+            mine.combined.data(),    mine.handle.data(), device::kMoeSend | device::kMoeReceive,
+            parts(rank + 1)};
   }
+  // Other ones on each rank.
+  static device::MoeParts parts(uint32_t rank) { return {rank % 3, (rank + rank / 3 + 1) % 4}; }
   std::string check_dispatch() const {
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
       for (uint32_t source = 0; source < setup_.ranks; ++source)

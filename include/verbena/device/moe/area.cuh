@@ -14,19 +14,20 @@ struct MoePlace {
 };
 
 // An entry of a dispatch's header: 32 tokens of its source rank. An entry is one access of 8 bytes, with the
-// number of its call (modulo 2^19, never as zero, which is an empty workspace). An entry is overwritten two calls later.
+// number of its call (modulo 2^18, and never as zero, which is an empty workspace). The call after next
+// overwrites it.
 struct MoeEntry {
   uint32_t bits;    // a bit for each token that comes
-  uint32_t before;  // how many tokens come before these, below kMoeMaxTokens
+  uint32_t tokens;  // of the source rank, at most kMoeMaxTokens
 
-  static constexpr uint32_t kTagBits = 20;
-  static_assert(kMoeMaxTokens <= 1U << (32 - kTagBits), "verbena: `before` has the bits that the tag leaves");
+  static constexpr uint32_t kTagBits = 19;
+  static_assert(kMoeMaxTokens < 1U << (32 - kTagBits), "verbena: `tokens` has the bits that the tag leaves");
 
   VERBENA_DEVICE static uint32_t make_tag(uint64_t epoch) {
     return (static_cast<uint32_t>(epoch) << 1 | 1) & ((1U << kTagBits) - 1);
   }
   VERBENA_DEVICE uint64_t pack(uint64_t epoch) const {
-    return uint64_t{before << kTagBits | make_tag(epoch)} << 32 | bits;
+    return uint64_t{tokens << kTagBits | make_tag(epoch)} << 32 | bits;
   }
   VERBENA_DEVICE static bool is_of_call(uint64_t packed, uint64_t epoch) {
     return (static_cast<uint32_t>(packed >> 32) & ((1U << kTagBits) - 1)) == make_tag(epoch);
@@ -145,10 +146,12 @@ class MoeArea {
     }
   }
 
-  // Combines the waits of all threads of the block.
+  // Combines the waits of all threads of the block, after its last store. Where a thread has waited long, another
+  // block may have given up meanwhile.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
-    if (__builtin_expect(block.any(trouble_ != 0), 0)) return fail(context_, trouble_);
+    if (__builtin_expect(block.any((trouble_ != 0) | (deadline_ns_ != 0)), 0))
+      return conclude_late(context_, trouble_);
     return SymmStatus::kDone;
   }
   // Ends a call whose result is `status`. Every block's counter counts all calls, whatever their grids were.
@@ -178,9 +181,19 @@ class MoeArea {
     const auto result = static_cast<uint32_t>(limits.check());
     return {limits.deadline_ns, result == 0 ? 0 : result | member << 8};
   }
-  VERBENA_DEVICE_FAR static SymmStatus fail(const SymmContext& context, uint32_t trouble) {
-    return detail::conclude(context, BlockGroup{}, static_cast<WaitResult>(trouble & 0xff),
-                            {SymmWait::kPacket, block_index(), trouble >> 8});
+  // A block that gives up stores the failure, then the outputs that say so; a block that is done stores its
+  // outputs, then loads the failure. With the fences the outputs of the first are the last.
+  VERBENA_DEVICE_FAR static SymmStatus conclude_late(const SymmContext& context, uint32_t trouble) {
+    const BlockGroup block;
+    if (!block.any(trouble != 0)) {
+      fence<Order::kSequential, Scope::kSystem>();
+      if (!block.any(detail::has_failed(context))) return SymmStatus::kDone;
+      return SymmStatus::kTimedOut;
+    }
+    const SymmStatus status = detail::conclude(context, block, static_cast<WaitResult>(trouble & 0xff),
+                                               {SymmWait::kPacket, block_index(), trouble >> 8});
+    fence<Order::kSequential, Scope::kSystem>();
+    return status;
   }
 
   const SymmContext& context_;

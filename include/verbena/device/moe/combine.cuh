@@ -29,16 +29,23 @@ class MoeCombineKernel {
         experts_(shape),
         row_packets_(call.row_bytes / Packet::kBytes) {}
 
-  // Runs the call, by all threads of the grid, after the wait for earlier kernels. Its blocks do not meet before the end.
+  // Runs the call, by all threads of the grid, after the wait for earlier kernels. The threads of a block do
+  // not meet before the end.
+  // @return kInvalid if no dispatch of this rank's has written the handle, or one with another number of tokens
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
-    const bool is_header_block = block_index() == blocks_per_grid() - 1;
+    const bool has_headers = block_index() == blocks_per_grid() - 1;
+    const auto stamp = load_moe<uint32_t>(call_.handle + layout_.stamp, 0);
+    const auto tokens = load_moe<uint32_t>(call_.handle + layout_.stamp, 1);
+    const auto count_of_lane =
+        lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0;
+    if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens) return SymmStatus::kInvalid;
     if ((call_.phases & kMoeSend) != 0 && !area_.has_trouble()) {
-      if (is_header_block) send_headers();
-      send_rows();
+      if (has_headers) send_headers();
+      send_rows(count_of_lane);
     }
     if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
     receive_rows();
-    if (is_header_block) receive_headers();
+    if (has_headers) receive_headers();
     const SymmStatus status = area_.conclude();
     area_.finish(status);
     return status;
@@ -121,17 +128,18 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAtOnce; ++i) data[i] = __builtin_bit_cast(Data, sums[i].round());
   }
 
-  VERBENA_DEVICE void send_rows() const {
-    const uint32_t count =
-        lane() < shape_.ranks
-            ? static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.counts, lane()))
-            : 0;
-    const MoeRows rows(count, shape_.ranks, area_.me());
-    const MoeItems items(rows.total(), row_packets_, blocks_per_grid());
-    for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      uint32_t number = items.row(item);
-      const uint32_t source = rows.find_rank(number);
-      const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
+  // @param count  of the rows from the rank whose number is the lane's
+  VERBENA_DEVICE void send_rows(uint32_t count) const {
+    uint32_t most = 0;
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+      const uint32_t one = shuffle(kFullWarp, count, static_cast<int>(rank));
+      most = one > most ? one : most;
+    }
+    const MoeItems items(shape_.ranks, row_packets_, call_.parts.send_bits, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(most); item += items.step) {
+      const uint32_t source = items.rank(item), number = items.token(item);
+      if (source == area_.me() || number >= shuffle(kFullWarp, count, static_cast<int>(source))) continue;
+      const uint64_t row = source * shape_.max_tokens + number;
       const auto token = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.sources, row));
       Experts experts{};
       if (kOrder != MoeOrder::kRows || !has_slots_of_ranks()) experts = find_experts(row);
@@ -169,9 +177,9 @@ class MoeCombineKernel {
   }
 
   VERBENA_DEVICE void receive_rows() {
-    const MoeItems items(call_.tokens, row_packets_, blocks_per_grid());
-    for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      const uint32_t token = items.row(item), end = items.end(item, row_packets_);
+    const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
+      const uint32_t token = items.token(item), end = items.end(item, row_packets_);
       const bool is_one = lane() < shape_.top_k;
       const uint64_t index = uint64_t{token} * shape_.top_k + lane();
       const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;

@@ -40,8 +40,8 @@ class MoeDispatchKernel {
     if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
     receive_headers();
     if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
-    write_received();
     receive_rows();
+    write_received();
     const SymmStatus status = area_.conclude();
     area_.finish(status);
     return status;
@@ -76,64 +76,67 @@ class MoeDispatchKernel {
     store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
-  // Returns the ranks of a thread's token, a bit each.
+  // Returns the ranks of a thread's token, a bit each, and bits from kMoeMaxRanks on. Loads ids twice rather than
+  // branch.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t token) const {
     uint32_t ranks = 0;
-    for (uint32_t first = 0; first < shape_.top_k; first += kIdsAtOnce) {
+    const uint32_t last = shape_.top_k - 1;
+    for (uint32_t first = 0; first <= last; first += kIdsAtOnce) {
       int32_t ids[kIdsAtOnce];
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kIdsAtOnce; ++i)
-        ids[i] = first + i < shape_.top_k ? load_id(token, first + i) : -1;
+      for (uint32_t i = 0; i < kIdsAtOnce; ++i) ids[i] = load_id(token, first + i < last ? first + i : last);
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kIdsAtOnce; ++i) ranks |= 1u << experts_.find_rank(ids[i]);
     }
     return ranks;
   }
-  // By all threads of a block. A warp has 32 tokens: a word of a mask is a ballot.
+  // By all threads of a block. A warp has 32 tokens: an entry is a ballot, which one lane sends.
   VERBENA_DEVICE void send_header() const {
-    const uint32_t warp = thread_index() / kWarpLanes, warps = threads_per_block() / kWarpLanes;
-    const uint32_t words = shape_.mask_words();
-    for (uint32_t word = warp; word < words; word += warps) {
+    if (area_.has_trouble()) return;
+    char* const header = area_.find(shape_.find_header(area_.epoch(), area_.me())).data;
+    for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
+         word += threads_per_block() / kWarpLanes) {
       const uint32_t token = word * kMoeMaskBits + lane();
-      const uint32_t wanted = token < call_.tokens ? find_ranks(token) : 0;
+      const bool is_token = token < call_.tokens;
+      const uint32_t wanted = call_.tokens == 0 ? 0 : find_ranks(is_token ? token : call_.tokens - 1);
       uint32_t bits_of_lane = 0;
       for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-        const uint32_t bits = ballot(kFullWarp, (wanted >> rank & 1) != 0);
+        const uint32_t bits = ballot(kFullWarp, is_token && (wanted >> rank & 1) != 0);
         if (lane() == rank) bits_of_lane = bits;
       }
-      if (lane() < shape_.ranks) masks_.words[lane()][word] = bits_of_lane;
-    }
-    sync_block();
-    for (uint32_t rank = warp; rank < shape_.ranks && !area_.has_trouble(); rank += warps) send_entries(rank);
-    sync_block();  // the masks are overwritten by what comes
-  }
-  VERBENA_DEVICE void send_entries(uint32_t rank) const {
-    char* const header = area_.find(shape_.find_header(area_.epoch(), area_.me())).data;
-    uint32_t before = 0;
-    for (uint32_t first = 0; first < shape_.mask_words(); first += kWarpLanes) {
-      const uint32_t word = first + lane();
-      const uint32_t bits = word < shape_.mask_words() ? masks_.words[rank][word] : 0;
-      const auto own = static_cast<uint32_t>(__builtin_popcount(bits));
-      uint32_t sum = own;
-      VERBENA_UNROLL
-      for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
-        const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
-        if (lane() >= step) sum += lower;
-      }
-      if (word < shape_.mask_words())
-        area_.send_entry(header + word * kMoeEntryBytes, {bits, before + sum - own}, rank);
-      before += shuffle(kFullWarp, sum, kWarpLanes - 1);
+      if (lane() < shape_.ranks)
+        area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
   }
+  // A warp receives the header of a rank.
   VERBENA_DEVICE void receive_headers() {
-    const uint32_t words = shape_.mask_words();
-    for (uint32_t i = thread_index(); i < shape_.ranks * words; i += threads_per_block()) {
-      const uint32_t rank = i / words, word = i % words;
+    const uint32_t warps = threads_per_block() / kWarpLanes, words = shape_.mask_words();
+    for (uint32_t rank = thread_index() / kWarpLanes; rank < shape_.ranks; rank += warps) {
       const char* const header = area_.find(shape_.find_header(area_.epoch(), rank)).data;
+      uint32_t before = 0;
       MoeEntry entry{};
-      if (!area_.receive_entry(header + word * kMoeEntryBytes, rank, entry)) return;
-      masks_.words[rank][word] = entry.bits;
-      masks_.before[rank][word] = entry.before;
+      for (uint32_t first = 0; first < words; first += kWarpLanes) {
+        const uint32_t word = first + lane();
+        entry.bits = 0;
+        const bool has_come =
+            word >= words || area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
+        if (ballot(kFullWarp, !has_come) != 0) return;
+        const auto own = static_cast<uint32_t>(__builtin_popcount(entry.bits));
+        uint32_t sum = own;
+        for (uint32_t step = 1; step < words && step < kWarpLanes; step *= 2) {
+          const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
+          if (lane() >= step) sum += lower;
+        }
+        if (word < words) {
+          masks_.words[rank][word] = entry.bits;
+          masks_.before[rank][word] = before + sum - own;
+        }
+        before += shuffle(kFullWarp, sum,
+                          static_cast<int>(words - first < kWarpLanes ? words - first : kWarpLanes) - 1);
+      }
+      if (lane() != 0) continue;
+      masks_.counts[rank] = before;
+      masks_.tokens[rank] = entry.tokens;
     }
   }
 
@@ -178,27 +181,18 @@ class MoeDispatchKernel {
     store_moe<Data>(static_cast<char*>(call_.output) + row * call_.row_bytes, index, data);
   }
 
-  // An item is a part of a row's elements, or the row's tail.
+  // The last part of a row has its tail too.
   VERBENA_DEVICE void send_rows() const {
     if (area_.has_trouble()) return;
     const uint32_t blocks = blocks_per_grid();
-    const MoeItems items(call_.tokens, row_packets_, blocks > kFewBlocks ? blocks - 1 : blocks, 1);
-    for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      const uint32_t token = items.row(item);
+    const MoeItems items(1, row_packets_, call_.parts.send_bits, blocks > kFewBlocks ? blocks - 1 : blocks);
+    for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
+      const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? load_id(token, lane()) : -1;
       const auto find_peers = [&] {
         return combine_bits(1u << experts_.find_rank(id)) & ((1u << shape_.ranks) - 1) & ~(1u << area_.me());
       };
-      if (items.is_extra(item)) {
-        const uint32_t peers = find_peers();
-        for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes) {
-          const Data data = load_tail(token, index);
-          for (uint32_t left = peers; left != 0; left &= left - 1)
-            area_.send(mine, row_packets_ + index, data, find_lowest_moe_bit(left));
-        }
-        continue;
-      }
       const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
@@ -215,6 +209,13 @@ class MoeDispatchKernel {
               area_.send(mine, row_packets_ + index / kWarpLanes, scales[i], peer);
           }
         }
+      }
+      if (!items.is_last(item)) continue;
+      const uint32_t peers = find_peers();
+      for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes) {
+        const Data data = load_tail(token, index);
+        for (uint32_t left = peers; left != 0; left &= left - 1)
+          area_.send(mine, row_packets_ + index, data, find_lowest_moe_bit(left));
       }
     }
   }
@@ -260,35 +261,32 @@ class MoeDispatchKernel {
     return true;
   }
   VERBENA_DEVICE void receive_rows() {
-    const uint32_t words = shape_.mask_words();
-    const MoeRows rows(lane() < shape_.ranks ? masks_.count(lane(), words) : 0, shape_.ranks, kMoeMaxRanks);
-    const MoeItems items(rows.total(), row_packets_, blocks_per_grid(), 1);
-    for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      uint32_t number = items.row(item);
-      const uint32_t source = rows.find_rank(number);
-      const uint32_t token = masks_.find_token(source, number, words);
-      const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
-      const bool is_tail = items.is_extra(item);
+    const MoeItems items(shape_.ranks, row_packets_, call_.parts.receive_bits, blocks_per_grid());
+    uint32_t tokens = 0;
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
+      tokens = masks_.tokens[rank] > tokens ? masks_.tokens[rank] : tokens;
+    for (uint32_t item = items.first; item < items.count(tokens); item += items.step) {
+      const uint32_t source = items.rank(item), token = items.token(item);
+      if (source >= shape_.ranks || !masks_.has(source, token)) continue;
+      const uint64_t row = source * shape_.max_tokens + masks_.find_number(source, token);
+      const bool is_last = items.is_last(item);
       const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
-      if (is_tail && lane() == 0)
+      if (is_last && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
       if (source == area_.me()) {
-        if (is_tail) {
-          copy_tail(token, row);
-        } else {
-          copy_part(token, row, begin, end);
-        }
+        copy_part(token, row, begin, end);
+        if (is_last) copy_tail(token, row);
         continue;
       }
       const MoePlace place = area_.find(shape_.find_row(area_.epoch(), source, token));
-      const bool have_come =
-          is_tail ? receive_tail(place, source, row) : receive_part(place, source, row, begin, end);
+      bool have_come = receive_part(place, source, row, begin, end);
+      if (is_last) have_come = have_come && receive_tail(place, source, row);
       // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
   }
 
-  // Writes the parts of the handle that rows do not bring, divided among the threads of the grid from the last
+  // Write the parts of the handle that rows do not bring, divided among the threads of the grid from the last
   // on: the first have rows.
   template <typename Write>
   VERBENA_DEVICE void for_each(uint32_t count, const Write& write) const {
@@ -305,19 +303,22 @@ class MoeDispatchKernel {
       store_moe<float>(call_.handle + layout_.own_weights, i, pair.weight);
     });
   }
+  // Rows after the count, and which of this rank's tokens are its own.
   VERBENA_DEVICE void write_received() const {
-    const uint32_t max_tokens = shape_.max_tokens;
-    for_each(shape_.ranks, [&](uint32_t rank) {
-      store_moe<int32_t>(call_.handle + layout_.counts, rank,
-                         static_cast<int32_t>(masks_.count(rank, shape_.mask_words())));
-    });
-    for_each(max_tokens, [&](uint32_t token) {
-      const uint32_t me = area_.me();
-      store_moe<int32_t>(call_.handle + layout_.own_numbers, token,
-                         masks_.has(me, token) ? static_cast<int32_t>(masks_.find_number(me, token)) : -1);
-    });
-    for_each(shape_.ranks * max_tokens, [&](uint32_t row) {
-      if (row % max_tokens < masks_.count(row / max_tokens, shape_.mask_words())) return;
+    const uint32_t me = area_.me();
+    for_each(shape_.ranks * shape_.max_tokens, [&](uint32_t row) {
+      const uint32_t rank = row / shape_.max_tokens, number = row - rank * shape_.max_tokens;
+      if (rank == me)
+        store_moe<int32_t>(
+            call_.handle + layout_.own_numbers, number,
+            masks_.has(me, number) ? static_cast<int32_t>(masks_.find_number(me, number)) : -1);
+      const uint32_t count = masks_.counts[rank];
+      if (number == 0) store_moe<int32_t>(call_.handle + layout_.counts, rank, static_cast<int32_t>(count));
+      if (row == 0) {
+        store_moe<uint32_t>(call_.handle + layout_.stamp, 0, make_moe_stamp(shape_));
+        store_moe<uint32_t>(call_.handle + layout_.stamp, 1, call_.tokens);
+      }
+      if (number < count) return;
       store_moe<int32_t>(call_.handle + layout_.sources, row, -1);
       for (uint32_t k = 0; k < shape_.top_k; ++k) store_pair(row, k, {-1, 0});
     });

@@ -106,6 +106,7 @@ struct MoeHandleLayout {
   uint32_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
   uint32_t own_weights;  // float[t][k]
   uint32_t own_numbers;  // int32[t]: which of the rows from this rank to itself the token is, -1: none
+  uint32_t stamp;        // uint32[2]: make_moe_stamp(), the tokens of this rank
   uint32_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
@@ -125,9 +126,21 @@ struct MoeHandleLayout {
     layout.own_ids = place(shape.max_tokens * shape.top_k);
     layout.own_weights = place(shape.max_tokens * shape.top_k);
     layout.own_numbers = place(shape.max_tokens);
+    layout.stamp = place(2);
     layout.bytes = end;
     return layout;
   }
+};
+
+// Marks the handles that a dispatch of an exchange of this shape has written.
+VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
+  return 0x6d6f6531U ^ shape.ranks << 27 ^ shape.top_k << 20 ^ shape.max_tokens << 8 ^ shape.experts;
+}
+
+// How the rows of a call are divided among the warps of a grid: each into 2^bits parts. A matter of speed
+// only; ranks and phases may differ.
+struct MoeParts {
+  uint32_t send_bits, receive_bits;
 };
 
 enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
@@ -151,6 +164,7 @@ struct MoeDispatch {
   void* output_scales;    // [ranks][max_tokens][scale_bytes]
   char* handle;           // MoeHandleLayout
   uint32_t phases;        // kMoeSend, kMoeReceive
+  MoeParts parts;
   // For a cast, of which row_bytes and scale_bytes are the output's: 1: scales are powers of two.
   uint32_t has_power_scales;
 };
@@ -170,6 +184,7 @@ struct MoeCombine {
   void* output;        // [tokens][hidden]
   const char* handle;  // of this rank's dispatch
   uint32_t phases;
+  MoeParts parts;
 };
 
 }  // namespace verbena::device

@@ -16,37 +16,17 @@ VERBENA_DEVICE uint32_t find_lowest_moe_bit(uint32_t bits) {
 struct MoeMasks {
   uint32_t words[kMoeMaxRanks][kMoeMaxMaskWords];
   uint32_t before[kMoeMaxRanks][kMoeMaxMaskWords];  // bits in the words before
+  uint32_t counts[kMoeMaxRanks];                    // of all bits
+  uint32_t tokens[kMoeMaxRanks];                    // of the rank, whether they come or not
 
   VERBENA_DEVICE bool has(uint32_t rank, uint32_t token) const {
     return (words[rank][token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
   }
-  // Returns the tokens of a rank.
-  VERBENA_DEVICE uint32_t count(uint32_t rank, uint32_t mask_words) const {
-    return before[rank][mask_words - 1] +
-           static_cast<uint32_t>(__builtin_popcount(words[rank][mask_words - 1]));
-  }
-  // Returns a token's number among the tokens of that rank, which has it.
+  // Returns a token's number among the tokens that come from that rank.
   VERBENA_DEVICE uint32_t find_number(uint32_t rank, uint32_t token) const {
     const uint32_t below = (1u << token % kMoeMaskBits) - 1;
     const uint32_t word = token / kMoeMaskBits;
     return before[rank][word] + static_cast<uint32_t>(__builtin_popcount(words[rank][word] & below));
-  }
-  // Returns the token with that number, which is below the rank's count. All lanes of a warp call it.
-  VERBENA_DEVICE uint32_t find_token(uint32_t rank, uint32_t number, uint32_t mask_words) const {
-    for (uint32_t first = 0; first < mask_words; first += kWarpLanes) {
-      const uint32_t word = first + lane();
-      const bool is_at_or_before = word < mask_words && before[rank][word] <= number;
-      const uint32_t begun = ballot(kFullWarp, is_at_or_before);
-      if (begun == kFullWarp && first + kWarpLanes < mask_words && before[rank][first + kWarpLanes] <= number)
-        continue;
-      const auto last = first + static_cast<uint32_t>(__builtin_popcount(begun)) - 1;
-      const uint32_t bits = words[rank][last], bit = lane(), left = number - before[rank][last];
-      const bool is_it = (bits >> bit & 1) != 0 &&
-                         static_cast<uint32_t>(__builtin_popcount(bits & ((1u << bit) - 1))) == left;
-      const uint32_t found = ballot(kFullWarp, is_it);
-      return last * kMoeMaskBits + find_lowest_moe_bit(found);
-    }
-    return 0;
   }
 };
 
@@ -83,60 +63,36 @@ class MoeExperts {
   uint32_t experts_, local_, factor_;
 };
 
-// The rows that came from all ranks, one rank's after the other's: lane r holds the count of rank r. All lanes
-// of a warp call its functions.
-class MoeRows {
- public:
-  // @param but  the rank whose rows are left out; kMoeMaxRanks: none
-  VERBENA_DEVICE MoeRows(uint32_t count_of_lane, uint32_t ranks, uint32_t but)
-      : count_(lane() < ranks && lane() != but ? count_of_lane : 0), ranks_(ranks) {
-    for (uint32_t rank = 0; rank < ranks; ++rank)
-      total_ += shuffle(kFullWarp, count_, static_cast<int>(rank));
-  }
-  VERBENA_DEVICE uint32_t total() const { return total_; }
-  // Returns the rank of row `number`, which becomes the row's number at its rank.
-  VERBENA_DEVICE uint32_t find_rank(uint32_t& number) const {
-    for (uint32_t rank = 0; rank < ranks_; ++rank) {
-      const uint32_t count = shuffle(kFullWarp, count_, static_cast<int>(rank));
-      if (number < count) return rank;
-      number -= count;
-    }
-    return 0;
-  }
-
- private:
-  uint32_t count_, ranks_, total_ = 0;
-};
-
-// How the rows of a call are divided: an item is a part of a row, and belongs to a warp. Adjacent items are
-// in different blocks, so that a few rows use all multiprocessors. Ranks need not divide rows alike.
+// How a call is divided among the warps: an item is a part of a row, and belongs to a warp. Adjacent items are
+// in different blocks, so that a few rows use all multiprocessors. There are no divisions: a warp alone needs
+// some hundred cycles for a few of them. A row's slots are numbered token by token, with a power of two of ranks for each, so
+// that the slots of all tokens that a call has come first.
 struct MoeItems {
-  uint32_t first, step;      // of this warp
-  uint32_t rows, parts;      // items are rows * parts
-  uint32_t packets_of_part;  // a multiple of the warp's lanes
+  uint32_t first, step;  // of this warp
+  uint32_t part_bits, rank_bits;
+  uint32_t part_packets;  // a multiple of the warp's lanes
 
-  // @param blocks       the first blocks of the grid, which take part
-  // @param extra_parts  of each row after those of its packets: 0 or 1
-  VERBENA_DEVICE MoeItems(uint32_t count_rows, uint32_t packets, uint32_t blocks, uint32_t extra_parts = 0)
-      : rows(count_rows) {
+  // @param packets  of a row
+  // @param blocks   the first blocks of the grid, which take part
+  VERBENA_DEVICE MoeItems(uint32_t ranks, uint32_t packets, uint32_t bits, uint32_t blocks)
+      : part_bits(bits) {
     const uint32_t warps = threads_per_block() / kWarpLanes;
-    step = warps * blocks;
     first = block_index() < blocks ? thread_index() / kWarpLanes * blocks + block_index() : ~0U;
+    step = warps * blocks;
+    rank_bits = ranks == 1 ? 0 : kWarpLanes - static_cast<uint32_t>(__builtin_clz(ranks - 1));
     const uint32_t vectors = (packets + kWarpLanes - 1) / kWarpLanes;
-    parts = rows == 0 ? 0 : step / rows;
-    parts = parts > extra_parts ? parts - extra_parts : 1;
-    if (parts > vectors) parts = vectors;
-    packets_of_part = (vectors + parts - 1) / parts * kWarpLanes;
-    parts += extra_parts;
+    part_packets = ((vectors + (1U << bits) - 1) >> bits) * kWarpLanes;
   }
-  VERBENA_DEVICE uint32_t count() const { return rows * parts; }
-  VERBENA_DEVICE uint32_t row(uint32_t item) const { return item % rows; }
-  VERBENA_DEVICE uint32_t part(uint32_t item) const { return item / rows; }
-  // Whether an item is the one extra part of its row.
-  VERBENA_DEVICE bool is_extra(uint32_t item) const { return part(item) == parts - 1; }
-  VERBENA_DEVICE uint32_t begin(uint32_t item) const { return part(item) * packets_of_part; }
+  VERBENA_DEVICE uint32_t count(uint32_t tokens) const { return tokens << (rank_bits + part_bits); }
+  VERBENA_DEVICE uint32_t rank(uint32_t item) const { return (item >> part_bits) & ((1U << rank_bits) - 1); }
+  VERBENA_DEVICE uint32_t token(uint32_t item) const { return item >> (part_bits + rank_bits); }
+  // The last part has fewest packets, or none.
+  VERBENA_DEVICE bool is_last(uint32_t item) const { return (~item & ((1U << part_bits) - 1)) == 0; }
+  VERBENA_DEVICE uint32_t begin(uint32_t item) const {
+    return (item & ((1U << part_bits) - 1)) * part_packets;
+  }
   VERBENA_DEVICE uint32_t end(uint32_t item, uint32_t packets) const {
-    const uint32_t last = begin(item) + packets_of_part;
+    const uint32_t last = begin(item) + part_packets;
     return last < packets ? last : packets;
   }
 };

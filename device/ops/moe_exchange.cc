@@ -1,6 +1,7 @@
 #include "device/ops/moe_exchange.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -14,9 +15,9 @@
 namespace verbena::ops {
 namespace {
 
-constexpr uint32_t kThreads = 512;
+constexpr uint32_t kThreads = 512, kMinBlocks = 32;
 constexpr size_t kMoeErrorBytes = 512;
-using device::kMoePacketBytes;
+using device::kMoePacketBytes, device::kWarpLanes;
 
 template <typename... Parts>
 [[noreturn]] void refuse(verbena_result result, const Parts&... parts) {
@@ -46,12 +47,16 @@ void expect_aligned(const char* name, const void* address) {
                " is NULL or not at a multiple of 16 bytes");
 }
 
+// Returns how many times all lanes of a warp move a packet of a row.
+uint32_t count_vectors(uint32_t row_bytes) {
+  return device::moe_divide_up(row_bytes / kMoePacketBytes, uint32_t{kWarpLanes});
+}
 // Returns the bits of MoeParts: as many parts of each row as there are warps for, and as there are whole
 // vectors of a warp in a row. The next power of two, since the last part has the row's tail.
 uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
-  const uint32_t warps = grid.blocks * grid.threads / 32, vectors = (row_bytes / kMoePacketBytes + 31) / 32;
+  const uint32_t warps = grid.blocks * grid.threads / kWarpLanes;
   uint32_t bits = 0;
-  while ((rows << (bits + 1)) <= warps && (1U << bits) <= vectors) ++bits;
+  while ((rows << (bits + 1)) <= warps && (1U << bits) <= count_vectors(row_bytes)) ++bits;
   return bits;
 }
 
@@ -118,8 +123,7 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   const uint32_t combined_bytes = 2 * options.hidden;
   const uint32_t row_bytes = options.max_row_bytes == 0 ? combined_bytes : options.max_row_bytes;
   device::MoeShape shape{};
-  shape.ranks = ranks;
-  shape.experts = options.experts;
+  shape.set_experts(ranks, options.experts);
   shape.max_tokens = options.max_tokens;
   shape.top_k = options.top_k;
   shape.max_blocks = blocks;
@@ -206,9 +210,12 @@ device::MoeHandleLayout MoeExchange::layout() const {
   return device::MoeHandleLayout::of(shape_);
 }
 
-Grid MoeExchange::choose_grid(uint32_t blocks) const {
+// A small grid starts sooner; but other ranks may have more rows for this one than this one has for them.
+Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const {
   expect_range("blocks", blocks, 0, shape_.max_blocks);
-  return {blocks == 0 ? shape_.max_blocks : blocks, kThreads};
+  const uint32_t most = blocks == 0 ? shape_.max_blocks : blocks;
+  const uint32_t warps = tokens * shape_.ranks * std::bit_ceil(count_vectors(row_bytes) + 1);
+  return {std::min(most, std::max(kMinBlocks, warps / (kThreads / kWarpLanes) + 1)), kThreads};
 }
 
 void MoeExchange::begin_launch(Launch& launch) const {
@@ -297,7 +304,8 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   call.output = arguments.output;
   call.output_scales = arguments.output_scales;
   call.handle = static_cast<char*>(arguments.handle);
-  const Grid grid = choose_grid(arguments.blocks);
+  call.layout = layout();
+  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes);
   const uint32_t tokens = std::max(1U, arguments.tokens);
   call.parts = {choose_parts(grid, tokens, call.row_bytes),
                 choose_parts(grid, tokens * shape_.ranks, call.row_bytes)};
@@ -321,8 +329,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   MoeCombineLaunch launch{};
   begin_launch(launch);
   launch.shape = shape_;
-  const Grid grid = choose_grid(arguments.blocks);
   const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
+  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);
   launch.call = {
       arguments.rows,
       row_bytes,
@@ -330,7 +338,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
       arguments.output,
       static_cast<const char*>(arguments.handle),
       begin_phase("combine", arguments, sent_combine_),
-      {choose_parts(grid, tokens * shape_.ranks, row_bytes), choose_parts(grid, tokens, row_bytes)}};
+      {choose_parts(grid, tokens * shape_.ranks, row_bytes), choose_parts(grid, tokens, row_bytes)},
+      layout()};
   local_->kernels->launch_moe(grid, launch, static_cast<device::MoeOrder>(arguments.order), arguments.type,
                               stream);
   end_phase(arguments, sent_combine_);

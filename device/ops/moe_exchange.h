@@ -38,7 +38,7 @@ class MoeExchange {
 
   void expect_member() const;
   void expect_in_step() const;
-  Grid choose_grid(uint32_t blocks) const;
+  Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
   // Returns the phases of a call as the kernel takes them. Throws Failure if the phase is out of turn, or if a
   // RECEIVE has other arguments than its SEND; `sent` has those, and is empty while no call is under way.
   template <typename Arguments>

@@ -70,7 +70,7 @@ class MoeArea {
                  epoch_);
   }
   // Receives the packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and
-  // empties their slots. Row r comes from member[r].
+  // empties their slots. Row r comes from member[r]. Leaves the data of other rows as they are.
   // @return false if a packet has not come, or an earlier wait has failed
   template <uint32_t kRows, uint32_t kCount>
   VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,
@@ -87,14 +87,15 @@ class MoeArea {
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i)
-          data[row][i] = is_awaited(row, i) ? Packet::poll(find_packet(row, i)) : Packet::mask(Data{});
+          if (is_awaited(row, i)) data[row][i] = Packet::poll(find_packet(row, i));
       }
       bool are_plain = true;
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i)
-          are_plain = static_cast<int>(are_plain) & static_cast<int>(Packet::is_plain(data[row][i]));
+          are_plain = static_cast<int>(are_plain) & (static_cast<int>(!is_awaited(row, i)) |
+                                                     static_cast<int>(Packet::is_plain(data[row][i])));
       }
       if (are_plain) break;
       bool has_come = true;

@@ -25,7 +25,7 @@ class MoeCombineKernel {
       : area_(workspace, shape, MoeKind::kCombine),
         shape_(shape),
         call_(call),
-        layout_(MoeHandleLayout::of(shape)),
+        layout_(call.layout),
         experts_(shape),
         row_packets_(call.row_bytes / Packet::kBytes) {}
 
@@ -238,9 +238,6 @@ class MoeCombineKernel {
       places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
       if (is_used && members[i] != area_.me()) remote |= 1u << i;
     }
-    // Lanes end together: warp-wide operations need all of them.
-    const bool have_come = area_.receive(places, members, remote, first, end, data);
-    if (ballot(kFullWarp, !have_come) != 0) return false;
     const uint32_t own = used & ~remote;
     if (own != 0) {
       if constexpr (kIsExact) {
@@ -267,6 +264,9 @@ class MoeCombineKernel {
         }
       }
     }
+    // Lanes end together: warp-wide operations need all of them.
+    const bool have_come = area_.receive(places, members, remote, first, end, data);
+    if (ballot(kFullWarp, !have_come) != 0) return false;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kAddends; ++i) {
       if ((used >> i & 1) == 0) continue;
@@ -287,7 +287,7 @@ class MoeCombineKernel {
   MoeArea area_;
   const MoeShape& shape_;
   const MoeCombine& call_;
-  const MoeHandleLayout layout_;
+  const MoeHandleLayout& layout_;
   const MoeExperts experts_;
   const uint32_t row_packets_;
 };

@@ -24,7 +24,7 @@ class MoeDispatchKernel {
       : area_(workspace, shape, MoeKind::kDispatch),
         shape_(shape),
         call_(call),
-        layout_(MoeHandleLayout::of(shape)),
+        layout_(call.layout),
         masks_(find_moe_masks()),
         experts_(shape),
         row_packets_(call.row_bytes / Packet::kBytes),
@@ -92,7 +92,6 @@ class MoeDispatchKernel {
   }
   // By all threads of a block. A warp has 32 tokens: an entry is a ballot, which one lane sends.
   VERBENA_DEVICE void send_header() const {
-    if (area_.has_trouble()) return;
     char* const header = area_.find(shape_.find_header(area_.epoch(), area_.me())).data;
     for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
          word += threads_per_block() / kWarpLanes) {
@@ -104,7 +103,7 @@ class MoeDispatchKernel {
         const uint32_t bits = ballot(kFullWarp, is_token && (wanted >> rank & 1) != 0);
         if (lane() == rank) bits_of_lane = bits;
       }
-      if (lane() < shape_.ranks)
+      if (!area_.has_trouble() && lane() < shape_.ranks)
         area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
   }
@@ -183,22 +182,22 @@ class MoeDispatchKernel {
 
   // The last part of a row has its tail too.
   VERBENA_DEVICE void send_rows() const {
-    if (area_.has_trouble()) return;
     const uint32_t blocks = blocks_per_grid();
     const MoeItems items(1, row_packets_, call_.parts.send_bits, blocks > kFewBlocks ? blocks - 1 : blocks);
     for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? load_id(token, lane()) : -1;
+      // Called after the row's loads have been issued: only then the ids and the failure word are needed.
       const auto find_peers = [&] {
-        return combine_bits(1u << experts_.find_rank(id)) & ((1u << shape_.ranks) - 1) & ~(1u << area_.me());
+        const uint32_t ranks = combine_bits(1u << experts_.find_rank(id)) & ((1u << shape_.ranks) - 1);
+        return area_.has_trouble() ? 0 : ranks & ~(1u << area_.me());
       };
       const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         Data data[kAtOnce], scales[kAtOnce];
         load_row(token, first, end, data, scales);
-        // Only now the ids are needed.
         for (uint32_t left = find_peers(); left != 0; left &= left - 1) {
           const uint32_t peer = find_lowest_moe_bit(left);
           VERBENA_UNROLL
@@ -327,7 +326,7 @@ class MoeDispatchKernel {
   MoeArea area_;
   const MoeShape& shape_;
   const MoeDispatch& call_;
-  const MoeHandleLayout layout_;
+  const MoeHandleLayout& layout_;
   MoeMasks& masks_;
   const MoeExperts experts_;
   const uint32_t row_packets_, scale_packets_;

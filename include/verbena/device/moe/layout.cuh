@@ -48,10 +48,14 @@ struct MoeShape {
   uint32_t combine_packets;  // of a combined row
   uint32_t rows_of_token;    // maximum rows that come back for a token
 
-  VERBENA_HOST_DEVICE constexpr uint32_t local_experts() const { return experts / ranks; }
-  // Returns 2^24 / local_experts(), rounded up, for find_rank().
-  VERBENA_HOST_DEVICE constexpr uint32_t rank_factor() const {
-    return ((1U << 24) + local_experts() - 1) / local_experts();
+  // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts, rounded up.
+  uint32_t local_experts, rank_factor;
+
+  VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
+    ranks = of_ranks;
+    experts = of_experts;
+    local_experts = experts / ranks;
+    rank_factor = moe_divide_up(1U << 24, local_experts);
   }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
@@ -165,6 +169,7 @@ struct MoeDispatch {
   char* handle;           // MoeHandleLayout
   uint32_t phases;        // kMoeSend, kMoeReceive
   MoeParts parts;
+  MoeHandleLayout layout;
   // For a cast, of which row_bytes and scale_bytes are the output's: 1: scales are powers of two.
   uint32_t has_power_scales;
 };
@@ -185,6 +190,7 @@ struct MoeCombine {
   const char* handle;  // of this rank's dispatch
   uint32_t phases;
   MoeParts parts;
+  MoeHandleLayout layout;
 };
 
 }  // namespace verbena::device

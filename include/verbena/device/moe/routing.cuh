@@ -44,7 +44,7 @@ VERBENA_DEVICE MoeMasks& find_moe_masks() {
 class MoeExperts {
  public:
   VERBENA_DEVICE explicit MoeExperts(const MoeShape& shape)
-      : experts_(shape.experts), local_(shape.local_experts()), factor_(shape.rank_factor()) {}
+      : experts_(shape.experts), local_(shape.local_experts), factor_(shape.rank_factor) {}
 
   // Returns the rank of an expert; kMoeMaxRanks if the id names none.
   VERBENA_DEVICE uint32_t find_rank(int32_t id) const {

@@ -62,12 +62,20 @@ class MoeArea {
   // Whether an earlier call has failed, or a wait of this warp; all lanes call it.
   VERBENA_DEVICE bool has_trouble() const { return ballot(kFullWarp, trouble_ != 0) != 0; }
 
-  // Sends a packet to a peer; `mine` is this rank's address of the slot.
-  VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, uint32_t peer) const {
-    const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(peer));
-    Packet::send(detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta),
-                 detail::shift(mine.notes + uint64_t{index} * Packet::kNoteBytes, delta), Packet::mask(data),
+  // Returns the way from this rank's address to a rank's.
+  VERBENA_DEVICE int64_t find_delta(uint32_t rank) const {
+    return detail::get_delta(context_, static_cast<int32_t>(rank));
+  }
+  // Sends a packet to a rank; `mine` is this rank's address of the slot.
+  VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, int64_t delta) const {
+    const Data stored = Packet::mask(data);
+    char* const there = detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta);
+    if (__builtin_expect(Packet::is_plain(stored), 1)) {
+      Packet::send_plain(there, stored);
+    } else {
+      send_noted(there, detail::shift(mine.notes + uint64_t{index} * Packet::kNoteBytes, delta), stored,
                  epoch_);
+    }
   }
   // Receives the packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and
   // empties their slots. Row r comes from member[r]. Leaves the data of other rows as they are.
@@ -98,19 +106,34 @@ class MoeArea {
                                                      static_cast<int>(Packet::is_plain(data[row][i])));
       }
       if (are_plain) break;
-      bool has_come = true;
+      bool are_filled = true;
       uint32_t missing = 0;  // of a member
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i) {
-          const char* const note = rows[row].notes + uint64_t{first + i * kWarpLanes} * Packet::kNoteBytes;
-          if (!is_awaited(row, i) || Packet::has_come(data[row][i], note, epoch_)) continue;
-          has_come = false;
+          if (!is_awaited(row, i) || (data[row][i].x != 0 && data[row][i].z != 0)) continue;
+          are_filled = false;
           missing = members[row];
         }
       }
-      if (has_come) break;
+      // Words that stand for others are rare.
+      if (__builtin_expect(are_filled, 0)) {
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kRows; ++row) {
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kCount; ++i) {
+            if (!is_awaited(row, i) || Packet::is_plain(data[row][i])) continue;
+            const char* const note = rows[row].notes + uint64_t{first + i * kWarpLanes} * Packet::kNoteBytes;
+            const Noted noted = read_note(data[row][i], note, epoch_);
+            data[row][i] = noted.data;
+            if (noted.has_come) continue;
+            are_filled = false;
+            missing = members[row];
+          }
+        }
+        if (are_filled) break;
+      }
       if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(missing)) return false;
     }
     VERBENA_UNROLL
@@ -170,6 +193,18 @@ class MoeArea {
     uint64_t deadline_ns;
     uint32_t trouble;
   };
+  VERBENA_DEVICE_FAR static void send_noted(char* there, char* note, const Data stored, uint64_t epoch) {
+    Packet::send_noted(there, note, stored, epoch);
+  }
+  struct Noted {
+    Data data;
+    bool has_come;
+  };
+  VERBENA_DEVICE_FAR static Noted read_note(const Data stored, const char* note, uint64_t epoch) {
+    Noted noted{stored, false};
+    noted.has_come = Packet::has_come(noted.data, note, epoch);
+    return noted;
+  }
   VERBENA_DEVICE bool may_wait(uint32_t member) {
     const Look seen = look(context_, deadline_ns_, member);
     deadline_ns_ = seen.deadline_ns;

@@ -63,7 +63,7 @@ class MoeCombineKernel {
   VERBENA_DEVICE void send_headers() const {
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
-      if (rank != area_.me()) area_.send(mine, 0, Data{}, rank);
+      if (rank != area_.me()) area_.send(mine, 0, Data{}, area_.find_delta(rank));
   }
   VERBENA_DEVICE void receive_headers() {
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block()) {
@@ -145,13 +145,14 @@ class MoeCombineKernel {
       if (kOrder != MoeOrder::kRows || !has_slots_of_ranks()) experts = find_experts(row);
       const uint32_t slot = has_slots_of_ranks() ? area_.me() : find_lowest_moe_bit(experts.which);
       const uint32_t end = items.end(item, row_packets_);
+      const int64_t delta = area_.find_delta(source);
       // All lanes take part in warp-wide operations.
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         if constexpr (kOrder == MoeOrder::kExact) {
           for (uint32_t left = experts.which; left != 0; left &= left - 1) {
             const uint32_t k = find_lowest_moe_bit(left);
-            send_some(token, k, source, first, end, row * shape_.top_k + k);
+            send_some(token, k, delta, first, end, row * shape_.top_k + k);
           }
           continue;
         }
@@ -160,11 +161,11 @@ class MoeCombineKernel {
         const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)
-          if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
+          if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
       }
     }
   }
-  VERBENA_DEVICE void send_some(uint32_t token, uint32_t place, uint32_t source, uint32_t first, uint32_t end,
+  VERBENA_DEVICE void send_some(uint32_t token, uint32_t place, int64_t delta, uint32_t first, uint32_t end,
                                 uint64_t row) const {
     const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
     Data data[kAtOnce] = {};
@@ -173,7 +174,7 @@ class MoeCombineKernel {
       if (first + i * kWarpLanes < end) data[i] = load_row(row, first + i * kWarpLanes);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i)
-      if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
+      if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
   }
 
   VERBENA_DEVICE void receive_rows() {

@@ -199,13 +199,13 @@ class MoeDispatchKernel {
         Data data[kAtOnce], scales[kAtOnce];
         load_row(token, first, end, data, scales);
         for (uint32_t left = find_peers(); left != 0; left &= left - 1) {
-          const uint32_t peer = find_lowest_moe_bit(left);
+          const int64_t delta = area_.find_delta(find_lowest_moe_bit(left));
           VERBENA_UNROLL
           for (uint32_t i = 0; i < kAtOnce; ++i) {
             const uint32_t index = first + i * kWarpLanes;
-            if (index < end) area_.send(mine, index, data[i], peer);
+            if (index < end) area_.send(mine, index, data[i], delta);
             if (Rows::kHasScales && lane() == 0 && index < end)
-              area_.send(mine, row_packets_ + index / kWarpLanes, scales[i], peer);
+              area_.send(mine, row_packets_ + index / kWarpLanes, scales[i], delta);
           }
         }
       }
@@ -214,7 +214,7 @@ class MoeDispatchKernel {
       for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes) {
         const Data data = load_tail(token, index);
         for (uint32_t left = peers; left != 0; left &= left - 1)
-          area_.send(mine, row_packets_ + index, data, find_lowest_moe_bit(left));
+          area_.send(mine, row_packets_ + index, data, area_.find_delta(find_lowest_moe_bit(left)));
       }
     }
   }

@@ -178,6 +178,11 @@ class MoeArea {
       return conclude_late(context_, trouble_);
     return SymmStatus::kDone;
   }
+  // Fails a call whose arguments are invalid, on all ranks: the others would wait for this one.
+  [[nodiscard]] VERBENA_DEVICE SymmStatus refuse() const {
+    if (thread_index() == 0) detail::fail_team(context_, {SymmWait::kCall, block_index(), me()});
+    return SymmStatus::kInvalid;
+  }
   // Ends a call whose result is `status`. Every block's counter counts all calls, whatever their grids were.
   VERBENA_DEVICE void finish(SymmStatus status) const {
     if (status != SymmStatus::kDone) return;

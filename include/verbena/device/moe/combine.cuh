@@ -38,7 +38,7 @@ class MoeCombineKernel {
     const auto tokens = load_moe<uint32_t>(call_.handle + layout_.stamp, 1);
     const auto count_of_lane =
         lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0;
-    if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens) return SymmStatus::kInvalid;
+    if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens) return area_.refuse();
     if ((call_.phases & kMoeSend) != 0 && !area_.has_trouble()) {
       if (has_headers) send_headers();
       send_rows(count_of_lane);

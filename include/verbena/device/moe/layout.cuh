@@ -7,18 +7,25 @@
 // are used in this call. A header entry carries the number of its call, so all blocks of the receiver read the
 // same entries, and no block empties them.
 //
-// The workspace has two copies for each kind of call, dispatch and combine, which the calls of a kind use
-// alternately. Two copies are enough if each call is a kernel, the kernels of an exchange run one after the
-// other, and in each call every rank receives a packet from every other rank, at least a header:
-//   1. Let rank p begin its m-th dispatch, which writes into the copy of dispatch m-2 at rank q. p has ended
-//      dispatch m-1, so it has received q's header of dispatch m-1.
-//   2. q sent that header after its kernel of dispatch m-2 had ended, since kernels run one after the other.
-//   3. So q had emptied all slots of dispatch m-2, whichever rank had filled them.
-// The same holds for combines. Dispatches and combines need not alternate: each kind has its own copies. A
-// call in two phases is two kernels, one that sends and one that receives, and a rank sends the next call of
-// that kind after the second: then 1 to 3 hold unchanged, for the receiving kernel in 1 and 3 and for the
-// sending kernel in 2. So a kind has one call in flight at a time, and batches that overlap need an exchange
-// each.
+// Why a call needs no barrier. Call k of a kind, dispatch or combine, uses copy k modulo kMoeCopies of the
+// workspace. Assumed:
+//   a. The kernels of an exchange run one after the other on each rank, and the stores of a kernel have landed,
+//      at the peers and in its own memory, when the kernel ends.
+//   b. In each call each rank receives at least the header from every other rank. It sends its own headers in
+//      the call's first kernel, and ends the call, in its last kernel, when it has received every packet that was sent
+//      to it and has emptied the packet's slot.
+//   c. A rank begins to send call k of a kind after it has ended call k-1 of that kind.
+// Let rank p send call k to rank q. By c, p has ended call k-1; by b, p has received q's header of call k-1. By
+// c, q sent this header after it had ended call k-2, so by b after q had received every packet of call k-2, and by a
+// after the slots were empty. So p's packet finds its slot empty, and q, which polls a slot of copy k only in
+// call k, receives no packet of another call. A header entry and a note count only with their call's number. All
+// entries of a copy are written in each call, so an old entry is always of call k-2.
+// No rank waits for ever: sending waits for nothing, so once all ranks have begun call k, its packets land.
+// Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only because
+// they may follow each other without a dispatch between them. Grids may differ, from phase to phase and from rank to rank.
+// After a failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots,
+// notes and numbers of all ranks after the kernels of all ranks have ended.
+// tests/device/moe/turns_test.cc explores this rule.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -138,7 +145,10 @@ struct MoeHandleLayout {
 
 // Marks the handles that a dispatch of an exchange of this shape has written.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
-  return 0x6d6f6531U ^ shape.ranks << 27 ^ shape.top_k << 20 ^ shape.max_tokens << 8 ^ shape.experts;
+  uint32_t stamp = 0x6d6f6531U;
+  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts})
+    stamp = (stamp ^ value) * 0x9e3779b1U;
+  return stamp;
 }
 
 // How the rows of a call are divided among the warps of a grid: each into 2^bits parts. A matter of speed

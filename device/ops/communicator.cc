@@ -1,7 +1,6 @@
 #include "device/ops/communicator.h"
 
 #include <algorithm>
-#include <atomic>
 #include <new>
 #include <utility>
 
@@ -19,9 +18,6 @@ constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kLeastShares = kDefaultBlocks / 4;
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr size_t kErrorTextBytes = 512;
-
-// The number of communicators of this process. Their kernels may run at the same time.
-std::atomic<uint32_t> live_communicators{0};
 
 void check_options(const verbena_ops_options& options) {
   if (options.blocks > kSymmMaxBlocks) {
@@ -114,11 +110,7 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
   if (agreement.any_inside) make_workspaces(is_across ? nullptr : team);
   if (agreement.any_across) make_workspaces_across(is_across ? team : nullptr, host.handle());
   if (local_) make_chooser(agreement);
-  ++live_communicators;
-}
-
-Communicator::~Communicator() {
-  --live_communicators;
+  is_alive_.emplace();
 }
 
 // Does everything that this rank can do before the collective steps.
@@ -147,7 +139,8 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   mine.team = local_->world_ranks.front() + 1;
   mine.has_clusters = local_->gpu.has_clusters ? 1 : 0;
   local_->gpu.name.copy(mine.gpu, sizeof(mine.gpu) - 1);
-  if (options_.blocks == 0) mine.blocks = choose_max_blocks(local_->gpu.multiprocessors, live_communicators);
+  if (options_.blocks == 0)
+    mine.blocks = choose_max_blocks(local_->gpu.multiprocessors, LiveKernels::count());
 }
 
 void Communicator::make_chooser(const Agreement& agreement) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,12 +49,25 @@ class HostNotes {
   Content* content_ = nullptr;
 };
 
+// Counts what has kernels that wait for other ranks, in this process: communicators and exchanges of a mixture of
+// experts, whose kernels may run at the same time.
+class LiveKernels {
+ public:
+  LiveKernels() { ++count_; }
+  ~LiveKernels() { --count_; }
+  LiveKernels(const LiveKernels&) = delete;
+  LiveKernels& operator=(const LiveKernels&) = delete;
+  static uint32_t count() { return count_; }
+
+ private:
+  static inline std::atomic<uint32_t> count_{0};
+};
+
 class Communicator {
  public:
   // Creates the communicator. Collective over the context. Ranks that are not members pass a null `team`. If
   // one rank fails, all ranks throw Failure.
   Communicator(verbena_context* context, const verbena_team* team, const verbena_ops_options& options);
-  ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -153,6 +167,7 @@ class Communicator {
                                                         SymmetricWorkspace(nullptr)};
   // Used only by a team across hosts: the whole team's workspace, and the workspace of this host's ranks.
   SymmetricWorkspace across_{nullptr}, host_{nullptr};
+  std::optional<LiveKernels> is_alive_;
   bool is_grouped_ = false;
   std::vector<Pending> group_;
 };

@@ -1,20 +1,23 @@
 #include "device/ops/moe_exchange.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "device/ops/agreement.h"
+#include "device/ops/choice.h"
 #include "verbena/backends.h"
 
 namespace verbena::ops {
 namespace {
 
-constexpr uint32_t kThreads = 512;
+constexpr uint32_t kThreads = 512, kMinBlocks = 32;
 constexpr size_t kMoeErrorBytes = 512;
-using device::kMoePacketBytes;
+using device::kMoePacketBytes, device::kWarpLanes;
 
 template <typename... Parts>
 [[noreturn]] void refuse(verbena_result result, const Parts&... parts) {
@@ -42,6 +45,29 @@ void expect_multiple(const char* name, uint64_t value, uint64_t of) {
 void expect_aligned(const char* name, const void* address) {
   expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % kMoePacketBytes == 0, name,
                " is NULL or not at a multiple of 16 bytes");
+}
+
+// Returns how many times all lanes of a warp move a packet of a row.
+uint32_t count_vectors(uint32_t row_bytes) {
+  return device::moe_divide_up(row_bytes / kMoePacketBytes, uint32_t{kWarpLanes});
+}
+// Returns the bits of MoeParts: as many parts of each row as there are warps for, and as there are whole
+// vectors of a warp in a row. The next power of two, since the last part has the row's tail.
+uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
+  const uint32_t warps = grid.blocks * grid.threads / kWarpLanes;
+  uint32_t bits = 0;
+  while ((rows << (bits + 1)) <= warps && (1U << bits) <= count_vectors(row_bytes)) ++bits;
+  return bits;
+}
+
+// List the arguments that both phases of a call have alike.
+auto list_alike(const verbena_moe_dispatch_arguments& call) {
+  return std::tie(call.tokens, call.row_bytes, call.rows, call.row_stride, call.scale_bytes, call.id_bits,
+                  call.scales, call.scale_stride, call.ids, call.id_stride, call.weights, call.output,
+                  call.output_scales, call.handle, call.quantisation, call.type);
+}
+auto list_alike(const verbena_moe_combine_arguments& call) {
+  return std::tie(call.tokens, call.order, call.type, call.rows, call.handle, call.output);
 }
 
 // What ranks bring when the exchange is made, sent as it lies.
@@ -97,8 +123,7 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   const uint32_t combined_bytes = 2 * options.hidden;
   const uint32_t row_bytes = options.max_row_bytes == 0 ? combined_bytes : options.max_row_bytes;
   device::MoeShape shape{};
-  shape.ranks = ranks;
-  shape.experts = options.experts;
+  shape.set_experts(ranks, options.experts);
   shape.max_tokens = options.max_tokens;
   shape.top_k = options.top_k;
   shape.max_blocks = blocks;
@@ -126,9 +151,12 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
       local_.emplace();
       local_->kernels->load_moe();
       const uint32_t multiprocessors = local_->gpu.multiprocessors;
+      // Blocks wait for blocks of other ranks: all of them have to run at the same time.
+      expect_valid(options.blocks <= multiprocessors, "blocks is ", options.blocks, "; this GPU has ",
+                   multiprocessors, " multiprocessors, and each has room for one block");
       mine.blocks = options.blocks != 0 ? options.blocks
-                                        : std::clamp<uint32_t>(multiprocessors - multiprocessors / 32, 1,
-                                                               device::kMoeMaxBlocks);
+                                        : std::min(choose_max_blocks(multiprocessors, LiveKernels::count()),
+                                                   device::kMoeMaxBlocks);
     }
   } catch (const Failure& cause) {
     failure = std::current_exception();
@@ -146,13 +174,15 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
   verbena_workspace* workspace = nullptr;
   check(verbena_workspace_create(context, team, bytes, 2 * blocks, &workspace));
   workspace_ = SymmetricWorkspace(workspace);
+  is_alive_.emplace();
 }
 
 void MoeExchange::reset() {
   if (local_) local_->kernels->synchronize();
   check(verbena_workspace_reset(workspace_.handle()));
   if (local_) local_->notes.clear();
-  std::fill(std::begin(is_under_way_), std::end(is_under_way_), false);
+  sent_dispatch_.reset();
+  sent_combine_.reset();
 }
 
 void MoeExchange::check_error() const {
@@ -180,9 +210,12 @@ device::MoeHandleLayout MoeExchange::layout() const {
   return device::MoeHandleLayout::of(shape_);
 }
 
-Grid MoeExchange::choose_grid(uint32_t blocks) const {
+// A small grid starts sooner; but other ranks may have more rows for this one than this one has for them.
+Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const {
   expect_range("blocks", blocks, 0, shape_.max_blocks);
-  return {blocks == 0 ? shape_.max_blocks : blocks, kThreads};
+  const uint32_t most = blocks == 0 ? shape_.max_blocks : blocks;
+  const uint32_t warps = tokens * shape_.ranks * std::bit_ceil(count_vectors(row_bytes) + 1);
+  return {std::min(most, std::max(kMinBlocks, warps / (kThreads / kWarpLanes) + 1)), kThreads};
 }
 
 void MoeExchange::begin_launch(Launch& launch) const {
@@ -192,18 +225,28 @@ void MoeExchange::begin_launch(Launch& launch) const {
   launch.hosts = 1;
 }
 
-uint32_t MoeExchange::begin_phase(device::MoeKind kind, verbena_moe_phase phase) const {
-  const bool is_dispatch = kind == device::MoeKind::kDispatch;
-  expect_valid(phase >= VERBENA_MOE_BOTH && phase <= VERBENA_MOE_RECEIVE,
-               "phase is unknown; verbena/moe.h lists the phases");
-  if ((phase == VERBENA_MOE_RECEIVE) != is_under_way_[static_cast<uint32_t>(kind)])
-    refuse(VERBENA_INVALID_USAGE,
-           phase == VERBENA_MOE_RECEIVE ? "VERBENA_MOE_RECEIVE without VERBENA_MOE_SEND before it: no "
-                                        : "VERBENA_MOE_RECEIVE has to come first: there still is a ",
-           is_dispatch ? "dispatch" : "combine", " under way");
-  constexpr uint32_t kPhases[] = {device::kMoeSend | device::kMoeReceive, device::kMoeSend,
-                                  device::kMoeReceive};
-  return kPhases[phase];
+template <typename Arguments>
+uint32_t MoeExchange::begin_phase(const char* name, const Arguments& arguments,
+                                  std::optional<Arguments>& sent) const {
+  switch (arguments.phase) {
+    case VERBENA_MOE_RECEIVE: {
+      if (!sent)
+        refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE without VERBENA_MOE_SEND before it: no ", name,
+               " is in flight");
+      if (list_alike(arguments) != list_alike(*sent))
+        refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE of a ", name,
+               " has other arguments than its VERBENA_MOE_SEND; only phase and blocks may differ");
+      return device::kMoeReceive;
+    }
+    case VERBENA_MOE_BOTH:
+    case VERBENA_MOE_SEND:
+      if (sent)
+        refuse(VERBENA_INVALID_USAGE, "a ", name, " is in flight; VERBENA_MOE_RECEIVE has to come first");
+      return arguments.phase == VERBENA_MOE_SEND ? device::kMoeSend : device::kMoeSend | device::kMoeReceive;
+    default:
+      refuse(VERBENA_INVALID_ARGUMENT, "phase ", static_cast<int>(arguments.phase),
+             " is unknown; verbena/moe.h lists the phases");
+  }
 }
 
 // What a row is made of and what comes of it.
@@ -261,10 +304,14 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   call.output = arguments.output;
   call.output_scales = arguments.output_scales;
   call.handle = static_cast<char*>(arguments.handle);
-  call.phases = begin_phase(device::MoeKind::kDispatch, arguments.phase);
-  local_->kernels->launch_moe(choose_grid(arguments.blocks), launch, arguments.quantisation, arguments.type,
-                              stream);
-  end_phase(device::MoeKind::kDispatch, call.phases);
+  call.layout = layout();
+  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes);
+  const uint32_t tokens = std::max(1U, arguments.tokens);
+  call.parts = {choose_parts(grid, tokens, call.row_bytes),
+                choose_parts(grid, tokens * shape_.ranks, call.row_bytes)};
+  call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
+  local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
+  end_phase(arguments, sent_dispatch_);
 }
 
 void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstream stream) {
@@ -282,15 +329,20 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   MoeCombineLaunch launch{};
   begin_launch(launch);
   launch.shape = shape_;
-  launch.call = {arguments.rows,
-                 2 * options_.hidden,
-                 arguments.tokens,
-                 arguments.output,
-                 static_cast<const char*>(arguments.handle),
-                 begin_phase(device::MoeKind::kCombine, arguments.phase)};
-  local_->kernels->launch_moe(choose_grid(arguments.blocks), launch,
-                              static_cast<device::MoeOrder>(arguments.order), arguments.type, stream);
-  end_phase(device::MoeKind::kCombine, launch.call.phases);
+  const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
+  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);
+  launch.call = {
+      arguments.rows,
+      row_bytes,
+      arguments.tokens,
+      arguments.output,
+      static_cast<const char*>(arguments.handle),
+      begin_phase("combine", arguments, sent_combine_),
+      {choose_parts(grid, tokens * shape_.ranks, row_bytes), choose_parts(grid, tokens, row_bytes)},
+      layout()};
+  local_->kernels->launch_moe(grid, launch, static_cast<device::MoeOrder>(arguments.order), arguments.type,
+                              stream);
+  end_phase(arguments, sent_combine_);
 }
 
 }  // namespace verbena::ops

@@ -38,20 +38,30 @@ class MoeExchange {
 
   void expect_member() const;
   void expect_in_step() const;
-  Grid choose_grid(uint32_t blocks) const;
-  // The phases of a call as the kernel is told them. Throws Failure where one is out of turn.
-  uint32_t begin_phase(device::MoeKind kind, verbena_moe_phase phase) const;
-  void end_phase(device::MoeKind kind, uint32_t phases) {
-    is_under_way_[static_cast<uint32_t>(kind)] = phases == device::kMoeSend;
+  Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
+  // Returns the phases of a call as the kernel takes them. Throws Failure if the phase is out of turn, or if a
+  // RECEIVE has other arguments than its SEND; `sent` has those, and is empty while no call is under way.
+  template <typename Arguments>
+  uint32_t begin_phase(const char* name, const Arguments& arguments, std::optional<Arguments>& sent) const;
+  // After the launch.
+  template <typename Arguments>
+  static void end_phase(const Arguments& arguments, std::optional<Arguments>& sent) {
+    if (arguments.phase == VERBENA_MOE_SEND) {
+      sent = arguments;
+    } else {
+      sent.reset();
+    }
   }
   void set_rows(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
   void begin_launch(Launch& launch) const;
 
   const verbena_moe_options options_;
   device::MoeShape shape_{};
-  std::optional<Local> local_;  // of members
-  bool is_under_way_[2] = {};   // by kind: sent and not received
+  std::optional<Local> local_;                                   // of members
+  std::optional<verbena_moe_dispatch_arguments> sent_dispatch_;  // sent and not received
+  std::optional<verbena_moe_combine_arguments> sent_combine_;
   SymmetricWorkspace workspace_{nullptr};
+  std::optional<LiveKernels> is_alive_;
 };
 
 }  // namespace verbena::ops

@@ -8,19 +8,16 @@
 
 namespace verbena::ops {
 
-// Ids, weights and sources are 0xff, which is -1 and NaN; counts and masks say that nothing came.
+// The handle is 0xff, which is -1 and NaN, except for the counts, which are 0.
 VERBENA_DEVICE_FAR void spoil_dispatch(const MoeShape& shape, const MoeDispatch& call) {
   const MoeHandleLayout layout = MoeHandleLayout::of(shape);
   const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
   spoil(Rows::contiguous(static_cast<char*>(call.output)), rows * call.row_bytes);
   if (call.scale_bytes != 0)
     spoil(Rows::contiguous(static_cast<char*>(call.output_scales)), rows * call.scale_bytes);
-  spoil(Rows::contiguous(call.handle + layout.sources), layout.sent - layout.sources);
+  spoil(Rows::contiguous(call.handle + layout.sources), layout.bytes - layout.sources);
   for (uint64_t i = thread_index(); i < shape.ranks; i += threads_per_block())
     store_moe<int32_t>(call.handle + layout.counts, i, 0);
-  for (uint64_t i = thread_index(); i < (layout.bytes - layout.sent) / sizeof(uint32_t);
-       i += threads_per_block())
-    store_moe<uint32_t>(call.handle + layout.sent, i, 0);
 }
 
 template <typename Rows>

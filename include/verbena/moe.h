@@ -81,9 +81,10 @@ typedef enum {
 } verbena_moe_order;
 
 /* A call is one kernel, or two: SEND sends this rank's rows, RECEIVE waits for the other ranks' rows. Kernels
- * that run between the two have all multiprocessors. Both have the same arguments except for the phase; the
- * memory that these name must not change in between, and the output is complete after the second kernel. An
- * exchange has at most one dispatch and one combine in flight. The same on all ranks. */
+ * that run between the two have all multiprocessors. The two phases have the same arguments except for `phase`
+ * and `blocks`; RECEIVE with any other difference returns VERBENA_INVALID_USAGE. The memory that the arguments
+ * name must not change between the phases, and the output is complete after RECEIVE. An exchange has at most
+ * one dispatch and one combine in flight. The phases of a call are the same on all ranks. */
 typedef enum { VERBENA_MOE_BOTH = 0, VERBENA_MOE_SEND = 1, VERBENA_MOE_RECEIVE = 2 } verbena_moe_phase;
 
 /* All pointers are addresses of the GPU. The caller owns all memory, and keeps it until the kernel has ended.
@@ -116,7 +117,7 @@ typedef struct {
 } verbena_moe_dispatch_arguments;
 
 typedef struct {
-  uint32_t tokens; /* of this rank in the dispatch */
+  uint32_t tokens; /* of this rank, the same number as in the dispatch that wrote the handle */
   verbena_moe_order order;
   verbena_ops_type type; /* of rows and output: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   uint32_t blocks;       /* as in the dispatch */
@@ -162,7 +163,8 @@ VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 const verbena_moe_dispatch_arguments* arguments,
                                                 verbena_stream stream);
 /* Sends the experts' rows back, and adds up the rows of this rank's tokens. Returns as
- * verbena_moe_dispatch(). */
+ * verbena_moe_dispatch(). If no dispatch of this exchange has written the handle, or one with another number of
+ * tokens, the kernel sends nothing, all ranks' calls fail, and the next call on each rank returns an error. */
 VERBENA_API verbena_result verbena_moe_combine(verbena_moe* moe,
                                                const verbena_moe_combine_arguments* arguments,
                                                verbena_stream stream);

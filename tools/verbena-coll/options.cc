@@ -17,9 +17,9 @@ ParsedOptions parse_options(int argc, char** argv) {
       "slowest rank: the difference between two graphs, divided by the difference of their numbers of "
       "operations. Each operation takes the previous one's result."};
   app.option_defaults()->group("What is measured");
-  app.add_option(
-         "--ranks,-n", options.ranks,
-         "processes (default one for each GPU; with --check they can share GPUs, default two on one GPU)")
+  app.add_option("--ranks,-n", options.ranks,
+                 "processes (default one for each GPU, and two on one GPU; more processes than GPUs share "
+                 "them, which needs NVIDIA's MPS)")
       ->check(CLI::Range(2, 16));
   app.add_option("--hosts", plan.hosts,
                  "emulate this number of hosts: divide the ranks into groups with different VERBENA_HOSTID, "

@@ -301,6 +301,19 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
+// Returns the bits that any lane of the warp has; all lanes call it.
+VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
+#if VERBENA_PTX && VERBENA_ARCH >= 800
+  uint32_t result;
+  asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(bits));
+  return result;
+#else
+  for (uint32_t step = 1; step < kWarpLanes; step *= 2)
+    bits |= shuffle(kFullWarp, bits, static_cast<int>(lane() ^ step));
+  return bits;
+#endif
+}
+
 // Returns true in exactly one lane, the lowest. On sm_90 it uses an instruction that lets the compiler know
 // that only one lane continues.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {

@@ -24,6 +24,7 @@ class Order(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
+    """A call in one kernel, or in two. RECEIVE takes the arguments of SEND, and the result of SEND as `out`; its `blocks` may differ."""
     BOTH = 0
     SEND = 1
     RECEIVE = 2

@@ -98,13 +98,18 @@ class MoePair {
     call.output = mine.output.data();
     call.output_scales = mine.output_scales.data();
     call.handle = mine.handle.data();
+    call.parts = parts(rank);
+    call.layout = MoeHandleLayout::of(shape_);
     return call;
   }
   MoeCombine combine(uint32_t rank) {
     Rank& mine = of_[rank];
-    return {mine.expert_rows.data(), setup_.row_bytes,   mine.tokens,
-            mine.combined.data(),    mine.handle.data(), device::kMoeSend | device::kMoeReceive};
+    return {mine.expert_rows.data(), setup_.row_bytes,           mine.tokens,
+            mine.combined.data(),    mine.handle.data(),         device::kMoeSend | device::kMoeReceive,
+            parts(rank + 1),         MoeHandleLayout::of(shape_)};
   }
+  // Other ones on each rank.
+  static device::MoeParts parts(uint32_t rank) { return {rank % 3, (rank + rank / 3 + 1) % 4}; }
   std::string check_dispatch() const {
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
       for (uint32_t source = 0; source < setup_.ranks; ++source)
@@ -208,7 +213,7 @@ class MoePair {
   }
 
   bool is_at(int64_t id, uint32_t rank) const {
-    return id >= 0 && id < int64_t{shape_.experts} && id / shape_.local_experts() == rank;
+    return id >= 0 && id < int64_t{shape_.experts} && id / shape_.local_experts == rank;
   }
   bool goes_to(uint32_t source, uint32_t token, uint32_t rank) const {
     for (const int64_t id : of_[source].experts[token])
@@ -286,7 +291,7 @@ class MoePair {
         const int64_t id = theirs.experts[token][k];
         const bool is_here = is_at(id, rank);
         if (word(layout.ids, row * shape_.top_k + k) !=
-            (is_here ? static_cast<int32_t>(id % shape_.local_experts()) : -1))
+            (is_here ? static_cast<int32_t>(id % shape_.local_experts) : -1))
           return "another id in row " + std::to_string(row);
         if (mine.handle.template get<float>(layout.weights / 4 + row * shape_.top_k + k) !=
             (is_here ? weight(source, token, k) : 0.0F))
@@ -438,8 +443,7 @@ class MoeRanks {
  private:
   static MoeShape make_shape(const MoeSetup& setup) {
     MoeShape shape{};
-    shape.ranks = setup.ranks;
-    shape.experts = setup.experts;
+    shape.set_experts(setup.ranks, setup.experts);
     shape.max_tokens = setup.max_tokens;
     shape.top_k = setup.top_k;
     shape.max_blocks = setup.blocks;

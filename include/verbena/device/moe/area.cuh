@@ -13,6 +13,30 @@ struct MoePlace {
   char *data, *notes;
 };
 
+// An entry of a dispatch's header: 32 tokens of its source rank. An entry is one access of 8 bytes, with the
+// number of its call (modulo 2^18, and never as zero, which is an empty workspace). The call after next
+// overwrites it.
+struct MoeEntry {
+  uint32_t bits;    // a bit for each token that comes
+  uint32_t tokens;  // of the source rank, at most kMoeMaxTokens
+
+  static constexpr uint32_t kTagBits = 19;
+  static_assert(kMoeMaxTokens < 1U << (32 - kTagBits), "verbena: `tokens` has the bits that the tag leaves");
+
+  VERBENA_DEVICE static uint32_t make_tag(uint64_t epoch) {
+    return (static_cast<uint32_t>(epoch) << 1 | 1) & ((1U << kTagBits) - 1);
+  }
+  VERBENA_DEVICE uint64_t pack(uint64_t epoch) const {
+    return uint64_t{tokens << kTagBits | make_tag(epoch)} << 32 | bits;
+  }
+  VERBENA_DEVICE static bool is_of_call(uint64_t packed, uint64_t epoch) {
+    return (static_cast<uint32_t>(packed >> 32) & ((1U << kTagBits) - 1)) == make_tag(epoch);
+  }
+  VERBENA_DEVICE static MoeEntry unpack(uint64_t packed) {
+    return {static_cast<uint32_t>(packed), static_cast<uint32_t>(packed >> (32 + kTagBits))};
+  }
+};
+
 class MoeArea {
  public:
   using Data = Packet::Data;
@@ -35,15 +59,26 @@ class MoeArea {
   VERBENA_DEVICE MoePlace find(uint64_t packet) const {
     return {base_ + packet * Packet::kBytes, notes_ + packet * Packet::kNoteBytes};
   }
-  // Sends a packet to a peer; `mine` is this rank's address of the slot.
-  VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, uint32_t peer) const {
-    const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(peer));
-    Packet::send(detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta),
-                 detail::shift(mine.notes + uint64_t{index} * Packet::kNoteBytes, delta), Packet::mask(data),
+  // Whether an earlier call has failed, or a wait of this warp; all lanes call it.
+  VERBENA_DEVICE bool has_trouble() const { return ballot(kFullWarp, trouble_ != 0) != 0; }
+
+  // Returns the way from this rank's address to a rank's.
+  VERBENA_DEVICE int64_t find_delta(uint32_t rank) const {
+    return detail::get_delta(context_, static_cast<int32_t>(rank));
+  }
+  // Sends a packet to a rank; `mine` is this rank's address of the slot.
+  VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, int64_t delta) const {
+    const Data stored = Packet::mask(data);
+    char* const there = detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta);
+    if (__builtin_expect(Packet::is_plain(stored), 1)) {
+      Packet::send_plain(there, stored);
+    } else {
+      send_noted(there, detail::shift(mine.notes + uint64_t{index} * Packet::kNoteBytes, delta), stored,
                  epoch_);
+    }
   }
   // Receives the packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and
-  // empties their slots. Row r comes from member[r].
+  // empties their slots. Row r comes from member[r]. Leaves the data of other rows as they are.
   // @return false if a packet has not come, or an earlier wait has failed
   template <uint32_t kRows, uint32_t kCount>
   VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,
@@ -60,34 +95,46 @@ class MoeArea {
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i)
-          data[row][i] = is_awaited(row, i) ? Packet::poll(find_packet(row, i)) : Packet::mask(Data{});
+          if (is_awaited(row, i)) data[row][i] = Packet::poll(find_packet(row, i));
       }
       bool are_plain = true;
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i)
-          are_plain = static_cast<int>(are_plain) & static_cast<int>(Packet::is_plain(data[row][i]));
+          are_plain = static_cast<int>(are_plain) & (static_cast<int>(!is_awaited(row, i)) |
+                                                     static_cast<int>(Packet::is_plain(data[row][i])));
       }
       if (are_plain) break;
-      bool has_come = true;
+      bool are_filled = true;
       uint32_t missing = 0;  // of a member
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kCount; ++i) {
-          const char* const note = rows[row].notes + uint64_t{first + i * kWarpLanes} * Packet::kNoteBytes;
-          if (!is_awaited(row, i) || Packet::has_come(data[row][i], note, epoch_)) continue;
-          has_come = false;
+          if (!is_awaited(row, i) || (data[row][i].x != 0 && data[row][i].z != 0)) continue;
+          are_filled = false;
           missing = members[row];
         }
       }
-      if (has_come) break;
-      if (spins % kDefaultSpinsPerCheck != 0) continue;
-      const Look seen = look(context_, deadline_ns_, missing);
-      deadline_ns_ = seen.deadline_ns;
-      trouble_ = seen.trouble;
-      if (trouble_ != 0) return false;
+      // Words that stand for others are rare.
+      if (__builtin_expect(are_filled, 0)) {
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kRows; ++row) {
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kCount; ++i) {
+            if (!is_awaited(row, i) || Packet::is_plain(data[row][i])) continue;
+            const char* const note = rows[row].notes + uint64_t{first + i * kWarpLanes} * Packet::kNoteBytes;
+            const Noted noted = read_note(data[row][i], note, epoch_);
+            data[row][i] = noted.data;
+            if (noted.has_come) continue;
+            are_filled = false;
+            missing = members[row];
+          }
+        }
+        if (are_filled) break;
+      }
+      if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(missing)) return false;
     }
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -105,11 +152,36 @@ class MoeArea {
     return true;
   }
 
-  // Combines the waits of all threads of the block.
+  // Sends an entry of a header to a rank, which may be this one; `mine` is this rank's address of it.
+  VERBENA_DEVICE void send_entry(char* mine, const MoeEntry& entry, uint32_t rank) const {
+    const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(rank));
+    detail::send_bits(detail::shift(mine, delta), entry.pack(epoch_));
+  }
+  // Receives an entry from a rank. The entry stays: any number of threads may receive it.
+  VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {
+    if (trouble_ != 0) return false;
+    for (uint32_t spins = 1;; ++spins) {
+      const auto bits = detail::poll_bits<uint64_t>(here);
+      if (MoeEntry::is_of_call(bits, epoch_)) {
+        entry = MoeEntry::unpack(bits);
+        return true;
+      }
+      if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(rank)) return false;
+    }
+  }
+
+  // Combines the waits of all threads of the block, after its last store. Where a thread has waited long, another
+  // block may have given up meanwhile.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
-    if (__builtin_expect(block.any(trouble_ != 0), 0)) return fail(context_, trouble_);
+    if (__builtin_expect(block.any((trouble_ != 0) | (deadline_ns_ != 0)), 0))
+      return conclude_late(context_, trouble_);
     return SymmStatus::kDone;
+  }
+  // Fails a call whose arguments are invalid, on all ranks: the others would wait for this one.
+  [[nodiscard]] VERBENA_DEVICE SymmStatus refuse() const {
+    if (thread_index() == 0) detail::fail_team(context_, {SymmWait::kCall, block_index(), me()});
+    return SymmStatus::kInvalid;
   }
   // Ends a call whose result is `status`. Every block's counter counts all calls, whatever their grids were.
   VERBENA_DEVICE void finish(SymmStatus status) const {
@@ -126,15 +198,43 @@ class MoeArea {
     uint64_t deadline_ns;
     uint32_t trouble;
   };
+  VERBENA_DEVICE_FAR static void send_noted(char* there, char* note, const Data stored, uint64_t epoch) {
+    Packet::send_noted(there, note, stored, epoch);
+  }
+  struct Noted {
+    Data data;
+    bool has_come;
+  };
+  VERBENA_DEVICE_FAR static Noted read_note(const Data stored, const char* note, uint64_t epoch) {
+    Noted noted{stored, false};
+    noted.has_come = Packet::has_come(noted.data, note, epoch);
+    return noted;
+  }
+  VERBENA_DEVICE bool may_wait(uint32_t member) {
+    const Look seen = look(context_, deadline_ns_, member);
+    deadline_ns_ = seen.deadline_ns;
+    trouble_ = seen.trouble;
+    return trouble_ == 0;
+  }
   VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
     WaitLimits limits = detail::limit_wait(context);
     if (deadline_ns != 0) limits.deadline_ns = deadline_ns;
     const auto result = static_cast<uint32_t>(limits.check());
     return {limits.deadline_ns, result == 0 ? 0 : result | member << 8};
   }
-  VERBENA_DEVICE_FAR static SymmStatus fail(const SymmContext& context, uint32_t trouble) {
-    return detail::conclude(context, BlockGroup{}, static_cast<WaitResult>(trouble & 0xff),
-                            {SymmWait::kPacket, block_index(), trouble >> 8});
+  // A block that gives up stores the failure, then the outputs that say so; a block that is done stores its
+  // outputs, then loads the failure. With the fences the outputs of the first are the last.
+  VERBENA_DEVICE_FAR static SymmStatus conclude_late(const SymmContext& context, uint32_t trouble) {
+    const BlockGroup block;
+    if (!block.any(trouble != 0)) {
+      fence<Order::kSequential, Scope::kSystem>();
+      if (!block.any(detail::has_failed(context))) return SymmStatus::kDone;
+      return SymmStatus::kTimedOut;
+    }
+    const SymmStatus status = detail::conclude(context, block, static_cast<WaitResult>(trouble & 0xff),
+                                               {SymmWait::kPacket, block_index(), trouble >> 8});
+    fence<Order::kSequential, Scope::kSystem>();
+    return status;
   }
 
   const SymmContext& context_;

@@ -25,22 +25,27 @@ class MoeCombineKernel {
       : area_(workspace, shape, MoeKind::kCombine),
         shape_(shape),
         call_(call),
-        layout_(MoeHandleLayout::of(shape)),
-        routing_(find_moe_routing()),
+        layout_(call.layout),
+        experts_(shape),
         row_packets_(call.row_bytes / Packet::kBytes) {}
 
-  // Runs the call, by all threads of the grid, after the wait for earlier kernels.
+  // Runs the call, by all threads of the grid, after the wait for earlier kernels. The threads of a block do
+  // not meet before the end.
+  // @return kInvalid if no dispatch of this rank's has written the handle, or one with another number of tokens
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
-    load_masks();
-    if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
-    routing_.sent.count(shape_.ranks, shape_.mask_words());
-    routing_.received.count(shape_.ranks, shape_.mask_words());
-    if ((call_.phases & kMoeSend) != 0) send_headers();
-    sync_block();
-    if ((call_.phases & kMoeSend) != 0) send_rows();
+    const bool has_headers = block_index() == blocks_per_grid() - 1;
+    const auto stamp = load_moe<uint32_t>(call_.handle + layout_.stamp, 0);
+    const auto tokens = load_moe<uint32_t>(call_.handle + layout_.stamp, 1);
+    const auto count_of_lane =
+        lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0;
+    if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens) return area_.refuse();
+    if ((call_.phases & kMoeSend) != 0 && !area_.has_trouble()) {
+      if (has_headers) send_headers();
+      send_rows(count_of_lane);
+    }
     if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
     receive_rows();
-    receive_headers();
+    if (has_headers) receive_headers();
     const SymmStatus status = area_.conclude();
     area_.finish(status);
     return status;
@@ -53,23 +58,14 @@ class MoeCombineKernel {
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
-  VERBENA_DEVICE void load_masks() const {
-    const uint32_t words = shape_.mask_words();
-    for (uint32_t i = thread_index(); i < shape_.ranks * words; i += threads_per_block()) {
-      routing_.sent.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.sent, i);
-      routing_.received.words[i / words][i % words] = load_moe<uint32_t>(call_.handle + layout_.received, i);
-    }
-  }
   // Sends one header from each rank to each: no rank gets ahead of a rank that has no rows for it
   // (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
-    if (block_index() != 0) return;
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
-      if (rank != area_.me()) area_.send(mine, 0, Data{}, rank);
+      if (rank != area_.me()) area_.send(mine, 0, Data{}, area_.find_delta(rank));
   }
   VERBENA_DEVICE void receive_headers() {
-    if (block_index() != 0) return;
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block()) {
       Data data{};
       if (rank != area_.me() &&
@@ -78,11 +74,9 @@ class MoeCombineKernel {
     }
   }
 
-  // Returns the slot of a token's row from a rank: the rank's number, or the first of its experts in top-k
-  // order if that takes fewer slots.
-  VERBENA_DEVICE uint32_t find_reduced_place(uint32_t rank, uint32_t first_k) const {
-    return shape_.ranks <= shape_.top_k ? rank : first_k;
-  }
+  // Whether a rank's number is the slot of its row for a token; else the slot is the first of its experts in
+  // top-k order, which takes fewer slots.
+  VERBENA_DEVICE bool has_slots_of_ranks() const { return shape_.ranks <= shape_.top_k; }
 
   // This rank's experts of a row that came: which of top_k, and the weight of each lane's expert. All lanes
   // call it.
@@ -134,38 +128,44 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAtOnce; ++i) data[i] = __builtin_bit_cast(Data, sums[i].round());
   }
 
-  VERBENA_DEVICE void send_rows() const {
-    const MoeMasks& masks = routing_.received;
-    const MoeItems items(masks.count_rows(shape_.ranks, area_.me()), row_packets_, blocks_per_grid());
-    for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      uint32_t number = items.row(item);
-      const uint32_t source = masks.find_rank(area_.me(), number);
-      const uint32_t token = masks.find_token(source, number, shape_.mask_words());
-      const uint64_t row = uint64_t{source} * shape_.max_tokens + number;
-      const Experts experts = find_experts(row);
-      if (experts.which == 0) continue;
+  // @param count  of the rows from the rank whose number is the lane's
+  VERBENA_DEVICE void send_rows(uint32_t count) const {
+    uint32_t most = 0;
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+      const uint32_t one = shuffle(kFullWarp, count, static_cast<int>(rank));
+      most = one > most ? one : most;
+    }
+    const MoeItems items(shape_.ranks, row_packets_, call_.parts.send_bits, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(most); item += items.step) {
+      const uint32_t source = items.rank(item), number = items.token(item);
+      if (source == area_.me() || number >= shuffle(kFullWarp, count, static_cast<int>(source))) continue;
+      const uint64_t row = source * shape_.max_tokens + number;
+      const auto token = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.sources, row));
+      Experts experts{};
+      if (kOrder != MoeOrder::kRows || !has_slots_of_ranks()) experts = find_experts(row);
+      const uint32_t slot = has_slots_of_ranks() ? area_.me() : find_lowest_moe_bit(experts.which);
       const uint32_t end = items.end(item, row_packets_);
+      const int64_t delta = area_.find_delta(source);
       // All lanes take part in warp-wide operations.
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         if constexpr (kOrder == MoeOrder::kExact) {
           for (uint32_t left = experts.which; left != 0; left &= left - 1) {
             const uint32_t k = find_lowest_moe_bit(left);
-            send_some(token, k, source, first, end, row * shape_.top_k + k);
+            send_some(token, k, delta, first, end, row * shape_.top_k + k);
           }
           continue;
         }
         Data data[kAtOnce] = {};
         find_partial(row, experts, first, end, data);
-        const MoePlace mine = area_.find(shape_.find_combine_row(
-            area_.epoch(), token, find_reduced_place(area_.me(), find_lowest_moe_bit(experts.which))));
+        const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)
-          if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
+          if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
       }
     }
   }
-  VERBENA_DEVICE void send_some(uint32_t token, uint32_t place, uint32_t source, uint32_t first, uint32_t end,
+  VERBENA_DEVICE void send_some(uint32_t token, uint32_t place, int64_t delta, uint32_t first, uint32_t end,
                                 uint64_t row) const {
     const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
     Data data[kAtOnce] = {};
@@ -174,26 +174,29 @@ class MoeCombineKernel {
       if (first + i * kWarpLanes < end) data[i] = load_row(row, first + i * kWarpLanes);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i)
-      if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], source);
+      if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
   }
 
   VERBENA_DEVICE void receive_rows() {
-    const MoeItems items(call_.tokens, row_packets_, blocks_per_grid());
-    for (uint32_t item = items.first; item < items.count(); item += items.step) {
-      const uint32_t token = items.row(item), end = items.end(item, row_packets_);
+    const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
+      const uint32_t token = items.token(item), end = items.end(item, row_packets_);
       const bool is_one = lane() < shape_.top_k;
       const uint64_t index = uint64_t{token} * shape_.top_k + lane();
       const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
       const float weight = is_one ? load_moe<float>(call_.handle + layout_.own_weights, index) : 0.0F;
-      const uint32_t rank = id >= 0 ? static_cast<uint32_t>(id) / shape_.local_experts() : kMoeMaxRanks;
+      const auto own_number =
+          static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.own_numbers, token));
+      const uint64_t own_row = uint64_t{area_.me()} * shape_.max_tokens + own_number;
+      const uint32_t rank = experts_.find_rank(id);
       const uint32_t addends =
-          kIsExact ? ballot(kFullWarp, id >= 0) : routing_.sent.find_ranks(shape_.ranks, token);
+          kIsExact ? ballot(kFullWarp, id >= 0) : combine_bits(1u << rank) & ((1u << shape_.ranks) - 1);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
         bool is_first = true;
         for (uint32_t left = addends; left != 0;) {
           const uint32_t some = take_some(left);
-          if (!add_values(token, some, rank, weight, base + lane(), end, is_first, sums)) return;
+          if (!add_values(token, own_row, some, rank, weight, base + lane(), end, is_first, sums)) return;
           is_first = false;
         }
         VERBENA_UNROLL
@@ -214,8 +217,9 @@ class MoeCombineKernel {
     return all & ~left;
   }
   // Adds the rows of some bits, in their order: of ranks, or of top_k. All lanes call it.
-  VERBENA_DEVICE bool add_values(uint32_t token, uint32_t some, uint32_t rank_of_lane, float weight_of_lane,
-                                 uint32_t first, uint32_t end, bool is_first, Sum (&sums)[kAtOnce]) {
+  VERBENA_DEVICE bool add_values(uint32_t token, uint64_t own_row, uint32_t some, uint32_t rank_of_lane,
+                                 float weight_of_lane, uint32_t first, uint32_t end, bool is_first,
+                                 Sum (&sums)[kAtOnce]) {
     MoePlace places[kAddends];
     uint32_t members[kAddends], remote = 0, used = 0;
     float weights[kAddends];
@@ -229,20 +233,14 @@ class MoeCombineKernel {
       used |= static_cast<uint32_t>(is_used) << i;
       weights[i] = share(weight_of_lane, bit);
       members[i] = kIsExact ? shuffle(kFullWarp, rank_of_lane, static_cast<int>(bit)) : bit;
-      const uint32_t of_member = ballot(kFullWarp, rank_of_lane == members[i]);
-      const uint32_t place =
-          kIsExact ? bit
-                   : find_reduced_place(members[i], of_member == 0 ? 0 : find_lowest_moe_bit(of_member));
-      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, place));
+      uint32_t slot = bit;
+      if (!kIsExact && !has_slots_of_ranks())
+        slot = find_lowest_moe_bit(ballot(kFullWarp, rank_of_lane == bit) | 1U << (kWarpLanes - 1));
+      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
       if (is_used && members[i] != area_.me()) remote |= 1u << i;
     }
-    // Lanes end together: warp-wide operations need all of them.
-    const bool have_come = area_.receive(places, members, remote, first, end, data);
-    if (ballot(kFullWarp, !have_come) != 0) return false;
     const uint32_t own = used & ~remote;
     if (own != 0) {
-      const uint64_t row =
-          uint64_t{area_.me()} * shape_.max_tokens + routing_.sent.find_number(area_.me(), token);
       if constexpr (kIsExact) {
         uint32_t bits = some;
         VERBENA_UNROLL
@@ -253,11 +251,12 @@ class MoeCombineKernel {
           VERBENA_UNROLL
           for (uint32_t p = 0; p < kAtOnce; ++p)
             if (first + p * kWarpLanes < end)
-              data[i][p] = load_row(row * shape_.top_k + k, first + p * kWarpLanes);
+              data[i][p] = load_row(own_row * shape_.top_k + k, first + p * kWarpLanes);
         }
       } else {
         Data partial[kAtOnce] = {};
-        find_partial(row, find_experts(row), first, end, partial);
+        find_partial(own_row, kOrder == MoeOrder::kRows ? Experts{} : find_experts(own_row), first, end,
+                     partial);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAddends; ++i) {
           VERBENA_UNROLL
@@ -266,6 +265,9 @@ class MoeCombineKernel {
         }
       }
     }
+    // Lanes end together: warp-wide operations need all of them.
+    const bool have_come = area_.receive(places, members, remote, first, end, data);
+    if (ballot(kFullWarp, !have_come) != 0) return false;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kAddends; ++i) {
       if ((used >> i & 1) == 0) continue;
@@ -286,8 +288,8 @@ class MoeCombineKernel {
   MoeArea area_;
   const MoeShape& shape_;
   const MoeCombine& call_;
-  const MoeHandleLayout layout_;
-  MoeRouting& routing_;
+  const MoeHandleLayout& layout_;
+  const MoeExperts experts_;
   const uint32_t row_packets_;
 };
 

@@ -4,20 +4,28 @@
 //
 // The slot of a row follows from its source rank and its token, so a sender needs no allocation: there is no
 // atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which slots
-// are used in this call.
+// are used in this call. A header entry carries the number of its call, so all blocks of the receiver read the
+// same entries, and no block empties them.
 //
-// The workspace has two copies for each kind of call, dispatch and combine, which the calls of a kind use
-// alternately. Two copies are enough if each call is a kernel, the kernels of an exchange run one after the
-// other, and in each call every rank receives a packet from every other rank, at least a header:
-//   1. Let rank p begin its m-th dispatch, which writes into the copy of dispatch m-2 at rank q. p has ended
-//      dispatch m-1, so it has received q's header of dispatch m-1.
-//   2. q sent that header after its kernel of dispatch m-2 had ended, since kernels run one after the other.
-//   3. So q had emptied all slots of dispatch m-2, whichever rank had filled them.
-// The same holds for combines. Dispatches and combines need not alternate: each kind has its own copies. A
-// call in two phases is two kernels, one that sends and one that receives, and a rank sends the next call of
-// that kind after the second: then 1 to 3 hold unchanged, for the receiving kernel in 1 and 3 and for the
-// sending kernel in 2. So a kind has one call in flight at a time, and batches that overlap need an exchange
-// each.
+// Why a call needs no barrier. Call k of a kind, dispatch or combine, uses copy k modulo kMoeCopies of the
+// workspace. Assumed:
+//   a. The kernels of an exchange run one after the other on each rank, and the stores of a kernel have landed,
+//      at the peers and in its own memory, when the kernel ends.
+//   b. In each call each rank receives at least the header from every other rank. It sends its own headers in
+//      the call's first kernel, and ends the call, in its last kernel, when it has received every packet that was sent
+//      to it and has emptied the packet's slot.
+//   c. A rank begins to send call k of a kind after it has ended call k-1 of that kind.
+// Let rank p send call k to rank q. By c, p has ended call k-1; by b, p has received q's header of call k-1. By
+// c, q sent this header after it had ended call k-2, so by b after q had received every packet of call k-2, and by a
+// after the slots were empty. So p's packet finds its slot empty, and q, which polls a slot of copy k only in
+// call k, receives no packet of another call. A header entry and a note count only with their call's number. All
+// entries of a copy are written in each call, so an old entry is always of call k-2.
+// No rank waits for ever: sending waits for nothing, so once all ranks have begun call k, its packets land.
+// Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only because
+// they may follow each other without a dispatch between them. Grids may differ, from phase to phase and from rank to rank.
+// After a failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots,
+// notes and numbers of all ranks after the kernels of all ranks have ended.
+// tests/device/moe/turns_test.cc explores this rule.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -32,8 +40,10 @@ inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a wo
 inline constexpr uint32_t kMoeMaxMaskWords = kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
+inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
 
-VERBENA_HOST_DEVICE constexpr uint64_t moe_divide_up(uint64_t number, uint64_t by) {
+template <typename T>
+VERBENA_HOST_DEVICE constexpr T moe_divide_up(T number, T by) {
   return (number + by - 1) / by;
 }
 
@@ -45,18 +55,27 @@ struct MoeShape {
   uint32_t combine_packets;  // of a combined row
   uint32_t rows_of_token;    // maximum rows that come back for a token
 
-  VERBENA_HOST_DEVICE constexpr uint32_t local_experts() const { return experts / ranks; }
-  VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
-    return static_cast<uint32_t>(moe_divide_up(max_tokens, kMoeMaskBits));
+  // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts, rounded up.
+  uint32_t local_experts, rank_factor;
+
+  VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
+    ranks = of_ranks;
+    experts = of_experts;
+    local_experts = experts / ranks;
+    rank_factor = moe_divide_up(1U << 24, local_experts);
   }
+  VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
+    return moe_divide_up(max_tokens, kMoeMaskBits);
+  }
+  // Two entries in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
-    return static_cast<uint32_t>(moe_divide_up(mask_words(), 4));
+    return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }
   // An expert and a weight for each of top_k, two pairs in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
-    return uint64_t{max_blocks} * ranks * header_packets();
+    return uint64_t{ranks} * header_packets();
   }
   // Count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
@@ -74,8 +93,8 @@ struct MoeShape {
   }
 
   // Return indices of packets in the workspace of the rank that receives them.
-  VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t block, uint32_t source) const {
-    return call % kMoeCopies * dispatch_packets() + (uint64_t{block} * ranks + source) * header_packets();
+  VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t source) const {
+    return call % kMoeCopies * dispatch_packets() + uint64_t{source} * header_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_row(uint64_t call, uint32_t source, uint32_t token) const {
     return call % kMoeCopies * dispatch_packets() + dispatch_headers() +
@@ -89,25 +108,25 @@ struct MoeShape {
   }
 };
 
-// Offsets of a handle's tensors, in bytes. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
+// Offsets of a handle's tensors, in bytes, below 2^25. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
 struct MoeHandleLayout {
-  uint64_t counts;          // int32[r]: rows that came from rank r
-  uint64_t sources;         // int32[r][t]: the token of rank r that a row is, -1 after the count
-  uint64_t ids;             // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
-  uint64_t weights;         // float[r][t][k]: 0 where the id is -1
-  uint64_t own_ids;         // int32[t][k]: of this rank's tokens, -1: no expert
-  uint64_t own_weights;     // float[t][k]
-  uint64_t sent, received;  // uint32[r][mask_words]: a bit for each token that went to or came from rank r
-  uint64_t bytes;
+  uint32_t counts;       // int32[r]: rows that came from rank r
+  uint32_t sources;      // int32[r][t]: the token of rank r that a row is, -1 after the count
+  uint32_t ids;          // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
+  uint32_t weights;      // float[r][t][k]: 0 where the id is -1
+  uint32_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
+  uint32_t own_weights;  // float[t][k]
+  uint32_t own_numbers;  // int32[t]: which of the rows from this rank to itself the token is, -1: none
+  uint32_t stamp;        // uint32[2]: make_moe_stamp(), the tokens of this rank
+  uint32_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
-    constexpr uint64_t kAlignment = 128;
+    constexpr uint32_t kAlignment = 128;
     MoeHandleLayout layout{};
-    const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
-    const uint64_t masks = uint64_t{shape.ranks} * shape.mask_words();
-    uint64_t end = 0;
-    const auto place = [&](uint64_t words) {
-      const uint64_t begin = end;
+    const uint32_t rows = shape.ranks * shape.max_tokens;
+    uint32_t end = 0;
+    const auto place = [&](uint32_t words) {
+      const uint32_t begin = end;
       end += moe_divide_up(words * 4, kAlignment) * kAlignment;
       return begin;
     };
@@ -115,13 +134,27 @@ struct MoeHandleLayout {
     layout.sources = place(rows);
     layout.ids = place(rows * shape.top_k);
     layout.weights = place(rows * shape.top_k);
-    layout.own_ids = place(uint64_t{shape.max_tokens} * shape.top_k);
-    layout.own_weights = place(uint64_t{shape.max_tokens} * shape.top_k);
-    layout.sent = place(masks);
-    layout.received = place(masks);
+    layout.own_ids = place(shape.max_tokens * shape.top_k);
+    layout.own_weights = place(shape.max_tokens * shape.top_k);
+    layout.own_numbers = place(shape.max_tokens);
+    layout.stamp = place(2);
     layout.bytes = end;
     return layout;
   }
+};
+
+// Marks the handles that a dispatch of an exchange of this shape has written.
+VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
+  uint32_t stamp = 0x6d6f6531U;
+  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts})
+    stamp = (stamp ^ value) * 0x9e3779b1U;
+  return stamp;
+}
+
+// How the rows of a call are divided among the warps of a grid: each into 2^bits parts. A matter of speed
+// only; ranks and phases may differ.
+struct MoeParts {
+  uint32_t send_bits, receive_bits;
 };
 
 enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
@@ -145,6 +178,8 @@ struct MoeDispatch {
   void* output_scales;    // [ranks][max_tokens][scale_bytes]
   char* handle;           // MoeHandleLayout
   uint32_t phases;        // kMoeSend, kMoeReceive
+  MoeParts parts;
+  MoeHandleLayout layout;
   // For a cast, of which row_bytes and scale_bytes are the output's: 1: scales are powers of two.
   uint32_t has_power_scales;
 };
@@ -164,6 +199,8 @@ struct MoeCombine {
   void* output;        // [tokens][hidden]
   const char* handle;  // of this rank's dispatch
   uint32_t phases;
+  MoeParts parts;
+  MoeHandleLayout layout;
 };
 
 }  // namespace verbena::device

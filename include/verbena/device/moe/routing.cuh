@@ -1,6 +1,5 @@
-// Which tokens go from one rank to another, as a block keeps them in shared memory: a bit for each token. The
-// n-th row of a pair of ranks is the token of the n-th set bit, so rows are in the order of tokens, the same
-// in every run.
+// Which tokens go from one rank to another. The n-th row of a pair of ranks is its n-th token in the order of
+// tokens, so rows have the same order in every run. And how the rows of a call are divided among warps.
 #ifndef VERBENA_DEVICE_MOE_ROUTING_CUH
 #define VERBENA_DEVICE_MOE_ROUTING_CUH
 
@@ -13,114 +12,87 @@ VERBENA_DEVICE uint32_t find_lowest_moe_bit(uint32_t bits) {
   return static_cast<uint32_t>(__builtin_popcount((bits & (~bits + 1)) - 1));
 }
 
+// The rows of a dispatch, as its header tells them to a block.
 struct MoeMasks {
   uint32_t words[kMoeMaxRanks][kMoeMaxMaskWords];
   uint32_t before[kMoeMaxRanks][kMoeMaxMaskWords];  // bits in the words before
-  uint32_t counts[kMoeMaxRanks];
+  uint32_t counts[kMoeMaxRanks];                    // of all bits
+  uint32_t tokens[kMoeMaxRanks];                    // of the rank, whether they come or not
 
   VERBENA_DEVICE bool has(uint32_t rank, uint32_t token) const {
     return (words[rank][token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
   }
-  // Returns a token's number among the tokens of that rank, which has it.
+  // Returns a token's number among the tokens that come from that rank.
   VERBENA_DEVICE uint32_t find_number(uint32_t rank, uint32_t token) const {
     const uint32_t below = (1u << token % kMoeMaskBits) - 1;
     const uint32_t word = token / kMoeMaskBits;
     return before[rank][word] + static_cast<uint32_t>(__builtin_popcount(words[rank][word] & below));
   }
-  // Returns the ranks that have the token, a bit each. All lanes of a warp call it.
-  VERBENA_DEVICE uint32_t find_ranks(uint32_t ranks, uint32_t token) const {
-    const uint32_t rank = lane();
-    return ballot(kFullWarp, rank < ranks && has(rank, token));
-  }
-  // Returns the token with that number, which is below the rank's count. All lanes of a warp call it.
-  VERBENA_DEVICE uint32_t find_token(uint32_t rank, uint32_t number, uint32_t mask_words) const {
-    for (uint32_t first = 0; first < mask_words; first += kWarpLanes) {
-      const uint32_t word = first + lane();
-      const bool is_at_or_before = word < mask_words && before[rank][word] <= number;
-      const uint32_t begun = ballot(kFullWarp, is_at_or_before);
-      if (begun == kFullWarp && first + kWarpLanes < mask_words && before[rank][first + kWarpLanes] <= number)
-        continue;
-      const auto last = first + static_cast<uint32_t>(__builtin_popcount(begun)) - 1;
-      const uint32_t bits = words[rank][last], bit = lane(), left = number - before[rank][last];
-      const bool is_it = (bits >> bit & 1) != 0 &&
-                         static_cast<uint32_t>(__builtin_popcount(bits & ((1u << bit) - 1))) == left;
-      const uint32_t found = ballot(kFullWarp, is_it);
-      return last * kMoeMaskBits + find_lowest_moe_bit(found);
-    }
-    return 0;
-  }
-  // Finds the row with number `number` among the rows of all ranks but one; `number` becomes the row's number
-  // at its rank.
-  VERBENA_DEVICE uint32_t count_rows(uint32_t ranks, uint32_t but) const {
-    uint32_t rows = 0;
-    for (uint32_t rank = 0; rank < ranks; ++rank) rows += rank == but ? 0 : counts[rank];
-    return rows;
-  }
-  VERBENA_DEVICE uint32_t find_rank(uint32_t but, uint32_t& number) const {
-    uint32_t rank = 0;
-    for (; rank == but || number >= counts[rank]; ++rank) number -= rank == but ? 0 : counts[rank];
-    return rank;
-  }
-  // Counts the bits of the words, by all warps of a block. The block's threads synchronise before and after
-  // it.
-  VERBENA_DEVICE void count(uint32_t ranks, uint32_t mask_words) {
-    const uint32_t warps = threads_per_block() / kWarpLanes;
-    for (uint32_t rank = thread_index() / kWarpLanes; rank < ranks; rank += warps) {
-      uint32_t total = 0;
-      for (uint32_t first = 0; first < mask_words; first += kWarpLanes) {
-        const uint32_t word = first + lane();
-        const auto own = word < mask_words ? static_cast<uint32_t>(__builtin_popcount(words[rank][word])) : 0;
-        uint32_t sum = own;
-        VERBENA_UNROLL
-        for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
-          const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
-          if (lane() >= step) sum += lower;
-        }
-        if (word < mask_words) before[rank][word] = total + sum - own;
-        total += shuffle(kFullWarp, sum, kWarpLanes - 1);
-      }
-      if (lane() == 0) counts[rank] = total;
-    }
-  }
 };
 
-// What a block keeps of a call.
-struct MoeRouting {
-  MoeMasks sent, received;
-};
-VERBENA_DEVICE MoeRouting& find_moe_routing() {
+VERBENA_DEVICE MoeMasks& find_moe_masks() {
 #if VERBENA_EMULATED
   static const char key = 0;
-  return *static_cast<MoeRouting*>(emulation::shared_memory(&key, sizeof(MoeRouting), alignof(MoeRouting)));
+  return *static_cast<MoeMasks*>(emulation::shared_memory(&key, sizeof(MoeMasks), alignof(MoeMasks)));
 #else
-  VERBENA_SHARED alignas(MoeRouting) char memory[sizeof(MoeRouting)];
-  return *reinterpret_cast<MoeRouting*>(memory);
+  VERBENA_SHARED alignas(MoeMasks) char memory[sizeof(MoeMasks)];
+  return *reinterpret_cast<MoeMasks*>(memory);
 #endif
 }
 
-// How the rows of a call are divided: an item is a part of a row, and belongs to a warp. Adjacent items are
-// in different blocks, so that a few rows use all multiprocessors. Ranks need not divide rows alike.
-struct MoeItems {
-  uint32_t first, step;      // of this warp
-  uint32_t rows, parts;      // items are rows * parts
-  uint32_t packets_of_part;  // a multiple of the warp's lanes
+// Which ranks have experts. The division is a multiplication, exact for all ids.
+class MoeExperts {
+ public:
+  VERBENA_DEVICE explicit MoeExperts(const MoeShape& shape)
+      : experts_(shape.experts), local_(shape.local_experts), factor_(shape.rank_factor) {}
 
-  VERBENA_DEVICE MoeItems(uint32_t count_rows, uint32_t packets, uint32_t blocks) : rows(count_rows) {
-    const uint32_t warps = threads_per_block() / kWarpLanes;
-    first = thread_index() / kWarpLanes * blocks + block_index();
-    step = warps * blocks;
-    const uint32_t vectors = (packets + kWarpLanes - 1) / kWarpLanes;
-    parts = rows == 0 ? 1 : step / rows;
-    if (parts > vectors) parts = vectors;
-    if (parts == 0) parts = 1;
-    packets_of_part = (vectors + parts - 1) / parts * kWarpLanes;
+  // Returns the rank of an expert; kMoeMaxRanks if the id names none.
+  VERBENA_DEVICE uint32_t find_rank(int32_t id) const {
+    return id < 0 ? kMoeMaxRanks : static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(id)} * factor_ >> 24);
   }
-  VERBENA_DEVICE uint32_t count() const { return rows * parts; }
-  VERBENA_DEVICE uint32_t row(uint32_t item) const { return item % rows; }
-  VERBENA_DEVICE uint32_t part(uint32_t item) const { return item / rows; }
-  VERBENA_DEVICE uint32_t begin(uint32_t item) const { return part(item) * packets_of_part; }
+  // Converts an expert's id to its index on a rank; -1 if it is of another rank.
+  VERBENA_DEVICE int32_t make_local(int32_t id, uint32_t rank) const {
+    return find_rank(id) == rank ? id - static_cast<int32_t>(rank * local_) : -1;
+  }
+  // Returns the id, or -1 if it is out of range.
+  VERBENA_DEVICE int32_t check(int64_t id) const {
+    return id >= 0 && id < int64_t{experts_} ? static_cast<int32_t>(id) : -1;
+  }
+
+ private:
+  uint32_t experts_, local_, factor_;
+};
+
+// How a call is divided among the warps: an item is a part of a row, and belongs to a warp. Adjacent items are
+// in different blocks, so that a few rows use all multiprocessors. There are no divisions: a warp alone needs
+// some hundred cycles for a few of them. A row's slots are numbered token by token, with a power of two of ranks for each, so
+// that the slots of all tokens that a call has come first.
+struct MoeItems {
+  uint32_t first, step;  // of this warp
+  uint32_t part_bits, rank_bits;
+  uint32_t part_packets;  // a multiple of the warp's lanes
+
+  // @param packets  of a row
+  // @param blocks   the first blocks of the grid, which take part
+  VERBENA_DEVICE MoeItems(uint32_t ranks, uint32_t packets, uint32_t bits, uint32_t blocks)
+      : part_bits(bits) {
+    const uint32_t warps = threads_per_block() / kWarpLanes;
+    first = block_index() < blocks ? thread_index() / kWarpLanes * blocks + block_index() : ~0U;
+    step = warps * blocks;
+    rank_bits = ranks == 1 ? 0 : kWarpLanes - static_cast<uint32_t>(__builtin_clz(ranks - 1));
+    const uint32_t vectors = (packets + kWarpLanes - 1) / kWarpLanes;
+    part_packets = ((vectors + (1U << bits) - 1) >> bits) * kWarpLanes;
+  }
+  VERBENA_DEVICE uint32_t count(uint32_t tokens) const { return tokens << (rank_bits + part_bits); }
+  VERBENA_DEVICE uint32_t rank(uint32_t item) const { return (item >> part_bits) & ((1U << rank_bits) - 1); }
+  VERBENA_DEVICE uint32_t token(uint32_t item) const { return item >> (part_bits + rank_bits); }
+  // The last part has fewest packets, or none.
+  VERBENA_DEVICE bool is_last(uint32_t item) const { return (~item & ((1U << part_bits) - 1)) == 0; }
+  VERBENA_DEVICE uint32_t begin(uint32_t item) const {
+    return (item & ((1U << part_bits) - 1)) * part_packets;
+  }
   VERBENA_DEVICE uint32_t end(uint32_t item, uint32_t packets) const {
-    const uint32_t last = begin(item) + packets_of_part;
+    const uint32_t last = begin(item) + part_packets;
     return last < packets ? last : packets;
   }
 };

@@ -109,7 +109,7 @@ class ExpertExchange(CollectivePart):
         for each 128 elements, the latter's a power of two. `out`: the result of an earlier dispatch of the same shapes, to be reused.
         Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two kernels."""
         tokens = x.shape[0]
-        if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not _has_rows(x) or not _has_rows(ids):
+        if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
             raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], rows contiguous and each in memory of its own, not "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase == Phase.RECEIVE and out is None:
@@ -169,8 +169,9 @@ class ExpertExchange(CollectivePart):
 
 
 def _has_rows(tensor: Any) -> bool:
-    """Whether rows are contiguous, and not one row expanded: a stride of 0 means contiguous rows in C."""
-    return bool(tensor.stride(1) == 1 and (tensor.stride(0) != 0 or tensor.shape[0] < 2))
+    """Whether rows are contiguous and not one row expanded: C takes a stride of 0 for contiguous rows. Strides of no row say nothing."""
+    rows, elements = tensor.shape
+    return bool(rows == 0 or ((elements == 1 or tensor.stride(1) == 1) and (rows == 1 or tensor.stride(0) != 0)))
 
 
 def _row_bytes(tensor: Any) -> int:

@@ -88,6 +88,42 @@ TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
   }
 }
 
+// A dispatch and the combine of the dispatch before are in flight together: both send before both receive.
+TEST(MoeLimits, OneOfEachKindInFlight) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const MoeSetup setup{3, 6, 9, 2, 2, 32, 32};
+    MoeRanks<Bfloat16> ranks(setup);
+    std::vector<MoePair<Bfloat16>> pairs;
+    for (size_t i = 0; i < 7; ++i) pairs.push_back(ranks.draw(seed * 10 + i, MoeOrder::kReduced));
+    emulator::World world(seed, MoeRanks<Bfloat16>::kPatient);
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+      emulator::Grid* earlier = nullptr;
+      const auto add = [&](size_t pair, bool is_combine, uint32_t phase) {
+        earlier = world.add_grid(
+            rank, 2, 32,
+            [&ranks, &pairs, rank, pair, is_combine, phase, seed] {
+              device::wait_for_earlier_grids();
+              if ((seed + pair + rank) % 3 == 0) device::pause(500'000);
+              emulator::require(ranks.call(rank, pairs[pair], is_combine, phase) == SymmStatus::kDone,
+                                "the call");
+            },
+            1, earlier);
+      };
+      for (size_t i = 0; i <= pairs.size(); ++i) {
+        for (const uint32_t phase : {device::kMoeSend, device::kMoeReceive}) {
+          if (i < pairs.size()) add(i, false, phase);
+          if (i > 0) add(i - 1, true, phase);
+        }
+      }
+    }
+    ASSERT_EQ(world.run(), "");
+    for (const MoePair<Bfloat16>& pair : pairs) {
+      EXPECT_EQ(pair.check_dispatch(), "");
+      EXPECT_EQ(pair.check_combine(), "");
+    }
+  }
+}
+
 // A rank that has sent nothing is named by the kernel that receives; the kernel that sends does not wait.
 TEST(MoeLimits, ALateRankIsNamedInTwoPhases) {
   for (const bool is_in_combine : {false, true}) {

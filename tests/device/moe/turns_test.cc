@@ -81,6 +81,15 @@ TEST(MoeTurns, Notes) {
   for (const char* const calls : {"dddd", "dcdcdc", "DDD", "ccCc"})
     EXPECT_EQ(explore(2, make_steps(calls, kMixed), {}, true), "") << calls;
 }
+// A dispatch and a combine in flight together: each kind has its own turns.
+TEST(MoeTurns, OneOfEachKindInFlight) {
+  for (const uint32_t blocks : {1, 2}) {
+    // The first dispatch, then three times: a dispatch and the combine of the dispatch before.
+    std::vector<TurnStep> steps = make_steps("DDCDCDC", kMixed, blocks);
+    for (size_t first = 2; first < steps.size(); first += 4) std::swap(steps[first + 1], steps[first + 2]);
+    EXPECT_EQ(explore(2, steps), "");
+  }
+}
 // Any rank times out in any wait, and perhaps a second one of its own accord.
 TEST(MoeTurns, TimeoutAndReset) {
   for (const uint8_t timeouts : {uint8_t{1}, uint8_t{2}}) {

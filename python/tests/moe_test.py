@@ -111,11 +111,40 @@ def _move(rank, size):
             exchange.dispatch(rows, ids[:, :2], weights)
         with pytest.raises(ValueError, match="contiguous tensor"):
             exchange.combine(expert_rows, out, "rows")
+        two = torch.ones(1, HIDDEN, dtype=torch.bfloat16).expand(2, HIDDEN)
+        with pytest.raises(ValueError, match="memory of its own"):
+            exchange.dispatch(two, torch.zeros(2, TOP_K, dtype=torch.int64))
+        with pytest.raises(ValueError, match="memory of its own"):
+            exchange.dispatch(two.contiguous(), torch.zeros(1, TOP_K, dtype=torch.int64).expand(2, TOP_K))
+        with pytest.raises(ValueError, match="needs out"):
+            exchange.dispatch(rows, ids, weights, phase=verbena.moe.Phase.RECEIVE)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_tokens_go_there_and_back(size):
     run_ranks(size, _move, size)
+
+
+def _move_in_a_pair(rank):
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        pair = context.create_team([0, 1] if rank < 2 else [])
+        with _make(context, team=pair, is_member=rank < 2) as exchange:
+            rows, ids, weights = _draw(rank, 0)
+            if rank < 2:
+                sent = exchange.dispatch(rows, ids, weights)
+                _synchronize()
+                exchange.check_error()
+                _check_received(sent, rank, 2, 0)
+            else:
+                assert exchange.ranks == 0
+                with pytest.raises(verbena.VerbenaError, match="not a member"):
+                    exchange.dispatch(rows, ids, weights)
+            exchange.reset()
+
+
+def test_a_rank_that_is_no_member():
+    run_ranks(3, _move_in_a_pair)
 
 
 def _cast(rank, size):

@@ -22,7 +22,7 @@ LEFT_OUT = {
     "backends/nvshmem.cuh": "needs NVSHMEM's device code, which no emulated GPU runs",
 }
 PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES, *device_faults.FAULTS, *device_faults.RACES}
-DEVICE_TESTS = [".", "order", "symm", "collectives"]  # folders of tests/device
+DEVICE_TESTS = [".", "order", "symm", "collectives", "moe"]  # folders of tests/device
 DEVICE_FOLDERS = ["include", "include/verbena/tilescale", "include/verbena/nccl_device", "plugin", "tests", "."]
 GTEST = ["-lgtest_main", "-lgmock", "-lgtest", "-lpthread"]
 

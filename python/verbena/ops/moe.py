@@ -74,7 +74,8 @@ class ExpertExchange(CollectivePart):
         self.ranks = 0 if chosen is None else chosen.size
         self.experts, self.max_tokens, self.top_k, self.hidden = experts, max_tokens, top_k, hidden
         self._layout = MoeLayout()
-        ops.check(ops.moe_get_layout(self.handle, ctypes.byref(self._layout)))
+        if chosen is not None:
+            ops.check(ops.moe_get_layout(self.handle, ctypes.byref(self._layout)))
 
     @staticmethod
     def workspace_bytes(ranks: int, *, experts: int, max_tokens: int, top_k: int, hidden: int, max_row_bytes: int = 0,
@@ -109,8 +110,11 @@ class ExpertExchange(CollectivePart):
         for each 128 elements, the latter's a power of two. `out`: the result of an earlier dispatch of the same shapes, to be reused.
         Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two kernels."""
         tokens = x.shape[0]
-        if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or x.stride(1) != 1 or ids.stride(1) != 1:
-            raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], rows contiguous, not {list(x.shape)} and {list(ids.shape)}")
+        if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
+            raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], rows contiguous and each in memory of its own, not "
+                             f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
+        if phase == Phase.RECEIVE and out is None:
+            raise ValueError("Phase.RECEIVE needs out, the result of the dispatch with Phase.SEND: it has what that kernel has written")
         if str(ids.dtype) not in ("torch.int32", "torch.int64"):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
         if weights is not None and str(expect_like(weights, ids.shape).dtype) != "torch.float32":
@@ -163,6 +167,12 @@ class ExpertExchange(CollectivePart):
             return handle[offset:offset + 4 * math.prod(shape)].view(dtype).view(shape)
         return Dispatched(rows, scales, handle, view(layout.counts, torch.int32, self.ranks), view(layout.sources, torch.int32, *place),
                           view(layout.ids, torch.int32, *place, self.top_k), view(layout.weights, torch.float32, *place, self.top_k), tokens)
+
+
+def _has_rows(tensor: Any) -> bool:
+    """Whether rows are contiguous and not one row expanded: C takes a stride of 0 for contiguous rows. Strides of no row say nothing."""
+    rows, elements = tensor.shape
+    return bool(rows == 0 or ((elements == 1 or tensor.stride(1) == 1) and (rows == 1 or tensor.stride(0) != 0)))
 
 
 def _row_bytes(tensor: Any) -> int:

@@ -133,6 +133,18 @@ class MoePair {
     }
     return "";
   }
+  // Replace what draw() has chosen.
+  void set_tokens(uint32_t rank, uint32_t tokens) { of_[rank].tokens = tokens; }
+  void set_id(uint32_t rank, uint32_t token, uint32_t k, int64_t id) {
+    Rank& mine = of_[rank];
+    mine.experts[token][k] = id;
+    const size_t at = size_t{token} * (shape_.top_k + 1) + k;
+    if (has_long_ids_) {
+      mine.ids.template set<int64_t>(at, id);
+    } else {
+      mine.ids.template set<int32_t>(at, static_cast<int32_t>(id));
+    }
+  }
   MoeOrder order() const { return order_; }
   const MoeBytes& handle(uint32_t rank) const { return of_[rank].handle; }
   const MoeBytes& output(uint32_t rank) const { return of_[rank].output; }

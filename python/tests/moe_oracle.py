@@ -1,0 +1,147 @@
+"""What a dispatch and a combine of verbena.moe give, computed by numpy to the bit: which rows come and in which order, the casts to e4m3, and
+the three orders of sums. Knows nothing of slots, packets and kernels. Rows of 16-bit types are uint16 bits."""
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+CAST_BLOCK, E4M3_MAX, MIN_MAGNITUDE = 128, np.float32(448), np.float32(1e-4)
+# Magnitudes of the bytes 0 to 126.
+E4M3 = np.array([(8 * (code > 7) + code % 8) * 2.0 ** (max(code // 8, 1) - 10) for code in range(127)], np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    ranks: int
+    experts: int
+    max_tokens: int
+    top_k: int
+
+    @property
+    def local_experts(self) -> int:
+        return self.experts // self.ranks
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Of a rank: ids [tokens, top_k] as they are given, float32 weights of the same shape."""
+    ids: Any
+    weights: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Received:
+    """At a rank: (source, token) of each row by source rank, and the handle's tensors."""
+    rows: list[tuple[int, int]]
+    counts: Any
+    sources: Any
+    ids: Any
+    weights: Any
+
+
+def find_local(shape: Shape, ids: Any, rank: int) -> Any:
+    """Experts of `rank`, counted from 0; -1 for all other ids."""
+    ids = ids.astype(np.int64)
+    first = rank * shape.local_experts
+    return np.where((ids >= first) & (ids < first + shape.local_experts), ids - first, -1)
+
+
+def dispatch(shape: Shape, tokens: list[Tokens], rank: int) -> Received:
+    place = (shape.ranks, shape.max_tokens)
+    received = Received([], np.zeros(shape.ranks, np.int32), np.full(place, -1, np.int32), np.full((*place, shape.top_k), -1, np.int32),
+                        np.zeros((*place, shape.top_k), np.float32))
+    for source, theirs in enumerate(tokens):
+        local = find_local(shape, theirs.ids, rank)
+        for number, token in enumerate(np.flatnonzero((local >= 0).any(1))):
+            received.rows.append((source, int(token)))
+            received.counts[source] += 1
+            received.sources[source, number] = token
+            received.ids[source, number] = local[token]
+            received.weights[source, number] = np.where(local[token] >= 0, theirs.weights[token], 0)
+    return received
+
+
+def combine(shape: Shape, kind: str, tokens: list[Tokens], rank: int, expert_rows: list[Any], order: str) -> Any:
+    """The rows of a rank's tokens, as bits. `expert_rows`: of each rank, in the shape that `order` says, as bits."""
+    ids, weights = tokens[rank].ids, tokens[rank].weights
+    numbers = []  # of the tokens' rows at each rank
+    for other in range(shape.ranks):
+        goes = (find_local(shape, ids, other) >= 0).any(1)
+        numbers.append(np.where(goes, np.cumsum(goes) - 1, -1))
+    hidden = expert_rows[0].shape[-1]
+    combined = np.zeros((len(ids), hidden), np.uint16)
+    for token in range(len(ids)):
+        sums = None if order != "exact" else np.zeros(hidden, np.float32)
+        for other in range(shape.ranks):
+            number = numbers[other][token]
+            if number < 0 or order == "exact":
+                continue
+            rows = expert_rows[other][rank, number]
+            if order == "rows":
+                partial = widen(rows, kind)
+            else:
+                partial = np.zeros(hidden, np.float32)
+                for k in np.flatnonzero(find_local(shape, ids[token], other) >= 0):
+                    partial = multiply_add(weights[token, k], widen(rows[k], kind), partial)
+                partial = widen(narrow(partial, kind), kind)
+            sums = partial if sums is None else sums + partial
+        for k in range(shape.top_k if order == "exact" else 0):
+            for other in range(shape.ranks):
+                if find_local(shape, ids[token, k], other) >= 0:
+                    sums = multiply_add(weights[token, k], widen(expert_rows[other][rank, numbers[other][token], k], kind), sums)
+        if sums is not None:
+            combined[token] = narrow(sums, kind)
+    return combined
+
+
+def widen(bits: Any, kind: str) -> Any:
+    if kind == "float16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrow(numbers: Any, kind: str) -> Any:
+    """To nearest, ties to even. Not for NaN."""
+    if kind == "float16":
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float16).view(np.uint16)
+    bits = numbers.view(np.uint32)
+    return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def multiply_add(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of float32, rounded once, for a product that float64 holds exactly."""
+    product, addend = np.float64(a) * b.astype(np.float64), c.astype(np.float64)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    # To odd: then the second rounding, to float32, is right.
+    is_even = total.view(np.int64) & 1 == 0
+    towards = np.where(error > 0, np.inf, -np.inf)
+    return np.where((error != 0) & is_even, np.nextafter(total, towards), total).astype(np.float32)
+
+
+def cast(numbers: Any, has_powers: bool) -> tuple[Any, Any]:
+    """(e4m3 bytes, float32 scales) of float32 rows."""
+    blocks = -(-numbers.shape[1] // CAST_BLOCK)
+    data = np.empty(numbers.shape, np.uint8)
+    scales = np.empty((len(numbers), blocks), np.float32)
+    for block in range(blocks):
+        part = numbers[:, block * CAST_BLOCK:(block + 1) * CAST_BLOCK]
+        scale = np.maximum(np.abs(part).max(1, initial=0), MIN_MAGNITUDE) / E4M3_MAX
+        if has_powers:
+            fraction, exponent = np.frexp(scale)
+            scale = np.ldexp(np.float32(1), np.where(fraction == 0.5, exponent - 1, exponent)).astype(np.float32)
+        scales[:, block] = scale
+        data[:, block * CAST_BLOCK:(block + 1) * CAST_BLOCK] = to_e4m3(part * (np.float32(1) / scale)[:, None])
+    return data, scales
+
+
+def to_e4m3(numbers: Any) -> Any:
+    """To nearest, ties to the even byte; beyond the largest: the largest."""
+    magnitudes = np.minimum(np.abs(numbers), E4M3_MAX)
+    below = np.searchsorted(E4M3, magnitudes, side="right") - 1
+    above = np.minimum(below + 1, len(E4M3) - 1)
+    low, high = magnitudes - E4M3[below], E4M3[above] - magnitudes
+    code = np.where((high < low) | ((high == low) & (below % 2 == 1)), above, below)
+    return (code | np.where(np.signbit(numbers), 0x80, 0)).astype(np.uint8)

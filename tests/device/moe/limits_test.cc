@@ -1,0 +1,158 @@
+// Dispatch and combine at the limits of their shapes, with masks that look like empty packets, and with a
+// rank that is late for a call in two phases.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "device/emulator/sanitizer.h"
+#include "device/moe/exchange.h"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Bfloat16;
+using device::Half;
+
+template <typename T>
+std::string run_pair(const MoeSetup& setup, uint64_t seed, MoeOrder order) {
+  MoeRanks<T> ranks(setup);
+  std::vector<MoePair<T>> pairs = {ranks.draw(seed, order)};
+  std::string wrong = ranks.run(seed, pairs, {{0, false}, {0, true}});
+  if (wrong.empty()) wrong = pairs[0].check_dispatch();
+  if (wrong.empty()) wrong = pairs[0].check_combine();
+  return wrong;
+}
+
+TEST(MoeLimits, SixteenRanks) {
+  for (const MoeOrder order : {MoeOrder::kRows, MoeOrder::kReduced, MoeOrder::kExact}) {
+    EXPECT_EQ(run_pair<Bfloat16>({16, 32, 3, 4, 1, 32, 16}, 1, order), "");
+    EXPECT_EQ(run_pair<Half>({16, 16, 2, 32, 1, 32, 16}, 2, order), "");
+  }
+  EXPECT_EQ(run_pair<Half>({16, 64, 3, 5, 1, 32, 16, 0, false}, 3, MoeOrder::kReduced), "");
+}
+TEST(MoeLimits, MostTokens) {
+  if (emulator::kSanitizer) GTEST_SKIP() << "takes minutes";
+  EXPECT_EQ(run_pair<Bfloat16>({2, 2, 4096, 1, 1, 128, 16}, 1, MoeOrder::kReduced), "");
+}
+TEST(MoeLimits, MostExpertsOnOneRank) {
+  EXPECT_EQ(run_pair<Bfloat16>({1, 4096, 5, 32, 2, 64, 16}, 4, MoeOrder::kExact), "");
+  EXPECT_EQ(run_pair<Bfloat16>({2, 4096, 5, 32, 2, 64, 16}, 5, MoeOrder::kReduced), "");
+}
+// One rank has all tokens, or none has any.
+TEST(MoeLimits, RanksWithoutTokens) {
+  for (const uint32_t tokens : {0U, 33U}) {
+    const MoeSetup setup{3, 6, 33, 2, 2, 64, 32};
+    MoeRanks<Bfloat16> ranks(setup);
+    std::vector<MoePair<Bfloat16>> pairs;
+    std::vector<MoeRanks<Bfloat16>::Step> steps;
+    for (size_t i = 0; i < 3; ++i) {
+      pairs.push_back(ranks.draw(i, MoeOrder::kReduced));
+      for (uint32_t rank = 0; rank < 3; ++rank) pairs[i].set_tokens(rank, rank == i ? tokens : 0);
+      steps.push_back({i, false});
+      steps.push_back({i, true});
+    }
+    ASSERT_EQ(ranks.run(tokens, pairs, steps), "");
+    for (const MoePair<Bfloat16>& pair : pairs) {
+      EXPECT_EQ(pair.check_dispatch(), "");
+      EXPECT_EQ(pair.check_combine(), "");
+    }
+  }
+}
+
+// The words of a header that an empty packet would have, call after call, so that notes of earlier calls are
+// there.
+TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
+  constexpr uint32_t kTokens = 128;
+  const MoeSetup setup{2, 2, kTokens, 1, 2, 64, 16};
+  MoeRanks<Bfloat16> ranks(setup);
+  std::vector<MoePair<Bfloat16>> pairs;
+  std::vector<MoeRanks<Bfloat16>::Step> steps;
+  for (uint32_t i = 0; i < 8; ++i) {
+    pairs.push_back(ranks.draw(i, MoeOrder::kRows));
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      pairs[i].set_tokens(rank, kTokens);
+      for (uint32_t token = 0; token < kTokens; ++token) {
+        // The first words of both halves: one and the other value that needs the note, or neither.
+        const uint32_t change = token / 64 == 0 ? i % 3 : i / 3;
+        const uint32_t word = device::Packet::kSentinel ^ change;
+        const bool goes = token / 32 % 2 == 0 ? (word >> token % 32 & 1) != 0 : token % 3 == 0;
+        pairs[i].set_id(rank, token, 0, goes ? 1 - rank : -1);
+      }
+    }
+    steps.push_back({i, false});
+    steps.push_back({i, true});
+  }
+  ASSERT_EQ(ranks.run(3, pairs, steps), "");
+  for (const MoePair<Bfloat16>& pair : pairs) {
+    EXPECT_EQ(pair.check_dispatch(), "");
+    EXPECT_EQ(pair.check_combine(), "");
+  }
+}
+
+// A dispatch and the combine of the dispatch before are in flight together: both send before both receive.
+TEST(MoeLimits, OneOfEachKindInFlight) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const MoeSetup setup{3, 6, 9, 2, 2, 32, 32};
+    MoeRanks<Bfloat16> ranks(setup);
+    std::vector<MoePair<Bfloat16>> pairs;
+    for (size_t i = 0; i < 7; ++i) pairs.push_back(ranks.draw(seed * 10 + i, MoeOrder::kReduced));
+    emulator::World world(seed, MoeRanks<Bfloat16>::kPatient);
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+      emulator::Grid* earlier = nullptr;
+      const auto add = [&](size_t pair, bool is_combine, uint32_t phase) {
+        earlier = world.add_grid(
+            rank, 2, 32,
+            [&ranks, &pairs, rank, pair, is_combine, phase, seed] {
+              device::wait_for_earlier_grids();
+              if ((seed + pair + rank) % 3 == 0) device::pause(500'000);
+              emulator::require(ranks.call(rank, pairs[pair], is_combine, phase) == SymmStatus::kDone,
+                                "the call");
+            },
+            1, earlier);
+      };
+      for (size_t i = 0; i <= pairs.size(); ++i) {
+        for (const uint32_t phase : {device::kMoeSend, device::kMoeReceive}) {
+          if (i < pairs.size()) add(i, false, phase);
+          if (i > 0) add(i - 1, true, phase);
+        }
+      }
+    }
+    ASSERT_EQ(world.run(), "");
+    for (const MoePair<Bfloat16>& pair : pairs) {
+      EXPECT_EQ(pair.check_dispatch(), "");
+      EXPECT_EQ(pair.check_combine(), "");
+    }
+  }
+}
+
+// A rank that has sent nothing is named by the kernel that receives; the kernel that sends does not wait.
+TEST(MoeLimits, ALateRankIsNamedInTwoPhases) {
+  for (const bool is_in_combine : {false, true}) {
+    MoeSetup setup{3, 6, 9, 2, 2, 64, 32};
+    setup.has_phases = true;
+    MoeRanks<Bfloat16> ranks(setup);
+    std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(3, MoeOrder::kReduced)};
+    if (is_in_combine) {
+      ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
+    }
+    for (const uint32_t phase : {device::kMoeSend, device::kMoeReceive}) {
+      emulator::World world(phase, MoeRanks<Bfloat16>::kPatient);
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
+        world.add_grid(rank, 2, 64, [&, rank] {
+          // Blocks that wait for nobody are done in the second kernel too.
+          const bool is_done = ranks.call(rank, pairs[0], is_in_combine, phase) == SymmStatus::kDone;
+          emulator::require(is_done || phase == device::kMoeReceive, "the kernel that sends is done");
+        });
+      }
+      EXPECT_EQ(world.run(), "") << phase;
+    }
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      const uint64_t failure = *ranks.workspace(rank).context.failure;
+      EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
+      EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::device_test

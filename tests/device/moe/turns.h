@@ -1,7 +1,8 @@
 // The rule by which dispatches and combines reuse their slots without a barrier (layout.cuh), as a model of
 // a few ranks. Each rank runs the same kernels, one after the other. A kernel's stores land in any order, all
 // of them before the kernel ends: packets in the peers' slots, and the zeros that empty the rank's own slots.
-// A packet's slot is the one that the kernels compute, by MoeShape.
+// A packet's slot is the one that the kernels compute, by MoeShape. The header of a dispatch is an entry with its
+// call's number, which all blocks read and nobody empties.
 //
 // Rules: no packet lands in a slot that is not empty, no rank takes a packet or believes a note of another
 // call, and no rank waits for ever. A rank may time out. Then the others learn of it, give up or end, and all
@@ -156,7 +157,7 @@ class TurnModel {
  private:
   enum : uint32_t { kLands, kBegins, kTakes, kGivesUp, kEnds, kResets, kGoesOn };
   struct Packet {
-    uint8_t from, to, block;  // that receives it, and that sends it if it is a header
+    uint8_t from, to, block;  // that receives it; a header of a dispatch is there for each block
     bool is_header;
     uint8_t place;  // of a combined row
   };
@@ -185,10 +186,14 @@ class TurnModel {
   uint8_t find_slot(const TurnStep& step, const Packet& packet, uint64_t epoch) const {
     if (faults_.has_one_copy) epoch *= device::kMoeCopies;
     if (step.kind == MoeKind::kDispatch)
-      return static_cast<uint8_t>(packet.is_header ? shape_.find_header(epoch, packet.block, packet.from)
+      return static_cast<uint8_t>(packet.is_header ? shape_.find_header(epoch, packet.from)
                                                    : shape_.find_row(epoch, packet.from, 0));
     return static_cast<uint8_t>(packet.is_header ? shape_.find_combine_header(epoch, packet.from)
                                                  : shape_.find_combine_row(epoch, 0, packet.place));
+  }
+  // An entry is like a note without a packet.
+  static bool is_an_entry(const TurnStep& step, const Packet& packet) {
+    return packet.is_header && step.kind == MoeKind::kDispatch;
   }
   static uint8_t find_epoch(const TurnStep& step, const Rank& rank, uint8_t block) {
     return static_cast<uint8_t>(rank.epochs[static_cast<uint32_t>(step.kind)][block] + 1);
@@ -238,10 +243,12 @@ class TurnModel {
       const Packet& packet = list[i];
       if (packet.to == rank && step.receives()) mine.awaited |= 1U << i;
       if (packet.from != rank || !step.sends()) continue;
+      const bool is_entry = is_an_entry(step, packet);
+      if (is_entry && packet.block != step.blocks - 1) continue;  // sent once, by the last block
       const uint8_t epoch = find_epoch(step, mine, packet.is_header ? packet.block : 0);
       const uint8_t slot = find_slot(step, packet, epoch), call = static_cast<uint8_t>(step.call);
-      push(mine, {packet.to, kPacket, slot, call, 0});
-      if (has_notes_) push(mine, {packet.to, kNote, slot, call, epoch});
+      if (!is_entry) push(mine, {packet.to, kPacket, slot, call, 0});
+      if (is_entry || has_notes_) push(mine, {packet.to, kNote, slot, call, epoch});
     }
     return "";
   }
@@ -262,17 +269,18 @@ class TurnModel {
       // The headers say which rows come.
       if (step.kind == MoeKind::kDispatch && !packet.is_header && headers[packet.block] != 0) continue;
       const uint8_t epoch = find_epoch(step, rank, packet.block), slot = find_slot(step, packet, epoch);
-      if (rank.packets[slot] == 0) continue;
-      if (has_notes_ && rank.note_epochs[slot] != epoch &&
+      const bool is_entry = is_an_entry(step, packet), has_note = is_entry || has_notes_;
+      if (!is_entry && rank.packets[slot] == 0) continue;
+      if (has_note && rank.note_epochs[slot] != epoch &&
           !(faults_.believes_any_note && rank.notes[slot] != 0))
         continue;
       take(r, kTakes, i, [&](State&, Rank& mine) -> std::string {
         mine.awaited &= ~(1U << i);
-        push(mine, {r, kEmpty, slot, 0, 0});
-        if (mine.packets[slot] != step.call)
+        if (!is_entry) push(mine, {r, kEmpty, slot, 0, 0});
+        if (!is_entry && mine.packets[slot] != step.call)
           return "a packet of call " + std::to_string(mine.packets[slot]) + " is taken by call " +
                  std::to_string(step.call);
-        if (has_notes_ && mine.notes[slot] != step.call)
+        if (has_note && mine.notes[slot] != step.call)
           return "a note of call " + std::to_string(mine.notes[slot]) + " is believed by call " +
                  std::to_string(step.call);
         return "";

@@ -1,4 +1,4 @@
-// What dispatch and combine do not keep yet. Run it with --gtest_also_run_disabled_tests.
+// Misuse of dispatch and combine, and failures: refused or without effect on later calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using Ranks = MoeRanks<Bfloat16>;
 using Pairs = std::vector<MoePair<Bfloat16>>;
 
 // A kernel that receives has another grid than the one that sent: rejected, or without effect on later calls.
-TEST(MoeNotYetGreen, DISABLED_PhasesWithDifferentGrids) {
+TEST(MoeMisuse, PhasesWithDifferentGrids) {
   MoeSetup setup{2, 4, 9, 2, 2, 32, 32};
   setup.has_phases = true;
   Ranks ranks(setup);
@@ -52,7 +52,7 @@ TEST(MoeNotYetGreen, DISABLED_PhasesWithDifferentGrids) {
 }
 
 // A combine with fewer tokens than its dispatch leaves packets in slots of a later combine.
-TEST(MoeNotYetGreen, DISABLED_CombineWithFewerTokens) {
+TEST(MoeMisuse, CombineWithFewerTokens) {
   const MoeSetup setup{2, 4, 9, 2, 2, 32, 32};
   Ranks ranks(setup);
   Pairs pairs;
@@ -89,7 +89,7 @@ TEST(MoeNotYetGreen, DISABLED_CombineWithFewerTokens) {
 }
 
 // A combine whose handle no dispatch has written ends with an error, and writes outside no slot.
-TEST(MoeNotYetGreen, DISABLED_CombineWithoutDispatch) {
+TEST(MoeMisuse, CombineWithoutDispatch) {
   const MoeSetup setup{2, 4, 9, 2, 1, 32, 32};
   Ranks ranks(setup);
   Pairs pairs = {ranks.draw(1, MoeOrder::kRows)};
@@ -105,7 +105,7 @@ TEST(MoeNotYetGreen, DISABLED_CombineWithoutDispatch) {
 
 // After a combine that one rank refuses, no rank takes rows of another call for rows of its own. Kernels of a
 // graph run one after the other whatever became of the first.
-TEST(MoeNotYetGreen, DISABLED_CallsAfterARefusedOne) {
+TEST(MoeMisuse, CallsAfterARefusedOne) {
   const MoeSetup setup{2, 4, 9, 2, 2, 32, 32};
   Ranks ranks(setup);
   Pairs pairs;
@@ -140,7 +140,7 @@ TEST(MoeNotYetGreen, DISABLED_CallsAfterARefusedOne) {
 
 // One block ends in time and another does not, if a rank arrives just at the deadline: outputs have to say
 // that nothing came.
-TEST(MoeNotYetGreen, DISABLED_OutputsOfACallThatFailsInOneBlock) {
+TEST(MoeMisuse, OutputsOfACallThatFailsInOneBlock) {
   if (emulator::kSanitizer)
     GTEST_SKIP() << "fences order the two blocks' stores, which ThreadSanitizer does not see";
   uint32_t spoiled = 0, left = 0;

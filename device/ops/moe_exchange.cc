@@ -42,6 +42,11 @@ void expect_range(const char* name, uint64_t value, uint64_t min, uint64_t max) 
 void expect_multiple(const char* name, uint64_t value, uint64_t of) {
   expect_valid(value % of == 0, name, " is ", value, "; it has to be a multiple of ", of);
 }
+// A misaligned access ends the CUDA context.
+void expect_elements(const char* name, const void* address, size_t bytes) {
+  expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % bytes == 0, name,
+               " is NULL or not at a multiple of ", bytes, " bytes");
+}
 void expect_aligned(const char* name, const void* address) {
   expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % kMoePacketBytes == 0, name,
                " is NULL or not at a multiple of 16 bytes");
@@ -290,7 +295,8 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   if (arguments.tokens != 0) {
     expect_aligned("rows", arguments.rows);
     expect_multiple("row_stride", call.row_stride, kMoePacketBytes);
-    expect_valid(arguments.ids != nullptr, "ids is NULL");
+    expect_elements("ids", arguments.ids, arguments.id_bits / 8);
+    if (arguments.weights != nullptr) expect_elements("weights", arguments.weights, sizeof(float));
     expect_valid(arguments.scale_bytes == 0 || arguments.scales != nullptr, "scales is NULL");
   }
   call.rows = arguments.rows;

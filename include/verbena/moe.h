@@ -98,7 +98,7 @@ typedef struct {
   uint32_t id_bits;     /* 32 or 64 */
   const void* scales;   /* [tokens] */
   size_t scale_stride;  /* bytes; 0: scale_bytes */
-  const void* ids;      /* int32 or int64 [tokens][top_k] */
+  const void* ids;      /* int32 or int64 [tokens][top_k], aligned to an element, as are the weights */
   size_t id_stride;     /* elements from token to token; 0: top_k */
   const float* weights; /* [tokens][top_k]; NULL: all are 1 */
   void* output;         /* [ranks][max_tokens][row_bytes], aligned to 16 bytes: from source rank r the first

@@ -340,6 +340,17 @@ TEST(Moe, RefusesWhatCannotBe) {
                   if (!is_refused([](auto& one) { one.scale_bytes = 5; })) return "scale_bytes";
                   if (!is_refused([](auto& one) { one.id_bits = 16; })) return "id_bits";
                   if (!is_refused([](auto& one) { one.output = nullptr; })) return "output";
+                  if (!is_refused([](auto& one) {
+                        one.tokens = 1;
+                        one.ids = static_cast<const char*>(one.ids) + 4;
+                      }))
+                    return "misaligned ids";
+                  if (!is_refused([](auto& one) {
+                        one.tokens = 1;
+                        one.weights =
+                            reinterpret_cast<const float*>(reinterpret_cast<const char*>(one.weights) + 2);
+                      }))
+                    return "misaligned weights";
                   if (!is_refused([](auto& one) { one.blocks = 3; })) return "blocks";
                   if (!is_refused([](auto& one) { one.quantisation = VERBENA_OPS_FP8_BLOCK; }))
                     return "scales beside a cast";

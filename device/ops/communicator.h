@@ -49,8 +49,8 @@ class HostNotes {
   Content* content_ = nullptr;
 };
 
-// Counts what has kernels that wait for other ranks, in this process: communicators and exchanges of a mixture of
-// experts, whose kernels may run at the same time.
+// Counts what has kernels that wait for other ranks, in this process: communicators and exchanges of a
+// mixture of experts, whose kernels may run at the same time.
 class LiveKernels {
  public:
   LiveKernels() { ++count_; }

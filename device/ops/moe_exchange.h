@@ -39,8 +39,9 @@ class MoeExchange {
   void expect_member() const;
   void expect_in_step() const;
   Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
-  // Returns the phases of a call as the kernel takes them. Throws Failure if the phase is out of turn, or if a
-  // RECEIVE has other arguments than its SEND; `sent` has those, and is empty while no call is under way.
+  // Returns the phases of a call as the kernel takes them. Throws Failure if the phase is out of turn, or
+  // if a RECEIVE has other arguments than its SEND; `sent` has those, and is empty while no call is under
+  // way.
   template <typename Arguments>
   uint32_t begin_phase(const char* name, const Arguments& arguments, std::optional<Arguments>& sent) const;
   // After the launch.

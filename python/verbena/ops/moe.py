@@ -111,7 +111,7 @@ class ExpertExchange(CollectivePart):
         Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two kernels."""
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
-            raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], rows contiguous and each in memory of its own, not "
+            raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], each row contiguous and in separate memory, not "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase == Phase.RECEIVE and out is None:
             raise ValueError("Phase.RECEIVE needs out, the result of the dispatch with Phase.SEND: it has what that kernel has written")

@@ -170,8 +170,8 @@ class MoeArea {
     }
   }
 
-  // Combines the waits of all threads of the block, after its last store. Where a thread has waited long, another
-  // block may have given up meanwhile.
+  // Combines the waits of all threads of the block, after its last store. Where a thread has waited long,
+  // another block may have given up meanwhile.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
     if (__builtin_expect(block.any((trouble_ != 0) | (deadline_ns_ != 0)), 0))

@@ -31,7 +31,8 @@ class MoeCombineKernel {
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels. The threads of a block do
   // not meet before the end.
-  // @return kInvalid if no dispatch of this rank's has written the handle, or one with another number of tokens
+  // @return kInvalid if no dispatch of this rank's has written the handle, or one with another number of
+  // tokens
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     const bool has_headers = block_index() == blocks_per_grid() - 1;
     const auto stamp = load_moe<uint32_t>(call_.handle + layout_.stamp, 0);

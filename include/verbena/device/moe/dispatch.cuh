@@ -76,8 +76,8 @@ class MoeDispatchKernel {
     store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
-  // Returns the ranks of a thread's token, a bit each, and bits from kMoeMaxRanks on. Loads ids twice rather than
-  // branch.
+  // Returns the ranks of a thread's token, a bit each, and bits from kMoeMaxRanks on. Loads ids twice
+  // rather than branch.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t token) const {
     uint32_t ranks = 0;
     const uint32_t last = shape_.top_k - 1;
@@ -145,8 +145,8 @@ class MoeDispatchKernel {
   VERBENA_DEVICE MessageBytes<char*> find_output_scales(uint64_t row) const {
     return find_scales(call_.output_scales, row, call_.scale_bytes);
   }
-  // The tail of a row: its scales, then its experts with their weights, two in a packet. A cast sends the scales
-  // with the elements.
+  // The tail of a row: its scales, then its experts with their weights, two in a packet. A cast sends the
+  // scales with the elements.
   VERBENA_DEVICE uint32_t tail_packets() const { return scale_packets_ + shape_.pair_packets(); }
   VERBENA_DEVICE uint32_t first_of_tail() const { return Rows::kHasScales ? scale_packets_ : 0; }
   VERBENA_DEVICE Data load_tail(uint32_t token, uint32_t index) const {

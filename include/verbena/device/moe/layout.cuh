@@ -2,30 +2,32 @@
 // handle that a dispatch leaves for its combine. Plain arithmetic on the exchange's shape, the same on the
 // host and in kernels.
 //
-// The slot of a row follows from its source rank and its token, so a sender needs no allocation: there is no
-// atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which slots
-// are used in this call. A header entry carries the number of its call, so all blocks of the receiver read the
-// same entries, and no block empties them.
+// The slot of a row follows from its source rank and its token, so a sender needs no allocation: there is
+// no atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which
+// slots are used in this call. A header entry carries the number of its call, so all blocks of the receiver
+// read the same entries, and no block empties them.
 //
 // Why a call needs no barrier. Call k of a kind, dispatch or combine, uses copy k modulo kMoeCopies of the
-// workspace. Assumed:
-//   a. The kernels of an exchange run one after the other on each rank, and the stores of a kernel have landed,
-//      at the peers and in its own memory, when the kernel ends.
-//   b. In each call each rank receives at least the header from every other rank. It sends its own headers in
-//      the call's first kernel, and ends the call, in its last kernel, when it has received every packet that was sent
-//      to it and has emptied the packet's slot.
+// workspace. Three things hold:
+//   a. The kernels of an exchange run one after the other on each rank, and the stores of a kernel have
+//      landed, at the peers and in its own memory, when the kernel ends.
+//   b. In each call each rank receives at least the header from every other rank. It sends its own headers
+//      in the call's first kernel, and ends the call, in its last kernel, when it has received every packet
+//      that was sent to it and has emptied the packet's slot.
 //   c. A rank begins to send call k of a kind after it has ended call k-1 of that kind.
-// Let rank p send call k to rank q. By c, p has ended call k-1; by b, p has received q's header of call k-1. By
-// c, q sent this header after it had ended call k-2, so by b after q had received every packet of call k-2, and by a
-// after the slots were empty. So p's packet finds its slot empty, and q, which polls a slot of copy k only in
-// call k, receives no packet of another call. A header entry and a note count only with their call's number. All
-// entries of a copy are written in each call, so an old entry is always of call k-2.
+// Let rank p send call k to rank q. By c, p has ended call k-1; by b, p has received q's header of call
+// k-1. By c, q sent this header after it had ended call k-2, so by b after q had received every packet of
+// call k-2, and by a after the slots were empty. So p's packet finds its slot empty, and q, which polls a
+// slot of copy k only in call k, receives no packet of another call. A header entry and a note count only
+// with their call's number. All entries of a copy are written in each call, so an old entry is always of
+// call k-2.
 // No rank waits for ever: sending waits for nothing, so once all ranks have begun call k, its packets land.
-// Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only because
-// they may follow each other without a dispatch between them. Grids may differ, from phase to phase and from rank to rank.
+// Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only
+// because they may follow each other without a dispatch between them. Grids may differ, from phase to phase
+// and from rank to rank.
 // After a failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots,
-// notes and numbers of all ranks after the kernels of all ranks have ended.
-// tests/device/moe/turns_test.cc explores this rule.
+// notes and numbers of all ranks after the kernels of all ranks have ended. tests/device/moe/turns_test.cc
+// explores this rule.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -55,7 +57,8 @@ struct MoeShape {
   uint32_t combine_packets;  // of a combined row
   uint32_t rows_of_token;    // maximum rows that come back for a token
 
-  // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts, rounded up.
+  // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts,
+  // rounded up.
   uint32_t local_experts, rank_factor;
 
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
@@ -108,7 +111,8 @@ struct MoeShape {
   }
 };
 
-// Offsets of a handle's tensors, in bytes, below 2^25. [r] counts ranks, [t] tokens below max_tokens, [k] below top_k.
+// Offsets of a handle's tensors, in bytes, below 2^25. [r] counts ranks, [t] tokens below max_tokens, [k]
+// below top_k.
 struct MoeHandleLayout {
   uint32_t counts;       // int32[r]: rows that came from rank r
   uint32_t sources;      // int32[r][t]: the token of rank r that a row is, -1 after the count

@@ -63,10 +63,10 @@ class MoeExperts {
   uint32_t experts_, local_, factor_;
 };
 
-// How a call is divided among the warps: an item is a part of a row, and belongs to a warp. Adjacent items are
-// in different blocks, so that a few rows use all multiprocessors. There are no divisions: a warp alone needs
-// some hundred cycles for a few of them. A row's slots are numbered token by token, with a power of two of ranks for each, so
-// that the slots of all tokens that a call has come first.
+// How a call is divided among the warps: an item is a part of a row, and belongs to a warp. Adjacent items
+// are in different blocks, so that a few rows use all multiprocessors. There are no divisions: a warp alone
+// needs some hundred cycles for a few of them. A row's slots are numbered token by token, with a power of
+// two of ranks for each, so that the slots of all tokens that a call has come first.
 struct MoeItems {
   uint32_t first, step;  // of this warp
   uint32_t part_bits, rank_bits;

@@ -15,7 +15,7 @@ TEST(MeetingTest, AMeetingThatFailsLeavesNoFile) {
   setenv("VERBENA_SOCKET_IFNAME", "lo", 1);
   verbena_unique_id id;
   ASSERT_EQ(verbena_get_unique_id(&id), VERBENA_SUCCESS);
-  RankPlan plan;
+  SymmPlan plan;
   for (const uint8_t byte : id.bytes) {
     char digits[3];
     std::snprintf(digits, sizeof(digits), "%02x", byte);

@@ -180,7 +180,8 @@ class MoeDispatchKernel {
 
   // The last part of a row has its tail too.
   VERBENA_DEVICE void send_rows() const {
-    // The block that sends the header comes late: it has rows only if the other blocks would need another round for them.
+    // The block that sends the header comes late. It has rows only if the other blocks would need another
+    // round for them.
     const uint32_t others = blocks_per_grid() - 1, warps = threads_per_block() / kWarpLanes;
     const bool are_enough = (call_.tokens << call_.parts.send_bits) <= others * warps;
     const MoeItems items(1, row_packets_, call_.parts.send_bits, are_enough ? others : others + 1);

@@ -50,8 +50,6 @@ class MoeDispatchKernel {
  private:
   // Packets of a row that a thread moves at a time; ids of a token that a thread loads at a time.
   static constexpr uint32_t kAtOnce = 4, kIdsAtOnce = 8;
-  // Of more blocks than these the last sends the header only.
-  static constexpr uint32_t kFewBlocks = 8;
 
   struct Pair {
     int32_t id;
@@ -182,8 +180,11 @@ class MoeDispatchKernel {
 
   // The last part of a row has its tail too.
   VERBENA_DEVICE void send_rows() const {
-    const uint32_t blocks = blocks_per_grid();
-    const MoeItems items(1, row_packets_, call_.parts.send_bits, blocks > kFewBlocks ? blocks - 1 : blocks);
+    // The block that sends the header comes late. It has rows only if the other blocks would need another
+    // round for them.
+    const uint32_t others = blocks_per_grid() - 1, warps = threads_per_block() / kWarpLanes;
+    const bool are_enough = (call_.tokens << call_.parts.send_bits) <= others * warps;
+    const MoeItems items(1, row_packets_, call_.parts.send_bits, are_enough ? others : others + 1);
     for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/symm/fleet.h"
+#include "device/symm/host_proxy.h"
 #include "device/symm/names_kernels.h"
 
 namespace verbena::device_test {
@@ -113,6 +114,34 @@ TEST(SymmNames, CopiesBetweenThoseInReach) {
   }
 }
 
+// By a NIC, which may let a put overtake another one: the second put leaves once the first is complete.
+TEST(SymmNames, AFenceWaitsForPutsByNics) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    HostProxy proxy(1, 2);
+    emulator::World world(seed);
+    world.add_grid(0, 1, 1, [&] {
+      std::fill_n(tl::detail::find_table(), tl::kTilescaleTableWords, 0);
+      tl::detail::find_table()[tl::kTilescaleTableWords - 1] = reinterpret_cast<uint64_t>(&proxy.context());
+      require(nvshmem_putmem_nbi(proxy.data(), proxy.data(64), 8, 1) == SymmStatus::kDone, "data");
+      require(nvshmem_fence() == SymmStatus::kDone, "fence");
+      require(nvshmem_putmem_nbi(proxy.data(8), proxy.data(72), 8, 1) == SymmStatus::kDone, "flag");
+    });
+    world.add_host([&] {
+      while (!proxy.take(0)) emulator::yield();
+      proxy.consume(0);
+      for (int look = 0; look < 200; ++look) {
+        require(!proxy.take(0), "nothing leaves before the data is complete");
+        emulator::yield();
+      }
+      proxy.complete(0);
+      while (!proxy.take(0)) emulator::yield();
+      proxy.consume(0);
+      proxy.complete(0);
+    });
+    EXPECT_EQ(world.run(), "") << seed;
+  }
+}
+
 // A table without a team: TileScale's own names work, NVSHMEM's say so.
 TEST(SymmNames, WithoutATeam) {
   emulator::World world;
@@ -120,7 +149,7 @@ TEST(SymmNames, WithoutATeam) {
     std::fill_n(tl::detail::find_table(), tl::kTilescaleTableWords, 0);
     char byte = 0;
     uint64_t word = 0;
-    require(nvshmem_quiet() == SymmStatus::kUnreachable &&
+    require(nvshmem_quiet() == SymmStatus::kUnreachable && nvshmem_fence() == SymmStatus::kUnreachable &&
                 nvshmem_barrier_all() == SymmStatus::kUnreachable &&
                 nvshmem_putmem(&byte, &byte, 1, 0) == SymmStatus::kUnreachable &&
                 nvshmem_getmem(&byte, &byte, 1, 0) == SymmStatus::kUnreachable &&

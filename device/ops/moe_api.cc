@@ -17,8 +17,7 @@ extern "C" {
 
 size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks) {
   try {
-    const uint32_t blocks = options->blocks == 0 ? device::kMoeMaxBlocks : options->blocks;
-    return make_moe_shape(*options, ranks, blocks).workspace_bytes();
+    return make_moe_shape(*options, ranks, 1).workspace_bytes();
   } catch (const std::exception&) {
     return 0;
   }

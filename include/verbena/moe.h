@@ -127,8 +127,8 @@ typedef struct {
   void* output;       /* [tokens][hidden], begins at a multiple of 16 bytes */
 } verbena_moe_combine_arguments;
 
-/* Returns the bytes of the workspace that an exchange among `ranks` ranks allocates on each of them, with
- * options->blocks blocks (0 counts as 256); 0 if the options are invalid. */
+/* Returns the bytes of the workspace that an exchange among `ranks` ranks allocates on each of them, whatever
+ * options->blocks is; 0 if the options are invalid. */
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
 
 /* Creates an exchange. Collective over the context, with each rank's GPU current. Allocates; not for capture.

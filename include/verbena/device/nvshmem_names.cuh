@@ -116,8 +116,8 @@ VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   return verbena::SymmStatus::kDone;
 }
 
-// Orders this thread's earlier puts before its later ones. Waits for puts by NICs to complete, since a NIC may
-// let a put overtake another one. A signal follows earlier puts to the same peer even without a fence.
+// Orders this thread's earlier puts before its later puts. Waits until puts by NICs are complete, since a NIC
+// may let a put overtake another put. A signal follows earlier puts to the same peer even without a fence.
 VERBENA_DEVICE verbena::SymmStatus nvshmem_fence() {
   tl::memory_fence_sys();
   return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {

@@ -80,7 +80,7 @@ class Blocked {
     EXPECT_TRUE(is_spinning());
   }
   ~Blocked() {
-    const auto deadline = steady_clock::now() + seconds(25);
+    const auto deadline = steady_clock::now() + seconds(60);
     while (is_spinning() && steady_clock::now() < deadline) usleep(100);
     thread_.join();
   }
@@ -91,7 +91,7 @@ class Blocked {
   std::thread thread_;
 };
 
-constexpr int kGoOnMs = 5000;
+constexpr int kGoOnMs = 20'000;  // a busy machine; where copies do not go on, they wait for the kernel
 
 // The application's kernel waits for the last word of a message.
 void expect_to_go_on(Loop& loop, Registered& near, Registered& far, int far_gpu, size_t bytes,
@@ -104,7 +104,7 @@ void expect_to_go_on(Loop& loop, Registered& near, Registered& far, int far_gpu,
   write.sges.push_back({near.memory.address(), static_cast<uint32_t>(bytes), near.mr->lkey});
   ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
   EXPECT_EQ(loop.node.wait_completion(kGoOnMs).status, IBV_WC_SUCCESS) << "stops";
-  const auto deadline = steady_clock::now() + seconds(1);
+  const auto deadline = steady_clock::now() + std::chrono::milliseconds(kGoOnMs);
   while (is_spinning() && steady_clock::now() < deadline) usleep(100);
   EXPECT_FALSE(is_spinning()) << "the kernel waits for ever; " << describe_copier();
 }
@@ -264,6 +264,37 @@ TEST_F(CopierTest, DeregistrationWaitsForTheCopyFromThisMemory) {
     EXPECT_EQ(loop.node.wait_completion().status, IBV_WC_SUCCESS);
     EXPECT_TRUE(far.memory.matches(4, 0, kBytes))
         << "the copy took what was written after the deregistration";
+  });
+}
+
+// How often the copier's threads for GPUs have waited.
+uint64_t count_waits() {
+  uint64_t waits = 0;
+  const std::string tasks = "/proc/" + std::to_string(find_copier()) + "/task";
+  for (const auto& thread : std::filesystem::directory_iterator(tasks)) {
+    if (!read_file(thread.path() / "comm").starts_with("copier-gpu")) continue;
+    const std::string status = read_file(thread.path() / "status");
+    const std::string name = "\nvoluntary_ctxt_switches:";
+    waits += std::stoull(status.substr(status.find(name) + name.size()));
+  }
+  return waits;
+}
+// Two of its threads that poll for a copy would take both CPUs of a small machine from the application.
+TEST_F(CopierTest, LeavesTheCpuWhileACopyIsInFlight) {
+  run_apart([] {
+    setenv("SOFTVERBS_WORKER_SPIN_US", "0", 1);
+    Loop loop;
+    Registered near(loop.node, Kind::kDevice, 0), far(loop.node, Kind::kDevice, count_gpus() - 1);
+    if (!hold_copies(true)) return;  // a real driver
+    Send write(IBV_WR_RDMA_WRITE, 1);
+    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
+    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+    usleep(20'000);
+    const uint64_t before = count_waits();
+    usleep(100'000);
+    EXPECT_GT(count_waits(), before + 20);
+    hold_copies(false);
+    EXPECT_EQ(loop.node.wait_completion().status, IBV_WC_SUCCESS);
   });
 }
 

@@ -121,18 +121,20 @@ void Engine::work() {
     answer_quiesce();
     const uint64_t now_ns = read_clock_ns();
     if (has_worked) last_work_ns = now_ns;
-    if (now_ns - last_work_ns >= spin_ns_) {
-      sleep(seen);
+    if (now_ns - last_work_ns < spin_ns_) {
+      pause_briefly();
+    } else if (has_worked) {
+      nap();
     } else {
-      wait_briefly();
+      sleep(seen);
     }
   }
 }
 
-// With few CPUs who polls keeps others from running: the application's thread, that looks for the same.
-void Engine::wait_briefly() const {
+// While copies are in flight. On a machine with few CPUs, a thread that polls keeps the application from
+// running.
+void Engine::nap() {
   constexpr timespec kNap{0, 20'000};
-  if (spin_ns_ != 0) return pause_briefly();
   nanosleep(&kNap, nullptr);
 }
 

@@ -76,7 +76,7 @@ class Engine {
   Engine(const Driver& driver, const AreaTable& areas, uint32_t index, CUdevice device, SharedEngine& shared,
          uint64_t spin_ns);
   void work();
-  void wait_briefly() const;
+  static void nap();
   bool serve(Lane& lane);
   bool take(Lane& lane);
   bool execute(Lane& lane, LaneSlot& slot);

@@ -140,6 +140,8 @@ class Tester {
       if (count < 0) return {Verdict::kRefused, 0};
       for (int i = 0; i < count; ++i) {
         const Completion& completion = batch[i];
+        // A device that does not answer itself, or a port that goes down meanwhile.
+        if (completion.error == IBV_WC_RETRY_EXC_ERR) return {Verdict::kNoAnswer, 0};
         if (completion.error != 0) {
           // The cause, where one end's is polled with what the other end flushed for it.
           const bool is_next_better =
@@ -396,9 +398,10 @@ Abilities judge(const SelfTestResult& result, Abilities advertised) {
   }
   if (const FormResult* failure =
           find_failure(result, {Form::kOwnSend, Form::kOwnWriteImm, Form::kOwnEmptyImm}))
-    if (!found.shared_receives || result.of(Form::kSharedSend).verdict == Verdict::kNotOffered)
+    if (failure->is_proved() &&
+        (!found.shared_receives || result.of(Form::kSharedSend).verdict == Verdict::kNotOffered))
       found.unusable = "a receive with an immediate " + describe(*failure);
-  if (result.of(Form::kChain).fails())
+  if (result.of(Form::kChain).is_proved())
     found.unusable = "a chain of writes " + describe(result.of(Form::kChain));
   const FormResult& bare = result.of(
       found.shared_receives && result.of(Form::kSharedSend).works() ? Form::kSharedBare : Form::kOwnBare);

@@ -53,7 +53,7 @@ enum class Verdict : uint8_t {
   kWorks,
   kRefused,   // by the call; `code` is its errno
   kFailed,    // in a completion; `code` is its status
-  kNoAnswer,  // no completion in time
+  kNoAnswer,  // no completion in time, or one that says that no answer came
   kWrong,     // bytes, immediate, length or kind of completion
 };
 
@@ -63,6 +63,8 @@ struct FormResult {
 
   bool works() const { return verdict == Verdict::kWorks; }
   bool fails() const { return verdict >= Verdict::kRefused; }
+  // Whether the device itself shows that it fails. Silence may have other causes, and excludes no device.
+  bool is_proved() const { return fails() && verdict != Verdict::kNoAnswer; }
 };
 std::string describe(const FormResult& result);
 

@@ -26,10 +26,14 @@ constexpr size_t kMaxBytes = 4 << 20;
 
 class FlushTest : public testing::Test {
  protected:
-  FlushTest() { forget_reads(); }
+  FlushTest() {
+    setenv("VERBENA_SELF_TEST", "0", 1);  // it reads, too
+    forget_reads();
+  }
   ~FlushTest() override {
     hooks_.swallows_reads = hooks_.refuses_reads = hooks_.makes_no_pairs = false;
     hooks_.vendor = 0;
+    unsetenv("VERBENA_SELF_TEST");
     apply_settings({{"VERBENA_STALL_WARNING_MS", ""}, {"VERBENA_FAILOVER_TIMEOUT_MS", ""}});
   }
 

@@ -120,6 +120,15 @@ TEST_F(SelfTestTest, LeavesOutADeviceWithoutAnotherWay) {
   });
 }
 
+// A port that goes down meanwhile: the device is used, as silence proves nothing.
+TEST_F(SelfTestTest, SilenceExcludesNoDevice) {
+  for (const char* const faults :
+       {"fail nth=3 status=RETRY_EXC", "fail opcode=RDMA_WRITE_WITH_IMM status=RETRY_EXC every=1",
+        "fail opcode=RDMA_WRITE every=2 status=RETRY_EXC", "fail every=1 status=RETRY_EXC"}) {
+    with_device("vendor=1", faults, [](Device& device) { EXPECT_EQ(judge_all(device).unusable, ""); });
+  }
+}
+
 // A completion that never comes costs the patience of one form, and two of them end the test.
 TEST_F(SelfTestTest, WaitsForNoCompletionForEver) {
   with_device("vendor=1", "drop opcode=RDMA_READ nth=1", [](Device& device) {
@@ -167,7 +176,7 @@ TEST_F(SelfTestTest, RunsBeforeTheFirstConnection) {
 
 // softverbs' own plans of faults count every request.
 TEST_F(SelfTestTest, PostsNothingOnSoftverbs) {
-  with_device("", "fail nth=1 status=RETRY_EXC", [](Device& device) {
+  with_device("", "fail nth=1 status=REM_OP", [](Device& device) {
     device.abilities();
     EXPECT_EQ(try_all(device).of(Form::kWrite).verdict, Verdict::kFailed) << "the first request";
   });

@@ -135,7 +135,7 @@ def _run_readme(rank):
     import re
     from verbena import ops
     text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    program = textwrap.dedent(re.search(r"\n## Ten lines\n\n((?:    .*\n)+)", text)[1]).replace('device="cuda"', 'device="cpu"')
+    program = textwrap.dedent(re.search(r"\n## Ten lines of Python\n\n((?:    .*\n)+)", text)[1]).replace('device="cuda"', 'device="cpu"')
     assert "tp.all_reduce(x)" in program and len(program.splitlines()) <= 10
     os.environ["LOCAL_RANK"] = str(rank)
     seen, communicator = [], ops.Communicator

@@ -103,7 +103,7 @@ def test_the_example_compiles(capability, tmp_path):
 
 
 @pytest.mark.parametrize("kernel, complaint", [
-    (kernels.signal_each_element, "symm_signal: takes scalars"),
+    (kernels.signal_each_element, "symm_signal takes scalars"),
     (kernels.signal_a_fraction, "symm_signal: 0.5 is neither"),
     (kernels.name_a_peer_beyond_numbers, "symm_team_lsa: 4294967296 does not fit"),
     (kernels.put_without_a_size, "symm_put_async: .* pass element_size"),

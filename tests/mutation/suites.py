@@ -91,6 +91,7 @@ def operations(root, build):
         Library("libverbena_ops.so", sorted(map(str, list_sources(root, "device/ops", ".cc"))),
                 [f'-DVERBENA_KERNEL_IMAGES="{build}/tests/ops"', '-DVERBENA_KERNEL_CUDA="13.9.1"'],
                 [f"-L{build}/lib", "-lverbena", build / "plugin/tuner/libverbena_tuner.a", build / "plugin/base/libverbena_base.a",
+                 build / "plugin/settings/libverbena_settings.a",
                  build / "plugin/crypto/libverbena_crypto.a", "-ldl"]),
     ], DEVICE_FOLDERS), folder
 

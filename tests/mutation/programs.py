@@ -17,7 +17,8 @@ BUILD_LIMIT_S = 600
 LEAST_LIMIT_S = 60  # of a run; more where the program takes longer without a mutant
 LIMIT_FACTOR = 10
 CUT_SHORT_LIMIT_S = 600  # of a run of a program that was not seen to its end
-TSAN = "exitcode=66 halt_on_error=1 symbolize=0 print_full_thread_history=0"
+# With symbols, which the suppression of memory.cc needs.
+TSAN = "exitcode=66 halt_on_error=1 print_full_thread_history=0"
 
 
 class DoesNotBuild(Exception):

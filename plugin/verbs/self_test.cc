@@ -1,5 +1,7 @@
 #include "verbs/self_test.h"
 
+#include <infiniband/verbs.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -142,12 +141,7 @@ std::span<const NamedSetting> list_ignored_settings() {
 }
 
 std::optional<SettingOrigin> find_origin(const Setting& setting) {
-  std::istringstream names(std::string(setting.name) + " " + setting.aliases);
-  for (std::string name; names >> name;) {
-    const char* value = std::getenv(name.c_str());
-    if (value != nullptr && *value != '\0') return SettingOrigin{std::move(name), value};
-  }
-  return std::nullopt;
+  return settings::find_origin(setting, std::getenv);
 }
 
 Outcome load_parameters() {

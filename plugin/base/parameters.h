@@ -51,13 +51,8 @@ const Parameters& parameters();
 inline constexpr char kDefaultOrigin[] = "default";
 const std::string& parameter_origin(const std::string& name);
 
-// The first of a setting's names that has a value; the primary name comes first. Reads each variable once,
-// because the application may change its environment at any time.
-struct SettingOrigin {
-  std::string name;
-  const char* value;
-};
-std::optional<SettingOrigin> find_origin(const settings::Setting& setting);
+// Where the environment sets a setting; nullopt: nowhere.
+std::optional<settings::SettingOrigin> find_origin(const settings::Setting& setting);
 
 // Sets a parameter that the environment did not set, until the next load; `origin` says where the value comes
 // from. Logs a warning and changes nothing if the value is malformed or out of range. Not thread safe, like

@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <optional>
+#include <sstream>
+#include <utility>
 #include <vector>
 
 namespace verbena::settings {
@@ -160,6 +162,15 @@ ForeignValue parse_foreign_setting(const Setting& setting, std::string_view valu
   if (!has_range || *parsed <= setting.maximum) return {false, problem + ", the default is used"};
   number = setting.maximum;
   return {true, setting.kind == SettingKind::kFlag ? "" : problem + ", the largest value is used"};
+}
+
+std::optional<SettingOrigin> find_origin(const Setting& setting, char* (*read)(const char*)) {
+  std::istringstream names(std::string(setting.name) + " " + setting.aliases);
+  for (std::string name; names >> name;) {
+    const char* const value = read(name.c_str());
+    if (value != nullptr && *value != '\0') return SettingOrigin{std::move(name), value};
+  }
+  return std::nullopt;
 }
 
 std::string show_number(const Setting& setting, int64_t number) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -43,6 +44,14 @@ struct NamedSetting {
   const char* name;
   const char* doc;
 };
+
+// The first of a setting's names that has a value that is not empty; the primary name comes first. `read` is
+// std::getenv. Reads each variable once, because the application may change its environment at any time.
+struct SettingOrigin {
+  std::string name;
+  const char* value;
+};
+std::optional<SettingOrigin> find_origin(const Setting& setting, char* (*read)(const char*));
 
 // A value without the blanks around it.
 std::string_view trim(std::string_view text);

@@ -5,7 +5,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 
 #include "settings/names.h"
 
@@ -26,16 +25,12 @@ constexpr SettingOf<Config> kSettings[] = {
 };
 
 void read_setting(const SettingOf<Config>& setting, Config& config) {
-  std::istringstream names(std::string(setting.name) + " " + setting.aliases);
-  for (std::string name; names >> name;) {
-    const char* const text = getenv(name.c_str());
-    if (text == nullptr || *text == '\0') continue;
-    const std::string problem = set_value(setting, text, config);
-    if (!problem.empty())
-      warn("%s: %s (value %s, range %s): using %s", name.c_str(), problem.c_str(), text,
-           describe_range(setting).c_str(), show_value(setting, config).c_str());
-    return;
-  }
+  const auto origin = find_origin(setting, getenv);
+  if (!origin) return;
+  const std::string problem = set_value(setting, origin->value, config);
+  if (!problem.empty())
+    warn("%s: %s (value %s, range %s): using %s", origin->name.c_str(), problem.c_str(), origin->value,
+         describe_range(setting).c_str(), show_value(setting, config).c_str());
 }
 
 Config read_environment() {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "base/parameters.h"
+#include "settings/names.h"
 
 namespace verbena::base {
 namespace {
@@ -227,6 +228,8 @@ std::string format_parameters_python() {
   };
   for (const auto& setting : list_parameter_settings()) add_names(setting);
   for (const auto& setting : kSoftverbs) add_names(setting);
+  page += ")\n\n# What the names of settings begin with.\nPREFIXES = (\n";
+  for (const std::string_view prefix : kNamePrefixes) page += "    \"" + std::string(prefix) + "\",\n";
   return page + ")\n";
 }
 

@@ -25,10 +25,8 @@ constexpr SettingNames kNames[] = {
 #include "settings/verbena.def"
 };
 
-constexpr std::string_view kPrefixes[] = {"VERBENA_", "SOFTVERBS_", "LIBVERBENA_", "USE_VERBENA_"};
-
 bool is_ours(std::string_view name) {
-  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+  return std::any_of(std::begin(kNamePrefixes), std::end(kNamePrefixes),
                      [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 

@@ -7,6 +7,9 @@
 
 namespace verbena::settings {
 
+// What the names of Verbena's settings begin with.
+inline constexpr std::string_view kNamePrefixes[] = {"VERBENA_", "SOFTVERBS_", "LIBVERBENA_", "USE_VERBENA_"};
+
 // Whether a component of Verbena reads the variable.
 bool is_known(std::string_view name);
 

@@ -107,3 +107,11 @@ OTHERS = (
     "SOFTVERBS_FAULTS",
     "SOFTVERBS_RAILS",
 )
+
+# What the names of settings begin with.
+PREFIXES = (
+    "VERBENA_",
+    "SOFTVERBS_",
+    "LIBVERBENA_",
+    "USE_VERBENA_",
+)

@@ -5,9 +5,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 
-from verbena.setting_table import OTHERS, SETTINGS
-
-_PREFIXES = ("VERBENA_", "SOFTVERBS_", "LIBVERBENA_", "USE_VERBENA_")
+from verbena.setting_table import OTHERS, PREFIXES, SETTINGS
 
 
 def read(name: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -34,7 +32,7 @@ def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
     """Returns the names that begin as settings do and that no component of Verbena reads, each with the nearest setting."""
     known = {*OTHERS, *SETTINGS}
     return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-            for name in environment if name.startswith(_PREFIXES) and name not in known}
+            for name in environment if name.startswith(PREFIXES) and name not in known}
 
 
 @functools.cache

@@ -56,18 +56,19 @@ bool Device::tells_carried_out() {
   return tells_carried_out_;
 }
 
+Abilities Device::untested_abilities() const {
+  return {.empty_receives = takes_empty_receives(), .fetch_add = offers_atomics_};
+}
+
 const Abilities& Device::abilities() {
   std::call_once(is_tested_, [this] {
-    Abilities advertised;
-    advertised.empty_receives = takes_empty_receives();
-    advertised.fetch_add = offers_atomics_;
     // softverbs is tested as itself, and its plans of faults count every request.
     if (is_softverbs_ || !base::parameters().self_test) {
-      abilities_ = std::make_unique<const Abilities>(std::move(advertised));
+      abilities_ = std::make_unique<const Abilities>(untested_abilities());
       return;
     }
     const SelfTestResult result = test_device(*this, {.patience_ns = kPatienceNs});
-    abilities_ = std::make_unique<const Abilities>(judge(result, std::move(advertised)));
+    abilities_ = std::make_unique<const Abilities>(judge(result, untested_abilities()));
     supports_atomics_.store(abilities_->fetch_add, std::memory_order_relaxed);
     if (!abilities_->unusable.empty()) return;  // refresh_address() says why
     if (!abilities_->advice.empty()) {
@@ -129,6 +130,10 @@ bool Device::has_gid(int index, const uint8_t* gid) const {
 
 bool Device::is_healthy() const {
   return events_->is_healthy();
+}
+
+bool Device::may_replace_pairs() {
+  return is_healthy() && abilities().empty_writes;
 }
 
 }  // namespace verbena::verbs

@@ -42,6 +42,8 @@ class Device {
   // Whether a receive without a piece of memory is known to work. libmlx5 ends its list of pieces then;
   // bnxt_re builds a wrong entry in a shared queue, and others refuse.
   bool takes_empty_receives() const { return is_software_ || mlx5_ != nullptr; }
+  // What the transport believes of a device that was not tested.
+  Abilities untested_abilities() const;
   // Whether pages of receives may be in memory of a GPU. libmlx5 copies short messages with the CPU that
   // polls, unless a queue pair is made by its own call.
   bool receives_to_gpu() const { return !is_mlx5_ || (mlx5_ != nullptr && mlx5_makes_pairs_); }
@@ -97,6 +99,8 @@ class Device {
   // False after the port went down or the device failed; set by the async event thread. Relaxed atomic
   // inside.
   bool is_healthy() const;
+  // Whether a queue pair that failed may be replaced now: a write of no bytes tries the new one.
+  bool may_replace_pairs();
   AsyncEvents& events() const { return *events_; }
   // Registrations of callers' memory; shared by everything that uses this port.
   RegionCache& regions() const { return *regions_; }

@@ -380,8 +380,8 @@ SelfTestResult test_device(Device& device, const SelfTestOptions& options) {
   return result;
 }
 
-Abilities judge(const SelfTestResult& result, Abilities advertised) {
-  Abilities found = std::move(advertised);
+Abilities judge(const SelfTestResult& result, Abilities untested) {
+  Abilities found = std::move(untested);
   const FormResult& write = result.of(Form::kWrite);
   if (write.fails()) {
     // A queue pair that does not reach itself may reach others: functions of a card without local loopback.

@@ -97,7 +97,7 @@ struct Abilities {
   std::string advice = {};  // what was found and what happens instead; empty: all is as the device says
 };
 
-// `advertised`: what is believed where nothing was tried.
-Abilities judge(const SelfTestResult& result, Abilities advertised);
+// `untested`: what is believed where nothing was tried.
+Abilities judge(const SelfTestResult& result, Abilities untested);
 
 }  // namespace verbena::verbs

@@ -71,8 +71,7 @@ Json try_device(verbs::Device& device, const verbs::SurveyedPort* port, int gpus
   found["max_message_bytes"] = device.max_message_bytes();
   found["dmabuf"] = device.supports_dmabuf();
   const auto result = verbs::test_device(device, {.patience_ns = kPatienceNs, .all_forms = true});
-  const auto abilities = verbs::judge(
-      result, {.empty_receives = device.takes_empty_receives(), .fetch_add = device.offers_atomics()});
+  const auto abilities = verbs::judge(result, device.untested_abilities());
   found["milliseconds"] = static_cast<double>(result.took_ns) / base::kNsPerMs;
   found["forms"] = list_forms(result, verbs::Form::kWrite, verbs::Form::kGpuRegister);
   found["usable"] = abilities.unusable.empty();

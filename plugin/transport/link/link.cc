@@ -95,8 +95,7 @@ base::Result<Link> Link::create(const Options& options) {
 }
 
 bool Link::is_replaceable(uint32_t queue_pair) const {
-  verbs::Device& device = *rails_[rail_of_[queue_pair]];
-  return device.is_healthy() && device.abilities().empty_writes;
+  return rails_[rail_of_[queue_pair]]->may_replace_pairs();
 }
 
 base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {

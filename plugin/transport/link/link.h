@@ -85,7 +85,6 @@ class Link {
   // After its stop(): nothing that it completes counts from here on (see poll), and its number stays taken
   // for as long as anything of it may still come.
   void retire_pair(uint32_t queue_pair);
-  // Whether a queue pair that failed may be replaced now: a write of no bytes tries the new one.
   bool is_replaceable(uint32_t queue_pair) const;
   bool is_healthy(uint32_t queue_pair) const { return rails_[rail_of_[queue_pair]]->is_healthy(); }
 

@@ -11,7 +11,6 @@
 #include "transport/link/write_order.h"
 #include "transport/one_sided/one_sided_endpoint.h"
 #include "transport/recovery_times.h"
-#include "verbs/self_test.h"
 
 namespace verbena::transport {
 
@@ -225,7 +224,7 @@ void Lane::stop_pair(uint32_t q, protocol::LaneRecord& record) {
 }
 
 bool Lane::is_usable(uint32_t q) const {
-  return device(q).is_healthy() && device(q).abilities().empty_writes;
+  return device(q).may_replace_pairs();
 }
 
 bool Lane::renew_pair(uint32_t q, protocol::LaneRecord& record) {

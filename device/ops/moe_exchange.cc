@@ -43,13 +43,9 @@ void expect_multiple(const char* name, uint64_t value, uint64_t of) {
   expect_valid(value % of == 0, name, " is ", value, "; it has to be a multiple of ", of);
 }
 // A misaligned access ends the CUDA context.
-void expect_elements(const char* name, const void* address, size_t bytes) {
+void expect_aligned(const char* name, const void* address, size_t bytes = kMoePacketBytes) {
   expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % bytes == 0, name,
                " is NULL or not at a multiple of ", bytes, " bytes");
-}
-void expect_aligned(const char* name, const void* address) {
-  expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % kMoePacketBytes == 0, name,
-               " is NULL or not at a multiple of 16 bytes");
 }
 
 // Returns how many times all lanes of a warp move a packet of a row.
@@ -133,7 +129,7 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   shape.top_k = options.top_k;
   shape.max_blocks = blocks;
   shape.row_packets =
-      row_bytes / kMoePacketBytes + (options.max_scale_bytes + kMoePacketBytes - 1) / kMoePacketBytes;
+      row_bytes / kMoePacketBytes + device::moe_divide_up<uint32_t>(options.max_scale_bytes, kMoePacketBytes);
   shape.combine_packets = combined_bytes / kMoePacketBytes;
   shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks, options.top_k);
   return shape;
@@ -269,7 +265,7 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
                  "; it has to be 0 where the dispatch casts");
     expect_multiple("row_bytes of rows that are cast", arguments.row_bytes, 2 * kMoePacketBytes);
     call.row_bytes /= 2;
-    call.scale_bytes = static_cast<uint32_t>(sizeof(float) * ((call.row_bytes + 127) / 128));
+    call.scale_bytes = static_cast<uint32_t>(sizeof(float) * device::moe_divide_up(call.row_bytes, 128U));
     call.has_power_scales = arguments.quantisation == VERBENA_OPS_FP8_BLOCK_POWER ? 1 : 0;
   }
   expect_multiple("row_bytes", call.row_bytes, kMoePacketBytes);
@@ -295,8 +291,8 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   if (arguments.tokens != 0) {
     expect_aligned("rows", arguments.rows);
     expect_multiple("row_stride", call.row_stride, kMoePacketBytes);
-    expect_elements("ids", arguments.ids, arguments.id_bits / 8);
-    if (arguments.weights != nullptr) expect_elements("weights", arguments.weights, sizeof(float));
+    expect_aligned("ids", arguments.ids, arguments.id_bits / 8);
+    if (arguments.weights != nullptr) expect_aligned("weights", arguments.weights, sizeof(float));
     expect_valid(arguments.scale_bytes == 0 || arguments.scales != nullptr, "scales is NULL");
   }
   call.rows = arguments.rows;

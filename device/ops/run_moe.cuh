@@ -10,7 +10,7 @@ namespace verbena::ops {
 
 // The handle is 0xff, which is -1 and NaN, except for the counts, which are 0.
 VERBENA_DEVICE_FAR void spoil_dispatch(const MoeShape& shape, const MoeDispatch& call) {
-  const MoeHandleLayout layout = MoeHandleLayout::of(shape);
+  const MoeHandleLayout& layout = call.layout;
   const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
   spoil(Rows::contiguous(static_cast<char*>(call.output)), rows * call.row_bytes);
   if (call.scale_bytes != 0)

@@ -52,7 +52,6 @@ class MoeArea {
     trouble_ = detail::has_failed(context_) ? static_cast<uint32_t>(WaitResult::kTimedOut) : 0;
   }
 
-  VERBENA_DEVICE const MoeShape& shape() const { return shape_; }
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
   VERBENA_DEVICE uint32_t me() const { return static_cast<uint32_t>(context_.team_rank); }
 
@@ -154,8 +153,7 @@ class MoeArea {
 
   // Sends an entry of a header to a rank, which may be this one; `mine` is this rank's address of it.
   VERBENA_DEVICE void send_entry(char* mine, const MoeEntry& entry, uint32_t rank) const {
-    const int64_t delta = detail::get_delta(context_, static_cast<int32_t>(rank));
-    detail::send_bits(detail::shift(mine, delta), entry.pack(epoch_));
+    detail::send_bits(detail::shift(mine, find_delta(rank)), entry.pack(epoch_));
   }
   // Receives an entry from a rank. The entry stays: any number of threads may receive it.
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {

@@ -80,7 +80,7 @@ struct MoeItems {
     first = block_index() < blocks ? thread_index() / kWarpLanes * blocks + block_index() : ~0U;
     step = warps * blocks;
     rank_bits = ranks == 1 ? 0 : kWarpLanes - static_cast<uint32_t>(__builtin_clz(ranks - 1));
-    const uint32_t vectors = (packets + kWarpLanes - 1) / kWarpLanes;
+    const uint32_t vectors = moe_divide_up(packets, uint32_t{kWarpLanes});
     part_packets = ((vectors + (1U << bits) - 1) >> bits) * kWarpLanes;
   }
   VERBENA_DEVICE uint32_t count(uint32_t tokens) const { return tokens << (rank_bits + part_bits); }

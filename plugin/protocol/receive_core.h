@@ -535,7 +535,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (offset_bytes == kCreditLineOffset) {
       is_line_under_way_ = is_line_under_way_ && queue_pair != credit_pair_;
     } else if (queue_pair == primary_) {
-      grants_under_way_ &= ~(1U << offset_bytes / sizeof(Grant));
+      grants_under_way_ &= ~(1U << (offset_bytes - offsetof(ControlBlock, grants)) / sizeof(Grant));
     }
   }
   // Whether grants and credits may leave: never over a queue pair that is on trial, as what it carries may

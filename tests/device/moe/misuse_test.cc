@@ -16,19 +16,23 @@ using device::Bfloat16;
 using Ranks = MoeRanks<Bfloat16>;
 using Pairs = std::vector<MoePair<Bfloat16>>;
 
+// Draw a pair in which both ranks have 9 tokens, of one expert each: token + first, modulo 4.
+MoePair<Bfloat16> draw_full(Ranks& ranks, uint64_t seed, size_t first = 0) {
+  MoePair<Bfloat16> pair = ranks.draw(seed, MoeOrder::kRows);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    pair.set_tokens(rank, 9);
+    for (uint32_t token = 0; token < 9; ++token) pair.set_id(rank, token, 0, (token + first) % 4);
+  }
+  return pair;
+}
+
 // A kernel that receives has another grid than the one that sent: rejected, or without effect on later calls.
 TEST(MoeMisuse, PhasesWithDifferentGrids) {
   MoeSetup setup{2, 4, 9, 2, 2, 32, 32};
   setup.has_phases = true;
   Ranks ranks(setup);
   Pairs pairs;
-  for (size_t i = 0; i < 3; ++i) pairs.push_back(ranks.draw(i + 1, MoeOrder::kRows));
-  for (size_t i = 0; i < 3; ++i) {
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      pairs[i].set_tokens(rank, 9);
-      for (uint32_t token = 0; token < 9; ++token) pairs[i].set_id(rank, token, 0, (token + i) % 4);
-    }
-  }
+  for (size_t i = 0; i < 3; ++i) pairs.push_back(draw_full(ranks, i + 1, i));
   std::atomic<bool> is_refused = false;
   emulator::World world(1, Ranks::kPatient);
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -58,11 +62,7 @@ TEST(MoeMisuse, CombineWithFewerTokens) {
   Pairs pairs;
   std::vector<Ranks::Step> steps;
   for (size_t i = 0; i < 4; ++i) {
-    pairs.push_back(ranks.draw(i + 1, MoeOrder::kRows));
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      pairs[i].set_tokens(rank, 9);
-      for (uint32_t token = 0; token < 9; ++token) pairs[i].set_id(rank, token, 0, token % 4);
-    }
+    pairs.push_back(draw_full(ranks, i + 1));
     steps.push_back({i, false});
   }
   ASSERT_EQ(ranks.run(1, pairs, steps), "");
@@ -109,13 +109,7 @@ TEST(MoeMisuse, CallsAfterARefusedOne) {
   const MoeSetup setup{2, 4, 9, 2, 2, 32, 32};
   Ranks ranks(setup);
   Pairs pairs;
-  for (size_t i = 0; i < 3; ++i) {
-    pairs.push_back(ranks.draw(i + 1, MoeOrder::kRows));
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      pairs[i].set_tokens(rank, 9);
-      for (uint32_t token = 0; token < 9; ++token) pairs[i].set_id(rank, token, 0, token % 4);
-    }
-  }
+  for (size_t i = 0; i < 3; ++i) pairs.push_back(draw_full(ranks, i + 1));
   ASSERT_EQ(ranks.run(1, pairs, {{0, false}, {1, false}}), "");  // not of the last pair
   std::array<std::atomic<SymmStatus>, 2> of_first{};             // at rank 1, by block
   emulator::World world(1, Ranks::kPatient);

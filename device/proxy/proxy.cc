@@ -90,7 +90,7 @@ void Proxy::fail(const std::string& cause) {
   end(SymmAbort::kNetworkFailed, cause);
 }
 
-// Set the text before the flag, so that whoever sees the flag sees the text.
+// Set the text before the flag: a reader that sees the flag must see the text.
 void Proxy::end(SymmAbort reason, const std::string& text) {
   const std::lock_guard lock(error_mutex_);
   if (has_failed_.load(std::memory_order_relaxed)) return;

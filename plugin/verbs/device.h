@@ -39,16 +39,16 @@ class Device {
   uint32_t long_datagram_bytes() const { return is_softverbs_ ? (128U << 10) + 24 : 0; }
   bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe)
   bool is_softverbs() const { return is_softverbs_; }
-  // Whether a receive without a piece of memory is known to work. libmlx5 ends its list of pieces then;
-  // bnxt_re builds a wrong entry in a shared queue, and others refuse.
+  // Whether a receive work request without an SGE is known to work. libmlx5 ends the SGE list there; bnxt_re
+  // builds a wrong entry in a shared receive queue, and other providers refuse the request.
   bool takes_empty_receives() const { return is_software_ || mlx5_ != nullptr; }
-  // What the transport believes of a device that was not tested.
+  // The abilities to assume before any test: what the device and its provider advertise.
   Abilities untested_abilities() const;
   // Whether pages of receives may be in memory of a GPU. libmlx5 copies short messages with the CPU that
   // polls, unless a queue pair is made by its own call.
   bool receives_to_gpu() const { return !is_mlx5_ || (mlx5_ != nullptr && mlx5_makes_pairs_); }
-  // What it has been seen to do (self_test.h). Tried by the first who asks, in a few milliseconds, unless
-  // VERBENA_SELF_TEST is off.
+  // The abilities that the self-test found (self_test.h). The first call runs the test, which takes a few
+  // milliseconds, unless VERBENA_SELF_TEST is off.
   const Abilities& abilities();
   // Whether writes of a queue pair take effect in the order posted. A NIC does not say: with adaptive routing
   // its firmware may place them out of order, and ibv_query_qp_data_in_order() is about the bytes of one

@@ -1,6 +1,7 @@
-// What a device does of that which the transport asks of it, found by trying: with queue pairs connected to
-// themselves, in host memory and, where a caller gives some, in memory of a GPU. Device::abilities() runs it
-// before the first connection and chooses another way for what fails; `verbena-info --self-test` prints it.
+// Self-test of a device: executes each kind of request that the transport posts, on queue pairs that are
+// connected to themselves, in host memory and, if the caller passes some, in GPU memory. Device::abilities()
+// runs the test before the first connection, and the transport uses a fallback for each kind that fails.
+// `verbena-info --self-test` prints the result.
 #pragma once
 
 #include <array>
@@ -22,8 +23,8 @@ enum class Form : uint8_t {
   kRead,        // also what flushes memory of a GPU
   kFetchAdd,
   kChain,  // several requests at once, of which the last one is signaled
-  // Into a shared receive queue: a send, a write with immediate, one without bytes, and one whose receive has
-  // no piece of memory.
+  // Into a shared receive queue: a send, a write with immediate, one of zero bytes, and one whose receive
+  // work request has no SGE.
   kSharedSend,
   kSharedWriteImm,
   kSharedEmptyImm,
@@ -76,9 +77,9 @@ struct SelfTestResult {
 };
 
 struct SelfTestOptions {
-  int64_t patience_ns = 0;  // for each form; a device that lets two wait is not tried further
-  // Also what the transport would not use here: a queue pair's own receive queue beside a shared one that
-  // works, receives without a piece where they are not relied on.
+  int64_t patience_ns = 0;  // timeout of each form; after two timeouts the test ends
+  // Tests also what the transport would not use on this device: a queue pair's own receive queue although the
+  // shared receive queue works, and receives without an SGE although the device is not known to support them.
   bool all_forms = false;
   // At least kGpuBytes of a GPU's memory; null: none. By a dma-buf of which it is the start, or by pointer.
   static constexpr size_t kGpuBytes = 8192;
@@ -86,18 +87,18 @@ struct SelfTestOptions {
   int dmabuf = -1;
 };
 
-// Fails into the result alone; what verbs refuse is logged at kInfo.
+// Reports failures in the result only; logs refused verbs calls at kInfo.
 SelfTestResult test_device(Device& device, const SelfTestOptions& options);
 
-// What the transport may ask of a device.
+// Which kinds of request the transport may post to a device.
 struct Abilities {
   std::string unusable = {};  // why no connection can be made on it; empty: it can
   bool shared_receives = true, empty_receives = false, inline_writes = true, empty_writes = true;
   bool fetch_add = false;
-  std::string advice = {};  // what was found and what happens instead; empty: all is as the device says
+  std::string advice = {};  // what fails, and the fallback; empty: the device does what it advertises
 };
 
-// `untested`: what is believed where nothing was tried.
+// Derives the abilities from a test. `untested`: those to assume for kinds that were not tested.
 Abilities judge(const SelfTestResult& result, Abilities untested);
 
 }  // namespace verbena::verbs

@@ -3,6 +3,7 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -27,8 +28,10 @@ struct Memory {
   std::byte target[kBytes], received[kBytes];
 };
 
+// A call that lacks memory for a moment says nothing about the device.
 FormResult refuse(const base::Error& error) {
-  return {Verdict::kRefused, error.errno_value};
+  const bool is_of_the_host = error.errno_value == ENOMEM || error.errno_value == EAGAIN;
+  return {is_of_the_host ? Verdict::kNoAnswer : Verdict::kRefused, error.errno_value};
 }
 
 class Tester {
@@ -91,7 +94,10 @@ class Tester {
                                    .receive_depth = shared ? 0 : kDepth,
                                    .local = &address});
     if (!pair) return refuse(pair.error());
-    if (auto outcome = pair->connect(address.port, pair->address()); !outcome) return refuse(outcome.error());
+    if (auto outcome = pair->connect(address.port, pair->address()); !outcome) {
+      silences_ = kMaxSilences;  // each further attempt would wait as long for the address
+      return {Verdict::kNoAnswer, outcome.error().errno_value};
+    }
     made->pair = std::move(*pair);
     bench_ = std::move(made);
     return {Verdict::kWorks, 0};
@@ -365,7 +371,7 @@ std::string describe(const FormResult& result) {
     case Verdict::kFailed:
       return "failed (status " + std::to_string(result.code) + ")";
     case Verdict::kNoAnswer:
-      return "without an answer";
+      return "without an answer" + (result.code != 0 ? " (errno " + std::to_string(result.code) + ")" : "");
     case Verdict::kWrong:
       break;
   }
@@ -384,7 +390,8 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
   Abilities found = std::move(untested);
   const FormResult& write = result.of(Form::kWrite);
   if (write.fails()) {
-    // A queue pair that does not reach itself may reach others: functions of a card without local loopback.
+    // A queue pair that does not reach itself may reach others: functions of a card without local loopback,
+    // an address that the host routes through a switch.
     if (write.verdict == Verdict::kFailed || write.verdict == Verdict::kNoAnswer) {
       append(found.advice, "a write to itself", write,
              "it is used as it describes itself, and flushes of GPU memory may fail");

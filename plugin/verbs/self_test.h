@@ -54,7 +54,9 @@ enum class Verdict : uint8_t {
   kWorks,
   kRefused,   // by the call; `code` is its errno
   kFailed,    // in a completion; `code` is its status
-  kNoAnswer,  // no completion in time, or one that says that no answer came
+  // No completion in time, or one that says that no answer came; or, with `code`, the errno: the own address
+  // was not reached, or the host lacked memory.
+  kNoAnswer,
   kWrong,     // bytes, immediate, length or kind of completion
 };
 

@@ -2,11 +2,13 @@
 // injected. Each case is a process, as a profile is read once.
 #include "verbs/self_test.h"
 
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
+#include "faulty/faulty_ibverbs.h"
 #include "support/log_capture.h"
 #include "support/loopback.h"
 
@@ -37,6 +39,18 @@ class SelfTestTest : public testing::Test {
     int status = -1;
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
+  }
+  // The first device of softverbs behind a library whose calls fail on request.
+  template <typename Body>
+  void with_faulty_device(Body&& body) {
+    setenv("VERBENA_IBVERBS_LIB", FAULTY_LIBRARY, 1);
+    setenv(faulty::kTargetVariable, SOFTVERBS_LIBRARY, 1);
+    with_device("vendor=1", "", [&body](Device& device) {
+      void* library = dlopen(FAULTY_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+      body(device, *reinterpret_cast<faulty::GetHooks>(dlsym(library, faulty::kGetHooks))());
+    });
+    unsetenv("VERBENA_IBVERBS_LIB");
+    unsetenv(faulty::kTargetVariable);
   }
   static SelfTestResult try_all(Device& device) {
     return test_device(device, {.patience_ns = kPatienceNs, .all_forms = true});
@@ -127,6 +141,34 @@ TEST_F(SelfTestTest, SilenceExcludesNoDevice) {
         "fail opcode=RDMA_WRITE every=2 status=RETRY_EXC", "fail every=1 status=RETRY_EXC"}) {
     with_device("vendor=1", faults, [](Device& device) { EXPECT_EQ(judge_all(device).unusable, ""); });
   }
+}
+
+// A queue pair's own address may not answer, as an IPv6 address that the host routes through the switch.
+TEST_F(SelfTestTest, AnOwnAddressThatDoesNotAnswerExcludesNoDevice) {
+  with_faulty_device([](Device& device, faulty::Hooks& hooks) {
+    hooks.unanswered = INT32_MAX;
+    const SelfTestResult result = try_all(device);
+    EXPECT_EQ(describe(result.of(Form::kWrite)), "without an answer (errno 110)");
+    EXPECT_EQ(result.of(Form::kInline).verdict, Verdict::kNotTried) << "each would wait for the address";
+    const Abilities found = judge(result, {.fetch_add = true});
+    EXPECT_EQ(found.unusable, "");
+    EXPECT_TRUE(found.shared_receives && found.inline_writes && found.fetch_add);
+  });
+}
+
+// Memory that is short for a moment says nothing about the device.
+TEST_F(SelfTestTest, NoCallThatLacksMemoryOnceExcludesADevice) {
+  with_faulty_device([](Device& device, faulty::Hooks& hooks) {
+    hooks.calls = 0;
+    EXPECT_EQ(list_others(try_all(device)), "");
+    const int calls = hooks.calls;
+    EXPECT_GT(calls, 10);
+    for (int call = 1; call <= calls; ++call) {
+      hooks.calls = 0;
+      hooks.failing_call = call;
+      EXPECT_EQ(judge_all(device).unusable, "") << hooks.failed << ", call " << call;
+    }
+  });
 }
 
 // A completion that never comes costs the patience of one form, and two of them end the test.

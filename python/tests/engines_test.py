@@ -229,7 +229,7 @@ def test_flashinfer_takes_what_we_compare_it_with():
     taken = {one.arg for one in [*defined["allreduce_fusion"].args.args, *defined["allreduce_fusion"].args.kwonlyargs]}
     made = {one.arg for one in [*defined["create_allreduce_fusion_workspace"].args.args,
                                 *defined["create_allreduce_fusion_workspace"].args.kwonlyargs]}
-    tool = pathlib.Path(__file__).parents[2] / "tools/verbena-coll/verbena-coll-torch.py"
+    tool = pathlib.Path(__file__).parents[2] / "tools/verbena-bench/coll/verbena-coll-torch.py"
     for function, accepted in (("allreduce_fusion", taken), ("create_allreduce_fusion_workspace", made)):
         for _, keywords in find_calls(tool, function):
             assert set(keywords) <= accepted, function

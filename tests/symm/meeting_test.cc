@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "verbena-symm/session.h"
+#include "verbena-bench/symm/session.h"
 
 namespace verbena::tools::symm {
 namespace {

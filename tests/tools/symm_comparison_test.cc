@@ -1,12 +1,12 @@
 // The figures of several backends: which rows there are, and what stands in them.
-#include "verbena-symm/figures.h"
+#include "verbena-bench/symm/figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
 
-#include "verbena-symm/options.h"
+#include "verbena-bench/symm/options.h"
 
 namespace verbena::tools::symm {
 namespace {

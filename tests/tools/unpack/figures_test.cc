@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "verbena-unpack/report.h"
+#include "verbena-bench/unpack/report.h"
 
 namespace verbena::tools::unpack {
 namespace {

@@ -1,4 +1,4 @@
-#include "verbena-unpack/layout.h"
+#include "verbena-bench/unpack/layout.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "common/cpu_unpack.h"
 #include "common/error.h"
 #include "common/pattern.h"
-#include "verbena-unpack/expectation.h"
+#include "verbena-bench/unpack/expectation.h"
 
 namespace verbena::tools::unpack {
 namespace {

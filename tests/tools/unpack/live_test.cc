@@ -1,4 +1,4 @@
-#include "verbena-unpack/live.h"
+#include "verbena-bench/unpack/live.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "common/cpu_unpack.h"
 #include "common/error.h"
-#include "verbena-unpack/layout.h"
+#include "verbena-bench/unpack/layout.h"
 
 namespace verbena::tools::unpack {
 namespace {

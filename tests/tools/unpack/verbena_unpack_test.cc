@@ -9,8 +9,8 @@
 #include "common/error.h"
 #include "common/program.h"
 #include "tools/run_tool.h"
-#include "verbena-unpack/kernel_set.h"
-#include "verbena-unpack/test_case.h"
+#include "verbena-bench/unpack/kernel_set.h"
+#include "verbena-bench/unpack/test_case.h"
 
 namespace verbena::tools::unpack {
 namespace {

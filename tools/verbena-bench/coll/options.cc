@@ -1,0 +1,144 @@
+#include "verbena-bench/coll/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "common/option_style.h"
+#include "verbena-bench/coll/contenders.h"
+
+namespace verbena::tools::coll {
+
+ParsedOptions parse_options(int argc, char** argv) {
+  ParsedOptions parsed;
+  Options& options = parsed.options;
+  CollPlan& plan = options.rank_plan;
+  CLI::App app{
+      "Checks every element of the collectives of libverbena_ops.so on every rank, then measures them, with "
+      "one process for each GPU of this host. A latency is the time per operation in a CUDA graph on the "
+      "slowest rank: the difference between two graphs, divided by the difference of their numbers of "
+      "operations. Each operation takes the previous one's result."};
+  app.option_defaults()->group("What is measured");
+  app.add_option("--ranks,-n", options.ranks,
+                 "processes (default one for each GPU, and two on one GPU; more processes than GPUs share "
+                 "them, which needs NVIDIA's MPS)")
+      ->check(CLI::Range(2, 16));
+  app.add_option("--hosts", plan.hosts,
+                 "emulate this number of hosts: divide the ranks into groups with different VERBENA_HOSTID, "
+                 "which use RDMA between them")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  SizeOptions sizes;
+  sizes.sizes = "1K:64M";
+  add_size_options(app, sizes);
+  app.add_option("--type,-d", plan.types, "element type: bf16, f16, f32, i32, e4m3, or a list")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "i32", "e4m3"}))
+      ->capture_default_str();
+  app.add_option("--operation,-o", plan.operations,
+                 "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; a quantised all-reduce "
+                 "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8); an all-reduce with "
+                 "RMSNorm (all_reduce_norm; with quantised rows all_reduce_norm_fp8, one scale a row, or "
+                 "all_reduce_norm_fp8_tensor, one scale for all); or a list. For all-reduces, --sizes are "
+                 "bytes of the tensor; for all other operations, bytes of one rank's message")
+      ->delimiter(',')
+      // All names in one word are more than a line of the manual page holds; the text has them.
+      ->type_name("NAME")
+      ->check(CLI::IsMember(list_operations()).description(""))
+      ->capture_default_str();
+  app.add_option("--hidden", plan.hidden,
+                 "elements of a row, for operations with RMSNorm and for --moe; with RMSNorm, --sizes are "
+                 "rounded down to whole rows")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--moe", plan.moe_tokens,
+                 "measure dispatch and combine of a mixture of experts instead, with this number of tokens "
+                 "per rank, or a list. Rows have --hidden elements, and routes differ in each call. --soak "
+                 "sets the number of verified rounds")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--experts", plan.moe_experts, "with --moe: number of experts of all ranks together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--top-k", plan.moe_top_k, "with --moe: number of experts per token")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  app.add_option("--row-bytes", plan.moe_row_bytes,
+                 "with --moe: bytes of a dispatched row, a multiple of 16 (default: two per element)")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--scale-bytes", plan.moe_scale_bytes,
+                 "with --moe: bytes of scales of a dispatched row, a multiple of 4 (default: none)")
+      ->check(CLI::Range(0, 1 << 16));
+  app.add_option("--calibrate", options.calibrate,
+                 "write the measurements to this tuning file; the library chooses algorithms by it if "
+                 "VERBENA_TUNING_FILE names it")
+      ->type_name("FILE");
+  app.add_option("--delay", plan.delay_us,
+                 "test --pdl: each kernel pauses for this number of microseconds before it waits for the "
+                 "previous kernel, and again after it has let the next kernel start; wrong results then "
+                 "reveal a kernel that does not wait")
+      ->check(CLI::Range(0, 1000000));
+  app.add_flag(
+      "--quick", plan.is_quick,
+      "measure in CUDA graphs only; leave out single calls and the runs in which one rank starts late");
+  app.add_option("--against", options.against,
+                 "also measure these libraries: nccl (in the same processes); torch, flashinfer, sglang, "
+                 "vllm (in separate processes, with --python); or a list")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nccl", "torch", "flashinfer", "sglang", "vllm"}));
+  app.add_flag(
+      "--check", [&](int64_t) { plan.measures = false; }, "check the data only, measure nothing");
+  app.add_flag(
+      "--no-check", [&](int64_t) { plan.checks = false; }, "measure without checking the data first");
+  app.add_flag(
+      "--chosen", [&](int64_t) { plan.all_shapes = false; },
+      "measure only the algorithm that the library chooses, not all algorithms");
+  app.add_flag("--pdl", plan.pdl,
+               "use programmatic dependent launch: a kernel lets the next one start before it has ended");
+  app.add_option(
+      "--soak", plan.soak,
+      "afterwards replay one graph this number of times with changing data, and check every result");
+  app.add_option("--random", plan.random,
+                 "afterwards make this number of random calls, with tensors of up to the largest of --sizes, "
+                 "and check every element; random for all ranks: operation, type, size, algorithm, grouping; "
+                 "random for each rank: alignment, in place or not, delay, graph, stream");
+  app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();
+  app.add_option("--repeats,-r", plan.repeats, "number of samples per figure")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--chain", plan.chain,
+                 "operations in the shorter of the two graphs; the longer one has twice as many")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--blocks", plan.blocks, "maximum number of blocks of a kernel")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  app.add_option("--packets", plan.packet_bytes, "size of the workspace for packets (default: the library's)")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
+  app.add_option("--nccl", plan.nccl_library, "path of NCCL's library")->capture_default_str();
+  app.add_option("--python", options.python,
+                 "Python interpreter that has torch and the libraries of --against")
+      ->capture_default_str();
+  add_timeout_option(app, plan.timeout_s, "abort if no rank has reported anything for this time");
+  add_output_options(app, options.output);
+  style_help(app, "verbena-coll");
+  // A child of this tool.
+  auto* rank = app.add_option("--rank-of", plan.id)->group("");
+  app.add_option("--rank", plan.rank)->group("");
+  app.add_option("--gpu", plan.gpu)->group("");
+  app.add_option("--nccl-id", plan.nccl_id)->group("");
+  plan.nccl_library = "libnccl.so.2";
+  try {
+    app.parse(argc, argv);
+    plan.sizes = resolve_sizes(sizes);
+    options.own_sizes = sizes.sizes;
+    if (rank->count() == 0) check_output_options(options.output);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = leave_parsing(app, error);
+  }
+  options.is_rank = rank->count() > 0;
+  plan.count_ranks = static_cast<unsigned>(options.ranks);
+  plan.against = options.against;
+  return parsed;
+}
+
+}  // namespace verbena::tools::coll

@@ -1,0 +1,201 @@
+#include "verbena-bench/unpack/options.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/option_style.h"
+#include "common/self_path.h"
+#include "common/size.h"
+#include "verbena/unpack_abi.h"
+
+namespace verbena::tools::unpack {
+namespace {
+
+struct RawOptions {
+  std::vector<std::string> pages{"4K"};
+  std::vector<std::string> slices{"512K"};
+  std::vector<std::string> source_aligns{"0"};
+  std::vector<std::string> destination_aligns{"0"};
+  std::vector<std::string> bounces{"gpu"};
+  std::vector<std::string> movers;
+  std::string footprint = "256M";
+  std::string volume = "1G";
+  std::string latency_size = "4K";
+  bool check = false;
+  std::vector<std::string> live_sizes{"8", "4K", "64K", "512K", "1M"};
+};
+
+void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
+  Sweep& sweep = options.sweep;
+  app.option_defaults()->group("What is moved (lists: every combination is measured)")->delimiter(',');
+  app.add_option("--page", raw.pages, "bytes of a bounce page; mixed: 2k to 64k; ragged: 0 to 8191")
+      ->capture_default_str();
+  app.add_option("--slice", raw.slices, "bytes of a message, up to 4m")->capture_default_str();
+  app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
+      ->capture_default_str();
+  app.add_option("--dst-align", raw.destination_aligns,
+                 "first byte of each message modulo 16: 0 to 15, or all")
+      ->capture_default_str();
+  app.add_option("--slots", sweep.slots, "messages in a connection's queue")
+      ->check(CLI::Range(1, kUnpackQueueDepthSlots))
+      ->capture_default_str();
+  app.add_option("--at-once", sweep.at_once,
+                 "maximum number of complete messages that one call of the unpack function takes")
+      ->check(CLI::Range(1, kUnpackQueueDepthSlots))
+      ->capture_default_str();
+  app.add_option("--blocks", sweep.blocks, "blocks, with one connection each")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--threads", sweep.threads, "threads per block, a multiple of 32")
+      ->check(CLI::Range(32, 640))
+      ->capture_default_str();
+  app.add_option("--bounce", raw.bounces, "where bounce pages live: gpu, host")
+      ->check(CLI::IsMember({"gpu", "host"}))
+      ->capture_default_str();
+  app.add_option("--copy", raw.movers,
+                 "how data is copied: registers, bulk, nccl (default: all that are available)")
+      ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
+  app.option_defaults()->delimiter('\0');
+  app.add_flag("--targets", options.targets,
+               "run the cases with target figures and the latency measurement; ignores the options above");
+}
+
+void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
+  app.option_defaults()->group("How");
+  app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
+  app.add_flag("--check", raw.check, "check the bytes only, measure nothing");
+  app.add_option("--iters,-n", options.measure.iterations, "timed launches per kernel")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--footprint", raw.footprint,
+                 "minimum payload of a case; choose more than the size of the L2 cache")
+      ->capture_default_str();
+  app.add_option("--volume", raw.volume, "approximate payload of a timed launch")->capture_default_str();
+  app.add_option("--stages", options.measure.stages, "with --copy bulk: stages per warp")
+      ->check(CLI::Range(2, 32))
+      ->capture_default_str();
+  app.add_flag("--latency", options.measure_latency,
+               "also measure the latency of single messages that the host publishes");
+  app.add_option("--latency-size", raw.latency_size, "with --latency: bytes of a message")
+      ->capture_default_str();
+  app.add_option("--latency-messages", options.latency.messages, "with --latency: number of messages")
+      ->check(CLI::Range(10, 1000000))
+      ->capture_default_str();
+  add_timeout_option(app, options.measure.timeout_s);
+  app.add_option("--nccl-kernel", options.nccl_kernel,
+                 "also measure NCCL's own kernel, from an image that compile-nccl-kernel made")
+      ->type_name("FILE");
+}
+
+void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
+  app.option_defaults()->group("With a live connection");
+  app.add_flag("--live", options.is_live,
+               "receive from the plugin instead: this process opens a connection to itself, whose data fills "
+               "the slots");
+  app.add_option("--plugin", options.live.plugin,
+                 "libnccl-net.so to load (default: ../lib next to this tool)");
+  app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
+  app.add_option("--abi", options.live.abi_version, "version of the plugin's table to use")
+      ->check(CLI::Range(7, 12))
+      ->capture_default_str();
+  app.add_option("--live-size", raw.live_sizes, "with --live: message sizes, a list")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--live-messages", options.live.messages,
+                 "with --live: number of messages; up to eight are in flight")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+}
+
+uint64_t parse_size(const char* option, const std::string& text, uint64_t min_bytes, uint64_t max_bytes) {
+  const auto size_bytes = parse_size_bytes(text);
+  if (!size_bytes || *size_bytes < min_bytes || *size_bytes > max_bytes) {
+    throw CLI::ValidationError(
+        option, "not a size from " + format_size(min_bytes) + " to " + format_size(max_bytes) + ": " + text);
+  }
+  return *size_bytes;
+}
+
+PageLengths parse_pages(const std::string& text) {
+  if (text == "mixed") return {PageLengths::Kind::kMixed, 0};
+  if (text == "ragged") return {PageLengths::Kind::kRagged, 0};
+  return {PageLengths::Kind::kFixed, static_cast<uint32_t>(parse_size("--page", text, 1, 1 << 20))};
+}
+
+std::vector<uint32_t> parse_aligns(const char* option, const std::vector<std::string>& texts) {
+  constexpr uint32_t kAligns = 16;
+  std::vector<uint32_t> aligns;
+  for (const std::string& text : texts) {
+    if (text == "all") {
+      aligns.resize(kAligns);
+      std::iota(aligns.begin(), aligns.end(), 0U);
+      return aligns;
+    }
+    aligns.push_back(static_cast<uint32_t>(parse_size(option, text, 0, kAligns - 1)));
+  }
+  return aligns;
+}
+
+Mover parse_mover(const std::string& text) {
+  for (const Mover mover : {Mover::kBulk, Mover::kNccl})
+    if (text == describe_mover(mover)) return mover;
+  return Mover::kRegisters;
+}
+
+void resolve(Options& options, const RawOptions& raw) {
+  constexpr uint64_t kMaxMemoryBytes = uint64_t{1} << 40;
+  Sweep& sweep = options.sweep;
+  sweep.pages.clear();
+  for (const std::string& text : raw.pages) sweep.pages.push_back(parse_pages(text));
+  sweep.slices_bytes.clear();
+  for (const std::string& text : raw.slices)
+    sweep.slices_bytes.push_back(parse_size("--slice", text, 0, kUnpackMaxSliceBytes));
+  sweep.source_aligns = parse_aligns("--src-align", raw.source_aligns);
+  sweep.destination_aligns = parse_aligns("--dst-align", raw.destination_aligns);
+  sweep.bounces.clear();
+  for (const std::string& text : raw.bounces)
+    sweep.bounces.push_back(text == "host" ? BouncePlace::kHost : BouncePlace::kGpu);
+  for (const uint32_t threads : sweep.threads)
+    if (threads % 32 != 0) throw CLI::ValidationError("--threads", "not a multiple of 32");
+  for (const std::string& text : raw.movers) options.movers.push_back(parse_mover(text));
+  const bool wants_nccl =
+      std::find(options.movers.begin(), options.movers.end(), Mover::kNccl) != options.movers.end();
+  if (options.nccl_kernel.empty() && wants_nccl)
+    throw CLI::ValidationError("--nccl-kernel", "needed for --copy nccl");
+  options.measure.footprint_bytes = parse_size("--footprint", raw.footprint, 0, kMaxMemoryBytes);
+  options.measure.volume_bytes = parse_size("--volume", raw.volume, 1, kMaxMemoryBytes);
+  if (raw.check) options.measure.iterations = 0;
+  options.measure_latency = options.measure_latency || options.targets;
+  options.latency.message_bytes = parse_size("--latency-size", raw.latency_size, 1, kUnpackMaxSliceBytes);
+  for (const std::string& text : raw.live_sizes)
+    options.live_sizes_bytes.push_back(parse_size("--live-size", text, 1, kUnpackMaxSliceBytes));
+  options.live.timeout_s = options.measure.timeout_s;
+  if (options.live.plugin.empty()) options.live.plugin = find_default_plugin().string();
+  options.latency.timeout_s = options.measure.timeout_s;
+  options.latency.stages = options.measure.stages;
+}
+
+}  // namespace
+
+ParsedOptions parse_options(int argc, const char* const* argv) {
+  ParsedOptions parsed;
+  RawOptions raw;
+  CLI::App app(
+      "Unpacks messages on a GPU as NCCL's kernels would, checks every byte, and compares the speed with a "
+      "plain copy.");
+  add_sweep_options(app, parsed.options, raw);
+  add_run_options(app, parsed.options, raw);
+  add_live_options(app, parsed.options, raw);
+  add_output_options(app, parsed.options.output);
+  style_help(app, "verbena-unpack");
+  try {
+    app.parse(argc, argv);
+    resolve(parsed.options, raw);
+    check_output_options(parsed.options.output);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = leave_parsing(app, error);
+  }
+  return parsed;
+}
+
+}  // namespace verbena::tools::unpack

@@ -6,8 +6,8 @@ set(package_build ${PROJECT_BINARY_DIR}/packaging)
 # Some tools need a CUDA compiler, and some are built only by their targets.
 set(installed_tools "")
 get_property(backends GLOBAL PROPERTY VERBENA_BACKENDS)
-list(TRANSFORM backends PREPEND verbena-symm- OUTPUT_VARIABLE backend_tools)
-foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-coll verbena-symm ${backend_tools})
+list(TRANSFORM backends PREPEND verbena-bench-symm- OUTPUT_VARIABLE rank_programs)
+foreach(tool verbena-info verbena-perf nccl-perf verbena-bench ${rank_programs})
   if(TARGET ${tool})
     # In the build, the libraries are always in ../lib.
     set(folders $<REMOVE_DUPLICATES:$ORIGIN/../lib$<SEMICOLON>$ORIGIN/${VERBENA_LIBRARIES_FROM_TOOLS}>)
@@ -17,7 +17,9 @@ foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-coll ver
     get_target_property(left_out ${tool} EXCLUDE_FROM_ALL)
     if(NOT left_out)
       install(TARGETS ${tool})
-      list(APPEND installed_tools ${tool})
+      if(NOT tool IN_LIST rank_programs) # which only verbena-bench starts
+        list(APPEND installed_tools ${tool})
+      endif()
     endif()
   endif()
 endforeach()

@@ -11,8 +11,8 @@ namespace {
 constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
 
 // Up to these sizes an algorithm is the fastest one between H200s (docs/measurements). The values for more
-// than four GPUs are estimated from the bytes that each rank sends; verbena-coll --calibrate measures them.
-// The comment after a threshold names the measurement that set it.
+// than four GPUs are estimated from the bytes that each rank sends; verbena-bench coll --calibrate measures
+// them. The comment after a threshold names the measurement that set it.
 //
 // All-reduces: bytes of the tensor. Between two ranks, one shot and two shots send the same number of bytes.
 constexpr uint64_t kMaxOneShotOfTwo = 2 * kMi;  // h200x4-collectives-of-2

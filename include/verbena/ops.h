@@ -115,7 +115,7 @@ typedef struct {
   /* 1: programmatic dependent launch (PDL): the stream's next kernel may start before this one has finished.
    * Set this only if every kernel that is launched with PDL waits for its predecessor. */
   uint32_t programmatic_launch;
-  /* Path of a tuning file, which verbena-coll --calibrate writes. verbena_ops_create() reads it. NULL:
+  /* Path of a tuning file, which verbena-bench coll --calibrate writes. verbena_ops_create() reads it. NULL:
    * VERBENA_TUNING_FILE. The content must be the same on all ranks. */
   const char* tuning_file;
   /* For tests of PDL: each kernel pauses for this time before it waits for its predecessor, and after it has

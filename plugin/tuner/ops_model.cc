@@ -250,7 +250,7 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
   }
   if (text.empty())
     text = "nothing was measured for " + question.operation + " by " + std::to_string(question.ranks) +
-           " ranks: the library's own rules choose; measure with verbena-coll --calibrate FILE\n";
+           " ranks: the library's own rules choose; measure with verbena-bench coll --calibrate FILE\n";
   return text;
 }
 

@@ -223,13 +223,13 @@ def test_sglang_calls_the_fused_norm_as_our_hook_takes_it():
 
 
 def test_flashinfer_takes_what_we_compare_it_with():
-    """verbena-coll-torch measures these beside ours."""
+    """verbena-bench-torch measures these beside ours."""
     path, = find_engine("flashinfer-python").glob("flashinfer/comm/allreduce.py")
     defined = {node.name: node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
     taken = {one.arg for one in [*defined["allreduce_fusion"].args.args, *defined["allreduce_fusion"].args.kwonlyargs]}
     made = {one.arg for one in [*defined["create_allreduce_fusion_workspace"].args.args,
                                 *defined["create_allreduce_fusion_workspace"].args.kwonlyargs]}
-    tool = pathlib.Path(__file__).parents[2] / "tools/verbena-bench/coll/verbena-coll-torch.py"
+    tool = pathlib.Path(__file__).parents[2] / "tools/verbena-bench/coll/verbena-bench-torch.py"
     for function, accepted in (("allreduce_fusion", taken), ("create_allreduce_fusion_workspace", made)):
         for _, keywords in find_calls(tool, function):
             assert set(keywords) <= accepted, function

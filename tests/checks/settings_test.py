@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STRING = re.compile(r'"([^"\n]*)"')
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)*")
 # The product: what is installed. Tests and examples read what they like.
-TOOLS = ("common", "nccl-perf", "verbena-coll", "verbena-info", "verbena-perf", "verbena-symm", "verbena-unpack")
+TOOLS = ("common", "nccl-perf", "verbena-bench", "verbena-info", "verbena-perf")
 FOLDERS = ("plugin", "device", "include", "python/verbena", *(f"tools/{tool}" for tool in TOOLS))
 SUFFIXES = (".cc", ".h", ".cu", ".cuh", ".hpp", ".py", ".in")
 READ = re.compile(r"\bgetenv\(([^();]*(?:\(\))?)\)|\bset_environment_default\(([^,();]+),|\bos\.(?:environ\.(?:get|setdefault|pop)\(|environ\[|getenv\()([^,)\]]+)")

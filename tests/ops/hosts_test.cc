@@ -1,6 +1,6 @@
 // Communicators of ranks in several hosts, which VERBENA_HOSTID makes of processes, over softverbs: teams
 // that cannot be, calls that there are not, teams of both kinds side by side, a rank that does not come.
-// verbena-coll checks what calls compute.
+// verbena-bench coll checks what calls compute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

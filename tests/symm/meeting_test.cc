@@ -1,4 +1,4 @@
-// The meeting of verbena-symm's ranks before their backend has one.
+// The meeting of verbena-bench symm's ranks before their backend has one.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -21,7 +21,7 @@ TEST(MeetingTest, AMeetingThatFailsLeavesNoFile) {
     std::snprintf(digits, sizeof(digits), "%02x", byte);
     plan.id += digits;
   }
-  const std::string path = "/verbena-symm-" + plan.id.substr(0, 128);
+  const std::string path = "/verbena-bench-" + plan.id.substr(0, 128);
   std::thread other([&id] { const SymmetricContext leaves(id, 1, 2); });
   EXPECT_THROW(Meeting{plan}, std::exception);
   other.join();

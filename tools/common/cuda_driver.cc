@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
+
 #include "common/error.h"
 
 namespace verbena::tools {
@@ -58,6 +60,15 @@ int count_cuda_devices(std::string& why) {
     why = error.what();
     return 0;
   }
+}
+
+int require_cuda_devices(const char* tool, const char* what) {
+  std::string why;
+  const int devices = count_cuda_devices(why);
+  if (devices == 0)
+    std::fprintf(stderr, "no CUDA device: %s needs %s%s\n", tool, what,
+                 why.empty() ? "" : (" (" + why + ")").c_str());
+  return devices;
 }
 
 }  // namespace verbena::tools

@@ -33,5 +33,7 @@ const CudaDriver* load_cuda_driver(std::string& why);
 
 // The number of usable devices after cuInit; 0, with the reason in `why`, if there is none.
 int count_cuda_devices(std::string& why);
+// The same; if there is none, prints that `tool` needs `what`, and why there is none.
+int require_cuda_devices(const char* tool, const char* what);
 
 }  // namespace verbena::tools

@@ -85,8 +85,6 @@ void add_size_options(CLI::App& app, SizeOptions& options) {
       ->type_name("SIZES")
       ->capture_default_str();
   app.add_option("--size", options.sizes)->group("");
-  app.add_option("--begin,-b", options.begin)->group("");
-  app.add_option("--end,-e", options.end)->group("");
   app.add_option("--factor,-f", options.factor, "ratio of each size to the previous size")
       ->check(CLI::Range(2, 1 << 20))
       ->type_name("N")
@@ -94,16 +92,9 @@ void add_size_options(CLI::App& app, SizeOptions& options) {
 }
 
 std::vector<uint64_t> resolve_sizes(const SizeOptions& options) {
-  std::string text = options.sizes;
-  if (!options.begin.empty() || !options.end.empty()) {
-    const size_t colon = text.find(':');
-    const std::string end = colon == std::string::npos ? text : text.substr(colon + 1);
-    text = (options.begin.empty() ? text.substr(0, colon) : options.begin) + ":" +
-           (options.end.empty() ? end : options.end);
-  }
-  const auto sizes_bytes = parse_size_list(text, options.factor);
+  const auto sizes_bytes = parse_size_list(options.sizes, options.factor);
   if (!sizes_bytes)
-    throw CLI::ValidationError("--sizes", "cannot read " + text + "; write 8, 8:64M, or 4K,64K,1M");
+    throw CLI::ValidationError("--sizes", "cannot read " + options.sizes + "; write 8, 8:64M, or 4K,64K,1M");
   return *sizes_bytes;
 }
 
@@ -171,6 +162,16 @@ void check_output_options(const OutputOptions& options) {
 
 int leave_parsing(const CLI::App& app, const CLI::ParseError& error) {
   return app.exit(error) == 0 ? kExitOk : kExitUsage;
+}
+
+int parse_arguments(CLI::App& app, int argc, const char* const* argv, const std::function<void()>& resolve) {
+  try {
+    app.parse(argc, argv);
+    resolve();
+    return -1;
+  } catch (const CLI::ParseError& error) {
+    return leave_parsing(app, error);
+  }
 }
 
 }  // namespace verbena::tools

@@ -1,6 +1,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,6 @@ void style_help(CLI::App& app, const std::string& tool);
 // The message sizes of a sweep.
 struct SizeOptions {
   std::string sizes = "8:64M";
-  std::string begin;  // nccl-tests' spelling
-  std::string end;
   uint64_t factor = 4;
 };
 void add_size_options(CLI::App& app, SizeOptions& options);
@@ -41,5 +40,15 @@ void check_output_options(const OutputOptions& options);
 
 // Prints the help, the version or the error; returns the exit status.
 int leave_parsing(const CLI::App& app, const CLI::ParseError& error);
+
+// The options of a program, and how parsing them ended.
+template <typename Options>
+struct Parsed {
+  Options options;
+  int exit_status = -1;  // >= 0: exit with it
+};
+// Parses the arguments; then calls `resolve`, which may throw CLI::ParseError, too. Returns an exit status,
+// or -1.
+int parse_arguments(CLI::App& app, int argc, const char* const* argv, const std::function<void()>& resolve);
 
 }  // namespace verbena::tools

@@ -95,4 +95,41 @@ std::string format_csv(const Result& result) {
   return text;
 }
 
+namespace {
+
+std::string format_cell(const json& row, const std::string& column) {
+  const auto found = row.find(column);
+  if (found != row.end() && found->is_number_float()) return format_figure(found->get<double>());
+  const std::string text = format_value(row, column);
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+Table make_text_table(const ResultTable& table) {
+  constexpr size_t kKeyWidth = 6, kFigureWidth = 8;
+  std::vector<Column> columns;
+  for (const ResultColumn& column : table.columns) {
+    if (column.role == Role::kSamples) continue;
+    size_t width = std::max(column.label.size(), column.unit.size() + 2);
+    width = std::max(width, column.role == Role::kKey ? kKeyWidth : kFigureWidth);
+    for (const json& row : table.rows) width = std::max(width, format_cell(row, column.name).size());
+    columns.push_back({column.label, column.unit, static_cast<int>(width)});
+  }
+  return Table(columns);
+}
+
+std::string format_text_row(const ResultTable& table, const json& row) {
+  std::vector<std::string> cells;
+  for (const ResultColumn& column : table.columns)
+    if (column.role != Role::kSamples) cells.push_back(format_cell(row, column.name));
+  return make_text_table(table).format_row(cells);
+}
+
+std::string format_text(const ResultTable& table) {
+  std::string text = "# " + table.name + "\n" + make_text_table(table).format_header();
+  for (const json& row : table.rows) text += format_text_row(table, row);
+  return text;
+}
+
 }  // namespace verbena::tools

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "common/table.h"
+
 namespace verbena::tools {
 
 // The stored result of every measuring tool. README.md documents its JSON; report/stored_results.py reads it.
@@ -49,6 +51,12 @@ nlohmann::json describe_result(const Result& result);
 
 // Every row of every table under headers that carry units; tables of the same columns share one header.
 std::string format_csv(const Result& result);
+
+// The columns for people, without samples: wide enough for the rows that the table has.
+Table make_text_table(const ResultTable& table);
+std::string format_text_row(const ResultTable& table, const nlohmann::json& row);
+// The name, the header and all rows.
+std::string format_text(const ResultTable& table);
 
 // The value as a table cell: numbers shortened, a missing value empty.
 std::string format_value(const nlohmann::json& row, const std::string& column);

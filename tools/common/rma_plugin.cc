@@ -178,8 +178,8 @@ std::unique_ptr<RmaPlugin> adapt_rma_table(void* library, const std::string& sym
   const void* const table = dlsym(library, symbol.c_str());
   if (table == nullptr) return nullptr;
   const auto adapt = [&](auto* none) -> std::unique_ptr<RmaPlugin> {
-    using Table = std::remove_pointer_t<decltype(none)>;
-    return std::make_unique<RmaAdapter<Table>>(*static_cast<const Table*>(table), symbol);
+    using RmaTable = std::remove_pointer_t<decltype(none)>;
+    return std::make_unique<RmaAdapter<RmaTable>>(*static_cast<const RmaTable*>(table), symbol);
   };
   if (symbol == "ncclGinPlugin_v11") return adapt(static_cast<abi::ncclGin_v11_t*>(nullptr));
   if (symbol == "ncclGinPlugin_v13") return adapt(static_cast<abi::ncclGin_v13_t*>(nullptr));

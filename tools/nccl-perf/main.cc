@@ -65,13 +65,8 @@ int list_nccl(const Options& options) {
 
 // The number of ranks; 0, after an error line, if there can be none.
 int choose_ranks(const Options& options) {
-  std::string why;
-  const int gpus = count_cuda_devices(why);
-  if (gpus == 0) {
-    std::fprintf(stderr, "no CUDA device: nccl-perf needs a GPU; try verbena-perf%s\n",
-                 why.empty() ? "" : (" (" + why + ")").c_str());
-    return 0;
-  }
+  const int gpus = require_cuda_devices("nccl-perf", "a GPU; try verbena-perf");
+  if (gpus == 0) return 0;
   const int ranks = options.ranks == 0 ? std::max(gpus, 2) : options.ranks;
   if (ranks > gpus)
     std::fprintf(stderr,
@@ -156,7 +151,7 @@ int run_all(const Options& options, int argc, const char* const* argv) {
 }
 
 int run_tool(int argc, char** argv) {
-  const ParsedOptions parsed = parse_options(argc, argv);
+  const auto parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
   const Options& options = parsed.options;
   return report_errors("nccl-perf", [&] {

@@ -1,16 +1,10 @@
 #include "nccl-perf/options.h"
 
-#include <algorithm>
-#include <array>
-#include <sstream>
-
 #include "common/option_style.h"
 #include "common/size.h"
 
 namespace verbena::tools::nccl {
 namespace {
-
-constexpr std::array kOthers{"socket", "ib", "unpack0", "unpack1"};
 
 struct RawOptions {
   std::vector<std::string> operations{"all"};
@@ -21,7 +15,6 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
       ->check(CLI::Range(2, 64));
-  app.add_option("--gpus,-g", options.ranks)->check(CLI::Range(2, 64))->group("");
   app.add_option("--op,-o", raw.operations,
                  "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all, or a list "
                  "(default: all of them)")
@@ -60,9 +53,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
   app.add_option("--threshold", options.threshold,
                  "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
   app.add_option("--protocol", options.protocol, "sets NCCL_PROTO");
-  app.add_option("--proto", options.protocol)->group("");
   app.add_option("--algorithm", options.algorithm, "sets NCCL_ALGO");
-  app.add_option("--algo", options.algorithm)->group("");
   auto* rails =
       app.add_option("--rails", options.rails,
                      "set SOFTVERBS_DEVICES, and show NCCL each software device as a PCI device of its own")
@@ -74,7 +65,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
                  "also run with these transports or settings: socket, ib, unpack0, unpack1, or a list; show "
                  "the ratios")
       ->delimiter(',')
-      ->check(CLI::IsMember(std::vector<std::string>(kOthers.begin(), kOthers.end())))
+      ->check(CLI::IsMember({"socket", "ib", "unpack0", "unpack1"}))
       ->type_name("NAME");
   app.add_option(
          "--rounds", options.rounds,
@@ -117,21 +108,7 @@ void resolve_operations(Options& options, const RawOptions& raw) {
   }
 }
 
-// In earlier releases --compare took the names of --against.
-void adopt_old_spelling(Options& options) {
-  std::istringstream words(options.output.compare);
-  std::vector<std::string> names;
-  for (std::string name; std::getline(words, name, ',');) names.push_back(name);
-  const bool are_names = std::all_of(names.begin(), names.end(), [](const std::string& name) {
-    return std::find(kOthers.begin(), kOthers.end(), name) != kOthers.end();
-  });
-  if (!are_names) return;
-  options.against.insert(options.against.end(), names.begin(), names.end());
-  options.output.compare.clear();
-}
-
 void resolve(Options& options, const RawOptions& raw) {
-  adopt_old_spelling(options);
   resolve_operations(options, raw);
   options.sizes_bytes = resolve_sizes(raw.sizes);
   if (options.child_end_bytes != 0) {
@@ -152,26 +129,22 @@ void resolve(Options& options, const RawOptions& raw) {
 
 }  // namespace
 
-ParsedOptions parse_options(int argc, const char* const* argv) {
-  ParsedOptions parsed;
+Parsed<Options> parse_options(int argc, const char* const* argv) {
+  Parsed<Options> parsed;
   RawOptions raw;
   CLI::App app(
       "Runs NCCL's collectives over the Verbena plugin, with one process per GPU, each its own node, and "
-      "checks "
-      "every element.");
+      "checks every element.");
   add_run_options(app, parsed.options, raw);
   add_nccl_options(app, parsed.options);
   add_calibration_options(app, parsed.options);
   add_log_options(app, parsed.options);
   style_help(app, "nccl-perf");
-  try {
-    app.parse(argc, argv);
+  parsed.exit_status = parse_arguments(app, argc, argv, [&] {
     resolve(parsed.options, raw);
     const bool is_child = parsed.options.child_rank >= 0 || !parsed.options.probe_nccl.empty();
     if (!is_child) check_output_options(parsed.options.output);
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = leave_parsing(app, error);
-  }
+  });
   return parsed;
 }
 

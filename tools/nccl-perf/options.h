@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/output.h"
+#include "common/option_style.h"
 #include "nccl-perf/collective.h"
 
 namespace verbena::tools::nccl {
@@ -46,11 +46,6 @@ struct Options {
   std::string probe_nccl;
 };
 
-struct ParsedOptions {
-  Options options;
-  int exit_status = -1;  // >= 0: exit with it
-};
-
-ParsedOptions parse_options(int argc, const char* const* argv);
+Parsed<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::nccl

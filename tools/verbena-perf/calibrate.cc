@@ -124,7 +124,7 @@ class Calibration {
     const Arguments arguments = list_arguments(way, sizes);
     std::vector<const char*> argv;
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    const ParsedOptions parsed = parse_options(static_cast<int>(argv.size()), argv.data());
+    const auto parsed = parse_options(static_cast<int>(argv.size()), argv.data());
     if (parsed.exit_status >= 0) return parsed.exit_status;
     if (!way.min_stripe.empty()) setenv(kMinStripe, way.min_stripe.c_str(), 1);
     std::printf("#\n# === %s ===\n", way.name);

@@ -194,8 +194,8 @@ void settle_hosts(Options& options) {
 
 }  // namespace
 
-ParsedOptions parse_options(int argc, const char* const* argv) {
-  ParsedOptions parsed;
+Parsed<Options> parse_options(int argc, const char* const* argv) {
+  Parsed<Options> parsed;
   Options& options = parsed.options;
   RawWorkload raw;
   CLI::App app(
@@ -207,16 +207,13 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   add_host_options(app, options);
   add_own_options(app, options);
   style_help(app, "verbena-perf");
-  try {
-    app.parse(argc, argv);
+  parsed.exit_status = parse_arguments(app, argc, argv, [&] {
     options.workload_arguments = list_workload_arguments(app, workload_count);
     resolve(options, raw);
     settle_hosts(options);
     if (options.child < 0) check_output_options(options.output);
     if (options.plugin.empty()) options.plugin = find_default_plugin().string();
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = leave_parsing(app, error);
-  }
+  });
   return parsed;
 }
 

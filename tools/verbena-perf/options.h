@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/output.h"
+#include "common/option_style.h"
 
 namespace verbena::tools::perf {
 
@@ -67,12 +67,7 @@ struct Options : Workload {
   bool has_two_hosts() const { return server || !client.empty(); }
 };
 
-struct ParsedOptions {
-  Options options;
-  int exit_status = -1;  // >= 0: exit with it (help, or an invalid option, already reported)
-};
-
-ParsedOptions parse_options(int argc, const char* const* argv);
+Parsed<Options> parse_options(int argc, const char* const* argv);
 
 // Sets the workload from a client's arguments. Throws ToolError if this side cannot use them.
 void adopt_workload(Options& options, const std::vector<std::string>& arguments);

@@ -43,7 +43,7 @@ class Communicator(FusedCalls):
             blocks: maximum number of blocks of a kernel; 0 for the default.
             programmatic_launch: enables programmatic dependent launch (PDL): the next kernel of the stream may start before
                 the communicator's kernel has ended.
-            tuning_file: path of measurements of this platform (verbena-coll --calibrate); None for VERBENA_TUNING_FILE.
+            tuning_file: path of measurements of this platform (verbena-bench coll --calibrate); None for VERBENA_TUNING_FILE.
             has_windows: a promise of the caller about every all-reduce: either input and output lie in windows on all
                 ranks, each at the same offset, or no rank has both in windows.
         """

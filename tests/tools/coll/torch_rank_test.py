@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The script behind `verbena-coll --against torch,flashinfer,sglang,vllm`, with a PyTorch and a FlashInfer of the test's own in place
+"""The script behind `verbena-bench coll --against torch,flashinfer,sglang,vllm`, with a PyTorch and a FlashInfer of the test's own in place
 of the real ones: which lines reach the tool, that wrong data has no figure, and that no graph is left when the group ends, for which
 NCCL would wait for good.
 
@@ -119,7 +119,8 @@ def all_reduce(source, target=None, wrong=False):
 class Handle:
     buffer_ptrs = [1000, 2000]
     def barrier(self, channel):
-        pass
+        if channel == 0:
+            work(lambda: None)
 
 class Store:
     def set(self, key, value):
@@ -227,7 +228,7 @@ def run(rank, contender, operations, sizes, types, hidden, repeats, chain, **mor
         channel, theirs = os.pipe()
         environment = {**os.environ, "PYTHONPATH": folder, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **more}
         arguments = [contender, operations, sizes, types, str(hidden), str(repeats), str(chain)]
-        # The shell puts the pipe where verbena-coll has its channel.
+        # The shell puts the pipe where verbena-bench coll has its channel.
         command = ["bash", "-c", f'exec 3>&{theirs} {theirs}>&-; exec "$@"', "bash", sys.executable, "-B", SCRIPT, *arguments]
         process = subprocess.Popen(command, env=environment, pass_fds=[theirs], stderr=subprocess.PIPE, text=True)
         os.close(theirs)
@@ -241,7 +242,7 @@ def run(rank, contender, operations, sizes, types, hidden, repeats, chain, **mor
 
 def list_keys(lines):
     """What the figures are of, each once."""
-    return list(dict.fromkeys(line.split()[2] for line in lines if line.startswith("figure ")))
+    return list(dict.fromkeys(line.split()[1].split("/", 1)[1] for line in lines if line.startswith("figure ")))
 
 
 class TorchRankTest(unittest.TestCase):
@@ -250,9 +251,10 @@ class TorchRankTest(unittest.TestCase):
         self.assertEqual(status, 0, error)
         self.assertNotIn("was not destroyed", error)
         self.assertEqual(lines, ["PyTorch 1.2.3"] + [
-            f"figure {kind} all_reduce/bf16/{bytes_}/torch/{way} {time} {time} {time}"
+            f"figure {kind}/all_reduce/bf16/{bytes_}/torch/{way} {time} {time} {time}"
             for bytes_, ways in ((1024, ("one-shot", "nccl")), (8388608, ("nccl",))) for way in ways
-            for kind, time in (("shorter", "20.0000"), ("longer", "40.0000"))])
+            for kind, time in (("shorter", "20.0000"), ("longer", "40.0000"))] +
+            ["a barrier of its symmetric memory takes 2.00 us"])
 
     def test_what_pytorch_refuses_is_named_and_left_out(self):
         status, lines, error = run(0, "torch", "all_reduce", "1024", "f32", 8192, 1, 4)
@@ -276,7 +278,7 @@ class TorchRankTest(unittest.TestCase):
 
     def test_the_slowest_rank_counts(self):
         lines = run(0, "torch", "all_reduce", "1024", "bf16", 8192, 1, 10, SLOWER_US="0.5")[1]
-        self.assertEqual([line.split()[3:] for line in lines if "/torch/nccl" in line], [["20.5000"], ["40.5000"]])
+        self.assertEqual([line.split()[2:] for line in lines if "/torch/nccl" in line], [["20.5000"], ["40.5000"]])
 
     def test_wrong_data_has_no_figure(self):
         status, lines, error = run(0, "flashinfer", "all_reduce", "1024", "bf16", 128, 1, 4, WRONG="1")

@@ -42,10 +42,9 @@ Sample parse(std::vector<const char*> arguments) {
 TEST(OptionStyle, SizesAreSpelledInSeveralWays) {
   const std::vector<uint64_t> expected{8, 32, 64};
   EXPECT_EQ(resolve_sizes(parse({"--sizes", "8:64"}).sizes), expected);
-  EXPECT_EQ(resolve_sizes(parse({"-b", "8", "-e", "64", "-f", "4"}).sizes), expected);
+  EXPECT_EQ(resolve_sizes(parse({"--sizes", "8:64", "-f", "4"}).sizes), expected);
   EXPECT_EQ(resolve_sizes(parse({"--sizes=8,32,64"}).sizes), expected);
   EXPECT_EQ(resolve_sizes(parse({"--size", "1M"}).sizes), std::vector<uint64_t>{1 << 20});
-  EXPECT_EQ(resolve_sizes(parse({"-e", "8"}).sizes), std::vector<uint64_t>{8});
   EXPECT_EQ(resolve_sizes(parse({}).sizes).back(), uint64_t{64} << 20);
 }
 
@@ -79,7 +78,7 @@ TEST(OptionStyle, HelpFitsAScreen) {
   EXPECT_NE(help.find("(default 60s)"), std::string::npos) << "in its unit:\n" << help;
   EXPECT_NE(help.find("--factor N "), std::string::npos) << help;
   EXPECT_NE(help.find("2 to 1048576; default 4"), std::string::npos) << help;
-  EXPECT_EQ(help.find("--begin"), std::string::npos) << "hidden:\n" << help;
+  EXPECT_EQ(help.find("--size "), std::string::npos) << "hidden:\n" << help;
   EXPECT_NE(help.find("Exit status:"), std::string::npos) << help;
 }
 

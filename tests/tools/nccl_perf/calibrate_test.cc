@@ -260,7 +260,7 @@ TEST_F(CalibrateTest, ToolEndToEnd) {
   const ToolRun run =
       run_tool("LD_LIBRARY_PATH=" + fakes + " FAKE_GPUS=2 NCCL_NET=Verbena timeout -s KILL 240 " + NCCL_PERF +
                " --nccl " + fakes + " --calibrate " + path_ +
-               " --op all_reduce,all_gather --begin 8 --end 4k --factor 16 -n 2 -w 1");
+               " --op all_reduce,all_gather --sizes 8:4k --factor 16 -n 2 -w 1");
   EXPECT_EQ(run.status, 0) << run.output;
   EXPECT_NE(run.output.find("curves measured, 0 runs left out"), std::string::npos) << run.output;
   const tuner::Calibration written = read();

@@ -24,7 +24,7 @@ bool mentions(const ToolRun& run, const std::string& words) {
 }
 
 TEST(NcclPerf, FailsWhereNcclUsedAnotherNetwork) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 NCCL_NET=Socket", "--op all_reduce --begin 8 --end 8 -n 2 -w 1");
+  const ToolRun run = run_perf("FAKE_GPUS=2 NCCL_NET=Socket", "--op all_reduce --sizes 8 -n 2 -w 1");
   EXPECT_EQ(run.status, 1) << run.output;
   EXPECT_TRUE(mentions(run, "plugin: NCCL used its network Socket instead")) << run.output;
 }
@@ -34,7 +34,7 @@ TEST(NcclPerf, ComparesMediansOfRounds) {
   const std::string& file = scratch.get();
   const ToolRun run = run_perf(
       "FAKE_GPUS=2",
-      "--op all_reduce --begin 8 --end 128 --factor 16 -n 3 -w 1 --against socket --rounds 3 --json " + file);
+      "--op all_reduce --sizes 8:128 --factor 16 -n 3 -w 1 --against socket --rounds 3 --json " + file);
   EXPECT_EQ(run.status, 0) << run.output;
   EXPECT_TRUE(mentions(run, "=== medians of 3 rounds ===")) << run.output;
   std::ifstream stream(file);
@@ -57,8 +57,8 @@ TEST(NcclPerf, ComparesMediansOfRounds) {
 
 TEST(NcclPerf, SoaksForAsLongAsItIsTold) {
   const verbena::tests::ScratchPath scratch("nccl_perf_soak.json");
-  const ToolRun run = run_perf(
-      "FAKE_GPUS=2", "--op all_reduce --begin 64 --end 64 -n 3 -w 1 --soak 1 --json " + scratch.get());
+  const ToolRun run =
+      run_perf("FAKE_GPUS=2", "--op all_reduce --sizes 64 -n 3 -w 1 --soak 1 --json " + scratch.get());
   EXPECT_EQ(run.status, 0) << run.output;
   EXPECT_TRUE(mentions(run, "# soak: ")) << run.output;
   std::ifstream stream(scratch.get());
@@ -73,7 +73,7 @@ TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
   const verbena::tests::ScratchPath scratch("nccl_perf_test.json");
   const std::string& file = scratch.get();
   const ToolRun run =
-      run_perf("FAKE_GPUS=3", "--begin 8 --end 60k --factor 16 -n 3 -w 1 --against socket --json " + file);
+      run_perf("FAKE_GPUS=3", "--sizes 8:60k --factor 16 -n 3 -w 1 --against socket --json " + file);
   EXPECT_EQ(run.status, 0) << run.output;
   EXPECT_TRUE(mentions(run, "NCCL assigned: Fake; using network: Fake")) << run.output;
   EXPECT_TRUE(mentions(run, "NCCL assigned: Socket")) << run.output;
@@ -111,7 +111,7 @@ TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
   const verbena::tests::ScratchPath scratch("nccl_perf_topology");
   const std::string& folder = scratch.get();
   const ToolRun run = run_perf("FAKE_GPUS=2",
-                               "--op all_reduce --begin 8 --end 8 -n 1 -w 1 --verbose "
+                               "--op all_reduce --sizes 8 -n 1 -w 1 --verbose "
                                "--rails 2 --join --log-dir " +
                                    folder);
   EXPECT_EQ(run.status, 0) << run.output;
@@ -125,15 +125,13 @@ TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
 }
 
 TEST(NcclPerf, ReportsWrongElements) {
-  const ToolRun run =
-      run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong", "--op all_reduce --begin 4k --end 4k -n 5 -w 10");
+  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong", "--op all_reduce --sizes 4k -n 5 -w 10");
   EXPECT_EQ(run.status, 1) << run.output;
   EXPECT_TRUE(mentions(run, "# 1 wrong elements")) << run.output;
 }
 
 TEST(NcclPerf, BoundsAHangAndShowsTheLogs) {
-  const ToolRun run =
-      run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=hang", "--op all_reduce --begin 4k --end 4k --timeout 1");
+  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=hang", "--op all_reduce --sizes 4k --timeout 1");
   EXPECT_EQ(run.status, 3) << run.output;
   EXPECT_TRUE(mentions(run, "in \"all_reduce 4K\"")) << run.output;
   EXPECT_TRUE(mentions(run, "Using network Fake")) << run.output;
@@ -147,7 +145,7 @@ TEST(NcclPerf, BoundsAStreamThatNeverEnds) {
 }
 
 TEST(NcclPerf, TellsADeadRank) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=crash", "--op all_reduce --begin 4k --end 4k");
+  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=crash", "--op all_reduce --sizes 4k");
   EXPECT_EQ(run.status, 1) << run.output;
   EXPECT_TRUE(mentions(run, "rank 1: killed by signal 9")) << run.output;
 }
@@ -159,16 +157,16 @@ TEST(NcclPerf, NeedsAGpu) {
 }
 
 TEST(NcclPerf, RanksShareGpus) {
-  const ToolRun two = run_perf("FAKE_GPUS=1", "--op all_reduce --begin 4k --end 4k");
+  const ToolRun two = run_perf("FAKE_GPUS=1", "--op all_reduce --sizes 4k");
   EXPECT_EQ(two.status, 0) << two.output;
   EXPECT_TRUE(mentions(two, "2 ranks share 1 GPU ")) << two.output;
-  const ToolRun three = run_perf("FAKE_GPUS=2", "--ranks 3 --op all_reduce --begin 4k --end 4k");
+  const ToolRun three = run_perf("FAKE_GPUS=2", "--ranks 3 --op all_reduce --sizes 4k");
   EXPECT_EQ(three.status, 0) << three.output;
   EXPECT_TRUE(mentions(three, "3 ranks share 2 GPUs ")) << three.output;
 }
 
 TEST(NcclPerf, RunsCommunicatorsAtTheSameTime) {
-  const char* const options = "--communicators 3 --op all_reduce,send_recv --begin 4k --end 4k -n 3 -w 10";
+  const char* const options = "--communicators 3 --op all_reduce,send_recv --sizes 4k -n 3 -w 10";
   const ToolRun right = run_perf("FAKE_GPUS=2", options);
   EXPECT_EQ(right.status, 0) << right.output;
   const ToolRun wrong = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong-split", options);
@@ -187,7 +185,7 @@ TEST(NcclPerf, ListsLibraries) {
 
 TEST(NcclPerf, RefusesBadOptions) {
   EXPECT_EQ(run_perf("", "--op gather").status, 2);
-  EXPECT_EQ(run_perf("", "--begin 1M --end 1k").status, 2);
+  EXPECT_EQ(run_perf("", "--sizes 1M:1k").status, 2);
   EXPECT_EQ(run_perf("", "--against nothing").status, 2);
   EXPECT_EQ(run_perf("", "--join").status, 2);
   EXPECT_EQ(run_perf("FAKE_GPUS=2", "--out /nonexistent/file").status, 1);

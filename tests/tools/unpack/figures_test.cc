@@ -30,15 +30,17 @@ TEST(Report, PrintsFiguresBesideTheCopy) {
   add_cases(report);
   report.finish();
   const std::string text = testing::internal::GetCapturedStdout();
-  EXPECT_NE(text.find("registers    40.00    320.0    300.0    320.0     0.80        0"), std::string::npos)
+  EXPECT_NE(text.find("gpu registers    320.0    40.00    300.0    320.0     0.80        0"),
+            std::string::npos)
       << text;
   EXPECT_NE(text.find("0 wrong bytes"), std::string::npos) << text;
   Result result;
   report.fill(result);
-  const nlohmann::json& document = result.details;
-  ASSERT_EQ(document["cases"].size(), 2U);
-  EXPECT_EQ(document["cases"][1]["page"], "mixed");
-  EXPECT_DOUBLE_EQ(document["cases"][1]["kernels"]["nccl"]["of_copy"], 0.7);
+  ASSERT_EQ(result.tables.size(), 2U);
+  const nlohmann::json& nccl = result.tables[1].rows[1];
+  EXPECT_EQ(nccl["page"], "mixed");
+  EXPECT_EQ(nccl["kernel"], "nccl");
+  EXPECT_DOUBLE_EQ(nccl["of_copy"], 0.7);
   EXPECT_NE(text.find("1    gpu      nccl"), std::string::npos) << "one message a call:\n" << text;
   EXPECT_NE(text.find("-    gpu      copy"), std::string::npos) << text;
 }
@@ -80,7 +82,7 @@ TEST(Report, StoresATableForEachNumberOfBlocks) {
   EXPECT_EQ(result.tables[1].name, "unpacking, 132 blocks");
   EXPECT_EQ(result.tables[2].rows[0]["p99_us"], 2.5);
   EXPECT_EQ(result.tables[1].rows.size(), 3U);
-  EXPECT_EQ(result.tables[0].rows[1]["p99_gbps"], 300);
+  EXPECT_EQ(result.tables[0].rows[0]["p99_gbps"], 300);
   EXPECT_FALSE(result.tables[0].rows[2].contains("gbps")) << "checked, not timed";
   EXPECT_EQ(result.setup["L2 cache"], "50MB");
 }

@@ -16,7 +16,7 @@ namespace verbena::tools::unpack {
 namespace {
 
 ToolRun run_unpack(const std::string& environment, const std::string& arguments) {
-  return run_tool(environment + " timeout -s KILL 240 " + VERBENA_UNPACK + " " + arguments);
+  return run_tool(environment + " timeout -s KILL 240 " + VERBENA_BENCH + " unpack " + arguments);
 }
 
 bool mentions(const ToolRun& run, const std::string& words) {
@@ -29,7 +29,7 @@ const std::string kOldGpu = "FAKE_GPUS=1 LD_LIBRARY_PATH=" FAKE_FOLDER;
 TEST(VerbenaUnpack, SaysWhenThereIsNoGpu) {
   const ToolRun none = run_unpack(kNoGpu, "");
   EXPECT_EQ(none.status, 4);
-  EXPECT_TRUE(mentions(none, "no CUDA device: verbena-unpack needs a GPU")) << none.output;
+  EXPECT_TRUE(mentions(none, "no CUDA device: verbena-bench unpack needs a GPU")) << none.output;
   const ToolRun other = run_unpack(kOldGpu, "--gpu 1");
   EXPECT_EQ(other.status, 4);
   EXPECT_TRUE(mentions(other, "no CUDA device 1: there are 1")) << other.output;
@@ -42,7 +42,7 @@ TEST(VerbenaUnpack, SaysWhenTheGpuIsTooOld) {
 }
 
 TEST(VerbenaUnpack, RefusesBadOptions) {
-  for (const char* arguments : {"--page 3x", "--page 0", "--slice 5m", "--src-align 16", "--dst-align -1",
+  for (const char* arguments : {"--page 3x", "--page 0", "--sizes 5m", "--src-align 16", "--dst-align -1",
                                 "--slots 17", "--blocks 0", "--threads 100", "--threads 1024",
                                 "--bounce disk", "--copy fast", "--copy nccl", "--volume 0", "--stages 1"}) {
     const ToolRun run = run_unpack(kNoGpu, arguments);

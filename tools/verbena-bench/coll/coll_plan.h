@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
+#include "verbena-bench/shared/rank_identity.h"
+
 namespace verbena::tools::coll {
 
-struct CollPlan {
-  std::string id;  // the unique id in hexadecimal digits
+struct CollPlan : bench::RankIdentity {
   std::string nccl_id;
-  unsigned rank = 0, count_ranks = 2;
-  unsigned hosts = 1;  // with the same number of ranks each
-  int gpu = 0;
+  unsigned hosts = 1;           // with the same number of ranks each
   std::vector<uint64_t> sizes;  // bytes of a rank's tensor
   std::vector<std::string> types = {"bf16"};
   std::vector<std::string> operations = {"all_reduce"};
@@ -35,7 +35,7 @@ struct CollPlan {
   std::vector<uint32_t> moe_tokens;
   uint32_t moe_experts = 256, moe_top_k = 8;
   uint32_t moe_row_bytes = 0, moe_scale_bytes = 0;  // of a dispatched row; 0: 2 * hidden, none
-  double timeout_s = 60;
+  double timeout_s = kStepTimeoutS;
 };
 
 // Throws std::exception. Reports line by line through the control channel (figures.h).

@@ -237,7 +237,7 @@ NcclContender::NcclContender(const std::string& library, const std::string& id, 
                              unsigned count_ranks)
     : library_(nccl::load_nccl(library)), count_ranks_(count_ranks) {
   nccl::NcclUniqueId unique{};
-  from_digits(id, unique.bytes.data(), unique.bytes.size());
+  bench::from_digits(id, unique.bytes.data(), unique.bytes.size());
   library_.check(library_.init_rank(&comm_, static_cast<int>(count_ranks), unique, static_cast<int>(rank)),
                  "ncclCommInitRank");
   int version = 0;
@@ -284,24 +284,7 @@ std::string make_nccl_id(const std::string& library) {
   const nccl::NcclLibrary loaded = nccl::load_nccl(library);
   nccl::NcclUniqueId unique{};
   loaded.check(loaded.get_unique_id(&unique), "ncclGetUniqueId");
-  return to_digits(unique.bytes.data(), unique.bytes.size());
-}
-
-std::string to_digits(const void* data, size_t length_bytes) {
-  std::string digits;
-  for (size_t i = 0; i < length_bytes; ++i) {
-    char pair[3];
-    std::snprintf(pair, sizeof(pair), "%02x", static_cast<const unsigned char*>(data)[i]);
-    digits += pair;
-  }
-  return digits;
-}
-
-void from_digits(const std::string& digits, void* data, size_t length_bytes) {
-  if (digits.size() != 2 * length_bytes) throw ToolError("rank 0 sent a unique id of the wrong length");
-  for (size_t i = 0; i < length_bytes; ++i)
-    static_cast<unsigned char*>(data)[i] =
-        static_cast<unsigned char>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));
+  return bench::to_digits(unique.bytes.data(), unique.bytes.size());
 }
 
 }  // namespace verbena::tools::coll

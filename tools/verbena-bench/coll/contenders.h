@@ -116,8 +116,4 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
                                                    uint32_t max_blocks);
 
-std::string to_digits(const void* data, size_t length_bytes);
-// Throws ToolError.
-void from_digits(const std::string& digits, void* data, size_t length_bytes);
-
 }  // namespace verbena::tools::coll

@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 
-#include "common/option_style.h"
 #include "verbena-bench/coll/contenders.h"
+#include "verbena-bench/shared/options.h"
 
 namespace verbena::tools::coll {
 
-ParsedOptions parse_options(int argc, char** argv) {
-  ParsedOptions parsed;
+Parsed<Options> parse_options(int argc, const char* const* argv) {
+  Parsed<Options> parsed;
   Options& options = parsed.options;
   CollPlan& plan = options.rank_plan;
   CLI::App app{
@@ -85,8 +85,6 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"nccl", "torch", "flashinfer", "sglang", "vllm"}));
   app.add_flag(
-      "--check", [&](int64_t) { plan.measures = false; }, "check the data only, measure nothing");
-  app.add_flag(
       "--no-check", [&](int64_t) { plan.checks = false; }, "measure without checking the data first");
   app.add_flag(
       "--chosen", [&](int64_t) { plan.all_shapes = false; },
@@ -101,9 +99,6 @@ ParsedOptions parse_options(int argc, char** argv) {
                  "and check every element; random for all ranks: operation, type, size, algorithm, grouping; "
                  "random for each rank: alignment, in place or not, delay, graph, stream");
   app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();
-  app.add_option("--repeats,-r", plan.repeats, "number of samples per figure")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
   app.add_option("--chain", plan.chain,
                  "operations in the shorter of the two graphs; the longer one has twice as many")
       ->check(CLI::Range(1, 1000))
@@ -118,26 +113,27 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_option("--python", options.python,
                  "Python interpreter that has torch and the libraries of --against")
       ->capture_default_str();
-  add_timeout_option(app, plan.timeout_s, "abort if no rank has reported anything for this time");
-  add_output_options(app, options.output);
-  style_help(app, "verbena-coll");
-  // A child of this tool.
-  auto* rank = app.add_option("--rank-of", plan.id)->group("");
-  app.add_option("--rank", plan.rank)->group("");
-  app.add_option("--gpu", plan.gpu)->group("");
-  app.add_option("--nccl-id", plan.nccl_id)->group("");
+  bool checks_only = false;
+  bench::add_bench_options(app, {checks_only, plan.repeats, plan.timeout_s, options.output});
+  style_help(app, "verbena-bench coll");
+  // Of a process that this tool starts: rank, GPU, unique id, number of ranks, NCCL's unique id.
+  std::vector<std::string> identity;
+  app.add_option("--rank-of", identity)->delimiter(',')->group("");
   plan.nccl_library = "libnccl.so.2";
-  try {
-    app.parse(argc, argv);
+  parsed.exit_status = parse_arguments(app, argc, argv, [&] {
     plan.sizes = resolve_sizes(sizes);
-    options.own_sizes = sizes.sizes;
-    if (rank->count() == 0) check_output_options(options.output);
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = leave_parsing(app, error);
-  }
-  options.is_rank = rank->count() > 0;
-  plan.count_ranks = static_cast<unsigned>(options.ranks);
+    options.is_rank = !identity.empty();
+    if (!options.is_rank) check_output_options(options.output);
+  });
+  plan.measures = !checks_only;
   plan.against = options.against;
+  if (options.is_rank) {
+    plan.rank = static_cast<unsigned>(std::stoul(identity.at(0)));
+    plan.gpu = std::stoi(identity.at(1));
+    plan.id = identity.at(2);
+    plan.count_ranks = static_cast<unsigned>(std::stoul(identity.at(3)));
+    if (identity.size() > 4) plan.nccl_id = identity[4];
+  }
   return parsed;
 }
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "common/output.h"
+#include "common/option_style.h"
 #include "verbena-bench/coll/coll_plan.h"
 
 namespace verbena::tools::coll {
@@ -13,15 +13,10 @@ struct Options {
   std::string python = "python3";
   std::string calibrate;  // a tuning file
   OutputOptions output;
-  CollPlan rank_plan;  // without what differs from rank to rank
-  bool is_rank = false;
-  std::string own_sizes;  // as it was given
+  CollPlan rank_plan;    // without what differs from rank to rank
+  bool is_rank = false;  // a process of this tool
 };
 
-struct ParsedOptions {
-  Options options;
-  int exit_status = -1;  // >= 0: exit with it
-};
-ParsedOptions parse_options(int argc, char** argv);
+Parsed<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::coll

@@ -134,7 +134,7 @@ const CudaDriver& need_driver() {
 
 verbena_unique_id parse_id(const std::string& digits) {
   verbena_unique_id id{};
-  from_digits(digits, id.bytes, sizeof(id.bytes));
+  bench::from_digits(digits, id.bytes, sizeof(id.bytes));
   return id;
 }
 
@@ -511,8 +511,8 @@ void Rank::measure_best(const std::string& key, Entry& entry, const Work& work) 
     for (unsigned i = 0; i < kEagerCalls; ++i) enqueue_chain(*entry.contender, work, i);
     host_us = static_cast<double>(now_ns() - begin_ns) / 1000;
   });
-  tell("figure eager " + key + join({eager_us / kEagerCalls}));
-  tell("figure host " + key + join({host_us / kEagerCalls}));
+  tell("figure eager/" + key + join({eager_us / kEagerCalls}));
+  tell("figure host/" + key + join({host_us / kEagerCalls}));
   for (const uint64_t late_ns : kLate_ns) {
     const bool is_late = plan_.rank == 0;
     const auto pause = [&] {
@@ -526,7 +526,7 @@ void Rank::measure_best(const std::string& key, Entry& entry, const Work& work) 
     if (is_late) alone_us = measure_slope([&](unsigned) { pause(); });
     // A rank that is not late takes part in each sample's collective all the same.
     if (!is_late) alone_us = measure_slope([](unsigned) {});
-    tell("figure late" + std::to_string(late_ns / 1000) + " " + key +
+    tell("figure late" + std::to_string(late_ns / 1000) + "/" + key +
          join({with_us, is_late ? alone_us : 0}));
   }
 }
@@ -579,8 +579,8 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
   std::vector<double> slopes_us;
   for (const Entry& entry : entries) {
     const std::string key = prefix + entry.contender->name();
-    tell("figure shorter " + key + join(entry.shorter_us));
-    tell("figure longer " + key + join(entry.longer_us));
+    tell("figure shorter/" + key + join(entry.shorter_us));
+    tell("figure longer/" + key + join(entry.longer_us));
     slopes_us.push_back(entry.slope_us(plan_.chain));
   }
   slopes_us = agree(slopes_us);

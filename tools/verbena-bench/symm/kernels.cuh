@@ -1,5 +1,5 @@
-// The kernels of verbena-symm, for contexts of any backend. `wrong` counts wrong values and statuses other
-// than kDone.
+// The kernels of verbena-bench symm, for contexts of any backend. `wrong` counts wrong values and statuses
+// other than kDone.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,7 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/output.h"
-#include "verbena-bench/symm/symm_plan.h"
+#include "common/option_style.h"
 
 namespace verbena::tools::symm {
 
@@ -16,14 +15,8 @@ struct Options {
   unsigned repeats = 11;
   double timeout_s = kStepTimeoutS;  // without a line from any rank
   OutputOptions output;
-  SymmPlan rank_plan;  // of a child
-  bool is_rank = false;
 };
 
-struct ParsedOptions {
-  Options options;
-  int exit_status = -1;  // >= 0: exit with it
-};
-ParsedOptions parse_options(int argc, char** argv);
+Parsed<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::symm

@@ -412,7 +412,7 @@ void run_session(const SymmPlan& plan) {
   CHECK(cudaFree(nullptr));  // makes the GPU's context current
   Rank<Session> rank(plan);
   rank.check_all();
-  if (plan.measures) rank.measure_all();
+  if (plan.rounds != 0) rank.measure_all();
 }
 
 }  // namespace verbena::tools::symm

@@ -1,4 +1,4 @@
-// Ranks of verbena-symm-nccl: a communicator of NCCL, and a context over it.
+// Ranks of verbena-bench-symm-nccl: a communicator of NCCL, and a context over it.
 #include <dlfcn.h>
 #include <nccl.h>
 

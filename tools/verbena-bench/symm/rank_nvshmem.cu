@@ -1,4 +1,4 @@
-// Ranks of verbena-symm-nvshmem: PEs of NVSHMEM, and a context over its heap.
+// Ranks of verbena-bench-symm-nvshmem: PEs of NVSHMEM, and a context over its heap.
 #include <nvshmem.h>
 #include <nvshmemx.h>
 

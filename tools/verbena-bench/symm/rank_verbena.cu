@@ -1,4 +1,4 @@
-// Ranks of verbena-symm: Verbena's own contexts.
+// Ranks of verbena-bench symm: Verbena's own contexts.
 #include "verbena-bench/symm/rank.cuh"
 #include "verbena-bench/symm/session.h"
 

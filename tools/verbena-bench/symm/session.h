@@ -21,9 +21,7 @@ inline constexpr size_t kHeapBytes = (size_t{2} * 256 << 20) + (size_t{34} << 20
 
 inline verbena_unique_id parse_id(const std::string& digits) {
   verbena_unique_id id{};
-  if (digits.size() != 2 * sizeof(id.bytes)) throw std::runtime_error("rank 0 made no unique id");
-  for (size_t i = 0; i < sizeof(id.bytes); ++i)
-    id.bytes[i] = static_cast<uint8_t>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));
+  bench::from_digits(digits, id.bytes, sizeof(id.bytes));
   return id;
 }
 
@@ -85,7 +83,7 @@ class Meeting {
   // The file's name contains the job's rendezvous address and part of its nonce, but nothing of its secret.
   static std::string name_file(const std::string& id) {
     constexpr size_t kNamedBytes = 64;
-    return "/verbena-symm-" + id.substr(0, 2 * kNamedBytes);
+    return "/verbena-bench-" + id.substr(0, 2 * kNamedBytes);
   }
   void map(int file, bool is_new) {
     struct stat status {};

@@ -1,19 +1,15 @@
 // The arguments of one rank's process. Plain types, because nvcc compiles its users.
 #pragma once
 
-#include <string>
+#include "verbena-bench/shared/rank_identity.h"
 
 namespace verbena::tools::symm {
 
-struct SymmPlan {
-  std::string id;  // the unique id in hexadecimal digits
-  unsigned rank = 0, count_ranks = 2;
-  int gpu = 0;
-  bool measures = true;  // false: checks only
-  unsigned rounds = 11;  // samples of each figure
+struct SymmPlan : bench::RankIdentity {
+  unsigned rounds = 11;  // samples of each figure; 0: checks only
 };
 
-// Throws std::exception. Reports results line by line through the control channel (figures.h).
+// Throws std::exception. Reports results line by line through the control channel (shared/figures.h).
 void run_rank(const SymmPlan& plan);
 
 }  // namespace verbena::tools::symm

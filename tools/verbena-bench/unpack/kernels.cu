@@ -1,5 +1,5 @@
-// The kernels of verbena-unpack: those under test, the plain copy that they are compared with, and those that
-// fill and check the data in GPU memory.
+// The kernels of verbena-bench unpack: those under test, the plain copy that they are compared with, and
+// those that fill and check the data in GPU memory.
 #include "verbena-bench/unpack/expectation.h"
 #include "verbena-bench/unpack/unpack_run.h"
 #include "verbena/device/bulk_unpack.cuh"

@@ -72,16 +72,16 @@ LatencyFigure measure_latency(Gpu& gpu, KernelSet& kernels, Workspace& workspace
   uint64_t counts[kUnpackQueueDepthSlots];
   std::memcpy(counts, queue.cnt, sizeof counts);
   std::memset(queue.cnt, 0, sizeof queue.cnt);
-  HostArena& memory = workspace.exchange();
   std::vector<LatencySample> samples(options.messages);
   const size_t samples_bytes = options.messages * sizeof(LatencySample);
-  auto* const exchange = static_cast<std::byte*>(memory.reserve(kSamplesOffsetBytes + samples_bytes));
+  const CUdeviceptr mapped = workspace.exchange().reserve(kSamplesOffsetBytes + samples_bytes);
+  auto* const exchange = static_cast<std::byte*>(workspace.exchange().host());
   std::memset(exchange, 0, kSamplesOffsetBytes);
 
   LatencyRun latency;
   latency.run = run;
-  latency.done = reinterpret_cast<void*>(memory.mapped());
-  latency.samples = reinterpret_cast<void*>(memory.mapped() + kSamplesOffsetBytes);
+  latency.done = reinterpret_cast<void*>(mapped);
+  latency.samples = reinterpret_cast<void*>(mapped + kSamplesOffsetBytes);
   latency.messages = options.messages;
   latency.timeout_ns = static_cast<uint64_t>(options.timeout_s * 1e9);
   kernels.launch_latency(mover, latency, {1, threads, options.stages});

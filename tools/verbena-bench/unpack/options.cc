@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/option_style.h"
 #include "common/self_path.h"
 #include "common/size.h"
+#include "verbena-bench/shared/options.h"
 #include "verbena/unpack_abi.h"
 
 namespace verbena::tools::unpack {
@@ -13,16 +13,15 @@ namespace {
 
 struct RawOptions {
   std::vector<std::string> pages{"4K"};
-  std::vector<std::string> slices{"512K"};
+  SizeOptions sizes{""};
   std::vector<std::string> source_aligns{"0"};
   std::vector<std::string> destination_aligns{"0"};
   std::vector<std::string> bounces{"gpu"};
   std::vector<std::string> movers;
   std::string footprint = "256M";
   std::string volume = "1G";
-  std::string latency_size = "4K";
   bool check = false;
-  std::vector<std::string> live_sizes{"8", "4K", "64K", "512K", "1M"};
+  uint64_t messages = 0;
 };
 
 void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
@@ -30,7 +29,6 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("What is moved (lists: every combination is measured)")->delimiter(',');
   app.add_option("--page", raw.pages, "bytes of a bounce page; mixed: 2k to 64k; ragged: 0 to 8191")
       ->capture_default_str();
-  app.add_option("--slice", raw.slices, "bytes of a message, up to 4m")->capture_default_str();
   app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
       ->capture_default_str();
   app.add_option("--dst-align", raw.destination_aligns,
@@ -56,6 +54,10 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
                  "how data is copied: registers, bulk, nccl (default: all that are available)")
       ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
   app.option_defaults()->delimiter('\0');
+  add_size_options(app, raw.sizes);
+  app.get_option("--sizes")->description(
+      "bytes of a message, up to 4M: one, a range BEGIN:END in steps of --factor, or a list (default 512K; "
+      "with --latency 4K; with --live 8,4K,64K,512K,1M)");
   app.add_flag("--targets", options.targets,
                "run the cases with target figures and the latency measurement; ignores the options above");
 }
@@ -63,10 +65,6 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("How");
   app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
-  app.add_flag("--check", raw.check, "check the bytes only, measure nothing");
-  app.add_option("--iters,-n", options.measure.iterations, "timed launches per kernel")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
   app.add_option("--footprint", raw.footprint,
                  "minimum payload of a case; choose more than the size of the L2 cache")
       ->capture_default_str();
@@ -76,18 +74,14 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->capture_default_str();
   app.add_flag("--latency", options.measure_latency,
                "also measure the latency of single messages that the host publishes");
-  app.add_option("--latency-size", raw.latency_size, "with --latency: bytes of a message")
-      ->capture_default_str();
-  app.add_option("--latency-messages", options.latency.messages, "with --latency: number of messages")
-      ->check(CLI::Range(10, 1000000))
-      ->capture_default_str();
-  add_timeout_option(app, options.measure.timeout_s);
+  app.add_option("--messages", raw.messages, "with --latency and --live: number of messages")
+      ->check(CLI::Range(10, 1000000));
   app.add_option("--nccl-kernel", options.nccl_kernel,
                  "also measure NCCL's own kernel, from an image that compile-nccl-kernel made")
       ->type_name("FILE");
 }
 
-void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
+void add_live_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
                "receive from the plugin instead: this process opens a connection to itself, whose data fills "
@@ -97,13 +91,6 @@ void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
   app.add_option("--abi", options.live.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
-      ->capture_default_str();
-  app.add_option("--live-size", raw.live_sizes, "with --live: message sizes, a list")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--live-messages", options.live.messages,
-                 "with --live: number of messages; up to eight are in flight")
-      ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
 }
 
@@ -147,9 +134,12 @@ void resolve(Options& options, const RawOptions& raw) {
   Sweep& sweep = options.sweep;
   sweep.pages.clear();
   for (const std::string& text : raw.pages) sweep.pages.push_back(parse_pages(text));
-  sweep.slices_bytes.clear();
-  for (const std::string& text : raw.slices)
-    sweep.slices_bytes.push_back(parse_size("--slice", text, 0, kUnpackMaxSliceBytes));
+  if (!raw.sizes.sizes.empty()) {
+    options.sizes_bytes = resolve_sizes(raw.sizes);
+    for (const uint64_t bytes : options.sizes_bytes)
+      if (bytes > kUnpackMaxSliceBytes) throw CLI::ValidationError("--sizes", "a message has up to 4M");
+    sweep.slices_bytes = options.sizes_bytes;
+  }
   sweep.source_aligns = parse_aligns("--src-align", raw.source_aligns);
   sweep.destination_aligns = parse_aligns("--dst-align", raw.destination_aligns);
   sweep.bounces.clear();
@@ -165,10 +155,8 @@ void resolve(Options& options, const RawOptions& raw) {
   options.measure.footprint_bytes = parse_size("--footprint", raw.footprint, 0, kMaxMemoryBytes);
   options.measure.volume_bytes = parse_size("--volume", raw.volume, 1, kMaxMemoryBytes);
   if (raw.check) options.measure.iterations = 0;
+  if (raw.messages != 0) options.latency.messages = options.live.messages = raw.messages;
   options.measure_latency = options.measure_latency || options.targets;
-  options.latency.message_bytes = parse_size("--latency-size", raw.latency_size, 1, kUnpackMaxSliceBytes);
-  for (const std::string& text : raw.live_sizes)
-    options.live_sizes_bytes.push_back(parse_size("--live-size", text, 1, kUnpackMaxSliceBytes));
   options.live.timeout_s = options.measure.timeout_s;
   if (options.live.plugin.empty()) options.live.plugin = find_default_plugin().string();
   options.latency.timeout_s = options.measure.timeout_s;
@@ -177,24 +165,23 @@ void resolve(Options& options, const RawOptions& raw) {
 
 }  // namespace
 
-ParsedOptions parse_options(int argc, const char* const* argv) {
-  ParsedOptions parsed;
+Parsed<Options> parse_options(int argc, const char* const* argv) {
+  Parsed<Options> parsed;
+  Options& options = parsed.options;
   RawOptions raw;
   CLI::App app(
       "Unpacks messages on a GPU as NCCL's kernels would, checks every byte, and compares the speed with a "
       "plain copy.");
-  add_sweep_options(app, parsed.options, raw);
-  add_run_options(app, parsed.options, raw);
-  add_live_options(app, parsed.options, raw);
-  add_output_options(app, parsed.options.output);
-  style_help(app, "verbena-unpack");
-  try {
-    app.parse(argc, argv);
-    resolve(parsed.options, raw);
-    check_output_options(parsed.options.output);
-  } catch (const CLI::ParseError& error) {
-    parsed.exit_status = leave_parsing(app, error);
-  }
+  add_sweep_options(app, options, raw);
+  add_run_options(app, options, raw);
+  add_live_options(app, options);
+  bench::add_bench_options(
+      app, {raw.check, options.measure.iterations, options.measure.timeout_s, options.output});
+  style_help(app, "verbena-bench unpack");
+  parsed.exit_status = parse_arguments(app, argc, argv, [&] {
+    resolve(options, raw);
+    check_output_options(options.output);
+  });
   return parsed;
 }
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "common/output.h"
+#include "common/option_style.h"
 #include "verbena-bench/unpack/latency.h"
 #include "verbena-bench/unpack/live.h"
 #include "verbena-bench/unpack/measurement.h"
@@ -18,18 +18,13 @@ struct Options {
   LatencyOptions latency;
   bool measure_latency = false;
   LiveOptions live;
-  std::vector<uint64_t> live_sizes_bytes;
-  bool is_live = false;  // --live, instead of all others
+  std::vector<uint64_t> sizes_bytes;  // of a message; empty: the defaults of what is measured
+  bool is_live = false;               // --live, instead of all others
   int gpu = 0;
   std::string nccl_kernel;
   OutputOptions output;
 };
 
-struct ParsedOptions {
-  Options options;
-  int exit_status = -1;  // >= 0: exit with it
-};
-
-ParsedOptions parse_options(int argc, const char* const* argv);
+Parsed<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::unpack

@@ -1,10 +1,10 @@
 #pragma once
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/result.h"
-#include "common/table.h"
 #include "verbena-bench/unpack/latency.h"
 #include "verbena-bench/unpack/live.h"
 #include "verbena-bench/unpack/measurement.h"
@@ -16,7 +16,7 @@ class Report {
  public:
   // A report that is not timed prints only cases with wrong bytes. A quiet one prints nothing to standard
   // output.
-  explicit Report(bool is_timed, bool is_quiet = false) : is_timed_(is_timed), is_quiet_(is_quiet) {}
+  explicit Report(bool is_timed, bool is_quiet = false);
 
   void begin(const std::string& gpu_name, int multiprocessors, int l2_bytes);
   void add_case(const TestCase& test_case, const std::vector<Figure>& figures);
@@ -34,17 +34,13 @@ class Report {
 
   bool is_timed_;
   bool is_quiet_;
-  bool has_latency_header_ = false;
   uint64_t cases_ = 0;
   uint64_t wrong_bytes_ = 0;
-  nlohmann::json document_{{"cases", nlohmann::json::array()},
-                           {"latency", nlohmann::json::array()},
-                           {"live", nlohmann::json::array()}};
+  // A table for each number of blocks, since cases of few blocks and of the whole GPU differ by an order of
+  // magnitude.
+  std::map<uint32_t, ResultTable> case_tables_;
+  ResultTable latencies_, lives_;
+  nlohmann::json setup_ = nlohmann::json::object();
 };
-
-// The stored tables of a report: one for each number of blocks, since cases of few blocks and of the whole
-// GPU differ by an order of magnitude; one of latencies, one of live connections. Leaves out tables without
-// rows.
-std::vector<ResultTable> list_result_tables(const nlohmann::json& document);
 
 }  // namespace verbena::tools::unpack

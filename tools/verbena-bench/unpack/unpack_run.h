@@ -1,5 +1,5 @@
-// The data of a kernel of verbena-unpack, and the place of every byte. The host, our kernels and the kernel
-// around NCCL's code include it, hence self-contained: C++17, --expt-relaxed-constexpr.
+// The data of a kernel of verbena-bench unpack, and the place of every byte. The host, our kernels and the
+// kernel around NCCL's code include it, hence self-contained: C++17, --expt-relaxed-constexpr.
 //
 // One block is one receive connection with its own unpack queue. Its messages are in `rounds` bounce regions:
 // the same descriptors are used with another base for each, so that the data exceeds any cache. The buffers

@@ -32,28 +32,23 @@ Workspace::Workspace(Gpu& gpu, KernelSet& kernels, double timeout_s)
     : gpu_(gpu),
       kernels_(kernels),
       timeout_s_(timeout_s),
-      queues_(gpu.driver()),
-      host_bounce_(gpu.driver()),
-      exchange_(gpu.driver()),
-      gpu_bounce_(gpu.driver()),
-      buffers_(gpu.driver()),
-      results_(gpu.driver()) {
+      queues_(gpu.driver(), Arena::Place::kHost),
+      host_bounce_(gpu.driver(), Arena::Place::kHost),
+      exchange_(gpu.driver(), Arena::Place::kHost),
+      gpu_bounce_(gpu.driver(), Arena::Place::kGpu),
+      buffers_(gpu.driver(), Arena::Place::kGpu),
+      results_(gpu.driver(), Arena::Place::kGpu) {
   static_assert(sizeof(Results) == kResultBytes && offsetof(Results, bad_counts) == kBadCountsOffsetBytes);
 }
 
 UnpackRun Workspace::lay_out(const TestCase& test_case, uint64_t footprint_bytes) {
   UnpackRun run = plan_run(test_case, footprint_bytes);
-  queue_memory_ = static_cast<NetUnpackMeta*>(queues_.reserve(run.connections * sizeof(NetUnpackMeta)));
+  run.meta = reinterpret_cast<void*>(queues_.reserve(run.connections * sizeof(NetUnpackMeta)));
+  queue_memory_ = static_cast<NetUnpackMeta*>(queues_.host());
   for (uint32_t connection = 0; connection < run.connections; ++connection)
     fill_queue(test_case, run, connection, queue_memory_[connection]);
-  run.meta = reinterpret_cast<void*>(queues_.mapped());
-  CUdeviceptr bounce = 0;
-  if (test_case.bounce == BouncePlace::kHost) {
-    host_bounce_.reserve(run.bounce_bytes());
-    bounce = host_bounce_.mapped();
-  } else {
-    bounce = gpu_bounce_.reserve(run.bounce_bytes());
-  }
+  Arena& bounces = test_case.bounce == BouncePlace::kHost ? host_bounce_ : gpu_bounce_;
+  const CUdeviceptr bounce = bounces.reserve(run.bounce_bytes());
   run.bounce = reinterpret_cast<char*>(bounce);
   run.buffers = reinterpret_cast<char*>(buffers_.reserve(run.buffer_bytes()));
   kernels_.fill_words(bounce, run.bounce_bytes(), kUnusedWord);

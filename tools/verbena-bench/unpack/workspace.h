@@ -25,7 +25,7 @@ class Workspace {
   UnpackRun lay_out(const TestCase& test_case, uint64_t footprint_bytes);
   NetUnpackMeta* queues() { return queue_memory_; }
   // Pinned host memory through which host and kernel communicate during a run.
-  HostArena& exchange() { return exchange_; }
+  Arena& exchange() { return exchange_; }
 
   void reset_buffers(const UnpackRun& run);
   // The counter of refused slots; reset_buffers sets it to 0.
@@ -41,8 +41,7 @@ class Workspace {
   KernelSet& kernels_;
   double timeout_s_;
   NetUnpackMeta* queue_memory_ = nullptr;
-  HostArena queues_, host_bounce_, exchange_;
-  GpuArena gpu_bounce_, buffers_, results_;
+  Arena queues_, host_bounce_, exchange_, gpu_bounce_, buffers_, results_;
 };
 
 }  // namespace verbena::tools::unpack

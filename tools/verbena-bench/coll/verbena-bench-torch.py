@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs one rank of a contender of verbena-coll that works on PyTorch tensors: PyTorch's symmetric memory, FlashInfer's kernels, or the
-custom all-reduce of SGLang or vLLM. verbena-coll starts it, and reads its figures from descriptor 3.
+"""Runs one rank of a contender of verbena-bench coll that works on PyTorch tensors: PyTorch's symmetric memory, FlashInfer's kernels, or the
+custom all-reduce of SGLang or vLLM. verbena-bench coll starts it, and reads its figures from descriptor 3.
 
-usage: verbena-coll-torch.py CONTENDER OPERATIONS SIZES TYPES HIDDEN REPEATS CHAIN
+usage: verbena-bench-torch.py CONTENDER OPERATIONS SIZES TYPES HIDDEN REPEATS CHAIN
        (with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT)
 """
 import contextlib
@@ -12,6 +12,7 @@ import json
 import math
 import os
 import signal
+import statistics
 import sys
 
 import torch
@@ -95,7 +96,7 @@ class Places:
 class Contender:
     """Base class. list_ways() returns functions by name. Each function enqueues one operation of a chain and returns its result,
     which is the next operation's input."""
-    operations = ("all_reduce",)
+    operations, has_barrier = ("all_reduce",), False
 
     def __init__(self, ranks, max_bytes):
         self.ranks, self.max_bytes, self.pairs = ranks, max_bytes, {}
@@ -121,6 +122,8 @@ def share(bytes_):
 
 
 class Torch(Contender):
+    has_barrier = True
+
     def __init__(self, ranks, max_bytes):
         super().__init__(ranks, max_bytes)
         self.title = f"PyTorch {torch.__version__}"
@@ -306,6 +309,20 @@ def make_graph(chain, enqueue, stream):
     return graph, result
 
 
+def time_graphs(ranks, graphs, clock, repeats):
+    """The times of each graph on the slowest rank in us."""
+    samples = [[clock.time_us(graph.replay) for graph, _ in graphs] for _ in range(repeats + 1)]
+    everyone = ranks.exchange(list(zip(*samples[1:])))  # the first warms up
+    return [[max(peers) for peers in zip(*times)] for times in zip(*everyone)]
+
+
+def measure_barrier(ranks, stream, clock, repeats, chain):
+    """The time of a barrier of PyTorch's symmetric memory in us."""
+    graphs = [make_graph(length, lambda _: clock.handle.barrier(channel=0), stream) for length in (chain, 2 * chain)]
+    shorter, longer = (statistics.median(times) for times in time_graphs(ranks, graphs, clock, repeats))
+    return (longer - shorter) / chain
+
+
 def measure(contender, places, enqueue, stream, clock, repeats, chain):
     """Returns the times of the shorter and the longer graph on the slowest rank in us, and an error or None. Destroys the graphs, because
     NCCL destroys a communicator only after the last graph that contains one of its operations."""
@@ -324,9 +341,7 @@ def measure(contender, places, enqueue, stream, clock, repeats, chain):
     stream.synchronize()
     if not all(contender.ranks.exchange(bool(is_right))):
         return [], "wrong data"
-    samples = [[clock.time_us(graph.replay) for graph, _ in graphs] for _ in range(repeats + 1)]
-    everyone = contender.ranks.exchange(list(zip(*samples[1:])))  # the first warms up
-    return [[max(ranks) for ranks in zip(*times)] for times in zip(*everyone)], ""
+    return time_graphs(contender.ranks, graphs, clock, repeats), ""
 
 
 def measure_all(contender, operations, sizes, types, hidden, repeats, chain):
@@ -345,10 +360,14 @@ def measure_all(contender, operations, sizes, types, hidden, repeats, chain):
                     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
                         problem = str(error)
                     if problem:
-                        print(f"verbena-coll: {way}, {bytes_} bytes of {name}: {problem}", file=sys.stderr, flush=True)
+                        print(f"verbena-bench coll: {way}, {bytes_} bytes of {name}: {problem}", file=sys.stderr, flush=True)
                     key = f"{operation}/{name}/{bytes_}/{way}"
                     for kind, samples in zip(("shorter", "longer"), times if contender.ranks.rank == 0 else ()):
-                        tell(f"figure {kind} {key} {' '.join(f'{sample:.4f}' for sample in samples)}")
+                        tell(f"figure {kind}/{key} {' '.join(f'{sample:.4f}' for sample in samples)}")
+    if contender.has_barrier:
+        barrier_us = measure_barrier(contender.ranks, stream, clock, repeats, chain)
+        if contender.ranks.rank == 0:
+            tell(f"a barrier of its symmetric memory takes {barrier_us:.2f} us")
     torch.cuda.synchronize()
 
 

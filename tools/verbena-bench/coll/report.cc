@@ -1,9 +1,8 @@
-#include "verbena-bench/coll/figures.h"
+#include "verbena-bench/coll/report.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <set>
-#include <sstream>
 
 #include "common/size.h"
 #include "common/table.h"
@@ -32,81 +31,17 @@ std::string find_contender(const std::string& key) {
 
 }  // namespace
 
-bool Figures::take(const std::string& line) {
-  std::istringstream words(line);
-  std::string kind, key;
-  words >> kind;
-  if (kind == "figure") {
-    words >> kind >> key;
-    std::vector<double>& all = samples_[kind][key];
-    double sample = 0;
-    for (size_t i = 0; words >> sample; ++i) {
-      if (i == all.size()) all.push_back(sample);
-      all[i] = std::max(all[i], sample);
-    }
-    return true;
-  }
-  if (kind == "gpu") {
-    std::getline(words >> std::ws, gpu_);
-    return true;
-  }
-  if (kind == "bits") {
-    std::string hash, what;
-    words >> hash;
-    std::getline(words, what);
-    const auto [first, is_new] = bits_.emplace(what, hash);
-    if (!is_new && first->second != hash) ++wrong_;
-    return true;
-  }
-  if (kind != "checked") return false;
-  uint64_t wrong = 0;
-  std::string what;
-  words >> wrong;
-  std::getline(words, what);
-  // The time at the end of the text differs between ranks.
-  const std::string common = what.substr(0, what.rfind(", in "));
-  auto check = std::find_if(checks_.begin(), checks_.end(),
-                            [&](const Check& one) { return one.what.rfind(common, 0) == 0; });
-  if (check == checks_.end()) check = checks_.insert(checks_.end(), Check{what});
-  check->wrong += wrong;
-  ++check->ranks;
-  wrong_ += wrong;
-  return true;
-}
-
-std::string Figures::take_finished_checks() {
-  std::string text;
-  for (auto check = checks_.begin(); check != checks_.end();) {
-    if (check->ranks < ranks_) {
-      ++check;
-      continue;
-    }
-    const std::string verdict =
-        check->wrong == 0 ? "ok" : "WRONG (" + std::to_string(check->wrong) + " elements)";
-    text += verdict + ":" + check->what + "\n";
-    check = checks_.erase(check);
-  }
-  return text;
-}
-
-std::vector<double> Figures::find(const std::string& kind, const std::string& key) const {
-  const auto of_kind = samples_.find(kind);
-  if (of_kind == samples_.end()) return {};
-  const auto found = of_kind->second.find(key);
-  return found == of_kind->second.end() ? std::vector<double>{} : found->second;
-}
-
-double Figures::find_late_us(const std::string& kind, const std::string& key) const {
-  const std::vector<double> both = find(kind, key);
+double Report::find_late_us(const std::string& kind, const std::string& key) const {
+  const std::vector<double> both = figures_.find(kind + "/" + key);
   return both.size() == 2 ? both[0] - both[1] : 0;
 }
 
-std::vector<Figures::Row> Figures::list_rows() const {
+std::vector<Report::Row> Report::list_rows() const {
   std::vector<Row> rows;
-  const auto shorter = samples_.find("shorter");
-  if (shorter == samples_.end()) return rows;
-  for (const auto& [key, samples] : shorter->second) {
-    const std::vector<double> longer = find("longer", key);
+  for (const auto& [name, samples] : figures_.samples()) {
+    if (!name.starts_with("shorter/")) continue;
+    const std::string key = name.substr(name.find('/') + 1);
+    const std::vector<double> longer = figures_.find("longer/" + key);
     if (longer.empty() || samples.empty()) continue;
     const std::vector<std::string> parts = split(key, '/', 4);
     const uint64_t bytes = std::stoull(parts[2]);
@@ -127,13 +62,13 @@ std::vector<Figures::Row> Figures::list_rows() const {
 }
 
 // Returns the bus bandwidth as nccl-tests define it: the bytes per second that each link carries.
-double Figures::find_bandwidth(const Row& row, double us) const {
-  const double share = static_cast<double>(ranks_ - 1) / ranks_;
+double Report::find_bandwidth(const Row& row, double us) const {
+  const double share = static_cast<double>(figures_.ranks() - 1) / figures_.ranks();
   const double factor = row.operation.rfind("all_reduce", 0) == 0 ? 2 * share : share;
   return us <= 0 ? 0 : factor * static_cast<double>(row.bytes) / us / 1000;
 }
 
-std::string Figures::format_table() const {
+std::string Report::format_table() const {
   const std::vector<Row> rows = list_rows();
   if (rows.empty()) return "";
   std::set<std::string> others;
@@ -158,7 +93,8 @@ std::string Figures::format_table() const {
     double chosen_us = 0;
     for (const Way& way : row.ways)
       if (way.key.size() > 5 && way.key.substr(way.key.size() - 5) == "/auto") chosen_us = way.us;
-    const std::vector<double> eager = find("eager", ours->key), host = find("host", ours->key);
+    const std::vector<double> eager = figures_.find("eager/" + ours->key),
+                              host = figures_.find("host/" + ours->key);
     std::vector<std::string> cells = {row.operation,
                                       row.type,
                                       format_size(row.bytes),
@@ -185,7 +121,7 @@ std::string Figures::format_table() const {
 }
 
 // How much longer the library's own choice takes than the fastest algorithm, for tensors in any memory.
-std::string Figures::format_regret(const std::vector<Row>& rows) {
+std::string Report::format_regret(const std::vector<Row>& rows) {
   std::vector<double> percents;
   std::string worst;
   for (const Row& row : rows) {
@@ -217,7 +153,7 @@ std::string Figures::format_regret(const std::vector<Row>& rows) {
          "\n";
 }
 
-std::vector<tuner::OpsMeasurement> Figures::list_measurements() const {
+std::vector<tuner::OpsMeasurement> Report::list_measurements() const {
   std::vector<tuner::OpsMeasurement> measurements;
   // Keeps, for each algorithm, number of threads and size, the best number of blocks.
   for (const Row& row : list_rows()) {
@@ -231,8 +167,8 @@ std::vector<tuner::OpsMeasurement> Figures::list_measurements() const {
       tuner::OpsMeasurement measured;
       measured.operation = row.operation;
       measured.algorithm = parts[4];
-      measured.gpu = gpu_;
-      measured.ranks = ranks_;
+      measured.gpu = figures_.gpu();
+      measured.ranks = figures_.ranks();
       measured.threads = threads;
       measured.chunk_bytes = chunk_kib << 10;
       auto found = std::find_if(measurements.begin(), measurements.end(),
@@ -246,7 +182,7 @@ std::vector<tuner::OpsMeasurement> Figures::list_measurements() const {
   return measurements;
 }
 
-std::vector<ResultTable> Figures::list_tables() const {
+std::vector<ResultTable> Report::list_tables() const {
   ResultTable table{"ways",
                     {{"operation", "operation", "", ResultColumn::Role::kKey},
                      {"type", "type", "", ResultColumn::Role::kKey},
@@ -262,7 +198,7 @@ std::vector<ResultTable> Figures::list_tables() const {
       nlohmann::json cells = {{"operation", row.operation}, {"type", row.type},
                               {"bytes", row.bytes},         {"way", split(way.key, '/', 4).back()},
                               {"time_us", way.us},          {"p90_us", way.p90_us}};
-      const std::vector<double> eager = find("eager", way.key);
+      const std::vector<double> eager = figures_.find("eager/" + way.key);
       if (!eager.empty()) {
         cells["eager_us"] = eager[0];
         cells["late_5_us"] = find_late_us("late5", way.key);

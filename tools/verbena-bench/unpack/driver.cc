@@ -5,6 +5,8 @@
 
 #include "common/error.h"
 #include "common/progress.h"
+#include "verbena-bench/shared/rank_processes.h"
+#include "verbena-bench/subcommands.h"
 #include "verbena-bench/unpack/live_gpu.h"
 #include "verbena-bench/unpack/options.h"
 #include "verbena-bench/unpack/report.h"
@@ -22,16 +24,9 @@ std::string read_image(const std::string& path) {
 }
 
 bool has_device(int wanted) {
-  std::string why;
-  const int gpus = count_cuda_devices(why);
-  if (wanted < gpus) return true;
-  if (gpus == 0) {
-    std::fprintf(stderr, "no CUDA device: verbena-unpack needs a GPU%s\n",
-                 why.empty() ? "" : (" (" + why + ")").c_str());
-  } else {
-    std::fprintf(stderr, "no CUDA device %d: there are %d\n", wanted, gpus);
-  }
-  return false;
+  const int gpus = require_cuda_devices("verbena-bench unpack", "a GPU");
+  if (gpus != 0 && wanted >= gpus) std::fprintf(stderr, "no CUDA device %d: there are %d\n", wanted, gpus);
+  return wanted < gpus;
 }
 
 // The requested movers, and the copy that they are compared with.
@@ -46,6 +41,10 @@ std::vector<Mover> choose_movers(const Options& options, const KernelSet& kernel
   return movers;
 }
 
+std::vector<uint64_t> choose_sizes(const Options& options, const std::vector<uint64_t>& defaults) {
+  return options.sizes_bytes.empty() ? defaults : options.sizes_bytes;
+}
+
 void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Workspace& workspace,
                        const std::vector<Mover>& movers, Report& report) {
   std::vector<uint32_t> threads = options.sweep.threads;
@@ -54,13 +53,14 @@ void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Wor
     threads = {256, 512, 640};
     bounces = {BouncePlace::kGpu, BouncePlace::kHost};
   }
-  for (const BouncePlace bounce : bounces) {
-    for (const uint32_t count : threads) {
-      for (const Mover mover : movers) {
-        if (mover != Mover::kRegisters && mover != Mover::kBulk) continue;
-        report.add_latency(measure_latency(gpu, kernels, workspace, mover, count, bounce, options.latency));
-      }
-    }
+  LatencyOptions latency = options.latency;
+  for (const uint64_t bytes : choose_sizes(options, {latency.message_bytes})) {
+    latency.message_bytes = bytes;
+    for (const BouncePlace bounce : bounces)
+      for (const uint32_t count : threads)
+        for (const Mover mover : movers)
+          if (mover == Mover::kRegisters || mover == Mover::kBulk)
+            report.add_latency(measure_latency(gpu, kernels, workspace, mover, count, bounce, latency));
   }
 }
 
@@ -69,7 +69,7 @@ void receive_live(const Options& options, Gpu& gpu, KernelSet& kernels, Report& 
   constexpr int kOverride = 0;
   setenv("VERBENA_UNPACK", "1", kOverride);
   setenv("VERBENA_UNPACK_THRESHOLD", "unlimited", kOverride);
-  for (const uint64_t message_bytes : options.live_sizes_bytes) {
+  for (const uint64_t message_bytes : choose_sizes(options, {8, 4096, 65536, 524288, 1048576})) {
     LiveOptions live = options.live;
     live.message_bytes = message_bytes;
     GpuReceiver receiver(gpu, kernels, options.sweep.threads.front(), live.timeout_s);
@@ -107,7 +107,7 @@ int measure_all(const Options& options, int argc, const char* const* argv) {
   }
   KernelSet kernels(gpu);
   if (!options.nccl_kernel.empty()) kernels.add_nccl(read_image(options.nccl_kernel));
-  Result result = begin_result("verbena-unpack", argc, argv);
+  Result result = begin_result("verbena-bench unpack", argc, argv);
   Report report(options.measure.iterations != 0 && !options.is_live, options.output.takes_stdout());
   report.begin(gpu.name(), gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
                gpu.attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
@@ -118,21 +118,18 @@ int measure_all(const Options& options, int argc, const char* const* argv) {
   }
   report.finish();
   report.fill(result);
-  return deliver_result(result, options.output, report.wrong_bytes() == 0 ? kExitOk : kExitWrongData);
+  return bench::deliver_checked(result, report.wrong_bytes(), options.output);
 }
 
+}  // namespace
+
 int run_tool(int argc, char** argv) {
-  const ParsedOptions parsed = parse_options(argc, argv);
+  const auto parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
   const Options& options = parsed.options;
-  return report_errors("verbena-unpack", [&] {
+  return report_errors("verbena-bench unpack", [&] {
     return has_device(options.gpu) ? measure_all(options, argc, argv) : static_cast<int>(kExitNoDevice);
   });
 }
 
-}  // namespace
 }  // namespace verbena::tools::unpack
-
-int main(int argc, char** argv) {
-  return verbena::tools::unpack::run_tool(argc, argv);
-}

@@ -22,41 +22,18 @@
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
-#include "verbena/device/collectives/exchange_plan.cuh"
+#include "verbena/device/collectives/packet_calls.cuh"
 
 namespace verbena::device {
 
 template <typename Context = SymmContext>
-class OneShot {
+class OneShot : public PacketCalls<Context, OneShot<Context>> {
+  using Calls = PacketCalls<Context, OneShot>;
+
  public:
-  using Exchange = LowLatency<Context>;
+  using Calls::Calls;
+  using typename Calls::Exchange;
 
-  // Constructed by all threads of the calling group.
-  // @param workspace  has at least `blocks` blocks; must outlive this object
-  // @param block  index of this block, below `blocks`
-  VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
-                         const GridStart& start = {})
-      : exchange_(workspace, block),
-        context_(workspace.context),
-        start_(start),
-        block_(block),
-        blocks_(blocks) {
-    status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
-  }
-
-  // Writes the sum of all ranks' `input` to `output`. When the call returns, the threads of the group may
-  // read this block's part of the output, and change its part of the input.
-  // @param input  memory of this GPU, at any address
-  // @param output  memory of this GPU, at any address; either `input` itself, or memory that does not overlap
-  //                it
-  // @param count  number of elements of T: float, Half, Bfloat16, E4m3 or int32_t
-  // @tparam kRanks  size of the team, at most 16, if known at compile time; otherwise 0
-  template <int kRanks = 0, typename T, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
-                                                     const Group& group = {}) {
-    return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
-                                    count * sizeof(T), ReduceAs<T>{}, group);
-  }
   // Does an all-reduce with any reduction of reduction.cuh. `length_bytes` is a multiple of the element size.
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
@@ -132,8 +109,6 @@ class OneShot {
     }
     return SymmStatus::kDone;
   }
-  VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
-
   // Concatenates all ranks' inputs in `output`, in rank order.
   // @param input  `count` elements of any type; either this rank's part of the output, or memory that does
   //               not overlap the output
@@ -204,15 +179,9 @@ class OneShot {
     return status_ = exchange_.conclude(group, reduce_kept<kRanks>(vectors, count, reduce, group));
   }
 
-  // Ends the last call of a kernel.
-  // @return the first error of the calls, or kDone
-  template <typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
-    if (status_ == SymmStatus::kDone && has_begun_) status_ = exchange_.finish(group);
-    return status_;
-  }
-
  private:
+  using Calls::begin_in_step, Calls::begin_message, Calls::start;
+  using Calls::block_, Calls::blocks_, Calls::context_, Calls::exchange_, Calls::status_;
   using Data = Packet::Data;
   static constexpr uint32_t kAtOnce = 4;  // packets that a thread handles at a time in an exchange
 
@@ -246,33 +215,6 @@ class OneShot {
     uint32_t index[kVectors];
     const uint32_t which = find_vectors(count, group, index);
     return exchange_.template reduce_from_members<kRanks>(index, which, vectors, reduce);
-  }
-  VERBENA_DEVICE bool start() {
-    if (!has_started_ && status_ == SymmStatus::kDone) {
-      start_();
-      has_started_ = true;
-    }
-    return status_ == SymmStatus::kDone;
-  }
-  // Begins a call. This happens before a message, because after a message it is not known whether another one
-  // follows.
-  template <typename Group>
-  VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
-    if (has_begun_) {
-      status_ = exchange_.turn(group, Heard::kEverybody, calls);
-    } else {
-      exchange_.load_epoch(calls);
-    }
-    has_begun_ = true;
-    return status_ == SymmStatus::kDone;
-  }
-  // Begins a call like begin_message(), but returns false in all threads if the team has failed, so that
-  // callers need not check the exchange's trouble().
-  template <typename Group>
-  VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
-    const bool is_first = !has_begun_;
-    if (begin_message(group, calls) && is_first) status_ = exchange_.conclude(group, exchange_.trouble());
-    return status_ == SymmStatus::kDone;
   }
   template <typename Plan>
   VERBENA_DEVICE Part own_part(const Plan& plan) const {
@@ -480,13 +422,6 @@ class OneShot {
         [&](uint32_t index, const Data& result) { to.store(index, result); });
     return exchange_.conclude(group, have_come, patience);
   }
-
-  Exchange exchange_;
-  const Context& context_;
-  GridStart start_;
-  uint32_t block_, blocks_;
-  bool has_started_ = false, has_begun_ = false;
-  SymmStatus status_ = SymmStatus::kDone;
 };
 
 }  // namespace verbena::device

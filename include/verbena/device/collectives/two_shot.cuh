@@ -11,33 +11,18 @@
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 
-#include "verbena/device/collectives/exchange_plan.cuh"
+#include "verbena/device/collectives/packet_calls.cuh"
 
 namespace verbena::device {
 
 template <typename Context = SymmContext>
-class TwoShot {
+class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
+  using Calls = PacketCalls<Context, TwoShot>;
+
  public:
-  using Exchange = LowLatency<Context>;
+  using Calls::Calls;
+  using typename Calls::Exchange;
 
-  // The parameters are those of OneShot's constructor.
-  VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
-                         const GridStart& start = {})
-      : exchange_(workspace, block),
-        context_(workspace.context),
-        start_(start),
-        block_(block),
-        blocks_(blocks) {
-    status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
-  }
-
-  // Writes the sum of all ranks' `input` to `output`, like OneShot::all_reduce().
-  template <int kRanks = 0, typename T, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
-                                                     const Group& group = {}) {
-    return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
-                                    count * sizeof(T), ReduceAs<T>{}, group);
-  }
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
@@ -50,7 +35,7 @@ class TwoShot {
     const uint64_t most = find_round_bytes(part);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
-      if (!begin_in_step(group)) return status_;
+      if (!begin_in_step(group, 2)) return status_;
       const Round round{length_bytes, share_bytes, part.begin + at, detail::cut_round(part, at, most)};
       status_ = reduce_message<kRanks>(input, output, round, reduce, group);
       if (status_ != SymmStatus::kDone) return status_;
@@ -99,21 +84,17 @@ class TwoShot {
     most = detail::even_rounds(part.length_bytes, most, at_once);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
-      if (!begin_in_step(group)) return status_;
+      if (!begin_in_step(group, 2)) return status_;
       status_ = body(exchange_, part.begin + at, detail::cut_round(part, at, most));
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
   }
-  VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
-
-  template <typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
-    if (status_ == SymmStatus::kDone && has_begun_) status_ = exchange_.finish(group);
-    return status_;
-  }
 
  private:
+  using Calls::begin_in_step, Calls::begin_message;
+  using Calls::block_, Calls::blocks_, Calls::context_, Calls::exchange_, Calls::has_begun_, Calls::start_,
+      Calls::status_;
   using Data = Packet::Data;
   static constexpr uint32_t kSums = 1;  // the call in flight that carries sums; call 0 carries addends
 
@@ -142,7 +123,7 @@ class TwoShot {
     for (uint32_t k = 0; k < kPeers; ++k) {
       if (group.rank() < count) first[k] = load(shares.of_peer[k], group.rank());
     }
-    if (!begin_messages(group)) return status_;
+    if (!begin_message(group, 2)) return status_;
     typename Exchange::Trouble trouble = exchange_.trouble();
     if (trouble != 0) count = 0;
     (void)Exchange::for_several(count, group, [&](const auto& index) {
@@ -216,25 +197,6 @@ class TwoShot {
     }
   }
 
-  template <typename Group>
-  VERBENA_DEVICE bool begin_messages(const Group& group) {
-    if (has_begun_) {
-      status_ = exchange_.turn(group, Heard::kEverybody, 2);
-    } else {
-      exchange_.load_epoch(2);
-    }
-    has_begun_ = true;
-    return status_ == SymmStatus::kDone;
-  }
-
-  // See OneShot::begin_in_step().
-  template <typename Group>
-  VERBENA_DEVICE bool begin_in_step(const Group& group) {
-    const bool is_first = !has_begun_;
-    if (begin_messages(group) && is_first) status_ = exchange_.conclude(group, exchange_.trouble());
-    return status_ == SymmStatus::kDone;
-  }
-
   // The part of every rank's share that a block handles in two calls in flight.
   struct Round {
     uint64_t length_bytes, share_bytes;  // lengths of the tensor and of a share
@@ -306,13 +268,6 @@ class TwoShot {
         Exchange::for_several(longest, group, receive_sums);
     return exchange_.conclude(group, have_come, patience);
   }
-
-  Exchange exchange_;
-  const Context& context_;
-  GridStart start_;
-  uint32_t block_, blocks_;
-  bool has_begun_ = false;
-  SymmStatus status_ = SymmStatus::kDone;
 };
 
 }  // namespace verbena::device

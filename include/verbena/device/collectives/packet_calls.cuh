@@ -1,0 +1,93 @@
+// What one_shot.cuh and two_shot.cuh share: the state of a block's calls in packets (low_latency.cuh).
+#ifndef VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
+#define VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
+
+#include "verbena/device/collectives/exchange_plan.cuh"
+
+namespace verbena::device {
+
+// @tparam Shots  the class that derives from this one, and has all_reduce_bytes()
+template <typename Context, typename Shots>
+class PacketCalls {
+ public:
+  using Exchange = LowLatency<Context>;
+
+  // Constructed by all threads of the calling group.
+  // @param workspace  has at least `blocks` blocks; must outlive this object
+  // @param block  index of this block, below `blocks`
+  VERBENA_DEVICE PacketCalls(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
+                             const GridStart& start = {})
+      : exchange_(workspace, block),
+        context_(workspace.context),
+        start_(start),
+        block_(block),
+        blocks_(blocks) {
+    status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
+  }
+
+  // Writes the sum of all ranks' `input` to `output`. When the call returns, the threads of the group may
+  // read this block's part of the output, and change its part of the input.
+  // @param input  memory of this GPU, at any address
+  // @param output  memory of this GPU, at any address; either `input` itself, or memory that does not overlap
+  //                it
+  // @param count  number of elements of T: float, Half, Bfloat16, E4m3 or int32_t
+  // @tparam kRanks  size of the team, at most 16, if known at compile time; otherwise 0
+  template <int kRanks = 0, typename T, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
+                                                     const Group& group = {}) {
+    return static_cast<Shots*>(this)->template all_reduce_bytes<kRanks>(
+        reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output), count * sizeof(T),
+        ReduceAs<T>{}, group);
+  }
+
+  // Ends the last call of a kernel.
+  // @return the first error of the calls, or kDone
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
+    if (status_ == SymmStatus::kDone && has_begun_) status_ = exchange_.finish(group);
+    return status_;
+  }
+
+  VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
+
+ protected:
+  // Waits for the earlier kernels of the stream, once.
+  VERBENA_DEVICE bool start() {
+    if (!has_started_ && status_ == SymmStatus::kDone) {
+      start_();
+      has_started_ = true;
+    }
+    return status_ == SymmStatus::kDone;
+  }
+  // Begins `calls` calls. This happens before a message, because after a message it is not known whether
+  // another one follows.
+  template <typename Group>
+  VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
+    if (has_begun_) {
+      status_ = exchange_.turn(group, Heard::kEverybody, calls);
+    } else {
+      exchange_.load_epoch(calls);
+    }
+    has_begun_ = true;
+    return status_ == SymmStatus::kDone;
+  }
+  // Begins calls like begin_message(), but returns false in all threads if the team has failed, so that
+  // callers need not check the exchange's trouble().
+  template <typename Group>
+  VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
+    const bool is_first = !has_begun_;
+    if (begin_message(group, calls) && is_first) status_ = exchange_.conclude(group, exchange_.trouble());
+    return status_ == SymmStatus::kDone;
+  }
+
+  Exchange exchange_;
+  const Context& context_;
+  GridStart start_;
+  uint32_t block_, blocks_;
+  bool has_started_ = false, has_begun_ = false;
+  SymmStatus status_ = SymmStatus::kDone;
+};
+
+}  // namespace verbena::device
+
+#endif

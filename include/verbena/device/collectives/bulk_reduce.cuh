@@ -1,0 +1,377 @@
+// The reductions and broadcasts of bulk.cuh, which forward what they receive, and their codecs.
+//
+// An all-reduce is two-shot: rank r sums share r of each chunk, and sends the sum to all. A slot has two
+// halves, for addends and for sums, and ends with two flags, which are the numbers of the last chunks in
+// the halves. Chunks are numbered consecutively across launches; chunk s uses slot s % 4 (kSymmTurns). In
+// step s, a block sends the addends of chunk s, sums chunk s-1 and sends the sums, and stores the sums of
+// chunk s-2. No message is needed to free a slot, because flags of later chunks show that it is free:
+// Addends s overwrite addends s-4 at rank q. Their sender has received q's addends s-2, which q sent after
+// it had summed chunk s-4.   Sums s overwrite sums s-4 at rank q. Their sender has received q's addends s,
+// which q sent after it had   stored the sums of chunk s-3. A broadcast has both halves, too: the root
+// sends each other rank its share as an addend, and that rank sends the share to the others as a sum.
+#ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
+#define VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
+
+#include "verbena/device/collectives/bulk_slots.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+// Copies `pieces` pieces of `vectors` vectors each, with all threads of a group and several loads in flight.
+// Calls `load(piece, offset)` and `store(piece, offset, vector)` for each vector.
+template <typename Group, typename Load, typename Store>
+VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t vectors, const Load& load,
+                                 const Store& store) {
+  constexpr uint32_t kLoads = 4;
+  const uint32_t all = pieces * vectors, step = group.size();
+  for (uint32_t first = group.rank(); first < all; first += kLoads * step) {
+    Vector16 data[kLoads];
+    uint32_t piece[kLoads], offset[kLoads];
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kLoads; ++k) {
+      const uint32_t index = first + k * step;
+      piece[k] = index / vectors;
+      offset[k] = (index - piece[k] * vectors) * kVectorBytes;
+      if (index < all) data[k] = load(piece[k], offset[k]);
+    }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kLoads; ++k) {
+      if (first + k * step < all) store(piece[k], offset[k], data[k]);
+    }
+  }
+}
+
+}  // namespace detail
+
+// A chunk, passed to a codec: up to max_bytes bytes at the same offset of each share of a tensor. In an
+// all-reduce, rank r sums share r. Functions with a `turn` count members from the next rank on, so that each
+// rank starts with a different member.
+struct BulkChunk {
+  const SymmContext& context;
+  // The block's part of the tensor, which is split into shares of share_bytes; the last ones may be shorter
+  // or empty. `offset` is the start of the chunk in each share.
+  const char* input;
+  char* output;
+  uint64_t part_bytes, share_bytes, offset;
+  uint32_t max_bytes;
+  // `here` is the slot of this rank that member 0 writes; the slots of the other members follow, slot_bytes
+  // apart. `there` is the slot that this rank writes at each member, as an address of this rank.
+  const char* here;
+  char* there;
+  uint64_t slot_bytes;
+  uint64_t number;  // number of the chunk, counted across launches
+
+  VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
+    const int32_t peer = context.team_rank + 1 + static_cast<int32_t>(turn);
+    return peer < context.team_size ? peer : peer - context.team_size;
+  }
+  VERBENA_DEVICE uint32_t count_peers() const { return static_cast<uint32_t>(context.team_size) - 1; }
+  VERBENA_DEVICE uint64_t begin(int32_t share) const {
+    return static_cast<uint64_t>(share) * share_bytes + offset;
+  }
+  VERBENA_DEVICE uint32_t length(int32_t share) const {
+    const uint64_t share_end = static_cast<uint64_t>(share + 1) * share_bytes;
+    const uint64_t end = share_end < part_bytes ? share_end : part_bytes, from = begin(share);
+    if (from >= end) return 0;
+    return end - from < max_bytes ? static_cast<uint32_t>(end - from) : max_bytes;
+  }
+  // Returns the number of vectors in the longest share of the chunk, which is the first.
+  VERBENA_DEVICE uint32_t count_vectors() const { return (length(0) + kVectorBytes - 1) / kVectorBytes; }
+  VERBENA_DEVICE const char* slot_of(int32_t member) const {
+    return here + static_cast<uint64_t>(member) * slot_bytes;
+  }
+  VERBENA_DEVICE char* slot_at(int32_t member) const {
+    return detail::shift(there, detail::get_delta(context, member));
+  }
+};
+
+// The codec that sends elements unchanged. Every codec has the functions below, which all threads of a group
+// call. Other codecs encode when they send and decode when they receive. Slots are aligned to 128 bytes.
+template <typename Reduce>
+struct PlainCodec {
+  Reduce reduce;
+
+  // Returns the unit of chunks: offsets in the tensor and lengths of chunks are multiples of it.
+  VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
+  // Returns the number of bytes of the tensor that fit into data_bytes bytes of a slot.
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
+    return data_bytes / kVectorBytes * kVectorBytes;
+  }
+
+  // Sends each peer its chunk of this rank's input.
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
+    // copy_group() may read bytes next to the chunk. Not allowed in place, where other blocks write these
+    // bytes.
+    if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
+      for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
+        const int32_t peer = chunk.find_peer(turn);
+        copy_group(group, chunk.slot_at(peer), chunk.input + chunk.begin(peer), chunk.length(peer));
+      }
+      return;
+    }
+    detail::move_vectors(
+        group, chunk.count_peers(), chunk.count_vectors(),
+        [&](uint32_t turn, uint32_t offset) {
+          const int32_t peer = chunk.find_peer(turn);
+          const uint32_t length = chunk.length(peer);
+          return offset < length ? detail::load_vector(chunk.input + chunk.begin(peer), offset, length)
+                                 : Vector16{};
+        },
+        [&](uint32_t turn, uint32_t offset, Vector16 vector) {
+          const int32_t peer = chunk.find_peer(turn);
+          if (offset < chunk.length(peer)) detail::store_data(chunk.slot_at(peer) + offset, vector);
+        });
+  }
+
+  // Reduces this rank's share of the chunk, which all members have sent, and sends the sums to all.
+  // @param sums  the same chunk, with the slots of sums
+  // @return any status but kDone ends the collective
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                           const Group& group) const {
+    constexpr uint32_t kVectors = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
+    const int32_t me = addends.context.team_rank;
+    const uint32_t length = addends.length(me), step = group.size() * kVectorBytes;
+    const char* const input = addends.input + addends.begin(me);
+    char* const output = addends.output + addends.begin(me);
+    for (uint32_t first = group.rank() * kVectorBytes; first < length; first += kVectors * step) {
+      Vector16 vectors[kVectors];
+      reduce_some<kRanks>(addends, input, length, first, step, vectors);
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        const uint32_t offset = first + k * step;
+        if (offset >= length) break;
+        for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
+          detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, vectors[k]);
+        detail::store_vector(output, offset, length, vectors[k]);
+      }
+    }
+    return SymmStatus::kDone;
+  }
+
+  // Stores the sums that the other members have sent.
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
+    if (detail::offset_in_vector(chunk.output) != 0) {
+      for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
+        const int32_t peer = chunk.find_peer(turn);
+        copy_group(group, chunk.output + chunk.begin(peer), chunk.slot_of(peer), chunk.length(peer));
+      }
+      return;
+    }
+    detail::move_vectors(
+        group, chunk.count_peers(), chunk.count_vectors(),
+        [&](uint32_t turn, uint32_t offset) {
+          return detail::load_data(chunk.slot_of(chunk.find_peer(turn)) + offset);
+        },
+        [&](uint32_t turn, uint32_t offset, Vector16 vector) {
+          const int32_t peer = chunk.find_peer(turn);
+          const uint32_t length = chunk.length(peer);
+          if (offset < length) detail::store_vector(chunk.output + chunk.begin(peer), offset, length, vector);
+        });
+  }
+
+ private:
+  // Reduces several vectors, with the loads of all ranks in flight together.
+  template <int kRanks, uint32_t kVectors>
+  VERBENA_DEVICE void reduce_some(const BulkChunk& chunk, const char* own, uint32_t length, uint32_t first,
+                                  uint32_t step, Vector16 (&results)[kVectors]) const {
+    constexpr int32_t kAtOnce = kRanks == 0 ? 4 : kRanks;
+    const int32_t size = kRanks == 0 ? chunk.context.team_size : kRanks, me = chunk.context.team_rank;
+    typename Reduce::template Sums<Vector16> sums[kVectors];
+    VERBENA_UNROLL_BY(1)
+    for (int32_t from = 0; from < size; from += kAtOnce) {
+      Vector16 addends[kVectors][kAtOnce];
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        const uint32_t offset = first + k * step;
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < kAtOnce; ++i) {
+          if (offset >= length || from + i >= size) continue;
+          addends[k][i] = from + i == me ? detail::load_vector(own, offset, length)
+                                         : detail::load_data(chunk.slot_of(from + i) + offset);
+        }
+      }
+      const int32_t count = size - from < kAtOnce ? size - from : kAtOnce;
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        if (first + k * step < length) reduce.add(sums[k], addends[k], from, count);
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) {
+      if (first + k * step < length) results[k] = reduce.template finish<Vector16>(sums[k], size);
+    }
+  }
+};
+
+// The codec of a broadcast, which is an all-reduce in which only the root has addends. Share i belongs to
+// rank root + 1 + i. The root sends each other rank its share, and that rank sends the share to the others.
+struct PassOn {
+  int32_t root;
+
+  VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
+    return data_bytes / kVectorBytes * kVectorBytes;
+  }
+
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
+    if (chunk.context.team_rank != root) return;
+    detail::move_vectors(
+        group, chunk.count_peers(), chunk.count_vectors(),
+        [&](uint32_t turn, uint32_t offset) {
+          const auto share = static_cast<int32_t>(turn);
+          const uint32_t length = chunk.length(share);
+          return offset < length ? detail::load_vector(chunk.input + chunk.begin(share), offset, length)
+                                 : Vector16{};
+        },
+        [&](uint32_t turn, uint32_t offset, Vector16 vector) {
+          const auto share = static_cast<int32_t>(turn);
+          if (offset >= chunk.length(share)) return;
+          detail::store_data(chunk.slot_at(chunk.find_peer(turn)) + offset, vector);
+          if (chunk.output != chunk.input) store(chunk, share, offset, vector);
+        });
+  }
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                           const Group& group) const {
+    if (addends.context.team_rank == root) return SymmStatus::kDone;
+    const int32_t mine = find_share(addends);
+    const uint32_t length = addends.length(mine);
+    detail::move_vectors(
+        group, 1, (length + kVectorBytes - 1) / kVectorBytes,
+        [&](uint32_t, uint32_t offset) { return detail::load_data(addends.slot_of(root) + offset); },
+        [&](uint32_t, uint32_t offset, Vector16 vector) {
+          for (uint32_t turn = 0; turn < sums.count_peers(); ++turn) {
+            const int32_t peer = sums.find_peer(turn);
+            if (peer != root) detail::store_data(sums.slot_at(peer) + offset, vector);
+          }
+          store(addends, mine, offset, vector);
+        });
+    return SymmStatus::kDone;
+  }
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
+    if (chunk.context.team_rank == root) return;
+    const auto shares = static_cast<int32_t>(chunk.count_peers());
+    // Returns the other ranks' shares, starting with the one after this rank's.
+    const auto share_of = [&](uint32_t piece) {
+      const int32_t share = find_share(chunk) + 1 + static_cast<int32_t>(piece);
+      return share < shares ? share : share - shares;
+    };
+    detail::move_vectors(
+        group, chunk.count_peers() - 1, chunk.count_vectors(),
+        [&](uint32_t piece, uint32_t offset) {
+          const int32_t member = root + 1 + share_of(piece);
+          return detail::load_data(chunk.slot_of(member <= shares ? member : member - shares - 1) + offset);
+        },
+        [&](uint32_t piece, uint32_t offset, Vector16 vector) {
+          if (offset < chunk.length(share_of(piece))) store(chunk, share_of(piece), offset, vector);
+        });
+  }
+
+ private:
+  VERBENA_DEVICE int32_t find_share(const BulkChunk& chunk) const {
+    const int32_t distance = chunk.context.team_rank - root - 1;
+    return distance < 0 ? distance + chunk.context.team_size : distance;
+  }
+  VERBENA_DEVICE static void store(const BulkChunk& chunk, int32_t share, uint32_t offset, Vector16 vector) {
+    detail::store_vector(chunk.output + chunk.begin(share), offset, chunk.length(share), vector);
+  }
+};
+
+template <typename Context, bool kReachesFar>
+class BulkReduce : public BulkSlots<Context, kReachesFar> {
+  using Slots = BulkSlots<Context, kReachesFar>;
+
+ public:
+  using Slots::Slots;
+
+  // Writes the codec's reduction of all ranks' `input` to `output`, which may be `input`.
+  template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
+                                                     const Codec& codec, const Group& group = {}) {
+    static_assert(!kReachesFar, "verbena: across hosts an all-reduce is AcrossHosts'");
+    if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
+    return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
+                              group);
+  }
+  // Copies the root's `input` to `output` of every rank, also in place. Needs three ranks or more. Unlike in
+  // an exchange, the root sends the tensor only once in total.
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
+                                                    int32_t root, const Group& group = {}) {
+    if (root < 0 || root >= context_.team_size || context_.team_size < 3) status_ = SymmStatus::kInvalid;
+    return for_shares<0>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size) - 1,
+                         PassOn{root}, group);
+  }
+
+ protected:
+  using Slots::begin, Slots::end, Slots::find_slot, Slots::half_bytes, Slots::offset_of, Slots::signal,
+      Slots::wait;
+  using Slots::blocks_, Slots::block_, Slots::chunk_bytes_, Slots::context_, Slots::count_blocks_,
+      Slots::number_, Slots::status_;
+  using Slots::kAddends, Slots::kSums;
+  using typename Slots::Phase;
+
+ private:
+  template <int kRanks, typename Codec, typename Group>
+  VERBENA_DEVICE SymmStatus for_shares(const char* input, char* output, uint64_t length_bytes,
+                                       uint32_t shares, const Codec& codec, const Group& group) {
+    const Part part = find_part(length_bytes, block_, count_blocks_, codec.unit_bytes());
+    if (!begin(group) || part.length_bytes == 0) return status_;
+    BulkChunk chunk{context_,
+                    input + part.begin,
+                    output + part.begin,
+                    part.length_bytes,
+                    find_part_bytes(part.length_bytes, shares, codec.unit_bytes()),
+                    0,
+                    fit_chunk(codec),
+                    nullptr,
+                    nullptr,
+                    blocks_.slot_bytes,
+                    0};
+    if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // one unit of the codec does not fit
+    if (status_ != SymmStatus::kDone) return status_;
+    const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
+    const auto at = [&](uint64_t index, Phase phase) {
+      BulkChunk one = chunk;
+      one.number = number_ + index;
+      one.offset = index * chunk.max_bytes;
+      one.here = find_slot(number_ + index, 0) + offset_of(phase);
+      one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);
+      return one;
+    };
+    for (uint64_t step = 0; step < chunks + 2; ++step) {
+      if (step < chunks) {
+        codec.template send_addends<kRanks>(at(step, kAddends), group);
+        signal(number_ + step, kAddends, group);
+      }
+      if (step >= 1 && step <= chunks) {
+        if (!wait(number_ + step - 1, kAddends, group)) return status_;
+        status_ = codec.template reduce_addends<kRanks>(at(step - 1, kAddends), at(step - 1, kSums), group);
+        if (status_ != SymmStatus::kDone) return status_;
+        signal(number_ + step - 1, kSums, group);
+      }
+      if (step >= 2) {
+        if (!wait(number_ + step - 2, kSums, group)) return status_;
+        codec.template take_sums<kRanks>(at(step - 2, kSums), group);
+      }
+    }
+    return end(chunks, group);
+  }
+
+  template <typename Codec>
+  VERBENA_DEVICE uint32_t fit_chunk(const Codec& codec) const {
+    const uint32_t most = codec.fit_bytes(static_cast<uint32_t>(half_bytes()));
+    const uint32_t asked = chunk_bytes_ / codec.unit_bytes() * codec.unit_bytes();
+    return asked != 0 && asked < most ? asked : most;
+  }
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -50,9 +50,11 @@ std::string Device::explain_wait() const {
 }
 
 bool Device::tells_carried_out() {
-  // softverbs does, and its plans of faults count every request.
-  std::call_once(is_carried_out_tried_,
-                 [this] { tells_carried_out_ = is_softverbs_ || verbs::tells_carried_out(*this); });
+  // softverbs does, and its plans of faults count every request. A device that does not reach itself would
+  // have to wait for its own address once more.
+  std::call_once(is_carried_out_tried_, [this] {
+    tells_carried_out_ = is_softverbs_ || (abilities().reaches_itself && verbs::tells_carried_out(*this));
+  });
   return tells_carried_out_;
 }
 

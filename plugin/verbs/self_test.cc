@@ -393,6 +393,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
     // A queue pair that does not reach itself may reach others: functions of a card without local loopback,
     // an address that the host routes through a switch.
     if (write.verdict == Verdict::kFailed || write.verdict == Verdict::kNoAnswer) {
+      found.reaches_itself = false;
       append(found.advice, "a write to itself", write,
              "it is used as it describes itself, and flushes of GPU memory may fail");
     } else {

@@ -52,12 +52,12 @@ enum class Verdict : uint8_t {
   kNotTried,
   kNotOffered,  // the device says so itself
   kWorks,
-  kRefused,   // by the call; `code` is its errno
-  kFailed,    // in a completion; `code` is its status
+  kRefused,  // by the call; `code` is its errno
+  kFailed,   // in a completion; `code` is its status
   // No completion in time, or one that says that no answer came; or, with `code`, the errno: the own address
   // was not reached, or the host lacked memory.
   kNoAnswer,
-  kWrong,     // bytes, immediate, length or kind of completion
+  kWrong,  // bytes, immediate, length or kind of completion
 };
 
 struct FormResult {
@@ -94,7 +94,8 @@ SelfTestResult test_device(Device& device, const SelfTestOptions& options);
 
 // Which kinds of request the transport may post to a device.
 struct Abilities {
-  std::string unusable = {};  // why no connection can be made on it; empty: it can
+  std::string unusable = {};   // why no connection can be made on it; empty: it can
+  bool reaches_itself = true;  // by its own address
   bool shared_receives = true, empty_receives = false, inline_writes = true, empty_writes = true;
   bool fetch_add = false;
   std::string advice = {};  // what fails, and the fallback; empty: the device does what it advertises

@@ -146,13 +146,17 @@ TEST_F(SelfTestTest, SilenceExcludesNoDevice) {
 // A queue pair's own address may not answer, as an IPv6 address that the host routes through the switch.
 TEST_F(SelfTestTest, AnOwnAddressThatDoesNotAnswerExcludesNoDevice) {
   with_faulty_device([](Device& device, faulty::Hooks& hooks) {
-    hooks.unanswered = INT32_MAX;
+    hooks.reaches_no_self = true;
     const SelfTestResult result = try_all(device);
     EXPECT_EQ(describe(result.of(Form::kWrite)), "without an answer (errno 110)");
     EXPECT_EQ(result.of(Form::kInline).verdict, Verdict::kNotTried) << "each would wait for the address";
     const Abilities found = judge(result, {.fetch_add = true});
     EXPECT_EQ(found.unusable, "");
     EXPECT_TRUE(found.shared_receives && found.inline_writes && found.fetch_add);
+    EXPECT_FALSE(device.abilities().reaches_itself);
+    const int before = hooks.self_connects;
+    EXPECT_FALSE(device.tells_carried_out());
+    EXPECT_EQ(hooks.self_connects, before) << "it waits for the address again";
   });
 }
 

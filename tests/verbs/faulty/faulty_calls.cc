@@ -129,6 +129,10 @@ int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
   }
   const bool is_silent = (hooks().unanswered_devices >> find_number(pair->context->device) & 1) != 0;
   if (attributes->qp_state == IBV_QPS_RTR && is_silent) return ETIMEDOUT;
+  if (attributes->qp_state == IBV_QPS_RTR && attributes->dest_qp_num == pair->qp_num) {
+    ++hooks().self_connects;
+    if (hooks().reaches_no_self) return ETIMEDOUT;
+  }
   if (attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV) != 0)
     ++hooks().traffic_classes[attributes->ah_attr.grh.traffic_class];
   if ((mask & IBV_QP_TIMEOUT) != 0) hooks().last_ack_timeout = attributes->timeout;

@@ -30,7 +30,10 @@ struct Hooks {
   std::atomic<int> unanswered{0};
   std::atomic<int> unanswered_ms{0};            // what each of these takes
   std::atomic<uint32_t> unanswered_devices{0};  // bit n: never, on the device whose name ends in n
-  std::atomic<int> last_ack_timeout{-1};        // of the queue pair that could send last
+  // No queue pair reaches itself: its own address does not answer; and how often one was asked to.
+  std::atomic<bool> reaches_no_self{false};
+  std::atomic<int> self_connects{0};
+  std::atomic<int> last_ack_timeout{-1};  // of the queue pair that could send last
   // Of queue pairs of this traffic class, those that entered RTR.
   std::atomic<int> traffic_classes[256]{};
   // What the devices can do at most; from the start by the variables below.

@@ -20,7 +20,6 @@ base::Result<std::unique_ptr<GetPush>> GetPush::create(std::span<verbs::Device* 
     auto region = verbs::MemoryRegion::register_memory(*rail.device, rail.word.get(), sizeof(uint64_t), {});
     if (!region) return region.error();
     rail.region = std::move(*region);
-    if (!connect(rail)) return base::Error{base::Status::kSystem, 0};
   }
   return made;
 }
@@ -42,6 +41,8 @@ bool GetPush::connect(Rail& rail) {
 }
 
 void GetPush::ask(Rail& rail) {
+  if (rail.pair.number() == 0 && !connect(rail))
+    return fail(rail, "the port has no queue pair to itself, an earlier line says why", false);
   verbs::OneSidedRequest request;
   request.opcode = verbs::Opcode::kRead;
   request.signaled = true;
@@ -90,8 +91,7 @@ void GetPush::repair(Rail& rail) {
   if (now_ns < rail.retry_at_ns) return;
   rail.retry_at_ns = now_ns + base::parameters().rail_retry_ms * base::kNsPerMs;
   rail.pair = {};
-  if (connect(rail)) return ask(rail);
-  fail(rail, "its queue pair to itself cannot be made again", false);
+  ask(rail);
 }
 
 // One READ a rail for all gets that are done by now, whatever GPU memory of this endpoint they went to.

@@ -123,7 +123,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
   std::unique_ptr<OneSidedEndpoint> endpoint(
       new OneSidedEndpoint(options, std::move(rails), std::move(completions), std::move(*links)));
   if (!endpoint->open_get_push()) {
-    pass(error, endpoint->describe_rail() + " has no queue pair to itself");
+    pass(error, endpoint->describe_rail() + " registers no memory");
     return nullptr;
   }
   if (options.is_observed) {
@@ -320,7 +320,13 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
         return pass(error, "rail " + name_rail(device(rail.here)) + " has moved");
       verbs::QueuePair& pair = pairs.emplace_back(std::move(joined.pairs[number][rail.here]));
       const RailAddress& there = address.rails[rail.there];
-      if (!pair.connect(there.port, there.lanes[number], shared.size() > 1))
+      // Few put anything to themselves: a port whose own address does not answer fails them, and no others.
+      const bool is_own = peer == options_.rank;
+      const bool is_connected = (!is_own || device(rail.here).abilities().reaches_itself) &&
+                                pair.connect(there.port, there.lanes[number], shared.size() > 1);
+      if (!is_connected && is_own) {
+        pair.abandon();
+      } else if (!is_connected)
         return pass(error, name_rank(peer) + " cannot be reached on rail " + name_rail(device(rail.here)));
     }
     auto lane = Lane::create(*this,

@@ -1,0 +1,76 @@
+// Ports that do not reach themselves: the host routes their address through a switch that does not return it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "transport/one_sided/support/traffic.h"
+#include "transport/support/faulty_devices.h"
+#include "transport/support/processes.h"
+
+namespace verbena::transport {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kBytes = 1000;
+
+// Two ranks that are connected to each other, with a device of its own each, and not to themselves.
+void run_apart(const std::function<void(Ranks&, verbs::faulty::Hooks&)>& body) {
+  run_processes(
+      {[&](Channel& channel) {
+        for (const auto& [name, value] : choose_faulty_devices()) setenv(name.c_str(), value.c_str(), 1);
+        setenv("VERBENA_RAIL_RETRY_MS", "10", 1);
+        setenv("VERBENA_FAILOVER_TIMEOUT_MS", "500", 1);
+        verbs::faulty::Hooks& hooks = find_hooks();
+        hooks.reaches_no_self = true;
+        Ranks ranks = make_group(2, {.lanes = 2, .pushes_all_gets = true});
+        fill(ranks[1]->memory().first(kBytes), 5);
+        ASSERT_EQ(ranks[0]->endpoint().put({1, 0, kRegion, kRegion, 0, 8192, kBytes}, 0), Posting::kTaken);
+        EXPECT_TRUE(ranks[0]->drain(1));
+        body(ranks, hooks);
+        channel.meet();
+      }},
+      {[](Channel& channel) { channel.meet(); }});
+}
+
+bool get(Ranks& ranks) {
+  Rank& rank = *ranks[0];
+  EXPECT_EQ(rank.endpoint().get({1, 0, kRegion, kRegion, 4096, 0, kBytes}, 7), Posting::kTaken);
+  const uint64_t aim = rank.endpoint().count_taken(1, 0);
+  EXPECT_TRUE(poll_all(ranks, [&] { return rank.count_done(1, 0) == aim || rank.count_failures(1) != 0; }));
+  return rank.count_failures(1) == 0 && holds(rank.memory().subspan(4096, kBytes), 5);
+}
+
+TEST(GetPushTest, APortThatReachesItselfLaterPushesTheGetsThatWait) {
+  run_apart([](Ranks& ranks, verbs::faulty::Hooks& hooks) {
+    Rank& rank = *ranks[0];
+    EXPECT_EQ(rank.endpoint().get({1, 0, kRegion, kRegion, 4096, 0, kBytes}, 7), Posting::kTaken);
+    const int before = hooks.self_connects;
+    EXPECT_TRUE(poll_all(ranks, [&] { return hooks.self_connects >= before + 2; }));
+    EXPECT_EQ(rank.count_done(1, 0), 1U) << "a get that was not pushed";
+    hooks.reaches_no_self = false;
+    EXPECT_TRUE(get(ranks));
+  });
+}
+
+TEST(GetPushTest, APortThatNeverReachesItselfFailsGetsAndSaysWhy) {
+  run_apart([](Ranks& ranks, verbs::faulty::Hooks&) {
+    EXPECT_FALSE(get(ranks));
+    EXPECT_THAT(ranks[0]->endpoint().error(1), HasSubstr("the port has no queue pair to itself"));
+  });
+}
+
+TEST(OwnLaneTest, APortThatReachesItselfLaterPutsToItself) {
+  run_apart([](Ranks& ranks, verbs::faulty::Hooks& hooks) {
+    Rank& rank = *ranks[1];
+    ASSERT_EQ(rank.endpoint().put({1, 1, kRegion, kRegion, 0, 4096, kBytes}, 7), Posting::kTaken);
+    const int before = hooks.self_connects;
+    EXPECT_TRUE(poll_all(ranks, [&] { return hooks.self_connects >= before + 2; }));
+    hooks.reaches_no_self = false;
+    EXPECT_TRUE(rank.drain(1, 1));
+    EXPECT_TRUE(holds(rank.memory().subspan(4096, kBytes), 5));
+  });
+}
+
+}  // namespace
+}  // namespace verbena::transport

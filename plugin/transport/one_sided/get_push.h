@@ -29,8 +29,8 @@ class GetPush {
  public:
   static constexpr uint32_t kSendDepth = 16;
 
-  // Over a queue pair a rail that is connected to itself, made for the first get: a port may not reach its own
-  // address. Its requests' cookie: the rail's of `cookies`.
+  // Over a queue pair a rail that is connected to itself, made for the first get: a port may not reach its
+  // own address. Its requests' cookie: the rail's of `cookies`.
   static base::Result<std::unique_ptr<GetPush>> create(std::span<verbs::Device* const> devices,
                                                        std::span<verbs::CompletionQueue> completions,
                                                        std::vector<uint64_t> cookies);

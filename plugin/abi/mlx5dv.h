@@ -1,6 +1,6 @@
 // The part of NVIDIA's direct verbs (libmlx5, of rdma-core) that Verbena calls, under their names, so that a
 // search finds them: values, structures, and the type of each function as PFN_<name>. Written from the manual
-// pages mlx5dv_query_device(3), mlx5dv_create_qp(3), mlx5dv_reg_dmabuf_mr(3) and
+// pages mlx5dv_query_device(3), mlx5dv_create_qp(3), mlx5dv_modify_qp_lag_port(3), mlx5dv_reg_dmabuf_mr(3) and
 // mlx5dv_get_data_direct_sysfs_path(3); the build needs neither library nor header.
 #pragma once
 
@@ -55,6 +55,8 @@ inline constexpr int MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT = 1U << 0;
 
 using PFN_mlx5dv_query_device = int (*)(ibv_context*, mlx5dv_context*);
 using PFN_mlx5dv_create_qp = ibv_qp* (*)(ibv_context*, ibv_qp_init_attr_ex*, mlx5dv_qp_init_attr*);
+// After the last change of the queue pair's state, which may choose another port. EOPNOTSUPP without a bond.
+using PFN_mlx5dv_modify_qp_lag_port = int (*)(ibv_qp*, uint8_t port_num);
 using PFN_mlx5dv_reg_dmabuf_mr = ibv_mr* (*)(ibv_pd*, uint64_t offset, size_t length, uint64_t iova, int fd,
                                              int access, int mlx5_access);
 // 0 with a path below /sys, ENODEV if there is no such function.

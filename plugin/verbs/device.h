@@ -30,10 +30,12 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const std::string& name() const { return name_; }  // the verbs device's own name, e.g. mlx5_0
-  int port_number() const { return port_number_; }   // 1..
-  uint64_t guid() const { return guid_; }            // host byte order
-  uint32_t speed_mbps() const { return speed_mbps_; }
+  const std::string& name() const { return name_; }    // the verbs device's own name, e.g. mlx5_0
+  int port_number() const { return port_number_; }     // 1..
+  uint64_t guid() const { return guid_; }              // host byte order
+  uint32_t speed_mbps() const { return speed_mbps_; }  // of all ports of a bond
+  // A bond sends each queue pair over one of its ports.
+  uint32_t bonded_ports() const { return bonded_ports_; }
   PortPlace place() const { return place_; }  // as VERBENA_HCA says
   // Of a datagram with its header where no MTU bounds it, as on softverbs; 0: the port's MTU does.
   uint32_t long_datagram_bytes() const { return is_softverbs_ ? (128U << 10) + 24 : 0; }
@@ -122,6 +124,7 @@ class Device {
   int port_number_ = 1;
   PortPlace place_;
   uint64_t guid_ = 0;
+  uint32_t bonded_ports_ = 1;
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
   uint64_t max_message_bytes_ = 0;
   uint32_t max_outstanding_reads_ = 1, max_out_of_order_receives_ = 0;

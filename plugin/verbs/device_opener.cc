@@ -12,7 +12,6 @@
 #include "verbs/mlx5.h"
 #include "verbs/port_speed.h"
 #include "verbs/port_state.h"
-#include "verbs/sysfs.h"
 
 namespace verbena::verbs {
 namespace {
@@ -41,6 +40,17 @@ void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* 
 }
 
 }  // namespace
+
+// The codes of a link are those of one port of a bond with some drivers, of all with others.
+uint32_t read_speed_mbps(const Library& library, ibv_context* context, int port_number,
+                         const ibv_port_attr& port, uint32_t speed_code, const Bond& bond) {
+  constexpr uint64_t kUnitMbps = 100;
+  uint64_t units = 0;
+  const bool is_told = library.query_port_speed != nullptr &&
+                       library.query_port_speed(context, static_cast<uint32_t>(port_number), &units) == 0;
+  if (is_told && units != 0) return static_cast<uint32_t>(std::min(units * kUnitMbps, uint64_t{UINT32_MAX}));
+  return std::max(compute_speed_mbps(port.active_width, speed_code), bond.speed_mbps);
+}
 
 void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
                               std::vector<std::unique_ptr<Device>>* opened,
@@ -76,7 +86,11 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     }
     seen->push_back(describe_port(name, port_number, port));
     if (port.state != IBV_PORT_ACTIVE || !filter.selects(name, port_number)) continue;
-    candidate->speed_mbps_ = compute_speed_mbps(port.active_width, speed_code);
+    const std::string& root = settings_.address.sysfs_root;
+    const Bond bond = read_bond(root, find_interface(root, name, port_number), name);
+    candidate->speed_mbps_ =
+        read_speed_mbps(*library_, candidate->context_, port_number, port, speed_code, bond);
+    candidate->bonded_ports_ = bond.ports;
     if (open_port(candidate.get(), port_number, port, limits)) {
       candidate->place_ = filter.find_place(name, port_number);
       opened->push_back(std::exchange(candidate, nullptr));

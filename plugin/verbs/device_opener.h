@@ -9,6 +9,7 @@
 #include "verbs/device.h"
 #include "verbs/library.h"
 #include "verbs/port_filter.h"
+#include "verbs/sysfs.h"
 
 namespace verbena::verbs {
 
@@ -22,6 +23,10 @@ struct DiscoverySettings {
 
 inline constexpr const char* kNoIwarp =
     "it speaks iWARP, which has no WRITE with an immediate; RoCE is needed (irdma: its option roce_ena=1)";
+
+// Of all ports of a bond, and of all planes. `speed_code` as Library::read_port() gives it.
+uint32_t read_speed_mbps(const Library& library, ibv_context* context, int port_number,
+                         const ibv_port_attr& port, uint32_t speed_code, const Bond& bond);
 
 class DeviceOpener {
  public:

@@ -68,6 +68,10 @@ void log_device(const Device& device) {
       device.sysfs_path().empty() ? "no bus" : device.sysfs_path().c_str(),
       device.supports_dmabuf() ? "dma-buf " : "", device.supports_gpu_pointers() ? "pointer" : "",
       device.supports_dmabuf() || device.supports_gpu_pointers() ? "" : "neither dma-buf nor pointer");
+  if (device.bonded_ports() > 1) {
+    base::log_info("device %s:%d: is a bond of %u ports", device.name().c_str(), device.port_number(),
+                   device.bonded_ports());
+  }
   if (!device.data_direct_path().empty()) {
     base::log_info("device %s:%d: reaches gpu memory by Data Direct, at %s", device.name().c_str(),
                    device.port_number(), device.data_direct_path().c_str());

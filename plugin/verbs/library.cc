@@ -50,6 +50,7 @@ bool Library::resolve_all(void* handle, std::string* problem) {
       reinterpret_cast<decltype(give_back_memory)>(dlsym(handle, "softverbs_give_back_memory"));
   explain_no_gpu = reinterpret_cast<decltype(explain_no_gpu)>(dlsym(handle, "softverbs_explain_no_gpu"));
   explain_wait = reinterpret_cast<decltype(explain_wait)>(dlsym(handle, "softverbs_explain_wait"));
+  query_port_speed = reinterpret_cast<decltype(query_port_speed)>(dlsym(handle, "ibv_query_port_speed"));
   query_gid_ex = reinterpret_cast<decltype(query_gid_ex)>(dlsym(handle, "_ibv_query_gid_ex"));
   if (missing.empty()) return true;
   *problem = path_ + " lacks " + missing;

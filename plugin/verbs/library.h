@@ -67,6 +67,8 @@ struct Symbols {
   VERBENA_OPTIONAL_VERBS(VERBENA_DECLARE)
 #undef VERBENA_DECLARE
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
+  // Since version 62; the build's header may be older. In units of 100 Mb/s.
+  int (*query_port_speed)(ibv_context* context, uint32_t port_number, uint64_t* speed) = nullptr;
   // Of softverbs alone.
   void* (*take_memory)(size_t bytes) = nullptr;
   void (*give_back_memory)(void* memory) = nullptr;

@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 namespace verbena::verbs {
@@ -21,6 +22,7 @@ std::unique_ptr<const Mlx5> Mlx5::find(const ibv_context* context) {
   };
   resolve(found->query_device_, "mlx5dv_query_device");
   resolve(found->create_qp_, "mlx5dv_create_qp");
+  resolve(found->modify_qp_lag_port_, "mlx5dv_modify_qp_lag_port");
   resolve(found->reg_dmabuf_mr_, "mlx5dv_reg_dmabuf_mr");
   resolve(found->get_data_direct_sysfs_path_, "mlx5dv_get_data_direct_sysfs_path");
   dlclose(library);  // it stays as long as its contexts
@@ -42,6 +44,10 @@ uint32_t Mlx5::count_out_of_order_receives(ibv_context* context) const {
   const bool is_known = query_device_(context, &found) == 0 &&
                         (found.comp_mask & mlx5dv::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS) != 0;
   return is_known ? found.ooo_recv_wrs_caps.max_rc : 0;
+}
+
+int Mlx5::choose_bonded_port(ibv_qp* pair, uint32_t port) const {
+  return modify_qp_lag_port_ == nullptr ? ENOSYS : modify_qp_lag_port_(pair, static_cast<uint8_t>(port));
 }
 
 ibv_qp* Mlx5::create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes, bool out_of_order,

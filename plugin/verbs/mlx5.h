@@ -31,10 +31,13 @@ class Mlx5 {
   // As ibv_create_qp_ex: out of order, or without bytes of receives in completions, or both.
   ibv_qp* create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes, bool out_of_order,
                       bool receives_to_gpu) const;
+  // By which port of a bond a connected queue pair sends, from 1 on. 0 or an errno value.
+  int choose_bonded_port(ibv_qp* pair, uint32_t port) const;
 
  private:
   mlx5dv::PFN_mlx5dv_query_device query_device_ = nullptr;
   mlx5dv::PFN_mlx5dv_create_qp create_qp_ = nullptr;
+  mlx5dv::PFN_mlx5dv_modify_qp_lag_port modify_qp_lag_port_ = nullptr;
   mlx5dv::PFN_mlx5dv_reg_dmabuf_mr reg_dmabuf_mr_ = nullptr;
   mlx5dv::PFN_mlx5dv_get_data_direct_sysfs_path get_data_direct_sysfs_path_ = nullptr;
 };

@@ -6,7 +6,6 @@
 
 #include "verbs/device_list.h"
 #include "verbs/device_opener.h"
-#include "verbs/port_speed.h"
 #include "verbs/port_state.h"
 #include "verbs/sysfs.h"
 
@@ -38,10 +37,11 @@ SurveyedPort survey_port(const Library& library, ibv_context* context, const Sur
     return result;
   }
   result.state = describe_port_state(port.state);
-  result.speed_mbps = compute_speed_mbps(port.active_width, speed_code);
   result.mtu_bytes = to_bytes(port.active_mtu);
   result.max_mtu_bytes = to_bytes(port.max_mtu);
   result.interface = find_interface(settings.address.sysfs_root, device.device, port_number);
+  const Bond bond = read_bond(settings.address.sysfs_root, result.interface, device.device);
+  result.speed_mbps = read_speed_mbps(library, context, port_number, port, speed_code, bond);
   const AddressReader reader(library, context, device.device, port_number, settings.address);
   result.gids = reader.read_table(port);
   if (const auto address = reader.read(port, &result.problem)) {

@@ -188,6 +188,8 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   result.serves_adds_ = options.operations.fetch_add;
   result.outstanding_reads_ = static_cast<uint8_t>(options.outstanding_reads);
   result.traffic_class_ = static_cast<int16_t>(options.traffic_class);
+  if (const uint32_t ports = device.bonded_ports(); ports > 1)
+    result.bonded_port_ = static_cast<uint8_t>(1 + options.bond_turn % ports);
   result.local_ = options.local != nullptr ? *options.local : device.local_address();
   if (options.receive_queue != nullptr)
     result.drained_ = std::make_unique<EventMark>(device, result.pair_.get());

@@ -10,6 +10,7 @@
 #include "verbs/async_events.h"
 #include "verbs/gid_choice.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 #include "verbs/queues.h"
 #include "verbs/route.h"
 
@@ -73,7 +74,17 @@ int QueuePair::enter_all(const PortAddress& remote_port, const QueuePairAddress&
   may_receive_ = true;
   query_ece();  // what the device accepted of the request
   *state = "RTS";
-  return enter_ready_to_send(remote, has_other_rail);
+  const int error = enter_ready_to_send(remote, has_other_rail);
+  if (error == 0) choose_bonded_port();
+  return error;
+}
+
+// Devices choose a port themselves, in turn: both queue pairs of a connection may get the same.
+void QueuePair::choose_bonded_port() const {
+  if (bonded_port_ == 0 || device_->mlx5() == nullptr) return;
+  if (const int error = device_->mlx5()->choose_bonded_port(pair_.get(), bonded_port_); error != 0)
+    base::log_info("device %s:%d: queue pair %u: port %u of the bond cannot be chosen: errno %d",
+                   device_->name().c_str(), device_->port_number(), number_, bonded_port_, error);
 }
 
 // A failure shows in the next step.

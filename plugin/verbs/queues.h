@@ -136,8 +136,9 @@ struct QueuePairOptions {
   bool out_of_order = false;
   // Its receives have pages in memory of a GPU, where the CPU cannot put the bytes of a short message.
   bool receives_to_gpu = false;
-  uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
-  int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
+  uint32_t outstanding_reads = 1;  // at most, in either direction: 1, which all have, to 255
+  int traffic_class = -1;          // of the communicator; -1: VERBENA_TC
+  uint32_t bond_turn = 0;          // queue pairs with consecutive numbers send over different ports of a bond
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
 };
 
@@ -208,6 +209,7 @@ class QueuePair {
   int enter_all(const PortAddress& remote_port, const QueuePairAddress& remote, bool has_other_rail,
                 const char** state);
   void reset();
+  void choose_bonded_port() const;
   base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                            const QueuePairAddress& remote) const;
   void note_posted(bool signaled) {
@@ -226,7 +228,9 @@ class QueuePair {
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
-  bool serves_reads_ = true, serves_adds_ = false;
+  // Packed: a link finds its pairs by multiplying with their size.
+  bool serves_reads_ : 1 = true, serves_adds_ : 1 = false;
+  uint8_t bonded_port_ = 0;   // from 1 on; 0: the device is no bond
   bool may_receive_ = false;  // it was in the state RTR
   bool has_lost_address_ = false;
   int source_gid_index_ = -1;  // -1: the route has no GRH
@@ -234,7 +238,6 @@ class QueuePair {
   uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
   uint32_t remote_first_psn_ = 0, mtu_bytes_ = 256;
-  // Packed: a link finds its pairs by multiplying with their size.
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
   uint8_t inline_bytes_ = 0;

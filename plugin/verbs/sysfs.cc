@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <sstream>
 
 namespace verbena::verbs {
 
@@ -43,6 +45,27 @@ std::string find_interface(const std::string& root, const std::string& device_na
   const std::string of_gid =
       read_line(name_port_folder(root, device_name, port_number) + "/gid_attrs/ndevs/0");
   return of_gid.empty() ? read_line(root + "/class/infiniband/" + device_name + "/parent") : of_gid;
+}
+
+Bond read_bond(const std::string& root, const std::string& interface, const std::string& device_name) {
+  Bond bond;
+  const std::string net = root + "/class/net/";
+  if (interface.empty() || read_line(net + interface + "/bonding/mode").starts_with("active-backup"))
+    return bond;
+  std::istringstream members(read_line(net + interface + "/bonding/slaves"));
+  uint32_t ports = 0;
+  for (std::string member; members >> member;) {
+    const std::string devices = net + member + "/device/infiniband/";
+    const bool is_of_another =
+        access(devices.c_str(), F_OK) == 0 && access((devices + device_name).c_str(), F_OK) != 0;
+    if (!is_of_another && read_line(net + member + "/bonding_slave/mii_status") != "down") ++ports;
+  }
+  if (ports < 2) return bond;
+  bond.ports = ports;
+  int64_t speed_mbps = 0;  // negative: not known
+  std::istringstream(read_line(net + interface + "/speed")) >> speed_mbps;
+  bond.speed_mbps = static_cast<uint32_t>(std::max<int64_t>(speed_mbps, 0));
+  return bond;
 }
 
 bool has_peer_memory_module(const std::string& root) {

@@ -3,6 +3,8 @@
 
 #include "transport/support/connection.h"
 #include "transport/support/faulty_devices.h"
+#include "verbs/device_opener.h"
+#include "verbs/support/fake_sysfs.h"
 
 namespace verbena::transport {
 namespace {
@@ -49,6 +51,26 @@ TEST_F(QueuePairOptionsTest, ReceivesOfGpuMemoryDoNotComeInCompletions) {
   }
   connect({});
   EXPECT_EQ(hooks_.pairs_not_into_cqe, 1) << "pages are in host memory";
+}
+
+// A bond sends each queue pair over one of its ports.
+TEST_F(QueuePairOptionsTest, AConnectionHasAQueuePairOnEachPortOfABond) {
+  verbs::FakeSysfs sysfs;
+  sysfs.add_bond("softverbs0", "802.3ad 4", "800000");
+  verbs::DiscoverySettings settings = *verbs::read_discovery_settings("");
+  settings.address.sysfs_root = sysfs.root();
+  const auto devices = verbs::discover_devices(settings);
+  ASSERT_TRUE(devices);
+  Nic nic = host_->nic();
+  nic.rails = {devices->front().get()};
+  for (auto& count : hooks_.bonded_ports) count = 0;
+  const ConnectedPair connection = connect_here(nic, nic, false);
+  EXPECT_EQ(hooks_.bonded_ports[0], 2);  // one at each end
+  EXPECT_EQ(hooks_.bonded_ports[1], 2);
+  apply_settings({{"VERBENA_QPS_PER_CONNECTION", "1"}});
+  EXPECT_EQ(count_queue_pairs_per_rail(nic), 1U) << "as the user says";
+  apply_settings({{"VERBENA_QPS_PER_CONNECTION", ""}});
+  EXPECT_EQ(count_queue_pairs_per_rail(nic), 2U);
 }
 
 }  // namespace

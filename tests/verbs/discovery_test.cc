@@ -1,10 +1,6 @@
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
-
 #include "base/parameters.h"
 #include "support/fake_fixture.h"
+#include "support/fake_sysfs.h"
 #include "verbs/library.h"
 
 namespace verbena::verbs {
@@ -16,31 +12,6 @@ std::vector<std::string> list_names(const Devices& devices) {
     names.push_back(device->name() + ":" + std::to_string(device->port_number()));
   return names;
 }
-
-// An artificial /sys: `add_device` links a device to its place on the bus.
-class FakeSysfs {
- public:
-  FakeSysfs() {
-    char name[] = "/tmp/verbena_sysfs_XXXXXX";
-    root_ = mkdtemp(name);
-  }
-  ~FakeSysfs() { std::filesystem::remove_all(root_); }
-
-  void add_device(const std::string& name, const std::string& bus_address) {
-    const std::string place = root_ + "/devices/" + bus_address;
-    std::filesystem::create_directories(place);
-    std::filesystem::create_directories(root_ + "/class/infiniband/" + name);
-    std::filesystem::create_directory_symlink(place, root_ + "/class/infiniband/" + name + "/device");
-  }
-  void add_file(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-  const std::string& root() const { return root_; }
-
- private:
-  std::string root_;
-};
 
 class DiscoveryTest : public FakeTest {};
 
@@ -54,6 +25,50 @@ TEST_F(DiscoveryTest, ReadsSpeedsThatDoNotFitTheOldField) {
   port.extended_speed = 0;
   EXPECT_EQ(discover()[0]->speed_mbps(), 400'000U);
 }
+
+// 4 x HDR by the codes of its link.
+TEST_F(DiscoveryTest, BelievesTheSpeedThatTheDeviceSums) {
+  script().devices[0].ports[0].effective_speed = 4000;
+  EXPECT_EQ(discover()[0]->speed_mbps(), 400'000U);
+  script().devices[0].ports[0].effective_speed = 0;  // EPROTONOSUPPORT
+  EXPECT_EQ(discover()[0]->speed_mbps(), 200'000U);
+}
+
+struct BondedPorts {
+  const char* name;
+  const char* mode = "802.3ad 4";
+  const char* speed = "400000";
+  bool is_down = false;     // the second port
+  bool is_another = false;  // the second port has an RDMA device of its own
+  uint32_t ports = 2, speed_mbps = 400'000;
+};
+std::ostream& operator<<(std::ostream& out, const BondedPorts& bond) {
+  return out << bond.name;
+}
+
+class BondTest : public FakeTest, public testing::WithParamInterface<BondedPorts> {};
+
+TEST_P(BondTest, IsADeviceOfSeveralPorts) {
+  const BondedPorts& bond = GetParam();
+  FakeSysfs sysfs;
+  settings_.address.sysfs_root = sysfs.root();
+  sysfs.add_bond("mlx5_0", bond.mode, bond.speed);
+  if (bond.is_down) sysfs.add_file("/class/net/port1/bonding_slave/mii_status", "down\n");
+  if (bond.is_another) sysfs.add_file("/class/net/port1/device/infiniband/mlx5_1/node_type", "1: CA");
+  const Devices devices = discover();
+  EXPECT_EQ(devices[0]->bonded_ports(), bond.ports);
+  EXPECT_EQ(devices[0]->speed_mbps(), bond.speed_mbps);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Bonds, BondTest,
+    testing::Values(BondedPorts{"hash"}, BondedPorts{"xor", "balance-xor 2"},
+                    BondedPorts{
+                        .name = "backup", .mode = "active-backup 1", .ports = 1, .speed_mbps = 200'000},
+                    BondedPorts{.name = "down", .is_down = true, .ports = 1, .speed_mbps = 200'000},
+                    BondedPorts{.name = "apart", .is_another = true, .ports = 1, .speed_mbps = 200'000},
+                    BondedPorts{.name = "speed_of_one", .speed = "-1", .speed_mbps = 200'000}),
+    testing::PrintToStringParamName());
 
 TEST_F(DiscoveryTest, PlacesPortsAsTheFilterSays) {
   settings_.hca = script().devices[0].name + ":1:3:2";

@@ -105,6 +105,8 @@ base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {
   options.receive_queue = receive_queues_.empty() ? nullptr : receive_queues_[rail];
   if (options.receive_queue == nullptr && !receive_entries_.empty())
     options.receive_depth = receive_entries_[queue_pair];
+  options.bond_turn = static_cast<uint32_t>(
+      std::count(rail_of_.begin(), rail_of_.begin() + queue_pair, rail_of_[queue_pair]));
   options.local = &addresses_[rail];
   return verbs::QueuePair::create(*rails_[rail], completions_[rail], options);
 }

@@ -49,6 +49,13 @@ std::string explain_unfit(verbs::Device& device, uint32_t* inline_bytes) {
 
 }  // namespace
 
+uint32_t count_queue_pairs_per_rail(const Nic& nic) {
+  auto count = static_cast<uint32_t>(base::parameters().qps_per_connection);
+  if (base::parameter_origin("VERBENA_QPS_PER_CONNECTION") != base::kDefaultOrigin) return count;
+  for (const verbs::Device* rail : nic.rails) count = std::max(count, rail->bonded_ports());
+  return std::min(count, protocol::kMaxQueuePairs);
+}
+
 base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
   auto devices = verbs::discover_devices();
   if (!devices) return devices.error();

@@ -31,6 +31,10 @@ struct Nic {
       false;  // every rail: queue pairs whose messages overtake each other (VERBENA_OOO_RQ)
 };
 
+// How many queue pairs a connection has on each rail: VERBENA_QPS_PER_CONNECTION, else one for each port of a
+// bond.
+uint32_t count_queue_pairs_per_rail(const Nic& nic);
+
 // All devices of the process, physical ones first. Not thread safe: the net core locks.
 class NicRegistry {
  public:

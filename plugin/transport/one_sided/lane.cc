@@ -230,7 +230,7 @@ bool Lane::is_usable(uint32_t q) const {
 bool Lane::renew_pair(uint32_t q, protocol::LaneRecord& record) {
   told_[q] = device(q).refresh_address();
   if (told_[q].port.link_layer == 0) return false;
-  auto made = endpoint_.make_pair(options_.rails[q].here, told_[q]);
+  auto made = endpoint_.make_pair(options_.rails[q].here, options_.lane, told_[q]);
   if (!made) return false;
   chains_[q].begin(std::move(*made));
   const verbs::QueuePairAddress address = chains_[q].pair().address();

@@ -84,7 +84,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   // --- For its lanes.
   verbs::Device& device(uint32_t rail) const { return *rails_.devices[rail]; }
   uint32_t outstanding_reads_of(uint32_t peer) const { return peers_[peer].outstanding_reads; }
-  base::Result<verbs::QueuePair> make_pair(uint32_t rail, const verbs::LocalAddress& told);
+  base::Result<verbs::QueuePair> make_pair(uint32_t rail, uint32_t lane, const verbs::LocalAddress& told);
   void send_record(uint32_t peer, const protocol::LaneRecord& record);
   void fail_lane(const Lane& lane, protocol::LaneFailure failure, uint32_t q);
   // It has something to issue, to hand to the device or to tell.

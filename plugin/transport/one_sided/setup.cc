@@ -204,7 +204,8 @@ BlobNames OneSidedEndpoint::name_blob(uint32_t from, uint32_t to) const {
   return {options_.nonce, from, to, options_.count_ranks};
 }
 
-base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, const verbs::LocalAddress& told) {
+base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, uint32_t lane,
+                                                           const verbs::LocalAddress& told) {
   verbs::QueuePairOptions pair;
   pair.send_depth = options_.send_depth;
   pair.operations = {.send_imm = false,
@@ -215,6 +216,7 @@ base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, const 
   if (!device(rail).abilities().inline_writes) pair.inline_bytes = 0;
   pair.outstanding_reads = outstanding_reads_;
   pair.traffic_class = traffic_class_.load(std::memory_order_relaxed);
+  pair.bond_turn = lane;
   pair.local = &told;
   return verbs::QueuePair::create(device(rail), completions_[rail], pair);
 }
@@ -228,10 +230,10 @@ bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
   for (uint32_t rail = 0; rail < rails(); ++rail) {
     const verbs::LocalAddress& told = made.told.emplace_back(device(rail).refresh_address());
     is_any_up |= told.port.link_layer != 0;
-    for (auto& lane : pairs) {
-      verbs::QueuePair& place = lane.emplace_back();
+    for (uint32_t lane = 0; lane < options_.lanes; ++lane) {
+      verbs::QueuePair& place = pairs[lane].emplace_back();
       if (told.port.link_layer == 0) continue;
-      auto pair = make_pair(rail, told);
+      auto pair = make_pair(rail, lane, told);
       if (!pair) return pass(error, "no queue pair to " + name_rank(peer));
       place = std::move(*pair);
     }

@@ -184,7 +184,7 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
 base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
   own_->socket().set_silent(false);
   auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
-                                     static_cast<uint32_t>(base::parameters().qps_per_connection));
+                                     count_queue_pairs_per_rail(nic_));
   if (error == protocol::HandshakeError::kNone && hello_.out_of_order != 0 && !nic_.takes_out_of_order)
     error = protocol::HandshakeError::kMalformed;  // our handle has not offered it
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_, protocol::agree(hello_.header.limits));

@@ -71,9 +71,8 @@ base::Outcome Connector::prepare(int traffic_class) {
   const auto rails = static_cast<uint32_t>(nic_.rails.size());
   Link::Options options;
   options.rails = nic_.rails;
-  options.queue_pairs =
-      protocol::count_queue_pairs(rails, static_cast<uint32_t>(base::parameters().qps_per_connection),
-                                  handle_.rails, handle_.queue_pairs_per_rail);
+  options.queue_pairs = protocol::count_queue_pairs(rails, count_queue_pairs_per_rail(nic_), handle_.rails,
+                                                    handle_.queue_pairs_per_rail);
   options.send_depth = protocol::kSendDepth;
   options.operations = {.send_imm = true, .write = true, .write_imm = true, .read = false};
   options.traffic_class = traffic_class;

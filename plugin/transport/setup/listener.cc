@@ -48,7 +48,7 @@ base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol:
   handle->process = *process;
   handle->address = std::bit_cast<protocol::AddressRecord>(socket->address());
   handle->rails = static_cast<uint32_t>(nic.rails.size());
-  handle->queue_pairs_per_rail = static_cast<uint32_t>(base::parameters().qps_per_connection);
+  handle->queue_pairs_per_rail = count_queue_pairs_per_rail(nic);
   handle->out_of_order = nic.takes_out_of_order;
   protocol::seal_handle(*handle, nonce);
   return std::unique_ptr<Listener>(new Listener(nic, std::move(*socket), nonce));

@@ -158,6 +158,13 @@ ibv_context* ibv_open_device(ibv_device* device) {
   return &plain;
 }
 
+#ifndef FAKE_IS_OLD
+int ibv_query_port_speed(ibv_context* context, uint32_t port_number, uint64_t* speed) {
+  *speed = port_of(context, port_number).effective_speed;
+  return *speed != 0 ? 0 : EPROTONOSUPPORT;
+}
+#endif
+
 int ibv_close_device(ibv_context* context) {
   FakeContext* opened = to_fake(context);
   if (opened->children != 0) ++hooks().record.misuses;

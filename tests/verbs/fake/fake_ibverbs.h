@@ -24,6 +24,7 @@ struct Port {
   ibv_mtu mtu = IBV_MTU_4096;
   uint8_t width = 2, speed = 64;  // 4 x HDR
   uint32_t extended_speed = 0;    // what newer libraries fill, from XDR on
+  uint64_t effective_speed = 0;   // in units of 100 Mb/s; 0: ibv_query_port_speed fails
   uint8_t flags = 0;              // IBV_QPF_GRH_REQUIRED
   uint16_t partition_key = 0xffff;
   std::vector<uint16_t> further_partition_keys;  // behind that one

@@ -50,6 +50,8 @@ struct Hooks {
   std::atomic<int> most_out_of_order{0};      // receives of a queue pair; 0: the devices take all in order
   std::atomic<int> out_of_order_pairs{0};     // made
   std::atomic<int> pairs_not_into_cqe{0};     // made: short receives do not come in their completions
+  static constexpr size_t kMaxPorts = 4;
+  std::atomic<int> bonded_ports[kMaxPorts]{};  // queue pairs that were told to send over port n + 1 of a bond
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};

@@ -24,6 +24,12 @@ extern "C" int mlx5dv_query_device(ibv_context*, verbena::mlx5dv::mlx5dv_context
   return 0;
 }
 
+extern "C" int mlx5dv_modify_qp_lag_port(ibv_qp* pair, uint8_t port_num) {
+  if (pair->state != IBV_QPS_RTS || port_num == 0 || port_num > Hooks::kMaxPorts) return EINVAL;
+  ++hooks().bonded_ports[port_num - 1];
+  return 0;
+}
+
 extern "C" ibv_qp* mlx5dv_create_qp(ibv_context* context, ibv_qp_init_attr_ex* attributes,
                                     verbena::mlx5dv::mlx5dv_qp_init_attr* own) {
   constexpr uint32_t kOutOfOrder = verbena::mlx5dv::MLX5DV_QP_CREATE_OOO_DP;

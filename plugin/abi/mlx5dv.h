@@ -1,7 +1,7 @@
 // The part of NVIDIA's direct verbs (libmlx5, of rdma-core) that Verbena calls, under their names, so that a
 // search finds them: values, structures, and the type of each function as PFN_<name>. Written from the manual
-// pages mlx5dv_query_device(3), mlx5dv_create_qp(3), mlx5dv_modify_qp_lag_port(3), mlx5dv_reg_dmabuf_mr(3) and
-// mlx5dv_get_data_direct_sysfs_path(3); the build needs neither library nor header.
+// pages mlx5dv_query_device(3), mlx5dv_create_qp(3), mlx5dv_modify_qp_lag_port(3), mlx5dv_reg_dmabuf_mr(3)
+// and mlx5dv_get_data_direct_sysfs_path(3); the build needs neither library nor header.
 #pragma once
 
 #include <cstddef>

@@ -30,14 +30,20 @@ base::Error fail_device(const Device& device, const char* what, int errno_value)
 
 }  // namespace
 
+// Some devices leave zeros or an earlier datagram's bytes there: what is no header marks nothing.
 bool has_congestion_mark(const std::byte* network_header) {
-  constexpr uint8_t kCongestionExperienced = 3, kIpv4WithoutOptions = 0x45, kUdp = 17;
+  constexpr uint8_t kCongestionExperienced = 3, kIpv4WithoutOptions = 0x45, kUdp = 17, kIbTransport = 0x1b;
   const auto at = [&](size_t byte) { return std::to_integer<uint8_t>(network_header[byte]); };
   // What a device leaves in front of IPv4's header is not defined: that header is looked for first.
   constexpr size_t kIpv4 = 20;
-  if (at(kIpv4) == kIpv4WithoutOptions && at(kIpv4 + 9) == kUdp)
-    return (at(kIpv4 + 1) & 3) == kCongestionExperienced;
-  return at(0) >> 4 == 6 && (at(1) >> 4 & 3) == kCongestionExperienced;
+  if (at(kIpv4) == kIpv4WithoutOptions && at(kIpv4 + 9) == kUdp) {
+    if ((at(kIpv4 + 1) & 3) != kCongestionExperienced) return false;
+    uint32_t sum = 0;
+    for (size_t byte = kIpv4; byte < kGrhBytes; byte += 2) sum += at(byte) << 8 | at(byte + 1);
+    return (sum & 0xffff) + (sum >> 16) == 0xffff;
+  }
+  const bool is_ipv6 = at(0) >> 4 == 6 && (at(6) == kUdp || at(6) == kIbTransport);
+  return is_ipv6 && (at(1) >> 4 & 3) == kCongestionExperienced;
 }
 
 void Destroyer::operator()(ibv_ah* handle) const {

@@ -30,14 +30,30 @@ TEST(CongestionMarkTest, IsInTheNetworksHeader) {
   std::array<std::byte, kGrhBytes> ipv6{}, ipv4{};
   ipv4.fill(std::byte{0x6F});  // a device may leave anything in front of IPv4's header
   ipv6[0] = std::byte{0x6F};   // with the traffic class's upper half
-  ipv4[20] = std::byte{0x45};
-  ipv4[29] = std::byte{17};
+  ipv6[6] = std::byte{17};
+  const auto set_ipv4 = [&](uint8_t service) {
+    std::fill(ipv4.begin() + 20, ipv4.end(), std::byte{0x11});
+    ipv4[20] = std::byte{0x45};
+    ipv4[21] = std::byte{service};
+    ipv4[29] = std::byte{17};
+    ipv4[30] = ipv4[31] = std::byte{0};
+    uint32_t sum = 0;
+    for (size_t i = 20; i < kGrhBytes; i += 2)
+      sum += std::to_integer<uint32_t>(ipv4[i]) << 8 | std::to_integer<uint32_t>(ipv4[i + 1]);
+    sum = ~((sum & 0xffff) + (sum >> 16));
+    ipv4[30] = static_cast<std::byte>(sum >> 8);
+    ipv4[31] = static_cast<std::byte>(sum);
+  };
   for (uint32_t field = 0; field < 4; ++field) {
     ipv6[1] = static_cast<std::byte>(0xC0 | field << 4 | 0xF);  // and the flow label's
-    ipv4[21] = static_cast<std::byte>(0xFC | field);
+    set_ipv4(static_cast<uint8_t>(0xFC | field));
     EXPECT_EQ(has_congestion_mark(ipv6.data()), field == 3) << field;
     EXPECT_EQ(has_congestion_mark(ipv4.data()), field == 3) << field;
   }
+  ASSERT_TRUE(has_congestion_mark(ipv6.data()) && has_congestion_mark(ipv4.data()));
+  ipv6[6] = ipv4[35] = std::byte{6};  // not UDP; not the header that its checksum is of
+  EXPECT_FALSE(has_congestion_mark(ipv6.data()));
+  EXPECT_FALSE(has_congestion_mark(ipv4.data()));
   std::array<std::byte, kGrhBytes> neither{};
   neither.fill(std::byte{0xFF});
   EXPECT_FALSE(has_congestion_mark(neither.data()));

@@ -4,7 +4,7 @@ A pair is a server and a client of one program. In commands {port} is a port, {p
 for files of the case, {bin} the build's programs, {python} the Python that has what only PyPI has.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 DEVICE = "softverbs0"
 GID = 1  # the index of the device's IPv4 GID
@@ -240,6 +240,24 @@ PROFILED = [
     profiled("verbena-perf, TCP", f"env SOFTVERBS_NETDEVS=127.0.0.1 SOFTVERBS_FORCE_WIRE=1 SOFTVERBS_INSECURE=1 {PERF}", "verified", 2),
 ]
 
+def over(profile, cases):
+    """The same over a device that softverbs imitates (docs/softverbs.md)."""
+    return [replace(case, name=f"{profile} {case.name}", environment={**case.environment, "SOFTVERBS_PROFILE": profile}) for case in cases]
+
+
+def pick(cases, *names):
+    return [case for case in cases if case.name in names]
+
+
+SHORT_PERFTESTS = pick(
+    PERFTESTS, "write_bw 8 queue pairs", "write_bw inline", "write_lat inline", "send_bw srq", "send_bw UD", "read_bw 4 queue pairs"
+)
+ATOMICS = pick(PERFTESTS, "atomic_bw fetch and add") + pick(UCX, "ucx uct fadd", "ucx uct cswap")
+PROFILES = [
+    *over("mlx5-ar", [*SHORT_PERFTESTS, *pick(PERFTESTS, "atomic_bw fetch and add"), *UCX, *MPI]),
+    *over("bnxt", [case for case in [*SHORT_PERFTESTS, *UCX, *MPI] if case not in ATOMICS]),
+]
+
 GROUPS = {
     "ibv": DEVICES + PINGPONGS,
     "perftest": PERFTESTS,
@@ -248,4 +266,5 @@ GROUPS = {
     "libfabric": LIBFABRIC,
     "frameworks": FRAMEWORKS,
     "profiled": PROFILED,
+    "profiles": PROFILES,
 }

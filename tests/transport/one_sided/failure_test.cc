@@ -207,5 +207,21 @@ TEST(OneSidedFailureTest, APushThatFailsIsEveryPeersError) {
       true);
 }
 
+// Words are written and read without atomics.
+TEST(WithoutAtomicsTest, AddsAreRefusedAndEverythingElseWorks) {
+  run_processes({[](Channel& channel) {
+                  setenv("SOFTVERBS_PROFILE", "bnxt", 1);
+                  const auto ranks = make_group(2, {.lanes = 1}, 4096);
+                  Rank& rank = *ranks[0];
+                  EXPECT_EQ(rank.endpoint().add_word({1, 0, kRegion, 0}, 1, 0), Posting::kRefused);
+                  EXPECT_THAT(rank.endpoint().refusal(), HasSubstr("softverbs0:1 has no atomics"));
+                  EXPECT_EQ(rank.endpoint().write_word({1, 0, kRegion, 8}, 7, 0), Posting::kTaken);
+                  EXPECT_EQ(rank.endpoint().read_word({1, 0, kRegion, 8}, 5), Posting::kTaken);
+                  EXPECT_EQ(rank.take_value(5), 7U);
+                  channel.meet();
+                }},
+                {[](Channel& channel) { channel.meet(); }});
+}
+
 }  // namespace
 }  // namespace verbena::transport

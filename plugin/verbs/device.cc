@@ -69,7 +69,9 @@ const Abilities& Device::abilities() {
       abilities_ = std::make_unique<const Abilities>(untested_abilities());
       return;
     }
-    const SelfTestResult result = test_device(*this, {.patience_ns = kPatienceNs});
+    const bool has_datagrams = base::parameters().transport == base::Transport::kDatagram;
+    const SelfTestResult result =
+        test_device(*this, {.patience_ns = kPatienceNs, .datagrams = has_datagrams});
     abilities_ = std::make_unique<const Abilities>(judge(result, untested_abilities()));
     supports_atomics_.store(abilities_->fetch_add, std::memory_order_relaxed);
     if (!abilities_->unusable.empty()) return;  // refresh_address() says why

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "verbs/async_events.h"
+#include "verbs/datagram_queues.h"
 #include "verbs/queues.h"
 
 namespace verbena::verbs {
@@ -22,10 +23,12 @@ constexpr uint32_t kImm = 0x5eed1234;
 constexpr uint32_t kChainLength = 4;
 constexpr uint64_t kAddend = 5;
 constexpr int kMaxSilences = 2;
+constexpr uint32_t kDatagramKey = 0x5eed;
 
 struct Memory {
   alignas(4096) std::byte source[kBytes];
   std::byte target[kBytes], received[kBytes];
+  std::byte datagram[kGrhBytes + kBytes];
 };
 
 // A call that lacks memory for a moment says nothing about the device.
@@ -46,6 +49,7 @@ class Tester {
       region_ = std::move(*region);
       run_plain();
       if (may_go_on()) run_receives();
+      if (may_go_on() && (options_.all_forms || options_.datagrams)) run_datagrams();
       if (may_go_on() && options_.gpu_memory != nullptr) run_gpu();
     } else {
       result(Form::kWrite) = refuse(region.error());
@@ -61,6 +65,12 @@ class Tester {
     CompletionQueue completions;
     std::optional<SharedReceiveQueue> shared;
     QueuePair pair;
+  };
+  struct DatagramBench {
+    CompletionQueue completions;
+    SharedReceiveQueue receives;
+    DatagramPair pair;
+    AddressHandle way;
   };
   struct Arrival {
     CompletionKind kind;
@@ -137,14 +147,20 @@ class Tester {
     return request;
   }
 
-  // Until all that was posted has completed: one send, and the receive, if one is awaited.
   FormResult await(const std::optional<Arrival>& arrival) {
+    return await(
+        bench_->completions, [this](const Completion&) { bench_->pair.retire(); }, arrival);
+  }
+  // Until all that was posted has completed: one send, and the receive, if one is awaited.
+  template <typename Retire>
+  FormResult await(CompletionQueue& completions, const Retire& retire,
+                   const std::optional<Arrival>& arrival) {
     const auto deadline = base::Deadline(base::monotonic_ns() + options_.patience_ns);
     bool is_sent = false, has_arrived = !arrival;
     while (!is_sent || !has_arrived) {
       Completion batch[2];
       const bool is_late = deadline.has_passed();  // before the last look
-      const int count = bench_->completions.poll(batch);
+      const int count = completions.poll(batch);
       if (count < 0) return {Verdict::kRefused, 0};
       for (int i = 0; i < count; ++i) {
         const Completion& completion = batch[i];
@@ -157,7 +173,7 @@ class Tester {
           return {Verdict::kFailed, batch[is_next_better ? i + 1 : i].error};
         }
         if (completion.kind() == CompletionKind::kSend) {
-          bench_->pair.retire();
+          retire(completion);
           is_sent = true;
         } else {
           const bool is_right = arrival && completion.kind() == arrival->kind &&
@@ -298,6 +314,76 @@ class Tester {
     return expect(has_come(opcode == Opcode::kSendImm ? piece : memory_->target, bytes), done);
   }
 
+  static FormResult take(auto made, auto& into) {
+    if (!made) return refuse(made.error());
+    into = std::move(*made);
+    return {Verdict::kWorks, 0};
+  }
+
+  // Connected to nothing: only the address handle names this port.
+  FormResult open(DatagramBench& bench) {
+    const LocalAddress address = device_.local_address();
+    FormResult opened = take(CompletionQueue::create(device_, 2 * kDepth), bench.completions);
+    if (opened.works()) opened = take(SharedReceiveQueue::create(device_, kDepth, 2), bench.receives);
+    if (opened.works())
+      opened =
+          take(DatagramPair::create(device_, bench.completions, bench.completions, bench.receives,
+                                    {.send_depth = kDepth, .inline_bytes = kShortBytes, .key = kDatagramKey}),
+               bench.pair);
+    if (!opened.works()) return opened;
+    auto way = AddressHandle::create(device_, address, address.port, -1, 1);
+    if (!way && way.error().errno_value == ETIMEDOUT) return {Verdict::kNoAnswer, ETIMEDOUT};
+    return take(std::move(way), bench.way);
+  }
+
+  void run_datagrams() {
+    if (device_.max_srq_entries() < kDepth) {
+      result(Form::kShortDatagram).verdict = result(Form::kDatagram).verdict = Verdict::kNotOffered;
+      return;
+    }
+    const uint32_t mtu_bytes = std::min(128U << device_.local_address().port.mtu, kBytes);
+    send_datagram(Form::kShortDatagram, kShortBytes, 0);
+    if (may_go_on()) send_datagram(Form::kDatagram, kShortBytes, mtu_bytes - kShortBytes);
+  }
+
+  // The network's header lands in front.
+  void send_datagram(Form form, uint32_t header_bytes, uint32_t data_bytes) {
+    DatagramBench bench;
+    FormResult& found = result(form);
+    found = open(bench);
+    if (found.works()) {
+      fill();
+      std::memset(memory_->datagram, 0, sizeof(memory_->datagram));
+      found = exchange(bench, header_bytes, data_bytes);
+    }
+    if (found.verdict == Verdict::kNoAnswer) ++silences_;
+  }
+
+  FormResult exchange(DatagramBench& bench, uint32_t header_bytes, uint32_t data_bytes) {
+    std::byte* const page = memory_->datagram + kGrhBytes + header_bytes;
+    const uint32_t key = region_.local_key();
+    const SplitReceive receive{.line = {memory_->datagram, kGrhBytes + header_bytes, key, 0},
+                               .page = {page, data_bytes, key, 0}};
+    if (auto outcome = post_split(bench.receives, {&receive, 1}); !outcome) return refuse(outcome.error());
+    const Datagram datagram{.way = bench.way.get(),
+                            .pair_number = bench.pair.number(),
+                            .key = kDatagramKey,
+                            .imm = kImm,
+                            .send_inline = data_bytes == 0 && bench.pair.inline_bytes() >= header_bytes,
+                            .header_length = header_bytes,
+                            .data_length = data_bytes,
+                            .header = memory_->source,
+                            .data = memory_->source + header_bytes,
+                            .header_key = key,
+                            .data_key = key};
+    if (auto outcome = bench.pair.post({&datagram, 1}); !outcome) return refuse(outcome.error());
+    const uint32_t bytes = header_bytes + data_bytes;
+    const FormResult done = await(
+        bench.completions, [&](const Completion& completion) { bench.pair.retire(completion.cookie); },
+        Arrival{CompletionKind::kReceive, kGrhBytes + bytes});
+    return expect(std::memcmp(memory_->datagram + kGrhBytes, memory_->source, bytes) == 0, done);
+  }
+
   void run_gpu() {
     auto region = options_.dmabuf >= 0 ? MemoryRegion::register_dmabuf(device_, options_.gpu_memory,
                                                                        SelfTestOptions::kGpuBytes, 0,
@@ -406,6 +492,8 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
     found.shared_receives = false;
     append(found.advice, "a shared receive queue", *failure, "each queue pair has its own");
   }
+  if (const FormResult* failure = find_failure(result, {Form::kShortDatagram, Form::kDatagram}))
+    append(found.advice, "a datagram", *failure, "VERBENA_TRANSPORT=connected is needed");
   if (const FormResult* failure =
           find_failure(result, {Form::kOwnSend, Form::kOwnWriteImm, Form::kOwnEmptyImm}))
     if (failure->is_proved() &&

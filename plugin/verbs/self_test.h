@@ -34,6 +34,9 @@ enum class Form : uint8_t {
   kOwnWriteImm,
   kOwnEmptyImm,
   kOwnBare,
+  // Unreliable datagrams: one piece, inline where the device takes it; an MTU in two pieces at both ends.
+  kShortDatagram,
+  kDatagram,
   // Memory of a GPU: the registration of its dma-buf or pointer, then data to it and back.
   kGpuRegister,
   kGpuWrite,
@@ -43,9 +46,9 @@ enum class Form : uint8_t {
 };
 inline constexpr size_t kForms = static_cast<size_t>(Form::kCount);
 inline constexpr const char* kFormNames[] = {
-    "write",       "inline_write", "empty_write",  "read",        "fetch_add", "chain",
-    "shared_send", "shared_imm",   "shared_empty", "shared_bare", "own_send",  "own_imm",
-    "own_empty",   "own_bare",     "gpu_register", "gpu_write",   "gpu_read",  "gpu_fetch_add"};
+    "write",          "inline_write", "empty_write",  "read",      "fetch_add", "chain",        "shared_send",
+    "shared_imm",     "shared_empty", "shared_bare",  "own_send",  "own_imm",   "own_empty",    "own_bare",
+    "short_datagram", "datagram",     "gpu_register", "gpu_write", "gpu_read",  "gpu_fetch_add"};
 static_assert(std::size(kFormNames) == kForms);
 
 enum class Verdict : uint8_t {
@@ -83,6 +86,7 @@ struct SelfTestOptions {
   // Tests also what the transport would not use on this device: a queue pair's own receive queue although the
   // shared receive queue works, and receives without an SGE although the device is not known to support them.
   bool all_forms = false;
+  bool datagrams = false;  // tests datagrams too; all_forms does
   // At least kGpuBytes of a GPU's memory; null: none. By a dma-buf of which it is the start, or by pointer.
   static constexpr size_t kGpuBytes = 8192;
   void* gpu_memory = nullptr;

@@ -79,7 +79,8 @@ TEST_F(SelfTestTest, FindsNothingWithSoftverbs) {
 // What each profile forbids is found by trying: nothing asks for a vendor.
 TEST_F(SelfTestTest, FindsWhatAProfileForbids) {
   const std::string no_shared =
-      "shared_send not offered\nshared_imm not offered\nshared_empty not offered\nshared_bare not offered\n";
+      "shared_send not offered\nshared_imm not offered\nshared_empty not offered\nshared_bare not offered\n"
+      "short_datagram not offered\ndatagram not offered\n";
   const struct {
     const char* profile;
     std::string others;
@@ -94,7 +95,7 @@ TEST_F(SelfTestTest, FindsWhatAProfileForbids) {
        "inline_write not offered\nempty_write refused (errno 22)\nfetch_add not offered\nshared_send refused "
        "(errno "
        "95)\nshared_imm refused (errno 95)\nshared_empty refused (errno 95)\nshared_bare refused (errno 95)\n"
-       "own_bare refused (errno 22)\n"},
+       "own_bare refused (errno 22)\nshort_datagram refused (errno 95)\ndatagram refused (errno 95)\n"},
   };
   for (const auto& [profile, others] : cases) {
     with_device(profile, "", [&others](Device& device) {
@@ -124,6 +125,30 @@ TEST_F(SelfTestTest, ChoosesAnotherWay) {
     const Abilities found = judge_all(device);
     EXPECT_FALSE(found.fetch_add);
     EXPECT_EQ(found.unusable, "");
+  });
+}
+
+TEST_F(SelfTestTest, TriesDatagramsOnlyWhereTheyAreUsed) {
+  with_device("vendor=1 mtu=1024", "", [](Device& device) {
+    const SelfTestResult result = test_device(device, {.patience_ns = kPatienceNs});
+    EXPECT_EQ(result.of(Form::kShortDatagram).verdict, Verdict::kNotTried);
+    EXPECT_EQ(result.of(Form::kDatagram).verdict, Verdict::kNotTried);
+    const SelfTestResult tried = test_device(device, {.patience_ns = kPatienceNs, .datagrams = true});
+    EXPECT_TRUE(tried.of(Form::kShortDatagram).works());
+    EXPECT_TRUE(tried.of(Form::kDatagram).works());
+  });
+}
+
+TEST_F(SelfTestTest, ADatagramThatFailsExcludesNoConnection) {
+  with_device("vendor=1", "corrupt nth=2 bytes=64", [](Device& device) {
+    const Abilities found = judge_all(device);
+    EXPECT_EQ(found.unusable, "");
+    EXPECT_EQ(found.advice, "a datagram wrong: VERBENA_TRANSPORT=connected is needed");
+  });
+  with_device("vendor=1", "lose every=1", [](Device& device) {
+    const Abilities found = judge_all(device);
+    EXPECT_EQ(found.unusable, "");
+    EXPECT_THAT(found.advice, HasSubstr("a datagram without an answer"));
   });
 }
 

@@ -4,6 +4,7 @@ A pair is a server and a client of one program. In commands {port} is a port, {p
 for files of the case, {bin} the build's programs, {python} the Python that has what only PyPI has.
 """
 
+import glob
 from dataclasses import dataclass, field, replace
 
 DEVICE = "softverbs0"
@@ -240,6 +241,29 @@ PROFILED = [
     profiled("verbena-perf, TCP", f"env SOFTVERBS_NETDEVS=127.0.0.1 SOFTVERBS_FORCE_WIRE=1 SOFTVERBS_INSECURE=1 {PERF}", "verified", 2),
 ]
 
+# With its symbol table, which the libraries of PyPI lack.
+NCCL = next(iter(sorted(glob.glob("/usr/local/cuda*/lib*/libnccl.so.2"))), "/usr/local/cuda/lib64/libnccl.so.2")
+
+
+def nccl_ib(name, **environment):
+    """NCCL's own IB transport, which needs no GPU for messages in host memory."""
+    return Case(
+        f"nccl ib {name}",
+        f"{{folder}}/nccl_ib_check {NCCL} 3000",
+        expect=r"3000 messages, 0 wrong",
+        build="g++ -std=c++20 -O1 -I{programs}/../../../plugin -o nccl_ib_check {programs}/nccl_ib_check.cc -ldl",
+        needs=("g++", NCCL),
+        environment={"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_GID_INDEX": str(GID), **environment},
+    )
+
+
+NCCL_IB = [
+    nccl_ib("one queue pair"),
+    nccl_ib("data apart from immediates", NCCL_IB_ADAPTIVE_ROUTING="1"),
+    nccl_ib("split over 2 queue pairs", NCCL_IB_QPS_PER_CONNECTION="2", NCCL_IB_SPLIT_DATA_ON_QPS="1"),
+]
+
+
 def over(profile, cases):
     """The same over a device that softverbs imitates (docs/softverbs.md)."""
     return [replace(case, name=f"{profile} {case.name}", environment={**case.environment, "SOFTVERBS_PROFILE": profile}) for case in cases]
@@ -254,8 +278,8 @@ SHORT_PERFTESTS = pick(
 )
 ATOMICS = pick(PERFTESTS, "atomic_bw fetch and add") + pick(UCX, "ucx uct fadd", "ucx uct cswap")
 PROFILES = [
-    *over("mlx5-ar", [*SHORT_PERFTESTS, *pick(PERFTESTS, "atomic_bw fetch and add"), *UCX, *MPI]),
-    *over("bnxt", [case for case in [*SHORT_PERFTESTS, *UCX, *MPI] if case not in ATOMICS]),
+    *over("mlx5-ar", [*NCCL_IB, *SHORT_PERFTESTS, *pick(PERFTESTS, "atomic_bw fetch and add"), *UCX, *MPI]),
+    *over("bnxt", [case for case in [*NCCL_IB, *SHORT_PERFTESTS, *UCX, *MPI] if case not in ATOMICS]),
 ]
 
 GROUPS = {
@@ -265,6 +289,7 @@ GROUPS = {
     "mpi": MPI,
     "libfabric": LIBFABRIC,
     "frameworks": FRAMEWORKS,
+    "nccl": NCCL_IB,
     "profiled": PROFILED,
     "profiles": PROFILES,
 }

@@ -53,9 +53,9 @@ class EngineCore : public SendSide<Port>, public ReceiveSide<Port> {
   // --- Peers and channels. These may take memory.
 
   // `paths`: a bit for each that leads to it, see set_paths(). `data_bytes`: of a message in a packet that is
-  // not its last; the peer says the same.
-  uint32_t add_peer(uint32_t paths, uint32_t data_bytes) {
-    const uint32_t id = shared_.peers.take();
+  // not its last; the peer says the same. Its number is `least` or greater.
+  uint32_t add_peer(uint32_t paths, uint32_t data_bytes, uint32_t least = 0) {
+    const uint32_t id = shared_.peers.take_from(least);
     Peer& peer = shared_.peers[id];
     peer = Peer{};
     peer.is_open = true;

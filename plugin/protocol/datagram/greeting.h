@@ -122,7 +122,7 @@ inline constexpr uint32_t kMaxGreetingBytes = sizeof(PacketHeader) + sizeof(Gree
 std::optional<Greeting> read_greeting(std::span<const uint8_t> bytes);
 
 enum class FarewellKind : uint8_t {
-  kClosed,    // that end, which is its sender's
+  kClosed,    // that end, which is its sender's; kNoChannel: its sender has closed everything
   kQuestion,  // is that end, which is the other's, closed?
   kTooLong,   // that end, its sender's, has failed: a message is longer than its receive
 };

@@ -2,6 +2,7 @@
 // is taken a slab at a time. Nothing is taken while no more objects are in use than once were.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -16,17 +17,18 @@ class Slabs {
   const T& operator[](uint32_t id) const { return slabs_[id / kSlabObjects][id % kSlabObjects]; }
 
   uint32_t take() {
+    if (free_.empty()) return take_new();
     ++used_;
-    if (!free_.empty()) {
-      const uint32_t id = free_.back();
-      free_.pop_back();
-      return id;
-    }
-    if (size_ == slabs_.size() * kSlabObjects) {
-      slabs_.push_back(std::make_unique<T[]>(kSlabObjects));
-      free_.reserve(slabs_.size() * kSlabObjects);  // giving back takes no memory
-    }
-    return size_++;
+    const uint32_t id = free_.back();
+    free_.pop_back();
+    return id;
+  }
+  // The number is `least` or greater.
+  uint32_t take_from(uint32_t least) {
+    const auto found = std::find_if(free_.begin(), free_.end(), [least](uint32_t id) { return id >= least; });
+    if (found == free_.end()) return take_new();
+    std::swap(*found, free_.back());
+    return take();
   }
   void give_back(uint32_t id) {
     --used_;
@@ -36,6 +38,15 @@ class Slabs {
   uint32_t used() const { return used_; }
 
  private:
+  uint32_t take_new() {
+    ++used_;
+    if (size_ == slabs_.size() * kSlabObjects) {
+      slabs_.push_back(std::make_unique<T[]>(kSlabObjects));
+      free_.reserve(slabs_.size() * kSlabObjects);  // giving back takes no memory
+    }
+    return size_++;
+  }
+
   std::vector<std::unique_ptr<T[]>> slabs_;
   std::vector<uint32_t> free_;
   uint32_t size_ = 0, used_ = 0;

@@ -372,7 +372,7 @@ uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& p
   uint32_t former = kNoObject;
   if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) {
     Peer& newest = *peers_of_[known->second];
-    if (!newest.failure.has_failed() || newest.is_dead) return known->second;
+    if (!newest.failure.has_failed() || newest.is_gone()) return known->second;
     if (!newest.is_met) {  // given up by another's word alone: it has sent nothing, and keeps its number
       newest.failure = {};
       newest.doubted_ns = 0;
@@ -381,13 +381,14 @@ uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& p
     }
     former = known->second;
   }
-  const uint32_t id = core_.add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
+  const uint32_t least = former == kNoObject ? 0 : former + 1;
+  const uint32_t id = core_.add_peer(1, std::min(name.data_bytes(), name_.data_bytes()), least);
   auto made = std::make_unique<Peer>();
   made->name = name;
   made->process = process;
   made->former = former;
   made->text = describe_engine(name, port);
-  peers_of_.push_back(std::move(made));  // peers are not removed: their numbers go up
+  reach(peers_of_, id) = std::move(made);
   peers_by_id_[name.id] = id;
   return id;
 }
@@ -447,11 +448,16 @@ void Engine::forget_connector(Connector* connector, uint32_t id) {
 
 void Engine::attach(SendEnd* end) {
   reach(send_ends_, end->channel()) = end;
-  if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
+  note_state(*end);
 }
 void Engine::attach(ReceiveEnd* end) {
   reach(receive_channels_, end->channel()).end = end;
-  if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
+  note_state(*end);
+}
+// Of its peer.
+void Engine::note_state(ChannelEnd& end) const {
+  if (const Outcome failure = failure_of(end.peer()); failure.has_failed()) end.fail(failure);
+  if (peers_of_[end.peer()]->has_left) end.note_peer_closed(now_ns_);
 }
 void Engine::attach(uint32_t message, SendRequest* request) {
   reach(sends_of_, message) = request;
@@ -567,6 +573,23 @@ void Engine::linger() {
     nanosleep(&pause, nullptr);
   }
   pass();
+  tell_departure(deadline);
+}
+
+// A peer that does not hear of it keeps what it has of this engine until its own ends.
+void Engine::tell_departure(const base::Deadline& deadline) {
+  constexpr uint32_t kFarewells = 2;      // over different paths, as one may be lost
+  constexpr uint32_t kPeersAtATime = 16;  // which all find room in a queue
+  const auto have_left = [this] {
+    return std::ranges::all_of(
+        rails_, [](const auto& rail) { return !rail->is_usable() || rail->control.is_empty(); });
+  };
+  for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+    for (uint32_t i = 0; i < kFarewells; ++i) post_farewell(id, {kNoChannel, 1, FarewellKind::kClosed});
+    if (id % kPeersAtATime != kPeersAtATime - 1 && id + 1 != peers_of_.size()) continue;
+    pass();
+    while (!have_left() && !failure_.has_failed() && !deadline.has_passed()) pass();
+  }
 }
 
 int64_t Engine::progress_idle() {
@@ -588,11 +611,11 @@ std::string Engine::describe_counts() const {
   const EngineStatistics& counts = core_.statistics();
   char line[512];
   std::snprintf(line, sizeof(line),
-                "datagrams on %s: engine %016" PRIx64 ", %zu peers; packets sent %" PRIu64 ", again %" PRIu64
+                "datagrams on %s: engine %016" PRIx64 ", %u peers; packets sent %" PRIu64 ", again %" PRIu64
                 ", spurious %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
                 ", strays %" PRIu64 ", late or marked by a switch %" PRIu64 "; timeouts %" PRIu64
                 ", paths rested %" PRIu64,
-                nic_.name.c_str(), name_.id, peers_of_.size(), counts.sent_packets, counts.resent_packets,
+                nic_.name.c_str(), name_.id, core_.peers(), counts.sent_packets, counts.resent_packets,
                 counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
                 counts.strays, counts.late_marks, counts.timeouts, counts.rested_paths);
   return line;
@@ -616,6 +639,7 @@ std::string Engine::describe() const {
                  pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = core_.peer(id);
+    if (!state.is_open) continue;
     base::append(
         text,
         "  %s: %s, heard %.1f s ago, %u packets under way of a window of %u, %u paths of %u rest, %u "
@@ -646,7 +670,7 @@ bool Engine::dump_state(StateDump& answer) {
 }
 
 StateDump Engine::dump() const {
-  return {describe(), peers_of_.empty() && !failure_.has_failed()};
+  return {describe(), core_.peers() == 0 && !failure_.has_failed()};
 }
 
 StateDump Engine::dump_from_outside() const {

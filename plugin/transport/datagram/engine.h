@@ -46,7 +46,7 @@ class Engine final : public ProgressToken, public RegistryMember {
   const protocol::datagram::EngineName& name() const { return name_; }
   const protocol::datagram::ProcessName& process() const { return process_; }
   std::span<const std::unique_ptr<Rail>> rails() const { return rails_; }
-  bool has_many_peers() const { return peers_of_.size() >= kManyPeers; }
+  bool has_many_peers() const { return core_.peers() >= kManyPeers; }
 
   using ProgressToken::enter;
   // Waits for the token, which nobody keeps for long.
@@ -165,6 +165,11 @@ class Engine final : public ProgressToken, public RegistryMember {
   void note_live_rails(uint32_t live);
   void take_control(uint32_t immediate, std::span<const uint8_t> bytes);
   void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
+  struct Ended {
+    uint32_t peer = 0, looks = 0;  // since it was noted
+    // What was posted to the queue pairs when it was last sent anything, by rail and mark.
+    std::vector<uint32_t> added;
+  };
   // What the sender of a greeting is to us, by its number for us: of an engine these only go up.
   enum class Standing : uint8_t {
     kNew,      // not met, or it has begun anew since
@@ -200,12 +205,18 @@ class Engine final : public ProgressToken, public RegistryMember {
   void doubt(const protocol::datagram::ProcessName& process, uint32_t witness);
   void look_at_doubt(uint32_t peer);
   void look_for_ended();
-  void note_pages_of(uint32_t peer);
+  void note_gone(uint32_t peer);
+  void note_departure(uint32_t peer);
   void take_back_pages(uint32_t peer);
+  // Once nothing of this process uses it any more. True: it is done.
+  bool remove_gone(Ended& ended);
+  bool is_used(uint32_t peer) const;
+  void note_state(ChannelEnd& end) const;
   void take_reset(uint32_t peer, std::span<const uint8_t> body);
   void finish(uint32_t message, SendRequest& request);
   void look_around();
   void linger();
+  void tell_departure(const base::Deadline& deadline);
   uint32_t find_peer(const protocol::datagram::Immediate& immediate) const;
   void note(const base::Outcome& outcome);
   template <typename Body>
@@ -245,10 +256,7 @@ class Engine final : public ProgressToken, public RegistryMember {
   std::atomic<bool> is_asked_{false};  // for its state
 
   protocol::datagram::ProcessName process_{};
-  struct Ended {
-    uint32_t peer = 0, looks = 0;  // since it was noted
-  };
-  std::vector<Ended> ended_;                                           // whose pages are not back
+  std::vector<Ended> ended_;                                           // peers that say nothing any more
   uint32_t ended_turn_ = 0;                                            // of the peers: who is looked at next
   std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's
   std::unordered_map<uint64_t, std::vector<uint32_t>> peers_of_host_;  // by ProcessName::space

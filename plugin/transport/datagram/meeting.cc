@@ -219,6 +219,10 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       is_calling_ = true;
     }
     engine_->pass();
+    if (engine_->peer_of(peer_).has_left)
+      return base::fail(Status::kRemote,
+                        "%s: its process has closed everything on that device; look at its log",
+                        describe().c_str());
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
       if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
       call_again();

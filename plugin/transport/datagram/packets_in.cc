@@ -163,6 +163,7 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
     return;
   }
   heard_ns_ = now_ns_;
+  if (is_known && peers_of_[known->second]->is_gone()) return core_.count_stray();  // it came late
   const auto [standing, id] = judge(*greeting);
   if (kind == PacketKind::kWelcome) {
     const bool is_first = is_known && standing == Standing::kNew && !peers_of_[known->second]->is_met;
@@ -245,6 +246,7 @@ void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
     if (refuses) post_farewell(id, {farewell.channel, 0, FarewellKind::kTooLong});
     return;
   }
+  if (farewell.channel == kNoChannel) return note_departure(id);
   if (channel == kNoObject) return;
   if (farewell.of_sender == 0) {
     const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;

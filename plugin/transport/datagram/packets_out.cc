@@ -101,7 +101,7 @@ bool Engine::has_left(uint32_t posted, Stamp& when) const {
 void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHeader header,
                           std::span<const uint8_t> body) {
   const Peer& to = *peers_of_[id];
-  if (!to.is_met) return;
+  if (!to.is_met || to.is_gone()) return;
   Rail& rail = *rails_[core_.options().rail_of(path)];
   if (rail.control.room() == 0 || rail.is_given_up()) return;  // whoever needs it sends it again
   const Immediate immediate{.slot = to.slot,

@@ -58,8 +58,9 @@ struct Peer {
   std::vector<protocol::datagram::EngineRail> rail;
   uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
   bool is_met = false;                                // its rails, ways and keys are known
-  bool has_ended = false;                             // its process, by what this host's kernel says
-  bool is_dead = false;                               // the same, whether it was met or not
+  bool has_left = false;                              // its engine, which said so
+  bool is_dead = false;                               // its process has ended, says this host's kernel
+  bool is_ending = false;                             // an entry of Engine::ended_ is for it
   protocol::datagram::TagKeys send_keys, receive_keys;
   Ways ways;
   std::string text;       // for people
@@ -71,9 +72,12 @@ struct Peer {
   int64_t reset_ns = 0;  // when it was last told so
   // Since when it owes an answer because another one said that its process has ended; 0: it does not.
   int64_t doubted_ns = 0;
-  uint32_t witness = 0, looks = 0;  // since then
+  uint32_t looks = 0;   // since then
+  std::string witness;  // who said so, for people
   uint32_t open_receives = 0, connectors = 0;
   uint16_t next_channel = 0;
+
+  bool is_gone() const { return has_left || is_dead; }  // it says nothing any more
 };
 
 std::string describe_engine(const protocol::datagram::EngineName& name, const protocol::RailRecord& port);

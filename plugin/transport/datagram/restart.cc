@@ -2,6 +2,7 @@
 // VERBENA_FAILOVER_TIMEOUT_MS. A process that has ended answers nothing, and its successor does not get its
 // packets: it has other queue pairs. So whoever waits asks an engine of the same host, its successor's for
 // one, which sees what the kernel knows. All of this has the tags of packets.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 namespace verbena::transport::datagram {
 
 using base::Status;
+using protocol::datagram::kNoObject;
 using protocol::datagram::LifeRecord;
 using protocol::datagram::PacketKind;
 using protocol::datagram::ProcessName;
@@ -70,26 +72,85 @@ void Engine::post_life(uint32_t id, const LifeRecord& record) {
                {reinterpret_cast<const uint8_t*>(&record), sizeof(record)});
 }
 
-// A process may end with receives that this engine has posted and will hear nothing of. They are back a few
-// looks later: what it has sent over a socket is here by then.
-void Engine::note_pages_of(uint32_t id) {
-  Peer& ended = *peers_of_[id];
-  if (ended.process.space != process_.space || !nic_.rails[0]->is_softverbs()) return;
-  if (!std::exchange(ended.has_ended, true)) ended_.push_back({id, 0});
+// By its process's end, or by its own word: of which process nothing is said then.
+void Engine::note_gone(uint32_t id) {
+  if (!std::exchange(peers_of_[id]->is_ending, true)) ended_.push_back({id, 0, {}});
 }
 
-// Those that nobody waits for are looked at in turn.
+// All its ends are closed, and it posts nothing any more. What has arrived is still delivered.
+void Engine::note_departure(uint32_t id) {
+  Peer& peer = *peers_of_[id];
+  if (std::exchange(peer.has_left, true)) return;
+  for (const auto& [nonce, listener] : listeners_) listener->forget_hello(peer.name.id);
+  for_each_end([&](ChannelEnd& end) {
+    if (end.peer() == id) end.note_peer_closed(now_ns_);
+  });
+  note_gone(id);
+}
+
+// Those that nobody waits for are looked at in turn. A process may end with receives that this engine has
+// posted and will hear nothing of. They are back a few looks later: what it has sent over a socket is here by
+// then.
 void Engine::look_for_ended() {
   constexpr uint32_t kLooks = 4;
   if (!peers_of_.empty()) {
     const uint32_t id = ended_turn_++ % static_cast<uint32_t>(peers_of_.size());
-    const Peer& next = *peers_of_[id];
-    const bool may_have_ended = next.is_met && !next.has_ended && process_.space != 0;
-    if (may_have_ended && next.process.space == process_.space && has_ended(next.process)) note_pages_of(id);
+    Peer& next = *peers_of_[id];
+    if (next.process.space != 0 && next.process.space == process_.space && !next.is_dead &&
+        has_ended(next.process)) {
+      next.is_dead = true;
+      note_gone(id);
+    }
   }
-  for (size_t i = 0; i < ended_.size(); ++i)
-    if (++ended_[i].looks == kLooks) take_back_pages(ended_[i].peer);
-  std::erase_if(ended_, [](const Ended& ended) { return ended.looks >= kLooks; });
+  for (size_t i = 0; i < ended_.size(); ++i) {
+    const Peer& ended = *peers_of_[ended_[i].peer];
+    if (++ended_[i].looks == kLooks && ended.is_dead && ended.is_met && nic_.rails[0]->is_softverbs() &&
+        ended.process.space == process_.space)
+      take_back_pages(ended_[i].peer);
+  }
+  std::erase_if(ended_, [this](Ended& ended) { return ended.looks >= kLooks && remove_gone(ended); });
+}
+
+// Its address handles stay until the datagrams that read them have left.
+bool Engine::remove_gone(Ended& ended) {
+  const uint32_t id = ended.peer;
+  Peer& peer = *peers_of_[id];
+  if (is_used(id)) {
+    ended.added.clear();
+    return false;
+  }
+  const bool is_first = ended.added.empty();
+  if (is_first) core_.mute_peer(id);
+  bool have_left = !is_first;
+  for (size_t i = 0; i < rails_.size() * Rail::kPairs; ++i) {
+    const auto number = static_cast<uint32_t>(i);
+    const SendQueue& pair = rails_[number / Rail::kPairs]->pair(number % Rail::kPairs);
+    if (is_first) ended.added.push_back(pair.added());
+    have_left = have_left && pair.has_left(ended.added[i]);
+  }
+  if (!have_left) return false;
+  for (const uint32_t channel : core_.peer(id).receive_channels)
+    if (channel != kNoObject) core_.forget_receive(channel);
+  for (const auto& other : peers_of_)
+    if (other->former == id) other->former = kNoObject;
+  if (const auto host = peers_of_host_.find(peer.process.space); host != peers_of_host_.end()) {
+    std::erase(host->second, id);
+    if (host->second.empty()) peers_of_host_.erase(host);
+  }
+  const auto known = peers_by_id_.find(peer.name.id);
+  if (known != peers_by_id_.end() && known->second == id) peers_by_id_.erase(known);
+  peer = Peer{};
+  core_.remove_peer(id);
+  return true;
+}
+
+bool Engine::is_used(uint32_t id) const {
+  const auto has_end = [this](uint32_t channel) {
+    return channel != kNoObject && receive_channels_[channel].end != nullptr;
+  };
+  return peers_of_[id]->connectors != 0 || std::ranges::any_of(core_.peer(id).receive_channels, has_end) ||
+         std::ranges::any_of(core_.peer(id).send_channels,
+                             [](uint32_t channel) { return channel != kNoObject; });
 }
 
 void Engine::note_end(const ProcessName& process) {
@@ -97,7 +158,7 @@ void Engine::note_end(const ProcessName& process) {
     Peer& ended = *peers_of_[id];
     if (ended.process != process) continue;
     ended.is_dead = true;
-    if (ended.is_met) note_pages_of(id);
+    note_gone(id);
     if (ended.failure.has_failed()) continue;
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended; look at its log",
                            ended.text.c_str()));
@@ -111,7 +172,7 @@ void Engine::doubt(const ProcessName& process, uint32_t witness) {
     Peer& doubted = *peers_of_[id];
     if (doubted.process != process || doubted.failure.has_failed() || doubted.doubted_ns != 0) continue;
     doubted.doubted_ns = now_ns_;
-    doubted.witness = witness;
+    doubted.witness = peers_of_[witness]->text;
     doubted.looks = 0;
     if (doubted.is_met) core_.ask(id);
   }
@@ -124,7 +185,7 @@ void Engine::look_at_doubt(uint32_t id) {
     doubted.doubted_ns = 0;
   } else if (++doubted.looks > kMostLooks) {
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended, says %s; look at its log",
-                           doubted.text.c_str(), peers_of_[doubted.witness]->text.c_str()));
+                           doubted.text.c_str(), doubted.witness.c_str()));
   } else if (doubted.is_met) {
     core_.ask(id);
   }

@@ -1101,6 +1101,18 @@ TEST_F(EngineCoreTest, NothingIsSentToAGivenUpPeer) {
   EXPECT_TRUE(left.out.empty());
 }
 
+// An engine that is met again has a greater number than before, whichever numbers are free.
+TEST_F(EngineCoreTest, NumbersOfRemovedPeersAreGivenAgain) {
+  const uint32_t low = left.add_peer(~0U, kFullBytes), high = left.add_peer(~0U, kFullBytes),
+                 highest = left.add_peer(~0U, kFullBytes);
+  left.remove_peer(highest);
+  left.remove_peer(low);
+  EXPECT_EQ(left.add_peer(~0U, kFullBytes, high + 1), highest);
+  EXPECT_EQ(left.add_peer(~0U, kFullBytes, high + 1), highest + 1) << "it is below";
+  EXPECT_EQ(left.add_peer(~0U, kFullBytes), low);
+  EXPECT_EQ(left.peers(), 5U);
+}
+
 TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
   post(10 * kFullBytes);
   left.send(channel, 4 * kFullBytes);

@@ -1,0 +1,187 @@
+// Peers that end, or close all they had on a device: an engine that outlives them keeps nothing of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "transport/datagram/engine.h"
+#include "transport/datagram/meeting.h"
+#include "transport/support/connection.h"
+#include "transport/support/host.h"
+#include "transport/support/processes.h"
+
+namespace verbena::transport {
+namespace {
+
+using datagram::Connector;
+using datagram::Engine;
+using datagram::EngineGuard;
+using datagram::Listener;
+using datagram::ReceiveEnd;
+using datagram::SendEnd;
+using protocol::datagram::DatagramHandle;
+
+constexpr uint32_t kRounds = 4;
+constexpr size_t kBytes = 100'000;
+
+const Settings kSettings{{"VERBENA_BOUNCE_BYTES", "8m"}, {"VERBENA_CONNECT_TIMEOUT_MS", "600000"}};
+
+std::shared_ptr<Engine> find_engine(Host& host) {
+  return take(Engine::find(host.nic(), {}, false), "an engine");
+}
+
+std::unique_ptr<ReceiveEnd> accept(Listener& listener) {
+  std::unique_ptr<ReceiveEnd> end;
+  EXPECT_TRUE(poll_until([&] {
+    auto polled = listener.poll(false, 0);
+    EXPECT_TRUE(polled);
+    if (polled) end = std::move(*polled);
+    return !polled || end != nullptr;
+  }));
+  return end;
+}
+
+std::unique_ptr<SendEnd> connect(const std::shared_ptr<Engine>& engine, const DatagramHandle& handle) {
+  const auto connector = take(Connector::start(engine, handle), "a connector");
+  std::unique_ptr<SendEnd> end;
+  EXPECT_TRUE(poll_until([&] {
+    auto polled = connector->poll();
+    EXPECT_TRUE(polled);
+    if (polled) end = std::move(*polled);
+    return !polled || end != nullptr;
+  }));
+  return end;
+}
+
+void receive(ReceiveEnd& end, Memory& memory) {
+  std::ranges::fill(memory.bytes(), std::byte{0});
+  Request* request = nullptr;
+  ASSERT_TRUE(
+      end.post(memory.bytes().data(), kBytes, memory.registration(), ReceiveClass::kNoSlot, &request));
+  ASSERT_NE(request, nullptr);
+  bool is_done = false;
+  uint64_t length_bytes = 0;
+  ASSERT_TRUE(poll_until([&] {
+    return !end.test(static_cast<datagram::ReceiveRequest&>(*request), &is_done, &length_bytes) || is_done;
+  }));
+  EXPECT_EQ(length_bytes, kBytes);
+  EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte byte) { return byte == std::byte{0x5A}; }));
+}
+
+void send(SendEnd& end, Memory& memory) {
+  std::ranges::fill(memory.bytes(), std::byte{0x5A});
+  Request* request = nullptr;
+  ASSERT_TRUE(poll_until([&] {
+    return !end.post(memory.bytes().data(), kBytes, memory.registration(), &request) || request != nullptr;
+  }));
+  bool is_done = false;
+  ASSERT_TRUE(poll_until(
+      [&] { return !end.test(static_cast<datagram::SendRequest&>(*request), &is_done) || is_done; }));
+  EXPECT_TRUE(is_done);
+}
+
+uint32_t count_peers(Engine& engine) {
+  const EngineGuard guard(engine, EngineGuard::Waits{});
+  return engine.core().peers();
+}
+
+// Each engine of the other process is met, used, and gone: with a number that the next one has again.
+void stay(Channel& channel) {
+  Host host{kSettings};
+  const auto engine = find_engine(host);
+  Memory memory(host.nic(), kBytes);
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    DatagramHandle handle{};
+    const auto listener = take(Listener::open(engine, &handle), "a listener");
+    channel.tell(handle);
+    auto end = accept(*listener);
+    ASSERT_NE(end, nullptr);
+    EXPECT_EQ(end->peer(), 0U) << "the number of an engine that is gone is not given to another";
+    receive(*end, memory);
+    end.reset();
+    channel.meet();
+    EXPECT_TRUE(poll_until([&] { return count_peers(*engine) == 0; })) << "round " << round;
+  }
+}
+
+void come_and_go(Channel& channel) {
+  Host host{kSettings};
+  Memory memory(host.nic(), kBytes);
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    auto end = connect(find_engine(host), channel.hear<DatagramHandle>());
+    ASSERT_NE(end, nullptr);
+    send(*end, memory);
+    end.reset();
+    channel.meet();
+  }
+}
+
+TEST(DatagramDeparture, AnEngineThatIsClosedIsForgotten) {
+  run_processes({stay}, {come_and_go});
+}
+
+void outlive(Channel& channel) {
+  Host host{kSettings};
+  const auto engine = find_engine(host);
+  DatagramHandle handle{};
+  const auto listener = take(Listener::open(engine, &handle), "a listener");
+  channel.tell(handle);
+  auto end = accept(*listener);
+  ASSERT_NE(end, nullptr);
+  channel.meet();
+  // An end that is open still refers to it.
+  ASSERT_TRUE(poll_until([&] {
+    const EngineGuard guard(*engine, EngineGuard::Waits{});
+    return engine->peer_of(0).is_dead;
+  }));
+  EXPECT_EQ(count_peers(*engine), 1U);
+  end.reset();
+  EXPECT_TRUE(poll_until([&] { return count_peers(*engine) == 0; }));
+}
+
+void be_killed(Channel& channel) {
+  Host host{kSettings};
+  auto end = connect(find_engine(host), channel.hear<DatagramHandle>());
+  channel.meet();
+  die();
+}
+
+TEST(DatagramDeparture, AProcessThatIsKilledIsForgotten) {
+  run_processes({outlive}, {be_killed, End::kKilled});
+}
+
+// Its process is there, and nobody of it answers any more.
+void call_again(Channel& channel) {
+  Host host{kSettings};
+  const auto engine = find_engine(host);
+  const auto handle = channel.hear<DatagramHandle>();
+  const auto end = connect(engine, handle);
+  ASSERT_NE(end, nullptr);
+  channel.meet();
+  channel.meet();
+  const auto connector = take(Connector::start(engine, handle), "a connector");
+  EXPECT_TRUE(poll_until([&] { return !connector->poll(); }, 60'000));
+  channel.meet();
+}
+
+void close_all(Channel& channel) {
+  Host host{kSettings};
+  {
+    const auto engine = find_engine(host);
+    DatagramHandle handle{};
+    const auto listener = take(Listener::open(engine, &handle), "a listener");
+    channel.tell(handle);
+    auto end = accept(*listener);
+    channel.meet();
+  }
+  channel.meet();
+  channel.meet();
+}
+
+TEST(DatagramDeparture, WhoHasClosedAllIsNotCalledForLong) {
+  run_processes({call_again}, {close_all});
+}
+
+}  // namespace
+}  // namespace verbena::transport

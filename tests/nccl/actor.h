@@ -65,6 +65,10 @@ class LocalActor final : public Actor {
  public:
   LocalActor() : net_(*plugin_.table<NewestVersion>()) {
     if (net_.init(&context_, 1, abi::kUndefined, &LogCapture::write) != abi::kSuccess) context_ = nullptr;
+    int devices = 0;
+    const bool are_two = is_up() && net_->devices(&devices) == abi::kSuccess && devices == 2;
+    abi::ncclNetVDeviceProps_v12_t both{2, {0, 1}};
+    if (are_two && net_->make_vdevice(&device_, &both) != abi::kSuccess) context_ = nullptr;
   }
   ~LocalActor() override {
     for (Connection& connection : connections_) close(connection), close_listener(connection);
@@ -99,7 +103,7 @@ class LocalActor final : public Actor {
     const auto begun = std::chrono::steady_clock::now();
     switch (command.act) {
       case Act::kListen:
-        reply.result = net_.listen(context_, 0, reply.text, &at.listener);
+        reply.result = net_.listen(context_, device_, reply.text, &at.listener);
         reply.is_done = true;
         break;
       case Act::kAccept:
@@ -147,7 +151,7 @@ class LocalActor final : public Actor {
     char handle[abi::kHandleBytes];
     std::memcpy(handle, command.text, sizeof(handle));
     reply.is_done = poll([&] {
-      reply.result = at.sends ? net_.connect(context_, 0, abi::kUndefined, handle, &at.comm, &none)
+      reply.result = at.sends ? net_.connect(context_, device_, abi::kUndefined, handle, &at.comm, &none)
                               : net_->accept(at.listener, &at.comm, &none);
       return reply.result != abi::kSuccess || at.comm != nullptr;
     });
@@ -195,6 +199,7 @@ class LocalActor final : public Actor {
   LoadedPlugin plugin_;
   Caller<NewestVersion> net_;
   void* context_ = nullptr;
+  int device_ = 0;  // both rails, where there are two
   std::array<Connection, 32> connections_;
   std::vector<std::string> warnings_;
   Command command_{};

@@ -1,8 +1,11 @@
 // One channel fails, or one peer: all others go on, and so does a communicator that is made afterwards. The
 // rows of docs/fault-matrix.md, for both transports. This process has channels both ways to two others; what
 // happens to one of these is a test's.
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "nccl/actor.h"
@@ -369,6 +372,45 @@ TEST_P(SharedFateTest, APeerThatIsStoppedHoldsUpNoClose) {
     EXPECT_TRUE(peer_->finish().is_right());
   }
   expect_new_ones_work(*peer_, "the peer");
+}
+
+// One of two, again and again.
+TEST_P(SharedFateTest, ARailThatFlapsWhileOthersConnectHoldsUpNobody) {
+  constexpr int kFewest = 40;
+  constexpr std::chrono::milliseconds kPause{20};
+  environment_.set("SOFTVERBS_DEVICES", "2");
+  environment_.set("VERBENA_ACK_TIMEOUT", "8");  // requests fail after 8 ms
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "60000");
+  start();
+  ASSERT_FALSE(HasFailure());
+  for (const std::string rail : {"0", "1"}) {
+    std::atomic<bool> is_over{false};
+    std::thread flaps([&] {
+      while (!is_over) {
+        for (const char* state : {" down\n", " up\n"}) {
+          peers_rails_.write(rail + state);
+          std::this_thread::sleep_for(kPause);
+        }
+      }
+    });
+    const auto has_flapped = [&] {
+      return has_warned(*peer_, ("softverbs" + rail + ":1: port is down").c_str()) &&
+             has_warned(*peer_, ("softverbs" + rail + ":1: port is up again").c_str());
+    };
+    for (int i = 0; (i < kFewest || !has_flapped()) && !HasFailure(); ++i) {
+      const Channel channel = i % 2 == 0 ? join(*here_, *peer_) : join(*peer_, *here_);
+      if (!HasFailure()) expect_transfer(channel, "one of those that connected meanwhile");
+      for (Actor* actor : {channel.sender, channel.receiver})
+        EXPECT_TRUE(actor->run({Act::kClose, channel.number}).is_right());
+      for (Actor* actor : {channel.sender, channel.receiver})
+        actor->run({Act::kCloseListener, channel.number});
+      next_ = channel.number;
+    }
+    is_over = true;
+    flaps.join();
+    ASSERT_FALSE(HasFailure()) << "rail " << rail;
+  }
+  expect_others_go_on(nullptr);
 }
 
 TEST_P(SharedFateTest, APeerWithoutARailIsNotReached) {

@@ -1,5 +1,6 @@
 // What an engine costs those who share it: callers that find it taken, peers beyond the first few hundred.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,13 +11,21 @@
 #include <vector>
 
 #include "transport/datagram/engine.h"
+#include "transport/datagram/meeting.h"
 #include "transport/datagram/peer.h"
+#include "transport/support/connection.h"
 #include "transport/support/host.h"
 
 namespace {
 
 thread_local std::atomic<uint64_t>* yields = nullptr;
 thread_local std::atomic<uint64_t>* naps = nullptr;
+
+// Who looks whether a process is there, and with whose token.
+std::atomic<verbena::transport::datagram::Engine*> watched{nullptr};
+std::atomic<uint64_t> looks{0};
+thread_local bool is_caller = false;
+std::atomic<uint64_t> looks_of_callers{0};
 
 void count(std::atomic<uint64_t>* counter) {
   if (counter != nullptr) counter->fetch_add(1);
@@ -25,6 +34,17 @@ void count(std::atomic<uint64_t>* counter) {
 }  // namespace
 
 // Of the whole program, instead of libc's.
+extern "C" int kill(pid_t pid, int signal) noexcept {
+  using verbena::transport::datagram::EngineGuard;
+  if (auto* const engine = watched.load(); signal == 0 && engine != nullptr) {
+    ++looks;
+    if (is_caller)
+      ++looks_of_callers;
+    else
+      EngineGuard(*engine, EngineGuard::Waits{});  // for ever if this thread has it
+  }
+  return static_cast<int>(syscall(SYS_kill, pid, signal));
+}
 extern "C" int sched_yield() noexcept {
   count(yields);
   return static_cast<int>(syscall(SYS_sched_yield));
@@ -42,7 +62,10 @@ using datagram::EngineGuard;
 
 class DatagramEngineTest : public testing::Test {
  protected:
-  ~DatagramEngineTest() override { yields = naps = nullptr; }
+  ~DatagramEngineTest() override {
+    yields = naps = nullptr;
+    watched = nullptr;
+  }
 
   Host host_{Settings{{"VERBENA_BOUNCE_BYTES", "8m"}, {"SOFTVERBS_DEVICES", "2"}}};
   const std::shared_ptr<Engine> engine_ = take(Engine::find(host_.nic(), {}, false), "an engine");
@@ -80,6 +103,22 @@ TEST_F(DatagramEngineTest, WhoeverHasToHaveItDoesNotSpin) {
   waiting.join();
   EXPECT_GE(count_naps, 3U);
   EXPECT_LT(count_yields, kManyYields);
+}
+
+// The kernel may take its time, and nobody who has the engine waits for it.
+TEST_F(DatagramEngineTest, ProcessesAreLookedAtWithoutTheEngine) {
+  const auto other = take(Engine::find(host_.nic(1, 1), {}, false), "another engine");
+  protocol::datagram::DatagramHandle handle{};
+  const auto listener = take(datagram::Listener::open(other, &handle), "a listener");
+  handle.process.start_ticks = 1;  // of one that had this process's number before
+  handle.control = 0xFFFFFF;       // nobody answers
+  protocol::datagram::seal_handle(handle);
+  is_caller = true;
+  watched = engine_.get();
+  const auto connector = take(datagram::Connector::start(engine_, handle), "a connector");
+  EXPECT_TRUE(poll_until([&] { return !connector->poll(); }));
+  EXPECT_GT(looks, 0U);
+  EXPECT_EQ(looks_of_callers, 0U);
 }
 
 // A peer behind one flow label for each pair of rails has as many paths: that one is lost says something of

@@ -50,6 +50,13 @@ VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t 
   if (length_bytes != 0) std::memcpy(to, from, length_bytes);
 }
 
+// Of who was refused the token so often.
+void rest(uint32_t tries) {
+  constexpr uint32_t kYields = 64;
+  constexpr timespec kNap{0, 20'000};
+  tries < kYields ? std::this_thread::yield() : static_cast<void>(nanosleep(&kNap, nullptr));
+}
+
 template <typename Entry>
 Entry& reach(std::vector<Entry>& entries, uint32_t at) {
   if (entries.size() <= at) entries.resize(at + 1);
@@ -174,10 +181,10 @@ void Engine::give_way() {
 }
 
 void Engine::enter_soon() {
-  constexpr uint32_t kYields = 64;
-  constexpr timespec kNap{0, 20'000};
-  for (uint32_t tries = 0; !enter(); ++tries)
-    tries < kYields ? std::this_thread::yield() : static_cast<void>(nanosleep(&kNap, nullptr));
+  for (uint32_t tries = 0; !enter(); ++tries) rest(tries);
+}
+void Engine::return_as_service() {
+  for (uint32_t tries = 0; !enter_as_service(); ++tries) rest(tries);
 }
 
 // --- A pass.
@@ -597,6 +604,7 @@ int64_t Engine::progress_idle() {
   take_request();
   pass();
   if (refused_) refuse_caller();
+  if (!suspects_.empty()) look_at_suspects();
   const int64_t rest_ns = !placer_->is_idle()             ? 0
                           : now_ns_ - heard_ns_ < kBusyNs ? 2 * base::kNsPerMs
                                                           : 20 * base::kNsPerMs;

@@ -155,6 +155,8 @@ class Engine final : public ProgressToken, public RegistryMember {
                      uint32_t pair_number);
   // On the service thread: to who calls a listener that is not there, and is not met.
   void refuse_caller();
+  // The token, after leave_as_service().
+  void return_as_service();
   void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void poll_rail(uint32_t number);
   void poll_sends(uint32_t number);
@@ -201,7 +203,17 @@ class Engine final : public ProgressToken, public RegistryMember {
   void answer_given_up(uint32_t peer);
   void look_for_life(uint32_t peer);
   void post_life(uint32_t peer, const protocol::datagram::LifeRecord& record);
-  void note_end(const protocol::datagram::ProcessName& process);
+  // `is_awaited`: its ends fail.
+  void note_end(const protocol::datagram::ProcessName& process, bool is_awaited);
+  // A process of this host, that may have ended; by whom that is asked, or kNoObject: by this engine.
+  struct Suspect {
+    protocol::datagram::ProcessName process;
+    bool is_awaited = false;
+    uint32_t asker = 0;
+    bool operator==(const Suspect&) const = default;
+  };
+  void suspect(const Suspect& suspect);
+  void look_at_suspects();
   void doubt(const protocol::datagram::ProcessName& process, uint32_t witness);
   void look_at_doubt(uint32_t peer);
   void look_for_ended();
@@ -256,7 +268,8 @@ class Engine final : public ProgressToken, public RegistryMember {
   std::atomic<bool> is_asked_{false};  // for its state
 
   protocol::datagram::ProcessName process_{};
-  std::vector<Ended> ended_;                                           // peers that say nothing any more
+  std::vector<Ended> ended_;  // peers that say nothing any more
+  std::vector<Suspect> suspects_;
   uint32_t ended_turn_ = 0;                                            // of the peers: who is looked at next
   std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's
   std::unordered_map<uint64_t, std::vector<uint32_t>> peers_of_host_;  // by ProcessName::space

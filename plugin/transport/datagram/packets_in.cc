@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -218,7 +217,7 @@ void Engine::refuse_caller() {
   GreetingWay found;
   leave_as_service();
   const auto is_found = find_greeting_way(rails_, theirs.port, turn, &found);
-  while (!enter_as_service()) std::this_thread::yield();
+  return_as_service();
   if (!is_found || !*is_found || failure_.has_failed()) return;
   constexpr uint16_t kAnySlot = 0;  // the caller is given none
   Greeting refusal = make_greeting(kAnySlot, hello.engine.id, hello.channel, hello.nonce);

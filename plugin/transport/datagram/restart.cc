@@ -53,10 +53,7 @@ void Engine::look_for_life(uint32_t id) {
   constexpr uint32_t kMostWitnesses = 2;
   const Peer& quiet = *peers_of_[id];
   if (quiet.process.space == 0) return;
-  if (quiet.process.space == process_.space) {
-    if (has_ended(quiet.process)) note_end(quiet.process);
-    return;
-  }
+  if (quiet.process.space == process_.space) return suspect({quiet.process, true, kNoObject});
   // Others each time: those that were asked may be gone too.
   const std::vector<uint32_t>& neighbours = peers_of_host_[quiet.process.space];
   const auto turn = static_cast<size_t>(now_ns_ / kLookNs) * kMostWitnesses;
@@ -95,12 +92,9 @@ void Engine::look_for_ended() {
   constexpr uint32_t kLooks = 4;
   if (!peers_of_.empty()) {
     const uint32_t id = ended_turn_++ % static_cast<uint32_t>(peers_of_.size());
-    Peer& next = *peers_of_[id];
-    if (next.process.space != 0 && next.process.space == process_.space && !next.is_dead &&
-        has_ended(next.process)) {
-      next.is_dead = true;
-      note_gone(id);
-    }
+    const Peer& next = *peers_of_[id];
+    if (next.process.space != 0 && next.process.space == process_.space && !next.is_dead)
+      suspect({next.process, false, kNoObject});
   }
   for (size_t i = 0; i < ended_.size(); ++i) {
     const Peer& ended = *peers_of_[ended_[i].peer];
@@ -153,13 +147,33 @@ bool Engine::is_used(uint32_t id) const {
                              [](uint32_t channel) { return channel != kNoObject; });
 }
 
-void Engine::note_end(const ProcessName& process) {
+void Engine::suspect(const Suspect& suspect) {
+  if (std::ranges::find(suspects_, suspect) != suspects_.end()) return;
+  suspects_.push_back(suspect);
+  want();
+}
+
+// On the service thread, without the token: the kernel takes its time.
+void Engine::look_at_suspects() {
+  std::vector<Suspect> suspects = std::exchange(suspects_, {});
+  leave_as_service();
+  std::erase_if(suspects, [](const Suspect& suspect) { return !has_ended(suspect.process); });
+  return_as_service();
+  for (const Suspect& ended : suspects) {
+    if (ended.asker == kNoObject)
+      note_end(ended.process, ended.is_awaited);
+    else
+      post_life(ended.asker, {ended.process, 0, 0});
+  }
+}
+
+void Engine::note_end(const ProcessName& process, bool is_awaited) {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     Peer& ended = *peers_of_[id];
     if (ended.process != process) continue;
     ended.is_dead = true;
     note_gone(id);
-    if (ended.failure.has_failed()) continue;
+    if (!is_awaited || ended.failure.has_failed()) continue;
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended; look at its log",
                            ended.text.c_str()));
   }
@@ -198,8 +212,7 @@ void Engine::take_reset(uint32_t id, std::span<const uint8_t> body) {
   std::memcpy(&record, body.data(), sizeof(record));
   if (record.process.space == 0) return;
   if (record.is_question == 0) return doubt(record.process, id);
-  if (record.process.space == process_.space && has_ended(record.process))
-    post_life(id, {record.process, 0, 0});
+  if (record.process.space == process_.space) suspect({record.process, false, id});
 }
 
 }  // namespace verbena::transport::datagram

@@ -58,6 +58,13 @@ class NamesTest(unittest.TestCase):
         self.assertEqual([name for name in names if not (stage.PROJECT / name).exists() and name.split("::")[-1] not in words], [])
         self.assertGreater(len(names), 40)
 
+    # Whoever takes over an action's repository can move its tags.
+    def test_actions_are_named_by_commit(self):
+        used = [line for path in sorted((stage.PROJECT / ".github/workflows").iterdir())
+                for line in path.read_text().splitlines() if "uses:" in line]
+        self.assertGreater(len(used), 3)
+        self.assertEqual([line for line in used if not re.search(r"uses: [\w/-]+@[0-9a-f]{40} # v[0-9.]+$", line)], [])
+
     def test_one_version(self):
         version = re.search(r"project\(verbena VERSION ([0-9.]+)", (stage.PROJECT / "CMakeLists.txt").read_text())[1]
         for package in ("python/pyproject.toml", "pyproject.toml"):

@@ -121,6 +121,23 @@ TEST_F(DatagramEngineTest, ProcessesAreLookedAtWithoutTheEngine) {
   EXPECT_EQ(looks_of_callers, 0U);
 }
 
+TEST_F(DatagramEngineTest, ChannelsToAPeerRunOut) {
+  const auto other = take(Engine::find(host_.nic(1, 1), {}, false), "another engine");
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  const uint32_t peer = engine_->take_peer(other->name(), other->rails()[0]->describe().port, {});
+  std::vector<uint32_t> channels;
+  for (uint32_t i = 0; i < protocol::datagram::kNoChannel; ++i) {
+    const uint16_t wire = engine_->choose_wire(peer);
+    ASSERT_EQ(wire, i);
+    channels.push_back(engine_->core().open_send(peer, wire));
+  }
+  EXPECT_EQ(engine_->choose_wire(peer), protocol::datagram::kNoChannel);
+  engine_->core().close_send(channels[1'000]);
+  EXPECT_EQ(engine_->choose_wire(peer), 1'000);
+  for (const uint32_t channel : channels)
+    if (channel != channels[1'000]) engine_->core().close_send(channel);
+}
+
 // A peer behind one flow label for each pair of rails has as many paths: that one is lost says something of
 // all packets that take it.
 TEST_F(DatagramEngineTest, APathIsAWayOfItsOwn) {

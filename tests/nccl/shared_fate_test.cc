@@ -413,6 +413,18 @@ TEST_P(SharedFateTest, ARailThatFlapsWhileOthersConnectHoldsUpNobody) {
   expect_others_go_on(nullptr);
 }
 
+// For good, and no end hears that the other one closes.
+TEST_P(SharedFateTest, APeerWithoutARailHoldsUpNoClose) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  peers_rails_.write("0 down\n");
+  ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "port is down"); }));
+  for (const Channel* channel : {&to_peer(), &from_peer()})
+    for (Actor* actor : {channel->sender, channel->receiver})
+      EXPECT_TRUE(actor->run({Act::kClose, channel->number}).is_right());
+  expect_others_go_on(nullptr, false);
+}
+
 TEST_P(SharedFateTest, APeerWithoutARailIsNotReached) {
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "3000");
   start();

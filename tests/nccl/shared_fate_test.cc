@@ -111,6 +111,19 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
       if (!HasFailure()) expect_transfer(channel, "a new one, " + which);
     }
   }
+  // One after the other with the peer, both ways: `fewest` at least.
+  template <typename Done>
+  void connect_until(int fewest, const Done& done) {
+    for (int i = 0; (i < fewest || !done()) && !HasFailure(); ++i) {
+      const Channel channel = i % 2 == 0 ? join(*here_, *peer_) : join(*peer_, *here_);
+      if (!HasFailure()) expect_transfer(channel, "one of those that connected meanwhile");
+      for (Actor* actor : {channel.sender, channel.receiver})
+        EXPECT_TRUE(actor->run({Act::kClose, channel.number}).is_right());
+      for (Actor* actor : {channel.sender, channel.receiver})
+        actor->run({Act::kCloseListener, channel.number});
+      next_ = channel.number;
+    }
+  }
   void expect_failure(Actor& actor, const Channel& channel, const char* which) {
     const Reply reply = actor.run({Act::kWait, channel.number});
     EXPECT_TRUE(reply.has_failed()) << which << " took " << reply.took_s << " s";
@@ -397,19 +410,23 @@ TEST_P(SharedFateTest, ARailThatFlapsWhileOthersConnectHoldsUpNobody) {
       return has_warned(*peer_, ("softverbs" + rail + ":1: port is down").c_str()) &&
              has_warned(*peer_, ("softverbs" + rail + ":1: port is up again").c_str());
     };
-    for (int i = 0; (i < kFewest || !has_flapped()) && !HasFailure(); ++i) {
-      const Channel channel = i % 2 == 0 ? join(*here_, *peer_) : join(*peer_, *here_);
-      if (!HasFailure()) expect_transfer(channel, "one of those that connected meanwhile");
-      for (Actor* actor : {channel.sender, channel.receiver})
-        EXPECT_TRUE(actor->run({Act::kClose, channel.number}).is_right());
-      for (Actor* actor : {channel.sender, channel.receiver})
-        actor->run({Act::kCloseListener, channel.number});
-      next_ = channel.number;
-    }
+    connect_until(kFewest, has_flapped);
     is_over = true;
     flaps.join();
     ASSERT_FALSE(HasFailure()) << "rail " << rail;
   }
+  expect_others_go_on(nullptr);
+}
+
+// One of two, of this process: those that are there go on over the other, and new ones begin there.
+TEST_P(SharedFateTest, ADeviceThatHasFailedIsNotUsedByNewOnes) {
+  if (!is_datagram()) GTEST_SKIP() << "a new connection makes a queue pair on each device, which fails";
+  environment_.set("SOFTVERBS_DEVICES", "2");
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "60000");
+  start("event type=DEVICE_FATAL rail=1 at=1s");
+  ASSERT_FALSE(HasFailure());
+  ASSERT_TRUE(poll_until([&] { return has_warned(*here_, "softverbs1:1: failed"); }));
+  connect_until(10, [] { return true; });
   expect_others_go_on(nullptr);
 }
 

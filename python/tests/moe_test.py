@@ -116,7 +116,7 @@ def _move(rank, size):
             exchange.dispatch(two, torch.zeros(2, TOP_K, dtype=torch.int64))
         with pytest.raises(ValueError, match="separate memory"):
             exchange.dispatch(two.contiguous(), torch.zeros(1, TOP_K, dtype=torch.int64).expand(2, TOP_K))
-        with pytest.raises(ValueError, match="needs out"):
+        with pytest.raises(ValueError, match="needs the argument"):
             exchange.dispatch(rows, ids, weights, phase=verbena.moe.Phase.RECEIVE)
 
 

@@ -44,8 +44,8 @@ class SymmContextBuilder(abc.ABC):
 
     def build(self, buffer: Any, signal_pad_size: int = MAX_SIGNALS * SIGNAL_BYTES) -> int:
         """Returns the address of the device context, which kernels that use `buffer` take as ctx_ptr. The buffer is a tensor in
-        a window of the context, or memory of the application if the backend supports that. The first call is collective; calls
-        with memory of the application are always collective."""
+        a window of the context, or memory of the application if the backend supports that. The builder's first call is collective.
+        Later calls are collective only if the buffer is memory of the application."""
         check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
         if self._context is None:
@@ -84,8 +84,8 @@ class SymmContextBuilder(abc.ABC):
         return window
 
     def _admit(self, address: int, length_bytes: int) -> None:
-        raise ValueError(f"the backend {self.name} has its own symmetric memory, and the buffer ({length_bytes} bytes at "
-                         f"{address:#x}) is not in a window of it: make the buffer by torch.as_tensor(builder.allocate(bytes), "
+        raise ValueError(f"the backend {self.name} accepts only buffers in its own windows, and the buffer ({length_bytes} bytes "
+                         f"at {address:#x}) is in none of them: create it with torch.as_tensor(builder.allocate(bytes), "
                          'device="cuda")')
 
 
@@ -142,7 +142,7 @@ def check_signal_pad(length_bytes: int) -> None:
 
 
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:
-    """Returns a builder for a backend, which is named as "nccl", Backend.NCCL or BACKEND_NCCL, for example."""
+    """Returns a builder for a backend, such as "nccl", Backend.NCCL or BACKEND_NCCL."""
     value = getattr(backend, "value", backend)
     for one, row in BACKENDS.items():
         if value in (one, one.name.lower()):

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, SymmetricTeam]:
-    """Creates a team for each dimension of a PyTorch DeviceMesh. Collective over the context, whose ranks must be those of the
+    """Creates a team for each dimension of a PyTorch DeviceMesh. Collective over the context, which must have the same ranks as the
     mesh's default process group.
 
     Returns a dictionary from the dimension's name (or its index, without a name) to this rank's team: the ranks whose mesh

@@ -334,9 +334,10 @@ def load_ops_library() -> NativeLibrary:
     try:
         return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
     except LibraryNotFound as error:
-        raise BackendUnavailable(f"the collectives: {error}\nCMake builds it by its target verbena_ops where it finds nvcc.") from None
+        raise BackendUnavailable(f"cannot load the collectives: {error}\nCMake builds this library (target verbena_ops) if it "
+                                 "finds nvcc.") from None
     except OSError as error:
-        raise BackendUnavailable(f"the collectives: {error}") from None
+        raise BackendUnavailable(f"cannot load the collectives: {error}") from None
 
 
 @functools.cache

@@ -41,7 +41,7 @@ class NcclLibrary:
         try:
             self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | (os.RTLD_NOLOAD if path is None else 0))
         except OSError as error:
-            cause = "this process has no libnccl.so.2 loaded: its communicators use an NCCL that is linked into another library"
+            cause = "this process has not loaded libnccl.so.2: its communicators use an NCCL that is linked into another library"
             raise BackendUnavailable(f"the backend nccl needs NCCL 2.28 or newer: {error if path else cause}") from None
 
     @property
@@ -145,7 +145,8 @@ def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buff
     check_signal_pad(signal_pad_size)
     context = SymmetricContext.from_handle(make_context_with_buffer(nccl_comm_ptr, buffer_ptr, buffer_size, HEAP_BYTES))
     if (context.rank, context.size) != (rank, world_size):
-        places = f"rank {rank} of {world_size} is rank {context.rank} of {context.size} of the communicator"
+        places = (f"rank {rank} of {world_size} is rank {context.rank} of {context.size} in the communicator: pass the "
+                  "communicator's rank and size")
         context.abort()  # abort() is not collective, and the arguments of other ranks may be right
         context.close()
         raise ValueError(places)

@@ -26,8 +26,8 @@ class TorchCommsSymmContextFactory:
 
         Args:
             comm: a TorchComms communicator.
-            buffer: a tensor in memory of allocate(). The backend verbena also accepts other memory of cuMemCreate.
-            signal_pad_size: bytes of signals that kernels use; at most those of a team.
+            buffer: a tensor in memory that allocate() returned. The `verbena` backend also accepts other memory from cuMemCreate.
+            signal_pad_size: size in bytes of the signals that kernels use; at most the size of a team's signals.
             backend: DEFAULT for the communicator's own backend.
         """
         return _find_builder(comm, _choose(comm, backend)).build(buffer, signal_pad_size)

@@ -17,7 +17,7 @@ class SymmetricWindow(CollectivePart):
 
     @property
     def address(self) -> int:
-        """The address of this rank's part of the window. Kernels and copies use it, also to name the same offset of a peer's
+        """The address of this rank's part of the window. Kernels and copies use it, also to refer to the same offset in a peer's
         part."""
         return int(self._library.window_address(self.handle))
 

@@ -149,7 +149,7 @@ class Calls:
                     _call(group, names)
 
     def shutdown(self) -> None:
-        """Ends the group. Collective, like destroy_process_group(). Waits for a missing peer at most for the group's timeout."""
+        """Ends the group. Collective, like destroy_process_group(). Waits for a missing peer no longer than the group's timeout."""
         if self._ops is not None and self._context is not None and not self._failure:
             try:
                 self._lane.synchronize()

@@ -23,7 +23,8 @@ class GroupCoordinator:
     Ranks: `rank` and `ranks` are ranks of the world; `rank_in_group`, `src` and `dst` are ranks of the group.
 
     Calls: every method except the properties and destroy() is collective over the group; send and recv methods involve only
-    the two ranks. One thread of each rank calls at a time. Failures raise VerbenaError, which names the missing or dead rank.
+    the two ranks. One thread of each rank at a time may call them. Failures raise VerbenaError, which names the missing or dead
+    rank.
 
     Sums: added in float32 or wider, in rank order, and rounded once, so that all ranks get the same bits.
 
@@ -82,9 +83,8 @@ class GroupCoordinator:
                 raise RuntimeError(f"{self.unique_name} has no process group: torch.distributed is not initialized; call "
                                    "torch.distributed.init_process_group() with the same ranks, or use the group's own calls")
             if dist.get_rank() != self.rank or dist.get_world_size() <= max(self.ranks):
-                raise RuntimeError(f"{self.unique_name} has ranks {self.ranks} and this is rank {self.rank}, but "
-                                   "torch.distributed has rank "
-                                   f"{dist.get_rank()} of {dist.get_world_size()}")
+                raise RuntimeError(f"{self.unique_name}: this process is rank {self.rank} in a group of ranks {self.ranks}, but "
+                                   f"torch.distributed calls it rank {dist.get_rank()} of {dist.get_world_size()}")
             if int(torch.__version__.split(".")[0]) < 2:
                 raise RuntimeError(f"a process group of {self.unique_name} alone needs PyTorch 2.0 or newer, not {torch.__version__}")
             self._cpu_group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
@@ -101,8 +101,8 @@ class GroupCoordinator:
         ca_fp8_quant (AITER's name) allows the device communicator to quantise messages to e4m3, which makes the sum less
         accurate; it has no effect if the communicator has no all_reduce_quantised()."""
         if not isinstance(ca_fp8_quant, bool):
-            raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() takes "
-                            "no reduction, it always sums")
+            raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() always "
+                            "sums and takes no reduction")
         if self.world_size == 1:
             return input_
         if ca_fp8_quant and hasattr(self.device_communicator, "all_reduce_quantised"):

@@ -113,7 +113,7 @@ class Pairs:
     """Messages between any two ranks of an Exchange. Each message has a tag.
 
     The connections are authenticated by the job key or, without one, by a secret that the ranks exchanged. A call returns
-    within `timeout` seconds; its VerbenaError names the rank that is missing or has left. Any thread may call."""
+    within `timeout` seconds; its VerbenaError names the rank that is missing or has left. Any thread may call the methods."""
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
         """Opens this rank's listening socket and exchanges addresses. Collective over the exchange."""

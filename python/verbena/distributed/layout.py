@@ -58,7 +58,7 @@ class GroupLayout:
         wanted = axes.split("-")
         unknown = set(wanted) - set(self.sizes)
         if unknown:
-            raise ValueError(f"there is no axis {', '.join(sorted(unknown))} in the order {self.order!r}")
+            raise ValueError(f"unknown axes: {', '.join(sorted(unknown))}; the order is {self.order!r}")
         inner = [axis for axis in self.sizes if axis in wanted]
         if slowest_first is not None:
             inner = slowest_first.split("-")[::-1]
@@ -80,7 +80,7 @@ def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: 
     fastest."""
     layout = GroupLayout(world_size, ENGINE_ORDER, {"tp": tp, "pcp": pcp, "pp": pp, "dp": dp, "edp": None})
     if (tp * pcp if pcp > 1 else tp) % dcp != 0:
-        raise ValueError(f"decode context (dcp) groups of {dcp} ranks do not divide tp {tp}")
+        raise ValueError(f"the size of decode context groups, dcp {dcp}, does not divide tp {tp}")
     inner = layout.list_groups("tp-pcp", slowest_first="tp-pcp") if dcp > 1 and pcp > 1 else layout.list_groups("tp")
     return {
         "tp": layout.list_groups("tp"),

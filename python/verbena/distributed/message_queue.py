@@ -1,4 +1,4 @@
-"""Messages from one writer to many readers: through shared memory on its host, over TCP to other hosts."""
+"""Messages from one writer to many readers: through shared memory on the writer's host, over TCP to other hosts."""
 import contextlib
 import ctypes
 import dataclasses
@@ -254,7 +254,7 @@ class MessageQueue:
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
-        """Makes the wait in progress raise an exception or, if there is none, the next wait. Any thread may call it."""
+        """Makes the wait in progress raise an exception; if there is none, the next wait raises it. Any thread may call it."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --
@@ -426,7 +426,7 @@ def _name_readers(count: int, count_local: int | None, local: Sequence[int] | No
                   ranks: Sequence[int] | None) -> tuple[list[int], tuple[int, ...]]:
     """Checks the arguments, and returns (ranks declared local, ranks of all readers)."""
     if count_local is not None and not 0 <= count_local <= count:
-        raise ValueError(f"{count_local} local readers of {count}")
+        raise ValueError(f"{count_local} local readers are more than the total, {count}")
     if local is None:
         local = range(count_local or 0)
     elif count_local is not None and len(local) != count_local:

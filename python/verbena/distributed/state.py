@@ -64,7 +64,7 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
     Collective.
 
     The launcher's environment variables give the rank and the number of ranks. With `rankID`, they are computed from the
-    position in the grid DP x PP x PCP x TP instead. A second call checks that its sizes are those of the first."""
+    position in the grid DP x PP x PCP x TP instead. A second call checks that its sizes are the same as in the first call."""
     world_size = rank = -1
     if rankID is not None:
         inner = tensor_model_parallel_size * pipeline_model_parallel_size * prefill_context_model_parallel_size
@@ -86,8 +86,8 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
 def init_distributed_environment(world_size: int = -1, rank: int = -1, distributed_init_method: str = "env://",
                                  local_rank: int = -1, backend: str = "nccl", timeout: float | timedelta | None = None, *,
                                  members: Sequence[int] | None = None, exchange: Exchange | None = None) -> None:
-    """Connects all ranks, and creates the world group. Collective. A second call only checks that the rank and the number of
-    ranks are those of the first.
+    """Connects all ranks, and creates the world group. Collective. A second call only checks that the rank and the number of ranks
+    are the same as in the first call.
 
     Security: objects are pickled, so every rank can run code in every other rank. Connections are authenticated by the job
     key (VERBENA_JOB_KEY_FILE) or by a secret that the ranks exchanged. Ranks on several hosts need a key, or
@@ -102,7 +102,7 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
         distributed_init_method: "env://", or rank 0's address as "tcp://host:port".
         timeout: in seconds.
         members: the launcher's ranks that take part, in this order; None for all. The first must be on the host of the
-            rendezvous. A job can so continue without a rank that died, and later with that rank again.
+            rendezvous. So a job can continue without a rank that died, and later with that rank again.
         exchange: an Exchange that connects the ranks already.
     """
     global _world

@@ -18,8 +18,8 @@ _resolve_group: list[Any] = []  # SGLang's function, saved when the first commun
 
 
 class VerbenaAllreduce(EngineCollectives):
-    """A custom all-reduce class with the constructor and methods of the one that SGLang 0.5.23's
-    dispatch_custom_allreduce() returns."""
+    """A custom all-reduce class with the constructor and methods of the class that SGLang 0.5.23's dispatch_custom_allreduce()
+    returns."""
 
     def __init__(self, group: Any, device: Any, max_size: int = MAX_BYTES) -> None:
         is_deterministic = os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "0").lower() in ("1", "true")
@@ -58,8 +58,8 @@ def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps
 
 
 def make_no_workspaces(original: Any, *arguments: Any, **named: Any) -> None:
-    """Wraps the creation of FlashInfer's workspaces. Creates none where Verbena fuses; SGLang then sends the other all-reduces
-    of these groups through the communicator too."""
+    """Wraps the creation of FlashInfer's workspaces. Creates no workspaces for groups in which Verbena fuses; SGLang then sends the
+    other all-reduces of these groups through the communicator too."""
     groups = [_find_fusing(use_attn_tp_group) for use_attn_tp_group in (False, True)]
     if any(size > 1 and communicator is None for size, communicator in groups):
         original(*arguments, **named)

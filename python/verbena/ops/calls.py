@@ -155,7 +155,7 @@ def need_type(tensor: Any) -> DataType:
 
 def expect_like(tensor: Any, shape: Any) -> Any:
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():
-        raise ValueError(f"a contiguous tensor of {list(shape)} is needed, not one of {list(tensor.shape)}")
+        raise ValueError(f"a contiguous tensor of shape {list(shape)} is needed, not a tensor of shape {list(tensor.shape)}")
     return tensor
 
 

@@ -35,7 +35,7 @@ class Normed:
         residual: the sum of input and residual, in the input's shape and type.
         quantised: the quantised rows, one byte per element; None without quantisation.
         scales: the scales of `quantised`; None without quantisation.
-        sum: the sum of all ranks' tensors (of this rank's share of the rows, after a reduce-scatter); None if `output` has
+        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None if `output` has
             overwritten it.
     """
     output: Any = None
@@ -55,7 +55,7 @@ class Norm:
         weight_offset: added to each element of the weight, such as 1 for Gemma.
         rounds_sum: rounds h to the tensor's type before squaring it, as vLLM's and FlashInfer's kernels do.
         rounds_normed: rounds h / sqrt(...) before multiplying it by the weight, as vLLM's kernels do.
-        quantisation: the format of quantised rows; NONE for none.
+        quantisation: the format of quantised rows; NONE for no quantised rows.
         scale: for FP8_TENSOR, the scale: one float32 in GPU memory.
         scale_layout: for FP8_BLOCK and FP8_BLOCK_POWER: "rows", "columns", or "tma" (columns padded to a multiple of 4).
         min_scale: lower bound of the scales that the kernel computes.
@@ -180,7 +180,7 @@ def find_codec(name: str) -> Algorithm:
 
 def _as_rows(tensor: Any, hidden: int) -> Any:
     if tensor.shape[-1] != hidden or (tensor.dim() > 1 and tensor.stride(-1) != 1):
-        raise ValueError(f"contiguous rows of {hidden} elements are needed, not a tensor of {list(tensor.shape)}")
+        raise ValueError(f"contiguous rows of {hidden} elements are needed, not a tensor of shape {list(tensor.shape)}")
     return tensor.view(-1, hidden) if tensor.dim() != 2 else tensor
 
 
@@ -193,13 +193,13 @@ def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any
     kind = Quantisation(norm.quantisation)
     weight = norm.weight
     if weight is not None and (list(weight.shape) != [hidden] or weight.dtype != x.dtype or not weight.is_contiguous()):
-        raise ValueError(f"the weight must be a contiguous tensor of [{hidden}] in the rows' type, {x.dtype}")
+        raise ValueError(f"the weight must be a contiguous tensor of {hidden} elements of the rows' type, {x.dtype}")
     wanted = count if residual_rows is None else residual_rows
     full = list(x.shape if shape is None else shape)
     residual_shape = full if residual_rows is None else [wanted, hidden]
     if residual is not None and (residual.numel() != wanted * hidden or residual.dtype != x.dtype):
-        raise ValueError(f"the residual must have the shape {residual_shape} and the rows' type, {x.dtype}: it has "
-                         f"{list(residual.shape)}, {residual.dtype}")
+        raise ValueError(f"the residual must have the shape {residual_shape} and the rows' type, {x.dtype}, but has "
+                         f"{list(residual.shape)} and {residual.dtype}")
     if residual_out is None:
         residual_out = x.new_empty(residual_shape)
     width = hidden + norm.padding

@@ -114,7 +114,8 @@ class ExpertExchange(CollectivePart):
             raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], each row contiguous and in separate memory, not "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase == Phase.RECEIVE and out is None:
-            raise ValueError("Phase.RECEIVE needs out, the result of the dispatch with Phase.SEND: it has what that kernel has written")
+            raise ValueError("Phase.RECEIVE needs the argument `out`: pass the result of the dispatch with Phase.SEND, whose "
+                             "kernel has written to it")
         if str(ids.dtype) not in ("torch.int32", "torch.int64"):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
         if weights is not None and str(expect_like(weights, ids.shape).dtype) != "torch.float32":

@@ -229,7 +229,7 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
 
 
 def _refuse_gradients(name: str) -> Callable[..., Any]:
-    """Returns a kernel that raises if an argument requires a gradient: training would otherwise go on without gradients."""
+    """Returns a kernel that raises if an argument requires a gradient: training would otherwise continue without gradients."""
     import torch
     call = getattr(torch.ops.verbena, name).default
 
@@ -244,7 +244,8 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
 
 
 def register_torch_ops(device: str = "CUDA") -> None:
-    """Registers the operators for one of PyTorch's device types. The first set_group() calls it for CUDA if nobody else did."""
+    """Registers the operators for one of PyTorch's device types. The first set_group() calls it for CUDA if no other code has
+    called it."""
     import torch
     with _lock:
         if any(name == device for name, _ in _libraries):

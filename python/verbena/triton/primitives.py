@@ -247,7 +247,7 @@ def symm_put_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, s
 @core.extern
 def symm_get_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, src_stride: Any, row_count: Any, rows: Any,
                   element_size: Any, src_rank: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Gets rows as symm_put_rows() puts them, and waits until they have arrived."""
+    """Gets rows, with the same arguments as symm_put_rows(), and waits until they have arrived."""
     return _call_rows(_semantic, backend, "symm_get_rows", ctx_ptr, dest_ptr, dest_stride, src_ptr, src_stride, row_count,
                       rows, element_size, src_rank)
 

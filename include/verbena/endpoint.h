@@ -66,7 +66,7 @@ struct EndpointMemory {
   uint64_t bytes = 0;
   int dmabuf_fd = -1;          // owned by the caller, who may close it after the call
   uint64_t dmabuf_offset = 0;  // bytes from the start of the dma-buf to `address`
-  // false: puts may become visible in any order (PCIe relaxed ordering), as no thread polls the memory.
+  // false: no thread polls the memory, so puts may become visible in any order (PCIe relaxed ordering).
   bool is_ordered = true;
 };
 

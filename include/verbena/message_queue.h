@@ -1,5 +1,5 @@
 /* A broadcast queue from one writer to many readers. Each reader gets every message, in order. Readers on the
- * writer's host use shared memory, readers on other hosts TCP. A waiting call spins for spin_us and then
+ * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for spin_us and then
  * sleeps on a futex, so an idle queue uses no CPU. C API of libverbena.so.
  *
  * Setup: create a writer, send its handle to the readers by any means, and attach each reader. Then the
@@ -38,7 +38,7 @@ typedef struct {
   size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
   int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1: never sleeps */
   const char* address;    /* numeric IP address to listen at; NULL: the address of VERBENA_SOCKET_IFNAME */
-  const uint32_t* reader_ranks; /* [count_readers] ranks by which errors name the readers;
+  const uint32_t* reader_ranks; /* [count_readers] ranks of the readers, for error messages;
                                    VERBENA_QUEUE_ANY_READER, or NULL: no rank */
 } verbena_queue_options;
 
@@ -98,7 +98,7 @@ typedef struct {
  * @param parts  [count]
  * @param count  number of parts
  * @return VERBENA_TIMEOUT if a reader did not free a chunk in time: the message was not written, and the
- *         error names the reader and says since when it has held the chunk;
+ *         error names the reader and how long it has held the chunk;
  *         VERBENA_REMOTE_ERROR if a reader has died: the error names it, and all later calls fail until
  *         verbena_queue_drop_reader() */
 VERBENA_API verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts,

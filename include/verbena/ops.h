@@ -182,15 +182,15 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use. If VERBENA_OPS_ALGORITHM is set, its value is used. Otherwise
- * the tuning file decides, or, without a tuning file, the library's built-in rules.
+/* Returns the algorithm that a call would use. VERBENA_OPS_ALGORITHM decides if it is set, otherwise the
+ * tuning file, otherwise the library's built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
                                               size_t bytes, verbena_ops_choice* choice);
 
 /* Reduces `input` element by element across all ranks. Every rank gets the result.
- * @param input      `count` elements of `type` in GPU memory, of any alignment
+ * @param input      `count` elements of `type` in GPU memory; needs no alignment
  * @param output     receives `count` elements; either `input` itself, or memory that does not overlap it
  * @param count      number of elements, the same on all ranks
  * @param reduction  sum, mean, minimum or maximum
@@ -201,8 +201,8 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
 /* Sums `input` across all ranks and quantises the messages between them. Falls back to the exact
- * verbena_ops_all_reduce() for 32-bit elements, and where the exact algorithm is faster, as for small
- * tensors.
+ * verbena_ops_all_reduce() for 32-bit elements, and for tensors for which the exact algorithm is faster, such
+ * as small tensors.
  * @param codec   VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8
  * @param seed    0: rounds to nearest; otherwise rounds stochastically, differently in each call
  * @param choice  any exact or quantised algorithm; NULL: the library chooses
@@ -235,7 +235,7 @@ typedef enum {
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
  * All pointers are GPU addresses; the caller owns the memory. A tensor that is NULL is left out; a weight of
- * NULL means 1. residual_out may be residual_in; apart from that, no output may overlap another tensor.
+ * NULL means 1. residual_out may point to residual_in; otherwise no output may overlap another tensor.
  * Strides are distances between rows, in elements; quantised_stride is in bytes. */
 typedef struct {
   size_t rows, hidden;
@@ -259,7 +259,7 @@ typedef struct {
 } verbena_ops_norm;
 
 /* Normalises the rows of x. Local: no other rank takes part.
- * @param x         [norm->rows][norm->hidden]; may be norm->output or norm->residual_out
+ * @param x         [norm->rows][norm->hidden]; may point to norm->output or norm->residual_out
  * @param x_stride  distance between rows of x, in elements
  * @param type      VERBENA_OPS_FLOAT16 or VERBENA_OPS_BFLOAT16
  * @param norm      copied */
@@ -271,8 +271,8 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
  * the rows in registers. `choice` with VERBENA_OPS_ONE_SHOT also selects that kernel, if the rows fit into
  * registers and packet_bytes. Otherwise the call uses two kernels.
  * @param input  [norm->rows][norm->hidden] of `type`, contiguous
- * @param sum    receives the sum, contiguous; may be `input`. It may also be norm->output if output_stride is
- *               `hidden`, which is fastest
+ * @param sum    receives the sum, contiguous; may point to `input`. If output_stride is `hidden`, it may also
+ *               point to norm->output, which is fastest
  * @param codec  a codec of verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: an exact sum */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
@@ -282,8 +282,8 @@ VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const v
 /* Does the same as verbena_ops_all_reduce_norm() in one kernel that splits the norm between the ranks: rank r
  * normalises the r-th share of the rows, ceil(rows / ranks) of them. Every rank gets all rows of `output` and
  * of the quantised output. VERBENA_OPS_MXFP8_SWIZZLED is not supported.
- * @param sum  receives the rows of this rank's share; residual_in and residual_out have only those rows,
- *             too */
+ * @param sum  receives the rows of this rank's share. norm->residual_in and norm->residual_out also have only
+ *             these rows */
 VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input,
                                                                       void* sum, verbena_ops_type type,
                                                                       const verbena_ops_norm* norm,
@@ -296,22 +296,24 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_op
  * `choice` is NULL, the library chooses. */
 
 /* Concatenates the ranks' inputs along each row. Every rank gets the result.
- * @param input   [rows][row_bytes]; may be this rank's part of the output if `rows` is 1
+ * @param input   [rows][row_bytes]. In place: if `rows` is 1, `input` may point to this rank's part of
+ *                `output`
  * @param output  [rows][ranks][row_bytes]: part r of each row comes from rank r */
 VERBENA_API verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output,
                                                   size_t rows, size_t row_bytes,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 /* Reduces the ranks' inputs element by element; each rank gets its part of the result.
  * @param input      [rows][ranks][row_count] elements of `type`
- * @param output     [rows][row_count]: this rank's part; may be this rank's part of the input if `rows` is 1
- * @param row_count  elements of one part of a row */
+ * @param output     [rows][row_count]: this rank's part of the result. In place: if `rows` is 1, `output` may
+ *                   point to this rank's part of `input`
+ * @param row_count  number of elements of one rank's part of a row */
 VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output,
                                                       size_t rows, size_t row_count, verbena_ops_type type,
                                                       verbena_ops_reduction reduction,
                                                       const verbena_ops_choice* choice,
                                                       verbena_stream stream);
 /* Copies the root's `input` to the `output` of every rank.
- * @param input   length_bytes on rank `root`, where it may be `output`; ignored on other ranks
+ * @param input   length_bytes on rank `root`, where it may point to `output`; ignored on other ranks
  * @param output  length_bytes
  * @param root    a rank of the team */
 VERBENA_API verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output,
@@ -358,8 +360,8 @@ VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void
                                                     const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
 
-/* Group the calls between begin and end: group_end() enqueues the calls on its stream, in order, in as few
- * kernels as possible. The stream arguments of the calls themselves are ignored. A call must not read data
+/* Group the calls between begin and end: group_end() enqueues the calls on its own `stream`, in order, in as
+ * few kernels as possible. The stream arguments of the grouped calls are ignored. A call must not read data
  * that an earlier call of the group writes, unless both calls use the same algorithm, length and address, so
  * that the same block does both. */
 VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);

@@ -40,7 +40,7 @@ inline constexpr int64_t kSymmOutOfReach = INT64_MIN;
 // The result of a call that may wait or fail; int32 in the extern "C" functions.
 enum class SymmStatus : int32_t {
   kDone = 0,
-  kTimedOut = -1,       // this wait took longer than timeout_ns, or another wait of the team did
+  kTimedOut = -1,       // this wait, or another wait of the team, took longer than timeout_ns
   kAborted = -2,        // the context was aborted: SymmContext::abort_word
   kInvalid = -3,        // no such rank, signal or barrier, or an address that is not symmetric
   kUnreachable = -4,    // neither loads and stores nor a NIC reach the peer
@@ -175,8 +175,9 @@ struct SymmContext {
 
 // State of a workspace for each block.
 struct SymmBlocks {
-  // [count], on this rank only: the number of the last call of low_latency.cuh that the block has finished.
-  // Kept in memory, so that each launch of a CUDA graph continues where the previous launch ended.
+  // [count], in memory that only this rank uses: for each block, the number of the last LowLatency call that
+  // it has finished. Kept in memory, so that each launch of a CUDA graph continues where the previous launch
+  // ended.
   uint64_t* epochs;
   // In the heap: [count][kSymmTurns][team_size] slots of slot_bytes each. Block b of member r writes to slot
   // [b][t][r] of the other members.

@@ -275,13 +275,13 @@ VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
 
 /* ---- Workspaces: signals, barriers and slots for one stream or one purpose ---- */
 
-/* Creates a workspace. Collective over the context. A workspace has its own signals, barriers and failure
- * word, like a team, and slots for the packets of low_latency.cuh. Kernels that run at the same time, each
- * with its own workspace, do not interfere.
- * @param team         may be freed before the workspace; NULL on ranks that are not members, which need their
- *                     workspace only for the collective calls
- * @param slots_bytes  GPU memory for slots, the same on all ranks: four slots of at least 128 bytes for each
- *                     pair of block and member; 0: no slots
+/* Creates a workspace. Collective over the context. Like a team, a workspace has its own signals, barriers
+ * and failure word; it also has slots for the packets of low_latency.cuh. Kernels that run at the same time,
+ * each with its own workspace, do not interfere.
+ * @param team         the members; may be freed before the workspace. NULL on ranks that are not members:
+ *                     they need their workspace only for the collective calls
+ * @param slots_bytes  bytes of GPU memory for slots, the same on all ranks; 0: no slots. The memory is split
+ *                     into 4 * blocks * members slots, which must have at least 128 bytes each
  * @param blocks       number of blocks of the largest grid that uses the workspace, 1 to 512, the same on all
  *                     ranks
  * @param workspace    receives the workspace; verbena_workspace_free() or its context frees it */

@@ -68,7 +68,7 @@ class SymmetricTeam {
   uint32_t size() const { return verbena_team_size(handle_.get()); }
   uint32_t world_rank(uint32_t rank) const { return verbena_team_world_rank(handle_.get(), rank); }
   // Returns the context to pass to a kernel by value (const __grid_constant__ verbena::SymmContext). If the
-  // memory is another library's, Context is the type of that backend, which derives from SymmContext.
+  // context uses another library's heap, Context is the type of that backend, which derives from SymmContext.
   template <typename Context = SymmContext>
   const Context& context() const {
     return *static_cast<const Context*>(verbena_team_host_context(handle_.get()));

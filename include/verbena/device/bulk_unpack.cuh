@@ -27,8 +27,8 @@ class CopyThroughShared {
     return warps * stages * (kStageBytes + sizeof(CopyBarrier));
   }
 
-  // @param shared  count_shared_bytes() bytes of shared memory, aligned to kLineBytes; used by this object
-  //                alone until its destruction
+  // @param shared  count_shared_bytes() bytes of shared memory, aligned to kLineBytes; reserved for this
+  //                object until its destruction
   template <typename Group>
   VERBENA_DEVICE CopyThroughShared(const Group& group, void* shared, uint32_t stages)
       : stages_(static_cast<char*>(shared) + (group.rank() / kWarpLanes) * stages * kStageBytes),

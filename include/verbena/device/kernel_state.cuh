@@ -53,8 +53,7 @@ struct alignas(16) KernelArguments {
 };
 static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
 
-// A receive queue of a group. `head` counts like NCCL's head: it is incremented first, then slot head % 16 is
-// used.
+// A receive queue of a group. As in NCCL, a receive first increments `head` and then uses slot head % 16.
 struct alignas(16) ReceiveQueue {
   UnpackDeviceHandle* handle;  // null: no queue
   const NetUnpackMeta* meta;
@@ -85,7 +84,7 @@ struct alignas(16) KernelState {
     return kHasFaults && (arguments.faults & static_cast<uint64_t>(fault)) != 0;
   }
 
-  // Reports an error to the host, which gets the first one of a launch. Any thread may call it.
+  // Reports an error to the host. The host gets only the first error of a launch. Any thread may call it.
   VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {
     if (arguments.error != nullptr) {
       const uint64_t bits = ErrorWord::pack(code, group, peer, slot, block_index());
@@ -103,8 +102,8 @@ VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
   return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
 }
 
-// Returns the channel of a block: the position of set bit number `block` of the mask, counted from 0. Returns
-// ~0 if the mask has fewer set bits.
+// Returns the channel of a block: the position of the set bit of the mask that has `block` set bits below it.
+// Returns ~0 if there is no such bit.
 VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
   for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
     uint64_t bits = mask[word];

@@ -4,8 +4,8 @@
 //
 // A call is an exchange between the blocks with the same index on all ranks. It consists of send() or
 // broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
-// the same order. A message is received in the call in which it was sent. Sources and destinations may have
-// any address.
+// the same order. A message is received in the call in which it was sent. Sources and destinations need no
+// alignment.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -19,20 +19,20 @@
 // workspace's failure word set, and neither send nor receive until the hosts have reset the workspace
 // (verbena_workspace_reset).
 //
-// Why no barrier is needed between calls: for each block, a member has four slots at each other member, and
-// call k uses slot k % 4. Four slots are enough under two rules. First, in each call every rank receives a
-// message, which may be empty, from every other rank. Second, at least at every second call, a fence or the
-// end of a kernel orders the slots that a rank has read and emptied before the packets that it sends next.
-// Assume that rank p starts to write call k+4 into its slot at rank q. Let f be the last call before the last
-// fence of rank p:
+// Why no barrier is needed between calls: for each block, every member has four slots in the memory of every
+// other member, and call k uses slot k % 4. Four slots are enough under two rules. First, in each call every
+// rank receives a message, which may be empty, from every other rank. Second, at least once every two calls,
+// each rank executes a fence or ends its kernel. This orders its reading and emptying of slots before its
+// next sends. Assume that rank p starts to write call k+4 into its slot at rank q. Let f be the last call
+// before rank p's most recent fence:
 //   1. k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. p has finished call f, so p has received q's message of call f.
-//   3. q sent that message at least two calls after call k, so after a fence that followed q's emptying of
-//      call k.
-//   4. So q has emptied the packets that p wrote in call k, to the slot that p writes now.
+//   3. q sent that message at least two calls after call k. By the second rule, q had executed a fence before
+//      that, after it had emptied the slot of call k.
+//   4. So q has emptied the packets of call k from the slot that p writes now.
 // If some rank does not receive from every other rank in a call, as in a broadcast by one rank or in a ring,
-// the call must end with Heard::kSome. This adds a barrier, from which step 3 follows. A kernel that breaks
-// the rules reads wrong data, or waits for overwritten data until the timeout.
+// pass Heard::kSome to turn() or finish(). This adds a barrier, from which step 3 follows. A kernel that
+// breaks the rules reads wrong data, or waits for overwritten data until the timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -134,9 +134,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls > kCallsAtOnce) {
-      // Orders the reads and the emptying of slots by all threads before their next sends. One thread may
-      // read what another's send overwrites, so the group must sync before the fence, as it did in receive(),
-      // and after it.
+      // Orders the reads and the emptying of slots by all threads before their next sends. The send of one
+      // thread may overwrite a slot that another thread reads, so the group must sync before the fence, as
+      // receive() does, and after it.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -214,12 +214,12 @@ class LowLatency {
     return conclude(group, have_come, patience);
   }
 
-  // ---- Single packets. Each thread calls these functions for itself. `ahead` selects a call in flight; 0 is
-  // the first. A function returns false if a packet did not arrive in time; `patience` then names the sender.
-  // Call conclude() after receiving: once it returns, all packets of the group have been read.
+  // ---- Single packets. Each thread calls these functions independently. `ahead` selects a call in flight; 0
+  // is the first. A function returns false if a packet did not arrive in time; `patience` then names the
+  // sender. Call conclude() after receiving: once it returns, all packets of the group have been read.
 
-  // Packets of several members in rank order: of all members if kRanks is known, otherwise of up to 4 at a
-  // time.
+  // Packets of several members in rank order: packets of all members if kRanks is known, otherwise packets of
+  // up to 4 members at a time.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -338,8 +338,8 @@ class LowLatency {
     return has_failed_ ? static_cast<Trouble>(WaitResult::kTimedOut) : 0;
   }
 
-  // Loads the addresses that send_to_members() needs. Call it before waiting for earlier kernels, to overlap
-  // the two.
+  // Loads the addresses that send_to_members() needs. Call it before waiting for earlier kernels, so that the
+  // loads overlap with the wait.
   template <int kRanks>
   VERBENA_DEVICE void prepare() const {
     VERBENA_UNROLL
@@ -490,8 +490,8 @@ class LowLatency {
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + data_bytes() + index * Packet::kNoteBytes;
   }
-  // Returns the combined result of all threads of the group: of their waits, and of the team's state at the
-  // start of the kernel.
+  // Returns the combined result of all threads of the group, from their waits and from the team's state at
+  // the start of the kernel.
   // @param have_come  false if a wait of this thread timed out
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,

@@ -149,8 +149,9 @@ VERBENA_DEVICE void sync_block() {
 #endif
 }
 
-// The two halves of a barrier of all threads of the cluster. The lanes of a warp must call each together.
-// Everything that a thread has stored before the first half is visible to all threads after the second.
+// The two halves of a barrier of all threads of the cluster. The lanes of a warp must call each half
+// together. Everything that a thread has stored before the first half is visible to all threads after the
+// second.
 VERBENA_DEVICE void arrive_at_cluster() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -183,7 +184,8 @@ VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #endif
 }
 
-// Waits until `count_threads` threads have called. They must be whole warps, whose lanes call together.
+// Waits until `count_threads` threads have made this call. They must be whole warps, whose lanes make the
+// call together.
 // @param barrier  0 to 15; sync_block() uses 0
 VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
@@ -301,7 +303,7 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// Returns the bits that any lane of the warp has; all lanes call it.
+// Returns the bitwise or of the values of all lanes of the warp. All lanes must call it.
 VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -332,9 +334,9 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 
 // Programmatic dependent launch (sm_90). wait_for_earlier_grids() returns when the earlier grids of the
 // stream have ended and their writes are visible. Before this call, a kernel must not write, and must not
-// read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start,
-// once all blocks have called it or have ended. On older GPUs, and in kernels that are launched without it,
-// both functions do nothing, because a grid starts after the earlier grids have ended.
+// read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start once
+// every block has called it or has ended. On older GPUs, and in kernels that are launched without it, both
+// functions do nothing, because a grid starts after the earlier grids have ended.
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -4,9 +4,9 @@
 // Addresses must be aligned to the size of the access. They are generic, unless Space::kGlobal states that
 // they are in global memory (of this GPU, of a peer, or mapped host memory), which is a little faster. An
 // access of up to 8 bytes is single-copy atomic. An access of 16 bytes consists of two of 8 bytes with the
-// same order. Any thread may call these functions, unless a comment says that a whole warp or block must
-// call. Combinations that PTX lacks do not compile. Below sm_90, where a cluster is one block,
-// cluster scope is compiled as the wider .gpu scope.
+// same order. Any thread may call these functions, unless a comment says that a whole warp or block must call
+// them. Combinations that PTX lacks do not compile. Below sm_90 a cluster is one block, and cluster scope is
+// compiled as the wider .gpu scope.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 

@@ -1,5 +1,6 @@
-// Reads and writes the bytes of a message in the caller's tensor, packet by packet. The tensor may have any
-// address and length, and be contiguous or in rows. Whole vectors are used where alignment allows.
+// Reads and writes the bytes of a message in the caller's tensor, packet by packet. The tensor needs no
+// alignment, may have any length, and is contiguous or in rows. Whole vectors are used where alignment
+// allows.
 #ifndef VERBENA_DEVICE_MESSAGE_BYTES_CUH
 #define VERBENA_DEVICE_MESSAGE_BYTES_CUH
 
@@ -7,8 +8,8 @@
 
 namespace verbena::device {
 
-// A message in rows of row_bytes bytes, with a distance of stride_bytes from one row to the next. The message
-// starts at byte `first`, counted over the bytes of all rows. If row_bytes equals stride_bytes, the bytes are
+// A message in rows of row_bytes bytes, which start stride_bytes apart. The message starts at byte `first` of
+// the rows' data; gaps between rows are not counted. If row_bytes equals stride_bytes, the bytes are
 // contiguous.
 struct Rows {
   char* begin;
@@ -102,8 +103,8 @@ VERBENA_DEVICE void store_part(const Place& destination, uint32_t offset, uint32
   store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Part*>(to), part);
 }
 
-// Load and store 16 bytes of a message at any address. `offset` is a multiple of 16. Bytes after the end of
-// the message are loaded as 0.
+// Load and store 16 bytes of a message, which needs no alignment. `offset` is a multiple of 16. Bytes after
+// the end of the message are loaded as 0.
 template <typename Place>
 VERBENA_DEVICE Vector16 load_vector(const Place& from, uint32_t offset, uint32_t length_bytes) {
   const char* const whole = find_part(from, offset, kVectorBytes);
@@ -139,8 +140,9 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 
 }  // namespace detail
 
-// A message in memory at any address, accessed packet by packet. Bytes after its end are loaded as 0. If the
-// message is contiguous and aligned to 16 bytes, a packet is one load or store, otherwise a function call.
+// A message in memory, accessed packet by packet. It needs no alignment. Bytes after its end are loaded as 0.
+// If the message is contiguous and aligned to 16 bytes, each packet takes one load or store, otherwise a
+// function call.
 template <typename Place>
 class MessageBytes {
  public:

@@ -1,5 +1,5 @@
-// ncclNetDeviceUnpack and related functions, for kernels outside NCCL. Names and order of calls are those of
-// NCCL. A KernelState replaces NCCL's shared memory.
+// ncclNetDeviceUnpack and related functions, for kernels outside NCCL. The names and the order of the calls
+// are the same as in NCCL. A KernelState replaces NCCL's shared memory.
 //
 //   setup       once for each queue                        ncclNetDeviceUnpackSetup
 //   increment   before each receive                        ncclNetDeviceIncrementHead

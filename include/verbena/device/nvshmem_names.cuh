@@ -1,7 +1,7 @@
 // Functions with NVSHMEM's names and arguments over a Verbena team, for kernels that were written or
-// generated for NVSHMEM, such as TileScale's. The team is that of the program's table (tilescale_ranks.cuh).
-// The NVSHMEM library is not needed. As in NVSHMEM, only one thread, warp or block per rank may use a team's
-// barriers at the same time.
+// generated for NVSHMEM, such as TileScale's. The team is the team of the program's table
+// (tilescale_ranks.cuh). The NVSHMEM library is not needed. As in NVSHMEM, only one thread, warp or block per
+// rank may use a team's barriers at the same time.
 //
 // Differences from NVSHMEM: calls return a SymmStatus, which is kUnreachable without a team. Waits end within
 // the context's timeout. Signals may be any 64-bit words in windows. A team is the address of its SymmContext
@@ -135,7 +135,7 @@ VERBENA_DEVICE verbena::SymmStatus nvshmemx_signal_op(uint64_t* sig_addr, uint64
                                                       int pe) {
   return verbena::device::detail::signal_by_name<verbena::device::ThreadGroup>(sig_addr, signal, sig_op, pe);
 }
-// Returns the last value of the signal, also if the wait has failed.
+// Returns the last value of the signal, even if the wait failed.
 VERBENA_DEVICE uint64_t nvshmem_signal_wait_until(uint64_t* sig_addr, int cmp, uint64_t cmp_val) {
   namespace vd = verbena::device;
   uint64_t seen = 0;

@@ -76,8 +76,8 @@ struct Packet {
     if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note >> 1 & 1);
     return true;
   }
-  // Returns the data of a packet that has arrived, and sets the packet to 0. The store must be strong like
-  // the sender's store, because nothing but the value orders the two.
+  // Returns the data of a packet that has arrived, and sets the packet to 0. The store must be strong, like
+  // the sender's store, because only the value orders the two stores.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
     empty(here);
     return mask(stored);

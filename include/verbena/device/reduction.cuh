@@ -73,9 +73,9 @@ VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32
 
 }  // namespace detail
 
-// A reduction whose type and operation are known at compile time. Every reduction has a type Sums, for 4, 8
-// or 16 bytes of contiguous elements. add() adds the elements of some ranks, starting with rank 0; finish()
-// returns the result.
+// A reduction whose type and operation are known at compile time. Every reduction has a type Sums, which
+// accumulates 4, 8 or 16 bytes of contiguous elements. add() adds the elements of `count` ranks from rank
+// `first` on; the calls go through all ranks in order. finish() returns the result.
 template <typename T, Reduction kReduction = Reduction::kSum>
 struct ReduceAs {
   template <typename Bits>

@@ -1,7 +1,7 @@
-// Barriers of a team: one group of threads on each rank waits for the groups of all other ranks, or of the
-// ranks that loads and stores reach (symm_lsa_*). After the barrier, all threads of these groups see
-// everything that any of them did before it, at system scope. A barrier of the whole team also completes
-// earlier puts and signals by NICs.
+// Barriers of a team: one group of threads on each rank waits for the groups of all other ranks or, in
+// symm_lsa_*, for the groups of the ranks that loads and stores reach. After the barrier, all threads of
+// these groups see everything that any of them did before it, at system scope. A barrier of the whole team
+// also completes earlier puts and signals by NICs.
 //
 // Each barrier has a number, 0 to kSymmBarriers - 1. If two groups of a rank may wait at the same time, they
 // must use different numbers, such as their block indices. Round counters in GPU memory only grow, so a CUDA
@@ -151,7 +151,7 @@ template <typename Group>
   return detail::await_reach(context, barrier, detail::find_next_round(context, barrier), group);
 }
 
-// Waits for all ranks that loads and stores reach. All threads of the group call.
+// Waits for all ranks that loads and stores reach. All threads of the group call it.
 template <typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier(const SymmContext& context, uint32_t barrier,
                                                          const Group& group = {}) {
@@ -175,7 +175,7 @@ template <typename Context, typename Group>
   return detail::await_whole(context, barrier, round, group);
 }
 
-// Waits for the whole team. All threads of the group call.
+// Waits for the whole team. All threads of the group call it.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier(const Context& context, uint32_t barrier,
                                                      const Group& group = {}) {

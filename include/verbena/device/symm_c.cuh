@@ -1,13 +1,13 @@
 // The symm_* functions with C names, for callers that find device functions by name, such as Triton.
 // Addresses are integers; `context` is the address of a SymmContext in memory that the GPU can access. All
-// threads of a block call with the same arguments, and the operation happens once per block. Functions
-// without a barrier argument use the barrier with the block's number, so the blocks with that number must
-// call on all ranks. Functions that return int32 return a SymmStatus unless their comment says otherwise.
+// threads of a block make the same call, and the operation happens once per block. Functions without a
+// barrier argument use the barrier with the block's number, so the blocks with that number must make the call
+// on all ranks. Functions that return int32 return a SymmStatus unless their comment says otherwise.
 //
 // Two macros may be defined before inclusion. VERBENA_SYMM_FUNCTION sets the attributes of each function
 // definition, after `extern "C"`. VERBENA_SYMM_CONTEXTS lists the context types of the backends to support.
-// With several backends, SymmContext::type selects the one that reaches members beyond loads and stores. With
-// one, the type is not read.
+// If there are several backends, SymmContext::type selects the backend that reaches members beyond loads and
+// stores. If there is one backend, the type is not read.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -351,7 +351,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_compare_swap(int64_t context, int64_t word, i
   });
   return status != 0 ? INT64_MIN : static_cast<int64_t>(before);
 }
-// Waits for a word of this rank. Returns its value as symm_signal_wait_until() does for a signal.
+// Waits for a word of this rank. Like symm_signal_wait_until(), returns its last value.
 VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int32_t compare,
                                               int64_t wanted) {
   using namespace verbena::device;

@@ -9,8 +9,8 @@
 // Completion: a put may still be in flight when the call returns. The peer may read the data after a signal
 // or a barrier that follows the put. The source may be reused immediately if loads and stores reach the peer,
 // otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope, so a peer
-// may poll such a word, and sees either the old or the new word. Of a longer put, a peer that does not wait
-// for a signal may see any part.
+// may poll such a word and sees either the old or the new value. A peer that does not wait for a signal may
+// see any part of a longer put.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH
 #define VERBENA_DEVICE_SYMM_PUT_CUH
 
@@ -286,8 +286,8 @@ template <typename Context, typename Group = ThreadGroup>
   }
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
-// Returns whether the data of a symm_get_async() has arrived; if so, the calling thread sees it. Over a
-// network that does not report single operations, the call returns false until symm_request_wait().
+// Returns whether the data of a symm_get_async() has arrived. If it has, the calling thread sees the data.
+// Over a network that does not report single operations, the call returns false until symm_request_wait().
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {

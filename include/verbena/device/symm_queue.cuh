@@ -138,7 +138,7 @@ VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, SymmQueue by, int3
 }
 
 // Makes the queue's next request for the peer start only after the requests of all other queues for that peer
-// are complete. Only requests that this thread has observed count. Called by one thread.
+// are complete. This includes only requests that this thread has observed. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer, SymmQueue by) {
   const uint32_t mine = choose_queue(context, by);

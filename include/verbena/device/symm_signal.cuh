@@ -1,6 +1,6 @@
 // Signals: 64-bit words of a team. A rank sets a signal of any rank or adds to it, and waits for its own
-// signals. All threads of a group (group.cuh) call, and the group signals or waits once. A rank may set a
-// signal only while no other rank sets it or adds to it.
+// signals. All threads of a group (group.cuh) make the same call, and the group signals or waits once. A rank
+// may set a signal only while no other rank sets it or adds to it.
 //
 // A rank that has waited for a signal sees everything that the sending group did before: its loads and
 // stores, and all puts and signals to the same peer that its block, or the given queue, has posted. To

@@ -119,8 +119,8 @@ VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t pee
   return detail::shift(local, delta_bytes);
 }
 
-// Returns the multicast address of the memory at the offset of `local`, for multimem instructions that access
-// all ranks that loads and stores reach. Returns null if the team has no multicast.
+// Returns the multicast address that corresponds to `local`. A multimem instruction on it accesses the memory
+// of all LSA ranks (the ranks that loads and stores reach). Returns null if the team has no multicast.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
   if (context.multicast_delta == 0 || !detail::find_symmetric(context, &local, 1)) return nullptr;

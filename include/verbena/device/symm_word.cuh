@@ -1,6 +1,6 @@
 // Signals of your own: 64-bit words in windows. Any rank may write, add to or compare-and-swap a word of any
 // rank, and wait for its own words. A word is aligned to 8 bytes; functions take this rank's address of the
-// word. All threads of a group (group.cuh) call, and the group acts once.
+// word. All threads of a group (group.cuh) make the same call, and the group executes it once.
 //
 // Visibility: a rank that reads the new value of a word sees everything that the updating group did before:
 // its loads and stores, and all puts and signals to the same peer that its block, or the given queue, has
@@ -246,8 +246,8 @@ template <typename Context, typename Group = ThreadGroup>
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
 
-// Wait like symm_wait_until_all() and symm_wait_until_any(), for `count` signals of this rank from signal
-// `first` on.
+// Wait like symm_wait_until_all() and symm_wait_until_any(), but for the `count` signals of this rank that
+// start at signal `first`.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until_all(const Context& context, uint32_t first,
                                                                    uint32_t count, SymmCompare compare,

@@ -17,10 +17,11 @@
 // The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
 // and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are those of
 // bulk.cuh. Every rank takes part in every chunk, even if its share is empty. When a rank begins chunk s, it
-// has received the flags of chunk s-1 from all counterparts, which they sent after chunk s-2. The same holds
-// for each rank of its host whose sums of chunk s-1 it has received. So no rank still uses slot s-4.
+// has received the flags of chunk s-1 from all counterparts, which sent these flags after they had finished
+// chunk s-2. The same is true of each rank of its host whose sums of chunk s-1 it has received. So no rank
+// still uses slot s-4.
 //
-// A reduce-scatter works similarly. For each host in turn, every rank sums the data that its own host has for
+// A reduce-scatter works similarly. For each host in turn, every rank sums the addends of its own host for
 // its counterpart on that host. Sums for other hosts are staged in the upper half of the slot for the
 // receiving rank, as in an exchange.
 //
@@ -29,7 +30,7 @@
 // message.
 //
 // Timeouts: ranks wait for ranks that wait for other ranks. The neighbour of a late rank should be the first
-// to report it, so the workspace of a host has a shorter timeout than that of the team.
+// to report it, so the workspace of a host has a shorter timeout than the workspace of the team.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 

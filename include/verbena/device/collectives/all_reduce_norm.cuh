@@ -77,7 +77,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     for (uint32_t k = 0; k < kKept; ++k)
       some[k] =
           __builtin_bit_cast(Vector16, rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
-    // A block without a part of the row has none on any rank.
+    // If a block has no part of the row, the block with this index has none on any rank.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     rows.load_addends(row);
@@ -135,9 +135,9 @@ class ShardedRows {
   uint32_t block_, blocks_;
 };
 
-// A tensor whose rows a block gathers from all ranks. If `columns` is 0, rows have row_bytes bytes
-// and are stride_bytes apart. Otherwise the tensor is stored by columns: each row has row_bytes bytes in each
-// of `columns` columns, which are stride_bytes apart.
+// A tensor whose rows a block gathers from all ranks. If `columns` is 0, the tensor consists of rows of
+// row_bytes bytes, which start stride_bytes apart. Otherwise it consists of `columns` columns, which start
+// stride_bytes apart; each row has row_bytes bytes in each column.
 struct RowsToGather {
   char* begin;
   uint64_t row_bytes, stride_bytes, columns = 0;
@@ -152,8 +152,8 @@ struct RowsToGather {
   }
 };
 
-// Writes `find_entry(member)` for each member to the plan. Called by all threads of the block. No thread may
-// still read the plan of an earlier exchange.
+// Writes `find_entry(member)` for each member to the plan. Called by all threads of the block, after all of
+// them have finished reading the plan of the previous exchange.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_entry) {
@@ -200,9 +200,9 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
 
 }  // namespace detail
 
-// Reduces like all_reduce_norm(), but each rank normalises only its share of the rows: rank r the r-th share
-// of ceil(rows / ranks) rows. All ranks get all rows of norm.output and of the quantised output with its
-// scales, which must not be swizzled.
+// Reduces like all_reduce_norm(), but each rank normalises only its share of the rows: rank r normalises the
+// r-th share of ceil(rows / ranks) rows. All ranks get all rows of norm.output and of the quantised output
+// with its scales, which must not be swizzled.
 // @param calls  a OneShot or Bulk of this block
 // @param plan  memory for a plan, in shared memory of the block
 // @param sum  receives the rows of this rank's share; residual_in and residual_out have only these rows

@@ -1,11 +1,11 @@
 // Collectives for large tensors. Each rank pushes chunks into its peers' slots and sets a flag after each
-// chunk, so links carry almost only data. Inputs and outputs may have any address.
+// chunk, so links carry almost only data. Inputs and outputs need no alignment.
 //
 //   Bulk<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, PlainCodec<ReduceAs<float>>{});   // or exchange
 //   status = calls.finish();
 //
-// Use a separate workspace, not that of low_latency.cuh. The rules for blocks, the order of additions and the
+// Do not use the workspace that low_latency.cuh uses. The rules for blocks, the order of additions and the
 // errors are those of one_shot.cuh.
 //
 // bulk_slots.cuh has the slots and flags, bulk_reduce.cuh the reductions and broadcasts, this file the
@@ -83,8 +83,8 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     });
   }
 
-  // Reduces the messages from all members like exchange_reduce(), but calls `take(offset, sums)` with the
-  // unrounded sums for each vector of this rank's part.
+  // Reduces the messages from all members like exchange_reduce(), but for each vector of this rank's part
+  // calls `take(offset, sums)` with the unrounded sums.
   // @param take  `offset` is in bytes from the start of the part
   template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,

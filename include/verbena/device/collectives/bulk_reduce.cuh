@@ -102,8 +102,8 @@ struct PlainCodec {
   // Sends each peer its chunk of this rank's input.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
-    // copy_group() may read bytes next to the chunk. Not allowed in place, where other blocks write these
-    // bytes.
+    // copy_group() may read bytes next to the chunk. Not allowed if input and output are the same, because
+    // other blocks write these bytes.
     if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
@@ -299,8 +299,8 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
   }
-  // Copies the root's `input` to `output` of every rank, also in place. Needs three ranks or more. Unlike in
-  // an exchange, the root sends the tensor only once in total.
+  // Copies the root's `input` to `output` of every rank; both may be the same. Needs three ranks or more.
+  // Unlike in an exchange, the root sends the tensor only once in total.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
                                                     int32_t root, const Group& group = {}) {

@@ -104,7 +104,8 @@ class BulkSlots {
     return member < context_.team_size ? member : member - context_.team_size;
   }
 
-  // The last warp signals and the first warp waits, so that the fence of one does not delay the other.
+  // The last warp signals and the first warp waits, so that the fence of the last warp does not delay the
+  // first.
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
     group.sync();

@@ -1,7 +1,7 @@
-// All-reduce of tensors in windows, at the same offset on all ranks. Rank r reads the r-th part of all inputs
-// in place, and writes the sum to all outputs. Nothing is copied to a workspace. The barrier at the start
-// ensures that all inputs are ready and all outputs may be written. The barrier at the end ensures that all
-// outputs are complete.
+// All-reduce of tensors that lie in windows, at the same offset on all ranks. Rank r reads the r-th part of
+// all inputs in place, and writes the sum to all outputs. Nothing is copied to a workspace. The barrier at
+// the start ensures that all inputs are ready and all outputs may be written. The barrier at the end ensures
+// that all outputs are complete.
 //
 // The order of additions and the errors are those of one_shot.cuh. Block b uses LSA barrier b.
 #ifndef VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH

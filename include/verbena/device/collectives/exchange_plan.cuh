@@ -1,7 +1,7 @@
-// Plans of exchanges between all ranks of a team. A plan has a message for each pair of ranks, of any length
-// and at any address. All-gather, reduce-scatter, broadcast, all-to-all and their variants with different
-// lengths are such plans; one_shot.cuh and bulk.cuh execute them. Each message is split over the blocks of a
-// kernel.
+// Plans of exchanges between all ranks of a team. A plan has a message for each pair of ranks. A message may
+// have any length and needs no alignment. All-gather, reduce-scatter, broadcast, all-to-all and their
+// variants with different lengths are such plans; one_shot.cuh and bulk.cuh execute them. Each message is
+// split over the blocks of a kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 #define VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 
@@ -37,8 +37,9 @@ struct ExchangeEntry {
   Part send, receive;
 };
 
-// max_bytes is the length of the longest part of any message for any block, the same on all ranks. With the
-// value kUnknownLength, each rank knows only the lengths of its own messages, and publishes them.
+// max_bytes is the length of the longest part of a message, over all messages and blocks; it is the same on
+// all ranks. With the value kUnknownLength, each rank knows only the lengths of its own messages, and
+// publishes them.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {

@@ -1,5 +1,6 @@
 // One-shot collectives in packets (low_latency.cuh), for small tensors. Each rank sends its data to all other
-// ranks; in an all-reduce, its whole tensor. No barrier is needed, and no fence before the first packet.
+// ranks; in an all-reduce, it sends its whole tensor. No barrier is needed, and no fence before the first
+// packet.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // or all_gather, exchange; as often as needed
@@ -98,7 +99,7 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
-    // A block without a part has none on any rank, so its peers do not wait for it.
+    // If a block has no part, the blocks with this index have none on any rank, so no peer waits for it.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * max_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * max_bytes));
       if (!start()) return status_;
@@ -126,8 +127,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   }
 
   // Sends each member its message and stores the messages of all members. Sender and receiver of a message
-  // must pass the same length. A rank's message to itself may have the same source and destination; nothing
-  // else may overlap.
+  // must pass the same length. The message of a rank to itself may have the same source and destination; no
+  // other sources and destinations may overlap.
   // @param plan  plan(member) returns the ExchangeEntry of a member, including this rank
   // @param max_bytes  ExchangePlan::max_bytes
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
@@ -172,7 +173,7 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     exchange_.template send_to_members<kRanks>(index, which, vectors);
     return status_;
   }
-  // Receives and reduces. `vectors` are those that were sent; the result replaces them.
+  // Receives and reduces. `vectors` must contain the vectors that were sent; the result replaces them.
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint32_t count,
                                                          const Reduce& reduce, const Group& group = {}) {

@@ -102,7 +102,7 @@ class CodedMessages {
 
 // Writes the sum of both ranks' `input` to `output`, which may be `input`.
 // @param calls  a OneShot over the workspace of `context`
-// @param input, output  bfloat16 or half elements, at any address
+// @param input, output  bfloat16 or half elements; need no alignment
 // @param group  a block of up to 16 warps
 template <typename Codec, typename Rounding = RoundToNearest, typename Calls, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const SymmContext& context, Calls& calls,

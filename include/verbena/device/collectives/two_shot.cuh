@@ -7,7 +7,8 @@
 //   status = calls.finish();
 //
 // The rules for blocks, the order of additions and the errors are those of one_shot.cuh, and the results have
-// the same bits. Kernels with one-shot and two-shot calls may use the same workspace, one after the other.
+// the same bits. Kernels that make one-shot calls and kernels that make two-shot calls may use the same
+// workspace, one after the other.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 
@@ -103,9 +104,9 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
   struct Shares {
     uint64_t own, of_peer[kRanks - 1];
   };
-  // Runs a round. Each thread sends its packets of all peers' shares, then sums its packets of its own share
-  // and sends the sums, then receives the peers' sums. So a thread waits only after it has sent everything
-  // that it can send.
+  // Runs a round. Each thread first sends its packets of every peer's share, then sums its packets of this
+  // rank's share and sends the sums, then receives the peers' sums. So a thread waits only after it has sent
+  // everything that it can send.
   template <int kRanks, typename Peers, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_vectors(const char* input, char* output, uint32_t count,
                                            const Shares<kRanks>& shares, const Peers& peers,

@@ -1,8 +1,8 @@
 // Quantised two-shot all-reduce in packets. Each rank encodes the addends that it sends. The owner of a share
-// adds them in float: first its own addend, which is exact, then those of the other ranks, starting with the
-// next rank. It encodes the sum once, and all ranks, including the owner, decode the same bytes. So all ranks
-// get the same bits, and there are two quantisations for any number of ranks. docs/quantisation.md has the
-// error bounds.
+// adds the addends in float: first its own addend, which is exact, then the addends of the other ranks,
+// starting with the next rank. It encodes the sum once, and all ranks, including the owner, decode the same
+// bytes. So all ranks get the same bits, and there are two quantisations for any number of ranks.
+// docs/quantisation.md has the error bounds.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised_two_shot<Int4, Int8>(workspace.context, calls, input, output,
@@ -21,7 +21,7 @@ namespace verbena::device {
 namespace detail {
 
 // A round of a block, which handles some tiles of each rank's share. Addends are sent with the codec Addends,
-// in the first of two calls in flight; sums with the codec Sums, in the second.
+// in the first of two calls in flight; sums are sent with the codec Sums, in the second.
 template <typename Addends, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {
  public:
@@ -231,7 +231,7 @@ class CodedShares {
 
 // Writes the sum of all ranks' `input` to `output`, which may be `input`.
 // @param calls  a TwoShot over the workspace of `context`
-// @param input, output  bfloat16 or half elements, at any address
+// @param input, output  bfloat16 or half elements; need no alignment
 // @param group  a block of up to 16 warps
 template <typename Addends, typename Sums = Addends, typename Rounding = RoundToNearest, typename Calls,
           typename Group = BlockGroup>

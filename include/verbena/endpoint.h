@@ -148,7 +148,7 @@ class Endpoint {
   virtual Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) = 0;
   virtual Posting read_word(const RemoteWord& word, uint64_t cookie) = 0;
   // Sets the word to `desired` if it equals `expected`. The completion has the previous value. Order and
-  // atomicity are those of add_word(). Returns kRefused if swaps_words() is false.
+  // atomicity are the same as for add_word(). Returns kRefused if swaps_words() is false.
   virtual Posting compare_swap_word(const RemoteWord&, uint64_t /* expected */, uint64_t /* desired */,
                                     uint64_t /* cookie */) {
     return Posting::kRefused;

@@ -103,7 +103,7 @@ typedef struct {
  *         verbena_queue_drop_reader() */
 VERBENA_API verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts,
                                                  size_t count, int64_t timeout_ms);
-/* Reserves the next chunk, for a message that the caller writes in place. Errors are those of
+/* Reserves the next chunk, for a message that the caller writes in place. Returns the same errors as
  * verbena_queue_enqueue().
  * @param data  receives the address of the chunk, which the queue owns */
 VERBENA_API verbena_result verbena_queue_reserve(verbena_queue* queue, int64_t timeout_ms, void** data);

@@ -206,7 +206,7 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
  * @param codec   VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8
  * @param seed    0: rounds to nearest; otherwise rounds stochastically, differently in each call
  * @param choice  any exact or quantised algorithm; NULL: the library chooses
- * The other parameters are those of verbena_ops_all_reduce(). */
+ * The other parameters are the same as in verbena_ops_all_reduce(). */
 VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, const void* input, void* output,
                                                             size_t count, verbena_ops_type type,
                                                             verbena_ops_algorithm codec, uint64_t seed,

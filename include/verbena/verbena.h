@@ -295,7 +295,7 @@ VERBENA_API verbena_result verbena_workspace_reset(verbena_workspace* workspace)
  * kernel on any rank may still be using the workspace. */
 VERBENA_API verbena_result verbena_workspace_free(verbena_workspace* workspace);
 /* Checks whether this workspace has failed. Failures of other teams and workspaces are not reported. The
- * parameters are those of verbena_context_get_error().
+ * parameters are the same as in verbena_context_get_error().
  * @return VERBENA_SUCCESS if the workspace works, or on ranks that are not members;
  *         VERBENA_TIMEOUT if a wait timed out on any member;
  *         VERBENA_INVALID_ARGUMENT if a member passed invalid arguments to a call */

@@ -124,7 +124,8 @@ VERBENA_DEVICE T exchange(T* address, detail::Same<T> value) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Computes minimum and maximum of signed integers, because those of the emulator compare unsigned integers.
+// Computes minimum and maximum of signed integers, because the emulator's functions compare unsigned
+// integers.
 template <Operation operation, Order order, Scope scope, typename T>
 VERBENA_DEVICE T update_signed(T* address, T value) {
   T before = load<Order::kRelaxed, scope>(address);

@@ -127,7 +127,7 @@ struct GridGroup {
     bool is_yes = false;
     WaitResult mine = WaitResult::kReached;
     if (block.elect()) {
-      // This block has not arrived yet, so the count is still that of this round.
+      // This block has not arrived yet, so the count still belongs to this round.
       const uint64_t round = load_relaxed<Scope::kGpu>(barrier.arrived) / barrier.count_blocks;
       if (block_index() == 0) store_relaxed<Scope::kGpu>(words + (round + 1) % 3, 0);
       if (is_vote) store_relaxed<Scope::kGpu>(words + round % 3, 1);

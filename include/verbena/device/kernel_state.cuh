@@ -47,7 +47,7 @@ struct alignas(16) KernelArguments {
   const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be NULL
   ErrorWord* error;                            // may be NULL
   TraceRing* trace;                            // may be NULL
-  uint32_t groups, peers;                      // dimensions of receive_handles; at most those of the state
+  uint32_t groups, peers;                      // dimensions of receive_handles, at most the state's
   uint64_t timeout_ns;                         // timeout of each wait
   uint64_t faults;                             // set of Fault
 };
@@ -130,7 +130,7 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   auto* const to = reinterpret_cast<Vector16*>(&state.arguments);
   for (uint32_t i = block.rank(); i < sizeof(KernelArguments) / sizeof(Vector16); i += block.size())
     to[i] = from[i];
-  // A thread of the second warp, if there is one, so that its loads overlap those of the first warp.
+  // A thread of the second warp, if there is one, so that its loads overlap with the loads of the first warp.
   if (block.rank() == (block.size() > kWarpLanes ? kWarpLanes : 0)) {
     state.channel = detail::find_channel(arguments->channel_mask, block_index());
     state.aborted = 0;

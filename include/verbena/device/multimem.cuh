@@ -1,6 +1,6 @@
 // Accesses the memory of all GPUs of a multicast group at once, through NVLink switches (sm_90). A load
 // reduces the values of all GPUs; stores and updates go to all GPUs. Addresses are multicast addresses, such
-// as those of symm_lsa_multicast_ptr(). Call fence_multicast() and a barrier between accesses to the same
+// as symm_lsa_multicast_ptr() returns. Call fence_multicast() and a barrier between accesses to the same
 // memory by multicast address and by ordinary address. All accesses are relaxed at system scope; for a
 // release, add a fence before them.
 //

@@ -8,7 +8,7 @@
 
 namespace verbena::device {
 
-// The values are those of verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
+// The values are the same as in verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
 enum class DataType : uint32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt32 = 3, kE4m3 = 4 };
 enum class Reduction : uint32_t { kSum = 0, kMean = 1, kMin = 2, kMax = 3 };
 

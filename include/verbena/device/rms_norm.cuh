@@ -530,7 +530,7 @@ class RowNorm {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
   // A scale per row needs one more reduction, which takes a turn. No turn may be skipped: otherwise its words
-  // would be taken for those of the next turn.
+  // would be taken for words of the next turn.
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);

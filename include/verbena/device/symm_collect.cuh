@@ -47,8 +47,8 @@ template <typename Context, typename Group = BlockGroup>
 }
 
 // All-gather: copies the `length_bytes` bytes of each member r to destination + r * length_bytes of every
-// member, and waits in a barrier. Parameters and rules are those of symm_broadcast(), except that `source`
-// may be this rank's part of the destination.
+// member, and waits in a barrier. Parameters and rules are the same as in symm_broadcast(), except that
+// `source` may be this rank's part of the destination.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fcollect(const Context& context, void* destination,
                                                       const void* source, uint64_t length_bytes,

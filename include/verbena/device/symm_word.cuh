@@ -196,8 +196,8 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Waits until a word of this rank satisfies the comparison with `wanted`. T, `seen` and memory order are
-// those of symm_signal_wait_until().
+// Waits until a word of this rank satisfies the comparison with `wanted`. T, `seen` and memory order are the
+// same as in symm_signal_wait_until().
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until(const Context& context, const uint64_t* word,
                                                         SymmCompare compare, T wanted, T* seen = nullptr,

@@ -1,7 +1,7 @@
 // Functions with TileScale's names (src/tl_templates/cuda: ldst.h, sync.h, intrin.h), for kernels that
 // TileScale generates. Each calls a function of this library. Names, template parameters and the order of
-// arguments are those of TileScale. include/verbena/tilescale has TileScale's file names; tilescale_ranks.cuh
-// has the functions between ranks.
+// arguments are the same as in TileScale. include/verbena/tilescale has TileScale's file names;
+// tilescale_ranks.cuh has the functions between ranks.
 //
 // Differences from TileScale: weak loads are valid PTX. Waits and barriers acquire, end within their limits
 // and return a result. A block arrives at a barrier after the work of all its threads. Waits without limits,

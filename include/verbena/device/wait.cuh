@@ -11,7 +11,7 @@ namespace verbena::device {
 
 enum class WaitResult : uint8_t { kReached, kTimedOut, kAborted };
 
-// The values are those of TileScale.
+// The values are the same as in TileScale.
 enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kGreater, kLess };
 
 // The conditions that end a wait early.

@@ -15,7 +15,7 @@
 // hosts, including its own, so an element is quantised once per host. Nothing is quantised within a host.
 //
 // The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
-// and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are those of
+// and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
 // bulk.cuh. Every rank takes part in every chunk, even if its share is empty. When a rank begins chunk s, it
 // has received the flags of chunk s-1 from all counterparts, which sent these flags after they had finished
 // chunk s-2. The same is true of each rank of its host whose sums of chunk s-1 it has received. So no rank
@@ -49,7 +49,7 @@ struct HostPlaces {
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
-  // The parameters are those of Bulk's constructor.
+  // The parameters are the same as in Bulk's constructor.
   // @param team, host  workspaces of the team and of the ranks on this host, with the same number of blocks
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,

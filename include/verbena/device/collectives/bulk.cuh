@@ -6,7 +6,7 @@
 //   status = calls.finish();
 //
 // Do not use the workspace that low_latency.cuh uses. The rules for blocks, the order of additions and the
-// errors are those of one_shot.cuh.
+// errors are the same as in one_shot.cuh.
 //
 // bulk_slots.cuh has the slots and flags, bulk_reduce.cuh the reductions and broadcasts, this file the
 // exchanges. An exchange only has addends: in step s, a block sends chunk s and stores chunk s-1. Addends s

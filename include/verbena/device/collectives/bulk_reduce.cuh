@@ -257,7 +257,7 @@ struct PassOn {
   VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
     if (chunk.context.team_rank == root) return;
     const auto shares = static_cast<int32_t>(chunk.count_peers());
-    // Returns the other ranks' shares, starting with the one after this rank's.
+    // Returns the other ranks' shares, starting with the share of the next rank.
     const auto share_of = [&](uint32_t piece) {
       const int32_t share = find_share(chunk) + 1 + static_cast<int32_t>(piece);
       return share < shares ? share : share - shares;

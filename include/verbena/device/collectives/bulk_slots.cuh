@@ -23,7 +23,7 @@ struct BulkMembers {
 template <typename Context, bool kReachesFar>
 class BulkSlots {
  public:
-  // The parameters are those of OneShot's constructor. Groups must consist of whole warps.
+  // The parameters are the same as in OneShot's constructor. Groups must consist of whole warps.
   // @param chunk_bytes  max length of a chunk in bytes of the tensor, the same on all ranks; 0: as many as
   //                     fit in a slot
   VERBENA_DEVICE BulkSlots(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,

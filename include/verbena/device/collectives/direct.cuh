@@ -3,7 +3,7 @@
 // the start ensures that all inputs are ready and all outputs may be written. The barrier at the end ensures
 // that all outputs are complete.
 //
-// The order of additions and the errors are those of one_shot.cuh. Block b uses LSA barrier b.
+// The order of additions and the errors are the same as in one_shot.cuh. Block b uses LSA barrier b.
 #ifndef VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 

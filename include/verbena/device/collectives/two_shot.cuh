@@ -6,8 +6,8 @@
 //   status = calls.all_reduce(input, output, count);   // as often as needed, of any sizes
 //   status = calls.finish();
 //
-// The rules for blocks, the order of additions and the errors are those of one_shot.cuh, and the results have
-// the same bits. Kernels that make one-shot calls and kernels that make two-shot calls may use the same
+// The rules for blocks, the order of additions, the errors and the bits of the results are the same as in
+// one_shot.cuh. Kernels that make one-shot calls and kernels that make two-shot calls may use the same
 // workspace, one after the other.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH

@@ -113,7 +113,7 @@ class CodedShares {
       if (!addends_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
                             coded))
         return false;
-      // Loads the packets of the next rank before adding those of this rank.
+      // Loads the packets of the next rank before adding the packets of this rank.
       if (k + 1 < count_peers()) addends_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {

@@ -1,4 +1,4 @@
-"""The settings that this package reads from the environment. plugin/settings declares them, with those of all components."""
+"""The settings that this package reads from the environment. plugin/settings declares the settings of all components."""
 import difflib
 import functools
 import os

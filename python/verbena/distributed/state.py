@@ -268,7 +268,7 @@ def get_ep_group() -> GroupCoordinator:
 
 
 def get_eplb_group() -> GroupCoordinator:
-    """Returns a group with the ranks of the EP group, whose messages are separate from those of the EP group."""
+    """Returns a group with the ranks of the EP group, whose messages are separate from the messages of the EP group."""
     return get_group("eplb")
 
 

@@ -1,4 +1,4 @@
-"""Decides which all-reduces of an engine are quantised. The settings are those of Quick Reduce in AITER and vLLM, under
+"""Decides which all-reduces of an engine are quantised. The settings are the settings of Quick Reduce in AITER and vLLM, under
 Verbena's names. Quantising makes sums faster and less accurate (docs/inference.md). As in Quick Reduce, the first choice is the
 quantised all-reduce if it is allowed and faster, then the exact one, then the engine's own collective, such as NCCL."""
 import dataclasses

@@ -115,7 +115,7 @@ class OpsPart(CollectivePart):
 
 
 def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
-    """Returns the name, size and algorithm of a call: the algorithm of `choice`, or the one that the library chooses."""
+    """Returns the name, size and algorithm of a call: the algorithm of `choice`, or the algorithm that the library chooses."""
     operation = name.removeprefix("ops_")
     if choice is None and operation in OPERATIONS:
         # The library chooses by the bytes of the tensor, or of one message where ranks exchange parts of the tensor.

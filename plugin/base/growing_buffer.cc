@@ -71,7 +71,8 @@ Result<GrowingBuffer> GrowingBuffer::reserve(size_t max_bytes) {
 Outcome GrowingBuffer::grow(size_t length_bytes) {
   if (length_bytes <= usable_bytes_) return {};
   if (length_bytes > max_bytes_) {
-    return fail(Status::kInternal, "buffer: cannot grow to %zu of %zu bytes", length_bytes, max_bytes_);
+    return fail(Status::kInternal, "buffer: cannot grow to %zu bytes: the maximum is %zu bytes", length_bytes,
+                max_bytes_);
   }
   const size_t more_bytes = length_bytes - usable_bytes_;
   if (auto outcome = populate(static_cast<char*>(host_) + usable_bytes_, more_bytes); !outcome)

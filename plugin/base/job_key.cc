@@ -63,10 +63,10 @@ Result<size_t> read_file(int fd, std::span<uint8_t> into, const char* path) {
 Result<HmacKey> make_key(std::span<const uint8_t> content, const char* path) {
   if (!content.empty() && content.back() == '\n') content = content.first(content.size() - 1);
   if (content.size() >= kMinBytes && content.size() <= kMaxBytes) return HmacKey::create(content);
-  return fail(
-      Status::kInvalidUsage,
-      "job key: VERBENA_JOB_KEY_FILE %s: holds too %s bytes (%zu to %zu, without the newline at its end)",
-      path, content.size() < kMinBytes ? "few" : "many", kMinBytes, kMaxBytes);
+  return fail(Status::kInvalidUsage,
+              "job key: VERBENA_JOB_KEY_FILE %s: the key has too %s bytes; it must have %zu to %zu bytes, "
+              "not counting a final newline",
+              path, content.size() < kMinBytes ? "few" : "many", kMinBytes, kMaxBytes);
 }
 
 Result<HmacKey> read_key(const char* path) {

@@ -62,8 +62,8 @@ Outcome install_handler(int signal) {
     return fail_errno(Status::kSystem, errno, "signal %d: cannot read its handler", signal);
   if (!is_default(before)) {
     return fail(Status::kInvalidUsage,
-                "signal SIG%s: the application %s it already, so it writes no state dump; choose another "
-                "VERBENA_DUMP_SIGNAL",
+                "signal SIG%s: the application already %s this signal, so it triggers no state dump; set "
+                "VERBENA_DUMP_SIGNAL to another signal",
                 sigabbrev_np(signal), before.sa_handler == SIG_IGN ? "ignores" : "handles");
   }
   if (sigaction(signal, &ours, nullptr) == 0) return {};

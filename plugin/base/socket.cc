@@ -100,7 +100,7 @@ void send_small_messages_at_once(int fd) {
 }
 
 constexpr char kCannotConnect[] =
-    "cannot connect (is its process alive, does a firewall let the port through?)";
+    "cannot connect (check that its process is alive and that firewalls let the port through)";
 
 Error fail_peer(const SocketAddress& peer, int error, const char* what) {
   return fail_errno(Status::kRemote, error, "socket: peer %s: %s", describe(peer).c_str(), what);
@@ -108,7 +108,7 @@ Error fail_peer(const SocketAddress& peer, int error, const char* what) {
 
 Error fail_peer_closed(const SocketAddress& peer, size_t offset_bytes, size_t length_bytes) {
   return fail(Status::kRemote,
-              "socket: peer %s: it closed the connection (%zu of %zu bytes received); its log says why",
+              "socket: peer %s: the peer closed the connection (%zu of %zu bytes received); its log says why",
               describe(peer).c_str(), offset_bytes, length_bytes);
 }
 

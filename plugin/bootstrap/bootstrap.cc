@@ -130,8 +130,8 @@ base::Outcome Bootstrap::all_gather(std::span<const std::byte> mine, std::span<s
 base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
   if (mine.size() != theirs.size() || mine.size() % count_ranks() != 0)
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: exchange: %zu bytes of input and %zu bytes of output are not one part for "
-                      "each of %u ranks",
+                      "bootstrap: exchange: the input has %zu bytes and the output %zu bytes; both must have "
+                      "the same length, a multiple of the number of ranks, %u",
                       mine.size(), theirs.size(), count_ranks());
   // One rank at least holds all parts of all ranks, which grow with the square of their number.
   constexpr uint64_t kMostHeldBytes = uint64_t{256} << 20;

@@ -65,7 +65,7 @@ bool is_set(const VariableReader& read, const char* name) {
 base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet& set) {
   for (const auto& [name, other] : {std::pair(set.rank, set.count), {set.count, set.rank}}) {
     if (is_set(read, name)) continue;
-    return base::fail(kUsage, "bootstrap: environment: %s is set and %s is not (%s)", other, name,
+    return base::fail(kUsage, "bootstrap: environment: %s is set but %s is not (launcher %s)", other, name,
                       set.launcher);
   }
   const auto rank = read_number(read, set.rank, kMaxRanks - 1);
@@ -133,7 +133,7 @@ base::Outcome read_port(const VariableReader& read, int64_t configured_port, Lau
   if (!has_port && (place.launcher != std::string("Slurm") || !is_set(read, source))) {
     return base::fail(
         kUsage,
-        "bootstrap: environment: MASTER_ADDR is set and neither MASTER_PORT nor VERBENA_BOOTSTRAP_PORT is");
+        "bootstrap: environment: MASTER_ADDR is set, but neither MASTER_PORT nor VERBENA_BOOTSTRAP_PORT is");
   }
   const auto base = read_number(read, source, has_port ? 65535 : ~uint32_t{0});
   if (!base) return base.error();

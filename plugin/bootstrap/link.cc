@@ -121,10 +121,10 @@ const char* describe(Refusal refusal) {
     case Refusal::kOtherJob:
       return "it belongs to another job";
     case Refusal::kKeyMissing:
-      return "it has a job key and this rank has none: VERBENA_JOB_KEY_FILE must name the same key for every "
+      return "it has a job key but this rank has none: VERBENA_JOB_KEY_FILE must name the same key for every "
              "rank";
     case Refusal::kKeyUnknown:
-      return "it has no job key and this rank has one: VERBENA_JOB_KEY_FILE must name the same key for every "
+      return "it has no job key but this rank has one: VERBENA_JOB_KEY_FILE must name the same key for every "
              "rank";
     case Refusal::kKeyWrong:
       return "it has another job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";

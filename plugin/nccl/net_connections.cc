@@ -40,11 +40,10 @@ bool uses_datagrams() {
 Outcome refuse_transport() {
   const char* const words[] = {"connected", "datagram"};
   const bool is_ours = uses_datagrams();
-  return base::fail(
-      base::Status::kInvalidUsage,
-      "connect: the transports differ (VERBENA_TRANSPORT is %s here and %s at the peer); set the "
-      "same for every rank",
-      words[is_ours ? 1 : 0], words[is_ours ? 0 : 1]);
+  return base::fail(base::Status::kInvalidUsage,
+                    "connect: the transports differ (VERBENA_TRANSPORT is %s on this rank and %s on the "
+                    "peer); set the same value for every rank",
+                    words[is_ours ? 1 : 0], words[is_ours ? 0 : 1]);
 }
 
 // Prepares a communicator before its first message.
@@ -272,10 +271,9 @@ Outcome register_memory(void* comm, void* data, size_t length_bytes, int type, v
 Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, uint64_t offset_bytes, int fd,
                         void** mhandle) {
   if (fd < 0 || length_bytes == 0) {
-    return base::fail(
-        base::Status::kInvalidArgument,
-        "regMrDmaBuf: not a memory range: the descriptor or the size is invalid (fd %d, size %zu bytes)", fd,
-        length_bytes);
+    return base::fail(base::Status::kInvalidArgument,
+                      "regMrDmaBuf: the descriptor or the size is invalid (fd %d, size %zu bytes)", fd,
+                      length_bytes);
   }
   return add_registration(*static_cast<Communicator*>(comm), data, length_bytes, type, offset_bytes, fd,
                           mhandle);
@@ -290,7 +288,7 @@ Outcome deregister_memory(void* comm, void* mhandle) {
   if (!gone.empty() && c.datagram_receiver != nullptr) c.datagram_receiver->release(gone.key());
   if (!gone.empty()) return {};
   return base::fail(base::Status::kInvalidArgument,
-                    "deregMr: not a registration of this communicator (mhandle %p)", mhandle);
+                    "deregMr: mhandle %p is not a registration of this communicator", mhandle);
 }
 
 }  // namespace verbena::nccl

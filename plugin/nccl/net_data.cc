@@ -43,7 +43,7 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
   const int most = comm.receiver->unpacks() ? 1 : kMaxReceives;
   if (count < 1 || count > most) {
     return base::fail(base::Status::kInvalidUsage,
-                      "irecv: a request takes 1 to %d buffers (n %d, maxRecvs %d)", most, count, most);
+                      "irecv: a request has 1 to %d buffers (n is %d, maxRecvs is %d)", most, count, most);
   }
   std::array<transport::Receiver::Buffer, kMaxReceives> buffers;
   for (int i = 0; i < count; ++i) {
@@ -89,7 +89,7 @@ transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hi
   *request = nullptr;
   if (comm.datagram_receiver == nullptr) return refuse_kind("irecv", "receiving");
   if (count != 1)
-    return base::fail(base::Status::kInvalidUsage, "irecv: a request takes 1 buffer (n %d, maxRecvs 1)",
+    return base::fail(base::Status::kInvalidUsage, "irecv: a request has 1 buffer (n is %d, maxRecvs is 1)",
                       count);
   const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
   if (!can_carry(memory, data[0], lengths_bytes[0]))
@@ -155,7 +155,7 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
   if (comm.receiver == nullptr && comm.datagram_receiver == nullptr)
     return refuse_kind("iflush", "receiving");
   if (count < 1 || count > kMaxReceives) {
-    return base::fail(base::Status::kInvalidUsage, "iflush: a request takes 1 to %d buffers (n %d)",
+    return base::fail(base::Status::kInvalidUsage, "iflush: a request has 1 to %d buffers (n is %d)",
                       kMaxReceives, count);
   }
   // All buffers are on the one GPU for which this communicator receives. So a read that flushes a rail's
@@ -235,7 +235,7 @@ Outcome irecv_consumed(void* receive_comm, int count, void* request) {
       return comm.datagram_receiver->consume(static_cast<transport::datagram::ReceiveRequest&>(*r));
   }
   return base::fail(base::Status::kInvalidArgument,
-                    "irecvConsumed: not a receive of this communicator (n %d)", count);
+                    "irecvConsumed: the request is not a receive of this communicator (n is %d)", count);
 }
 
 }  // namespace verbena::nccl

@@ -133,7 +133,9 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     if (message_contexts_ == 0) {
       load_tuning(*nics_, abi_version);
       if (base::parameters().transport == base::Transport::kDatagram)
-        base::log_info("init: VERBENA_TRANSPORT=datagram: messages are datagrams, one buffer a receive");
+        base::log_info(
+            "init: VERBENA_TRANSPORT=datagram: messages are sent as datagrams, and each receive has one "
+            "buffer");
     }
     const bool is_datagram = base::parameters().transport == base::Transport::kDatagram;
     if (is_datagram && traffic_class >= 0 && traffic_class != base::parameters().traffic_class)

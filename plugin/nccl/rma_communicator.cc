@@ -429,8 +429,8 @@ Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer,
   if (bytes.bytes != 0) {
     if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
       give_back(request);
-      return base::fail(base::Status::kInvalidArgument,
-                        "rma: a put of %llu bytes has no memory handle (NULL)", wide(bytes.bytes));
+      return base::fail(base::Status::kInvalidArgument, "rma: a memory handle of a put of %llu bytes is NULL",
+                        wide(bytes.bytes));
     }
     request->has_transfer = true;
     request->transfer.local_region = bytes.local->id;
@@ -467,7 +467,7 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
   }
   if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument, "rma: a get of %llu bytes has no memory handle (NULL)",
+    return base::fail(base::Status::kInvalidArgument, "rma: a memory handle of a get of %llu bytes is NULL",
                       wide(bytes.bytes));
   }
   request->is_get = request->has_transfer = true;

@@ -51,8 +51,8 @@ void set_peer_channels(const std::optional<int64_t>& value, int abi_version, con
   if (abi_version < kFirstTableWithAttributes) return set_nccl_default(kName, value, path);
   if (!value || !base::set_environment_default(kName, std::to_string(*value).c_str())) return;
   base::log_info(
-      "tuning file: cannot set %s=%lld, because this NCCL has already read the variable: export it before "
-      "the start (%s)",
+      "tuning file: cannot set %s=%lld, because NCCL has already read the variable: export it before the "
+      "start (%s)",
       kName, static_cast<long long>(*value), path.c_str());
 }
 

@@ -35,7 +35,7 @@ Connection::Connection(observe::Direction direction, Link link, std::unique_ptr<
 base::Outcome Connection::open() {
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
     const bool is_left = (link_.joined_pairs() >> q & 1) == 0;
-    if (is_left) give_up(q, "was not joined when the connection began");
+    if (is_left) give_up(q, "was not connected when the connection started");
   }
   is_registered_ = true;
   Registry::instance().add(this);
@@ -90,43 +90,43 @@ std::string Connection::describe_fault(Failure fault, uint32_t number, uint32_t 
       message((": " + failed_.describe() + "; and the peer is gone").c_str());
       break;
     case Failure::kDeviceLoss:
-      message(
-          (": the peer's device lost what it had acknowledged (" + failed_.cause(queue_pair) + ")").c_str());
+      message((": the peer's device lost data that it had acknowledged (" + failed_.cause(queue_pair) + ")")
+                  .c_str());
       break;
     case Failure::kRecord:
-      base::append(text, "a recovery record makes no sense (kind %u, qp index %u)%s", number, queue_pair,
-                   kPeerAdvice);
+      base::append(text, "the peer sent an invalid recovery record (kind %u, qp index %u)%s", number,
+                   queue_pair, kPeerAdvice);
       break;
     case Failure::kCreditsOfLine:
-      base::append(text, "%s: peer returned more credits than it got%s", link_.describe(queue_pair).c_str(),
-                   kPeerAdvice);
+      base::append(text, "%s: the peer returned more credits than it had received%s",
+                   link_.describe(queue_pair).c_str(), kPeerAdvice);
       break;
     case Failure::kCreditsOfNote:
-      base::append(text, "peer returned more credits than it got (a grant's note, queue pair index %u)%s",
+      base::append(text,
+                   "the peer returned more credits than it had received (in a grant, queue pair index %u)%s",
                    queue_pair, kPeerAdvice);
       break;
     case Failure::kConsumed:
-      base::append(text, "peer consumed message %u before it was sent%s", number, kPeerAdvice);
+      base::append(text, "the peer consumed message %u before it was sent%s", number, kPeerAdvice);
       break;
     case Failure::kChunk:
     case Failure::kUncredited:
     case Failure::kOtherLength:
       base::append(text, "%s: a chunk %s%s", link_.describe(queue_pair).c_str(),
-                   fault == Failure::kChunk        ? "makes no sense"
-                   : fault == Failure::kUncredited ? "came without a credit"
-                                                   : "came with another length than its sender announced",
+                   fault == Failure::kChunk        ? "is invalid"
+                   : fault == Failure::kUncredited ? "arrived without a credit"
+                                                   : "arrived with another length than its sender announced",
                    kPeerAdvice);
       break;
     case Failure::kSilentCopy:
     case Failure::kSilentFlush:
-      base::append(
-          text,
-          "%s %u: the device does not say what became of its local reads and writes (%s); see dmesg, "
-          "and whether GPUDirect works on it",
-          fault == Failure::kSilentCopy ? "message" : "flush", number, link_.describe(0).c_str());
+      base::append(text,
+                   "%s %u: the device reports no completions of its local reads and writes (%s); see dmesg, "
+                   "and check that GPUDirect works on it",
+                   fault == Failure::kSilentCopy ? "message" : "flush", number, link_.describe(0).c_str());
       break;
     default:  // the ends explain the rest
-      message(" cannot go on");
+      message(" cannot continue");
   }
   return text;
 }
@@ -169,8 +169,8 @@ void Connection::give_up_dying_pairs(int64_t waited_ns) {
 void Connection::give_up_silent_pair(uint32_t queue_pair) {
   if (!link_.is_healthy(queue_pair)) return give_up(queue_pair, "the port is down");
   give_up(queue_pair, direction_ == observe::Direction::kSend
-                          ? "its device does not say what became of its requests"
-                          : "its device does not say what became of our grants and credits");
+                          ? "its device reports no completions of its requests"
+                          : "its device reports no completions of grants and credits");
 }
 
 void Connection::note_lost(uint32_t queue_pair) {
@@ -242,8 +242,8 @@ void Connection::report_stall(const std::string& cause, uint32_t open, int64_t w
   if (observed_ != nullptr) observed_->note_stall(waited_ns);
   const std::string reason = explain_device_wait();
   const std::string what = describe_briefly() + ": stall: " + cause + "; " + std::to_string(open) +
-                           " requests are open, none has become done for " + base::show_duration(waited_ns) +
-                           (reason.empty() ? "" : "; " + reason);
+                           " requests are open, and none has completed for " +
+                           base::show_duration(waited_ns) + (reason.empty() ? "" : "; " + reason);
   base::log_warn("%s (VERBENA_STALL_WARNING_MS %lld ms)", what.c_str(),
                  static_cast<long long>(base::parameters().stall_warning_ms));
   request_report(ReportCause::kStall, what);

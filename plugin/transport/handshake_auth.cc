@@ -108,12 +108,12 @@ base::Result<RecordAuth> HandshakeAuth::start_records(ConnectionEnd end, const p
 
 std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
   const char* const subject = is_ours ? "the peer" : "it";
-  const char* problem = "does not have our job key";
+  const char* problem = "has another job key";
   // The refusal names what the refused end has, and is told to it from the other's side.
   if (refusal == protocol::Refusal::kKeyMissing)
-    problem = is_ours ? "has no job key and we have one" : "has a job key and we have none";
+    problem = is_ours ? "has no job key but this rank has one" : "has a job key but this rank has none";
   if (refusal == protocol::Refusal::kKeyUnknown)
-    problem = is_ours ? "has a job key and we have none" : "has no job key and we have one";
+    problem = is_ours ? "has a job key but this rank has none" : "has no job key but this rank has one";
   return std::string(subject) + " " + problem +
          ": VERBENA_JOB_KEY_FILE must name the same key for every rank";
 }

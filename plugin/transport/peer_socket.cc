@@ -120,7 +120,7 @@ void PeerSocket::read() {
     std::array<uint8_t, 4096> bytes;
     while (const size_t count = socket_.receive_some(bytes.data(), bytes.size())) {
       if (digest(std::span(bytes).first(count))) continue;
-      base::log_warn("control socket of %s: a frame makes no sense (kind %u, %u bytes)%s",
+      base::log_warn("control socket of %s: invalid frame (kind %u, %u bytes)%s",
                      base::describe(socket_.peer()).c_str(), static_cast<unsigned>(incoming_.kind),
                      incoming_.length_bytes, kPeerAdvice);
       is_over = true;

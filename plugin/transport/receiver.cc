@@ -21,7 +21,7 @@ using protocol::Failure;
 
 namespace {
 
-constexpr char kCannotGrant[] = "cannot post a grant or credits";
+constexpr char kCannotGrant[] = "cannot post a grant or credits; an earlier line has the device's error";
 
 protocol::ReceiveOptions choose_options(const ReceiverParts& parts) {
   protocol::ReceiveOptions options;
@@ -130,7 +130,7 @@ base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** re
 
 VERBENA_HOT_PATH base::Outcome Receiver::consume(ReceiveMessage& message) {
   if (parts_.waits_for_consumed && message.phase != ReceiveMessage::Phase::kReported) {
-    return base::fail(base::Status::kInvalidUsage, "%s: message %u consumed before it was done",
+    return base::fail(base::Status::kInvalidUsage, "%s: message %u was consumed before it was done",
                       describe_briefly().c_str(), message.sequence);
   }
   return Core::consume(message) ? base::Outcome() : outcome();
@@ -140,12 +140,12 @@ base::Outcome Receiver::flush(const void* data, const Registration* memory, Requ
   *request = nullptr;
   if (!parts_.flushes || !memory->is_gpu_memory) return {};
   if (!parts_.loopback) {
-    return base::fail(base::Status::kInternal, "%s: flush: the device does not offer memory of GPUs",
+    return base::fail(base::Status::kInternal, "%s: flush: the device does not support GPU memory",
                       describe_briefly().c_str());
   }
   FlushRequest* flush = Core::flush(data, memory);
   if (flush == nullptr) {
-    return base::fail(base::Status::kInternal, "%s: too many flushes outstanding (%zu)",
+    return base::fail(base::Status::kInternal, "%s: too many outstanding flushes: %zu",
                       describe_briefly().c_str(), flushes_.size());
   }
   *request = flush;
@@ -160,7 +160,7 @@ base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   const int64_t limit_ns = recovery().times().limit_ns;
   if (request.deferred_at_ns == 0 || now_ns() - request.deferred_at_ns < limit_ns) return {};
   return base::fail(base::Status::kInternal,
-                    "%s: flush: the service thread does not return from its device (%s)",
+                    "%s: flush: the service thread does not return from a call to its device (%s)",
                     describe_briefly().c_str(), base::show_duration(limit_ns).c_str());
 }
 
@@ -254,8 +254,9 @@ CopyResult Receiver::copy_page(uint32_t page, uint8_t* target, const Registratio
     return CopyResult::kTaken;
   }
   if (!parts_.loopback) {
-    static_cast<void>(stick(base::fail(base::Status::kInternal, "%s: no loopback to copy to GPU memory with",
-                                       describe_briefly().c_str())));
+    static_cast<void>(
+        stick(base::fail(base::Status::kInternal, "%s: cannot copy to GPU memory: the device has no loopback",
+                         describe_briefly().c_str())));
     return CopyResult::kFailed;
   }
   if (!parts_.loopback->has_room_to_copy(0)) return CopyResult::kLater;
@@ -306,14 +307,14 @@ std::string Receiver::explain(Failure fault, uint32_t number) const {
     append(text, "message %u: %s", number, broken_.c_str());
   } else if (fault == Failure::kPeerClosed) {
     append(text,
-           "peer closed the connection before message %u arrived (%llu bytes are here); its log says why",
+           "the peer closed the connection before message %u arrived (%llu bytes received); the peer's log "
+           "says why",
            number, bytes);
   } else if (fault == Failure::kShortRoom) {
-    append(text, "message %u is longer than its receive (%llu bytes, room %llu bytes)%s", number, bytes,
-           as_ull(message.room_bytes), kLengthAdvice);
+    append(text, "message %u is longer than its receive (message %llu bytes, receive %llu bytes)%s", number,
+           bytes, as_ull(message.room_bytes), kLengthAdvice);
   } else if (fault == Failure::kLongStaged) {
-    append(text, "message %u is staged and longer than what may be (%llu bytes)%s", number, bytes,
-           kPeerAdvice);
+    append(text, "message %u is too long for a staged message (%llu bytes)%s", number, bytes, kPeerAdvice);
   }
   return text;
 }

@@ -95,7 +95,7 @@ void Sender::note_exception(const verbs::Completion& completion, uint32_t queue_
 }
 
 bool Sender::note_unposted(uint32_t queue_pair) {
-  give_up(queue_pair, "cannot post, an earlier line has the device's error");
+  give_up(queue_pair, "cannot post; an earlier line has the device's error");
   return !has_failed();
 }
 
@@ -116,13 +116,14 @@ protocol::Replay* Sender::make_replay() {
 std::string Sender::explain(Failure fault, uint32_t number) const {
   std::string text;
   if (fault == Failure::kPeerClosed) {
-    append(text, "peer closed the connection with %u messages open; its log says why", next() - consumed());
+    append(text, "the peer closed the connection while %u messages were open; the peer's log says why",
+           next() - consumed());
   } else if (fault == Failure::kGrantAhead) {
-    append(text, "peer granted message %u, which is too far ahead of message %u%s", number, next(),
+    append(text, "the peer granted message %u, which is too far ahead of message %u%s", number, next(),
            kPeerAdvice);
   } else if (fault == Failure::kShortRoom) {
     const SendMessage& message = ring()[number % protocol::kMessageRing];
-    append(text, "message %u is longer than its receive (%llu bytes, room %llu bytes)%s", number,
+    append(text, "message %u is longer than its receive (message %llu bytes, receive %llu bytes)%s", number,
            as_ull(message.length_bytes), as_ull(message.grant.length_bytes), kLengthAdvice);
   }
   return text;

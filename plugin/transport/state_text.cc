@@ -22,7 +22,8 @@ std::string describe_head(const BlockHead& head) {
     text += ", rests";
   } else {
     base::append(text, ", %u requests open", head.open);
-    if (head.waiting_since_ns != 0) text += ", none has become done" + describe_since(head.waiting_since_ns);
+    if (head.waiting_since_ns != 0)
+      text += ", and none has completed" + describe_since(head.waiting_since_ns);
   }
   if (head.is_seen_from_outside) text += "; its thread does not call, so that this is a look from outside";
   return text + "\n";

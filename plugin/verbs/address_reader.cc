@@ -86,7 +86,7 @@ bool AddressReader::choose_gids(const ibv_port_attr& port, LocalAddress* address
     *problem = is_fixed ? "the port has no GID where VERBENA_GID_INDEX points (index " +
                               std::to_string(settings_.gid_index) + ")"
                : table.empty() ? "the port's GID table is empty (" + std::to_string(port.gid_tbl_len) +
-                                     " entries), has its network interface an address?"
+                                     " entries); check that its network interface has an address"
                                : "the port has no GID in VERBENA_ADDRESS_RANGE, its first one is " +
                                      format_gid(table[0].gid);
     return false;

@@ -14,11 +14,11 @@ namespace {
 const char* explain_queue_pair_event(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_QP_FATAL:
-      return "failed: the device had an error while it processed it; see dmesg";
+      return "failed: the device had an error in this queue pair; see dmesg";
     case IBV_EVENT_QP_REQ_ERR:
-      return "failed: the peer sent an invalid request; its connection's line names the peer";
+      return "failed: the peer sent an invalid request; the line of the connection names the peer";
     case IBV_EVENT_QP_ACCESS_ERR:
-      return "failed: the peer accessed memory that it may not; its connection's line names the peer";
+      return "failed: the peer accessed memory without permission; the line of the connection names the peer";
     case IBV_EVENT_PATH_MIG_ERR:
       return "could not migrate its path";
     default:
@@ -29,11 +29,12 @@ const char* explain_queue_pair_event(ibv_event_type type) {
 const char* explain_address_event(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_LID_CHANGE:
-      return "its LID changed, older connections may fail";
+      return "its LID changed: existing connections may fail";
     case IBV_EVENT_GID_CHANGE:
-      return "its GID table changed: connections whose GID went away fail, new ones use the new table";
+      return "its GID table changed: connections whose GID was removed fail; new connections use the new "
+             "table";
     case IBV_EVENT_PKEY_CHANGE:
-      return "its partition keys changed, connections fail if theirs went away";
+      return "its partition keys changed: connections whose key was removed fail";
     default:
       return nullptr;  // the subnet manager's business
   }
@@ -46,8 +47,8 @@ AsyncEvents::AsyncEvents(const Device& device) : device_(device) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     base::log_warn(
-        "device %s:%d: its events cannot be watched: a port that goes down is noticed only when a request "
-        "fails (errno %d)",
+        "device %s:%d: cannot watch its events (errno %d): the plugin notices that a port is down only when "
+        "a request fails",
         device.name().c_str(), device.port_number(), errno);
     return;
   }
@@ -72,7 +73,7 @@ void AsyncEvents::drain() {
     const int error = errno;
     if (error == EINTR) continue;
     if (error == EAGAIN || has_device_failed_.exchange(true, std::memory_order_relaxed)) return;
-    base::log_warn("device %s:%d: is gone: its events cannot be read any more (errno %d)",
+    base::log_warn("device %s:%d: is gone: its events can no longer be read (errno %d)",
                    device_.name().c_str(), device_.port_number(), error);
     return;
   }
@@ -86,12 +87,13 @@ void AsyncEvents::handle(const ibv_async_event& event) {
     base::log_warn("device %s:%d: failed: it must be reset; see dmesg", name, port_number);
   } else if (event.event_type == IBV_EVENT_CQ_ERR) {
     base::log_warn(
-        "device %s:%d: a completion queue failed: it overran; the lines of its connections name their peers",
+        "device %s:%d: a completion queue failed because it overran; the lines of its connections name the "
+        "peers",
         name, port_number);
     note(event.element.cq);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
-    base::log_warn("device %s:%d: a shared receive queue failed: it receives nothing any more; see dmesg",
-                   name, port_number);
+    base::log_warn("device %s:%d: a shared receive queue failed and receives nothing more; see dmesg", name,
+                   port_number);
   } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
     note(event.element.qp);
   } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {

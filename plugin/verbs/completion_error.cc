@@ -21,15 +21,15 @@ const char* describe_completion_error(int error) {
     case IBV_WC_LOC_LEN_ERR:
       return "local length error: a message is longer than its receive buffer or than the port's max_msg_sz";
     case IBV_WC_LOC_QP_OP_ERR:
-      return "local queue pair error: the device rejected its own request; on rxe also a NIC or GID that "
-             "went away";
+      return "local queue pair error: the device rejected the request; on rxe also if a NIC or GID was "
+             "removed";
     case IBV_WC_LOC_EEC_OP_ERR:
       return "local end-to-end context error: reliable datagram, which is not used here";
     case IBV_WC_LOC_PROT_ERR:
       return "local protection error: the buffer is not registered on this device or the registration was "
              "released";
     case IBV_WC_WR_FLUSH_ERR:
-      return "flushed: the queue pair had failed before, an earlier line or the peer's log has the cause";
+      return "flushed: the queue pair had failed before; an earlier line or the peer's log has the cause";
     case IBV_WC_MW_BIND_ERR:
       return "memory window error: memory windows are not used here";
     case IBV_WC_BAD_RESP_ERR:
@@ -52,13 +52,13 @@ const char* describe_completion_error(int error) {
              "switch, routes and the GID (VERBENA_GID_INDEX); VERBENA_ACK_TIMEOUT and VERBENA_RETRY_COUNT "
              "extend it";
     case IBV_WC_RNR_RETRY_EXC_ERR:
-      return "receiver not ready: the peer had no receive posted for too long; its process may hang";
+      return "receiver not ready: the peer posted no receive in time; its process may hang";
     case IBV_WC_LOC_RDD_VIOL_ERR:
       return "local domain violation: reliable datagram, which is not used here";
     case IBV_WC_REM_INV_RD_REQ_ERR:
       return "remote invalid datagram request: reliable datagram, which is not used here";
     case IBV_WC_REM_ABORT_ERR:
-      return "remote abort: the peer's device gave the operation up; see its log";
+      return "remote abort: the peer's device aborted the operation; see the peer's log";
     case IBV_WC_INV_EECN_ERR:
       return "invalid end-to-end context number: reliable datagram, which is not used here";
     case IBV_WC_INV_EEC_STATE_ERR:

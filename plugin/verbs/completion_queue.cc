@@ -45,7 +45,7 @@ EventMark::~EventMark() {
 Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_entries) {
   if (depth_entries > device.max_cq_entries()) {
     return base::fail(Status::kSystem,
-                      "device %s: cannot create a completion queue: too deep (asked %u, limit %u entries)",
+                      "device %s: cannot create a completion queue of %u entries: the limit is %u",
                       device.name().c_str(), depth_entries, device.max_cq_entries());
   }
   const Library& library = device.library();

@@ -58,7 +58,7 @@ Result<AddressHandle> AddressHandle::create(Device& device, const LocalAddress& 
                                             uint32_t flow_label) {
   const Library& library = device.library();
   if (library.create_ah == nullptr || library.destroy_ah == nullptr)
-    return base::fail(Status::kSystem, "%s has no address handles, and so no datagrams",
+    return base::fail(Status::kSystem, "%s has no address handles, so datagrams are not supported",
                       library.path().c_str());
   AddressVector way = make_address_vector(device, local, remote, traffic_class, flow_label);
   errno = 0;
@@ -179,10 +179,9 @@ VERBENA_HOT_PATH Outcome DatagramPair::post(std::span<const Datagram> datagrams)
     }
     ibv_send_wr* rejected = nullptr;
     if (const int error = ibv_post_send(pair_.get(), chain, &rejected); error != 0) [[unlikely]] {
-      return base::fail_errno(Status::kSystem, error,
-                              "device %s:%d: queue pair %u: cannot post datagrams (%zu asked, %u in flight)",
-                              device_->name().c_str(), device_->port_number(), number_, count,
-                              posted_ - retired_);
+      return base::fail_errno(
+          Status::kSystem, error, "device %s:%d: queue pair %u: cannot post %zu datagrams (%u in flight)",
+          device_->name().c_str(), device_->port_number(), number_, count, posted_ - retired_);
     }
     posted_ += static_cast<uint32_t>(count);
     datagrams = datagrams.subspan(count);

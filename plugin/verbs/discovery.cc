@@ -32,11 +32,12 @@ base::Error fail_without_device(const Library& library, const std::string& hca,
         library.path().c_str());
   }
   if (hca.empty()) {
-    return base::fail(Status::kSystem, "devices: no usable active port, there are: %s", join(seen).c_str());
+    return base::fail(Status::kSystem, "devices: no port is both active and usable; ports found: %s",
+                      join(seen).c_str());
   }
   return base::fail(Status::kInvalidUsage,
-                    "devices: VERBENA_HCA %s selects no usable active port, there are: %s", hca.c_str(),
-                    join(seen).c_str());
+                    "devices: VERBENA_HCA %s selects no port that is both active and usable; ports found: %s",
+                    hca.c_str(), join(seen).c_str());
 }
 
 void warn_of_strangers(const DeviceList& list, const std::string& hca) {
@@ -44,9 +45,8 @@ void warn_of_strangers(const DeviceList& list, const std::string& hca) {
   for (ibv_device* const device : list.devices()) names.emplace_back(list.library()->get_device_name(device));
   for (const std::string& stranger : list.filter().list_strangers(names)) {
     base::log_warn(
-        "devices: VERBENA_HCA %s: '%s' names none of this host's devices: %s; names are taken without "
-        "blanks, "
-        "and ^ and = only in front of the first one",
+        "devices: VERBENA_HCA %s: '%s' names none of this host's devices (%s); write the names without "
+        "blanks, and ^ or = only before the first name",
         hca.c_str(), stranger.c_str(), join(names).c_str());
   }
 }

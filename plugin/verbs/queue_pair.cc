@@ -172,7 +172,7 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
         device.name().c_str(), options.send_depth, options.receive_depth, device.max_qp_entries());
   }
   if (options.traffic_class > kMaxTrafficClass) {
-    return base::fail(Status::kInvalidArgument, "device %s: no such traffic class (%d, range 0 to %d)",
+    return base::fail(Status::kInvalidArgument, "device %s: traffic class %d is out of range (0 to %d)",
                       device.name().c_str(), options.traffic_class, kMaxTrafficClass);
   }
   auto made = make_pair(device, completions, options);
@@ -218,7 +218,7 @@ void QueuePair::abandon() {
 
 base::Error QueuePair::fail_full(size_t asked_requests) const {
   return base::fail(Status::kInternal,
-                    "device %s:%d: queue pair %u: send queue is full (asked %zu, free %u requests)",
+                    "device %s:%d: queue pair %u: send queue is full (%zu requests to post, space for %u)",
                     device_->name().c_str(), device_->port_number(), number_, asked_requests, free_slots());
 }
 

@@ -174,7 +174,7 @@ bool QueuePair::has_lost_address() {
 base::Error QueuePair::fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                                     const QueuePairAddress& remote) const {
   const PortAddress& local = local_.port;
-  const char* hint = errno_value == ETIMEDOUT ? ", the peer's address does not answer" : "";
+  const char* hint = errno_value == ETIMEDOUT ? ": the peer's address does not answer" : "";
   return base::fail_errno(
       Status::kRemote, errno_value,
       "device %s:%d: queue pair cannot enter %s%s (ours: queue pair %u, gid %s index %d, lid %u, mtu "

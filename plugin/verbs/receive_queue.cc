@@ -58,10 +58,9 @@ void Destroyer::operator()(ibv_srq* queue) const {
 Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t depth_entries,
                                                       uint32_t pieces) {
   if (depth_entries > device.max_srq_entries()) {
-    return base::fail(
-        Status::kSystem,
-        "device %s: cannot create a shared receive queue: too deep (asked %u, limit %u entries)",
-        device.name().c_str(), depth_entries, device.max_srq_entries());
+    return base::fail(Status::kSystem,
+                      "device %s: cannot create a shared receive queue of %u entries: the limit is %u",
+                      device.name().c_str(), depth_entries, device.max_srq_entries());
   }
   const Library& library = device.library();
   ibv_srq_init_attr attributes{};

@@ -68,9 +68,10 @@ base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
   const auto begin = reinterpret_cast<uintptr_t>(request.address);
   const Interval interval{begin, begin + request.length_bytes};
   if (interval.end <= interval.begin) {
-    return base::fail(base::Status::kInvalidArgument,
-                      "device %s:%d: cannot register memory: no such range (address %p, length %zu bytes)",
-                      device_.name().c_str(), device_.port_number(), request.address, request.length_bytes);
+    return base::fail(
+        base::Status::kInvalidArgument,
+        "device %s:%d: cannot register memory: the range is not valid (address %p, length %zu bytes)",
+        device_.name().c_str(), device_.port_number(), request.address, request.length_bytes);
   }
   Lock lock(mutex_);
   for (;;) {

@@ -481,7 +481,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
     if (write.verdict == Verdict::kFailed || write.verdict == Verdict::kNoAnswer) {
       found.reaches_itself = false;
       append(found.advice, "a write to itself", write,
-             "it is used as it describes itself, and flushes of GPU memory may fail");
+             "the plugin relies on the features that it reports, and flushes of GPU memory may fail");
     } else {
       found.unusable = "a write " + describe(write);
     }

@@ -68,8 +68,9 @@ TEST_F(SignalEventTest, WhatSomebodyHandlesIsNotTaken) {
   set_handler(SIGUSR2, SIG_IGN);
   EXPECT_FALSE(take_signal(SIGUSR2, &count_call, nullptr));
   EXPECT_EQ(get_action(SIGUSR2).sa_handler, SIG_IGN);
-  EXPECT_THAT(log.warnings(), ElementsAre(HasSubstr("signal SIGUSR2: the application handles it already"),
-                                          HasSubstr("signal SIGUSR2: the application ignores it already")));
+  EXPECT_THAT(log.warnings(),
+              ElementsAre(HasSubstr("signal SIGUSR2: the application already handles this signal"),
+                          HasSubstr("signal SIGUSR2: the application already ignores this signal")));
 }
 
 TEST_F(SignalEventTest, AHandlerThatCameLaterStays) {

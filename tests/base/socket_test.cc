@@ -189,7 +189,7 @@ TEST_P(SocketTest, ReportsAPeerThatClosedInTheMiddle) {
   EXPECT_EQ(status, Status::kRemote);
   EXPECT_EQ(received_bytes, 3u);
   ASSERT_EQ(capture.warnings().size(), 1u);
-  EXPECT_NE(capture.warnings()[0].find("it closed the connection (3 of 8 bytes received)"),
+  EXPECT_NE(capture.warnings()[0].find("the peer closed the connection (3 of 8 bytes received)"),
             std::string::npos);
 }
 

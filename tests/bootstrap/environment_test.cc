@@ -147,10 +147,10 @@ INSTANTIATE_TEST_SUITE_P(
     Sets, BadEnvironmentTest,
     testing::Values(
         Bad{"Nothing", {}, {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}},
-        Bad{"NoSize", with_master({{"RANK", "1"}}), {"RANK is set and WORLD_SIZE is not"}},
+        Bad{"NoSize", with_master({{"RANK", "1"}}), {"RANK is set but WORLD_SIZE is not"}},
         Bad{"NoRank",
             with_master({{"OMPI_COMM_WORLD_SIZE", "1"}}),
-            {"OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"}},
+            {"OMPI_COMM_WORLD_SIZE is set but OMPI_COMM_WORLD_RANK is not"}},
         Bad{"NoNumber", with_master({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), {"RANK is one"}},
         Bad{"Negative", with_master({{"PMI_RANK", "-1"}, {"PMI_SIZE", "2"}}), {"PMI_RANK is -1"}},
         Bad{"TooMany", with_master({{"RANK", "1"}, {"WORLD_SIZE", "99999999999"}}), {"WORLD_SIZE"}},

@@ -82,12 +82,12 @@ TEST_F(BootstrapKeyTest, AnotherKeyIsRefused) {
 
 TEST_F(BootstrapKeyTest, ARankWithoutAKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come(path_.get(), "", "it has a job key and this rank has none"), kRefused);
+  EXPECT_EQ(come(path_.get(), "", "it has a job key but this rank has none"), kRefused);
 }
 
 TEST_F(BootstrapKeyTest, ARankAloneWithAKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come("", path_.get(), "it has no job key and this rank has one"), kRefused);
+  EXPECT_EQ(come("", path_.get(), "it has no job key but this rank has one"), kRefused);
 }
 
 TEST_F(BootstrapKeyTest, RanksThatEncryptJoin) {

@@ -101,7 +101,7 @@ TEST(MessageQueue, OverTcpWithJobKey) {
   EXPECT_THAT(stranger.await(kPatienceMs), testing::Each(0));
   admitting.join();
   EXPECT_THAT(log.warnings(),
-              testing::Contains(testing::HasSubstr("it has no job key and this rank has one")));
+              testing::Contains(testing::HasSubstr("it has no job key but this rank has one")));
   environment.set("VERBENA_JOB_KEY_FILE", "");
   ASSERT_TRUE(base::load_parameters());
   ASSERT_TRUE(base::load_job_key());

@@ -148,7 +148,8 @@ TEST_F(StateDumpTest, ASignalOfSomebodyElseStaysHis) {
   EXPECT_EQ(read_handlers(), before);
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_EQ(warnings.size(), 2U);
-  EXPECT_NE(warnings[0].find("signal SIGUSR1: the application handles it already"), std::string::npos)
+  EXPECT_NE(warnings[0].find("signal SIGUSR1: the application already handles this signal"),
+            std::string::npos)
       << warnings[0];
   EXPECT_NE(warnings[1].find("VERBENA_DUMP_SIGNAL"), std::string::npos) << warnings[1];
   std::signal(SIGUSR1, SIG_DFL);

@@ -199,7 +199,7 @@ TEST(RefusedTest, ALimitOfFileSizesIsNoSignal) {
       },
       &said);
   EXPECT_EQ(code, 1);
-  EXPECT_NE(said.find("of file sizes"), std::string::npos) << said;
+  EXPECT_NE(said.find("file sizes"), std::string::npos) << said;
   EXPECT_NE(said.find("File too large"), std::string::npos) << said;
 }
 

@@ -204,7 +204,7 @@ TEST_F(FlushTest, AFlushThatNeverEndsFailsItsConnection) {
   EXPECT_EQ(wait_for(*request).status(), base::Status::kSystem);
   EXPECT_THAT(log_.warnings(), Contains(HasSubstr("flush 0: waits for 1 reads of the device")));
   EXPECT_THAT(log_.warnings(),
-              Contains(HasSubstr("flush 0: the device does not say what became of its local reads")));
+              Contains(HasSubstr("flush 0: the device reports no completions of its local reads")));
 }
 
 // --- A flush that cannot be made is an error, of itself and of every later one, and never "done": NCCL would

@@ -110,20 +110,20 @@ TEST_F(JobKeyTest, ACommonKeyConnects) {
 TEST_F(JobKeyTest, ASenderWithoutAKeyIsRefused) {
   const Ends ends = knock({}, key_.settings());
   EXPECT_EQ(ends.receiving, base::Status::kOk);
-  expect_refused(ends, "the peer has no job key", "it has a job key and we have none");
+  expect_refused(ends, "the peer has no job key", "it has a job key but this rank has none");
   expect_peer_connects();
 }
 
 TEST_F(JobKeyTest, AReceiverWithoutAKeyRefuses) {
   const Ends ends = meet(key_.settings(), {});
   EXPECT_EQ(ends.receiving, base::Status::kRemote);
-  expect_refused(ends, "the peer has a job key and we have none", "it has no job key");
+  expect_refused(ends, "the peer has a job key but this rank has none", "it has no job key");
 }
 
 TEST_F(JobKeyTest, AnotherKeyIsRefused) {
   const Ends ends = knock(other_key_.settings(), key_.settings());
   EXPECT_EQ(ends.receiving, base::Status::kOk);
-  expect_refused(ends, "the peer does not have our job key", "it does not have our job key");
+  expect_refused(ends, "the peer has another job key", "it has another job key");
   expect_peer_connects();
 }
 

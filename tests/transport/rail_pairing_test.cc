@@ -80,7 +80,7 @@ TEST(RailPairing, FindsNothingWhereNothingIsUp) {
 
 TEST(RailPairing, SaysWhyWithBothEnds) {
   const std::string strict = explain_no_path(make_rails(1, {0}), make_rails(2, {3}), kStrict);
-  EXPECT_NE(strict.find("VERBENA_SUBNET_PAIRING 1"), std::string::npos) << strict;
+  EXPECT_NE(strict.find("VERBENA_SUBNET_PAIRING=1"), std::string::npos) << strict;
   EXPECT_NE(strict.find("ours: 1 rail: Ethernet ::ffff:10.0.0.1 (RoCE v2) in 10.0.0.0/24"), std::string::npos)
       << strict;
   EXPECT_NE(strict.find("the peer's: 1 rail: Ethernet ::ffff:10.0.3.2 (RoCE v2) in 10.0.3.0/24"),

@@ -108,7 +108,7 @@ TEST_F(StallTest, ALostCompletionOfCreditsIsGivenUp) {
   for (uint32_t i = 0; i < 3 * kWindow; ++i) transfer_staged(connection, nic, i < kWindow);
   EXPECT_EQ(connection.receiving.receiver->statistics().failed_queue_pairs, 1U);
   EXPECT_THAT(log_.warnings(),
-              Contains(HasSubstr("its device does not say what became of our grants and credits; 0 of 1 ")));
+              Contains(HasSubstr("its device reports no completions of grants and credits; 0 of 1 ")));
 }
 
 TEST_F(StallTest, ASendWaitsForItsGrant) {
@@ -117,7 +117,7 @@ TEST_F(StallTest, ASendWaitsForItsGrant) {
   expect_warning(
       [&] { EXPECT_FALSE(send.test() || next.test()); },
       "send to 127.0.0.1:[0-9]+: stall: message 0 of 100000 bytes: waits for a grant: the peer has not "
-      "posted its receive; 2 requests are open, none has become done for [0-9.]+ m?s "
+      "posted its receive; 2 requests are open, and none has completed for [0-9.]+ m?s "
       "\\(VERBENA_STALL_WARNING_MS 20 ms\\)$");
 }
 
@@ -139,7 +139,7 @@ TEST_F(StallTest, AReceiveWaitsForData) {
   expect_warning(
       [&] { EXPECT_FALSE(receive.test()); },
       "receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data: nothing is here, 0 of at most 100000 "
-      "bytes are here; 1 requests are open, none has become done for ");
+      "bytes are here; 1 requests are open, and none has completed for ");
 }
 
 TEST_F(StallTest, HandshakesWaitForThePeer) {
@@ -189,7 +189,7 @@ TEST_F(StallTest, ADeviceThatLosesCompletionsIsGivenUp) {
               Contains(ContainsRegex("stall: message 0 of 5000 bytes: waits for completions: 1 on "
                                      "queue pair 0; ")));
   EXPECT_THAT(log_.warnings(),
-              Contains(HasSubstr("its device does not say what became of its requests; 0 of 1 ")));
+              Contains(HasSubstr("its device reports no completions of its requests; 0 of 1 ")));
 }
 
 // How the sender ends over that rail, without failover.

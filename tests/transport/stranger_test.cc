@@ -231,7 +231,7 @@ TEST_F(StrangerTest, AnImpostorThatAnswersIsNotBelieved) {
   welcome.header = protocol::make_header(sizeof(Welcome), handle_.header.nonce);
   expect_error(welcome, "damaged");
   welcome.refusal = static_cast<uint32_t>(protocol::Refusal::kResources);
-  expect_error(welcome, "could not make its end");
+  expect_error(welcome, "could not create its end");
 }
 
 class DeadlineTest : public testing::Test {

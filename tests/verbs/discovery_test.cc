@@ -277,7 +277,7 @@ TEST_F(DiscoveryTest, SaysOnceThatSoftverbsReachesNoGpu) {
   EXPECT_FALSE(devices.at(0)->supports_gpu_pointers());
   EXPECT_FALSE(devices.at(1)->supports_gpu_pointers());
   EXPECT_THAT(log.warnings(),
-              testing::ElementsAre(testing::HasSubstr("host memory alone, so that NCCL copies through "
+              testing::ElementsAre(testing::HasSubstr("host memory only, so NCCL copies GPU data through "
                                                       "the host: nobody can map it")));
 }
 

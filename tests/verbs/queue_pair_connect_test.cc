@@ -255,7 +255,7 @@ TEST_F(QueuePairConnectTest, RefusesATrafficClassThatIsNone) {
   const auto pair = QueuePair::create(*devices_[0], completions_, {.send_depth = 16, .traffic_class = 256});
   ASSERT_FALSE(pair);
   EXPECT_EQ(pair.error().status, base::Status::kInvalidArgument);
-  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("traffic class (256")));
+  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("traffic class 256 is out of range")));
 }
 
 class EceTest : public QueuePairConnectTest {

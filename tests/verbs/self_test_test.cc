@@ -237,7 +237,7 @@ TEST_F(SelfTestTest, RunsBeforeTheFirstConnection) {
   with_device("vendor=1", "fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1", [](Device& device) {
     const LogCapture log;
     EXPECT_EQ(device.refresh_address().port.link_layer, 0) << "left out";
-    EXPECT_THAT(log.warnings(), ElementsAre(HasSubstr("no new connection uses it: self-test: a receive")));
+    EXPECT_THAT(log.warnings(), ElementsAre(HasSubstr("not used for new connections: self-test: a receive")));
   });
   setenv("VERBENA_SELF_TEST", "0", 1);
   with_device("vendor=1", "fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1",

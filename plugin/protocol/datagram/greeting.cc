@@ -42,15 +42,15 @@ const char* describe(GreetingRefusal refusal) {
     case GreetingRefusal::kNone:
       return "nothing";
     case GreetingRefusal::kNobodyListens:
-      return "nobody listens there any more";
+      return "its listener is closed";
     case GreetingRefusal::kKeyMissing:
-      return "it has a job key and this end has none; set VERBENA_JOB_KEY_FILE for every rank";
+      return "it has a job key but this end has none; set VERBENA_JOB_KEY_FILE for every rank";
     case GreetingRefusal::kKeyUnknown:
-      return "this end has a job key and it has none; set VERBENA_JOB_KEY_FILE for every rank";
+      return "it has no job key but this end has one; set VERBENA_JOB_KEY_FILE for every rank";
     case GreetingRefusal::kUnreachable:
-      return "its rails cannot reach ours; look at its log";
+      return "its rails cannot reach the rails of this end; see its log";
     case GreetingRefusal::kFailed:
-      return "it has failed; look at its log";
+      return "it has failed; see its log";
   }
   return "an unknown reason";
 }

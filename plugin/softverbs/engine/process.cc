@@ -116,8 +116,8 @@ Process* Process::open() {
     const int error = errno;
     warn(
         "no device is offered: cannot make the shared memory for peers (memfd_create, ftruncate, mmap): %s; "
-        "is memory used up, or a limit reached: of open files (ulimit -n), of file sizes (-f, at least "
-        "1 GiB), of address space (-v), or does a seccomp profile forbid memfd_create?",
+        "check free memory, the limits of open files (ulimit -n), file sizes (-f, at least 1 GiB) and "
+        "address space (-v), and whether a seccomp profile forbids memfd_create",
         strerror(error));
     errno = error;
     return nullptr;

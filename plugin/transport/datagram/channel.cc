@@ -79,8 +79,8 @@ Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
   const int64_t grace_ms = base::parameters().peer_grace_ms;
   if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ms * base::kNsPerMs) return {};
   fail(base::fail(Status::kRemote,
-                  "datagrams: channel %u %s %s: the peer has closed it, and %lld ms later a %s is open "
-                  "(VERBENA_PEER_GRACE_MS)",
+                  "datagrams: channel %u %s %s: the peer closed the channel, and %lld ms later "
+                  "(VERBENA_PEER_GRACE_MS) a %s is still open",
                   wire_, direction, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(grace_ms),
                   open));
   return tell_failure();
@@ -179,7 +179,7 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   if (!guard) return {};
   if (has_failed()) return tell_failure();  // so has one that has ended
   if (has_peer_closed())
-    return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer has closed it", wire_,
+    return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer closed the channel", wire_,
                       engine_->peer_of(peer_).text.c_str());
   const uint32_t number = engine_->core().send_channel(channel_).next;
   SendRequest& request = requests_[number % kRing];
@@ -285,7 +285,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
   if (lending_ == nullptr) return {};  // it was free once it was done
   if (request.state.load(std::memory_order_relaxed) != State::kReported)
     return base::fail(Status::kInvalidUsage,
-                      "irecvConsumed: datagrams: channel %u: a receive is consumed before it was done",
+                      "irecvConsumed: datagrams: channel %u: a receive was consumed before it was done",
                       wire_);
   if (request.has_slot) lending_->slots.clear(request.slot);
   if (request.descriptors != 0) {
@@ -322,7 +322,7 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
     return flush.state.load(std::memory_order_relaxed) == State::kFree;
   });
   if (free == flushes_->end())
-    return base::fail(Status::kInternal, "datagrams: channel %u from %s: too many flushes outstanding (%zu)",
+    return base::fail(Status::kInternal, "datagrams: channel %u from %s: too many outstanding flushes: %zu",
                       wire_, engine_->peer_of(peer_).text.c_str(), flushes_->size());
   free->data = data;
   free->memory = memory;

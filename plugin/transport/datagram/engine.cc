@@ -119,13 +119,13 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   const uint32_t mtu_bytes = find_mtu_bytes(nic_);
   if (mtu_bytes < kLeastMtuBytes)
     return base::fail(Status::kSystem,
-                      "device %s: datagrams need an MTU of at least %u bytes on all ports (%u); use "
-                      "VERBENA_TRANSPORT=connected",
+                      "device %s: datagrams need an MTU of at least %u bytes on all ports, but the smallest "
+                      "is %u; use VERBENA_TRANSPORT=connected",
                       nic_.name.c_str(), kLeastMtuBytes, mtu_bytes);
   if (core_.options().pages.pages < PageBudget::kLeastPages * core_.options().rails)
     return base::fail(Status::kSystem,
-                      "device %s: too few pages for datagrams (%u): its shared receive queues are too small; "
-                      "use VERBENA_TRANSPORT=connected",
+                      "device %s: datagrams would have only %u pages, because its shared receive queues are "
+                      "too small; use VERBENA_TRANSPORT=connected",
                       nic_.name.c_str(), core_.options().pages.pages);
   auto key = base::job_key();
   if (!key) return key.error();
@@ -358,9 +358,8 @@ void Engine::lend(uint32_t message, ReceiveRequest& request) {
 
 void Engine::note_silent(uint32_t id) {
   give_up(id, base::fail(Status::kRemote,
-                         "datagrams: %s does not answer for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS): has its "
-                         "process ended, or is "
-                         "the network to it down?",
+                         "datagrams: %s has not answered for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS): check "
+                         "its process and the network to it",
                          peers_of_[id]->text.c_str(),
                          static_cast<long long>(core_.options().silence_ns / base::kNsPerMs)));
 }

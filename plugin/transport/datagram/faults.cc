@@ -29,10 +29,10 @@ std::string name_port(const verbs::Device& device) {
 void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
   constexpr int64_t kSpacingNs = 1'000'000;
   if (!end.has_failed()) {
-    end.fail(base::fail(Status::kInvalidUsage,
-                        "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",
-                        end.wire(), peers_of_[end.peer()]->text.c_str(),
-                        static_cast<unsigned long long>(room_bytes)));
+    end.fail(base::fail(
+        Status::kInvalidUsage,
+        "datagrams: channel %u from %s: a message is longer than its receive, which has %llu bytes",
+        end.wire(), peers_of_[end.peer()]->text.c_str(), static_cast<unsigned long long>(room_bytes)));
     core_.refuse_receive(end.channel());
   } else if (now_ns_ - end.refused_ns < kSpacingNs) {
     return;
@@ -43,12 +43,10 @@ void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
 
 void Engine::note_too_long(SendEnd& end) {
   if (end.has_failed()) return;
-  stop(end,
-       base::fail(
-           Status::kInvalidUsage,
-           "datagrams: channel %u to %s: a message is longer than its receive, says the peer; its log names "
-           "the length",
-           end.wire(), peers_of_[end.peer()]->text.c_str()));
+  stop(end, base::fail(Status::kInvalidUsage,
+                       "datagrams: channel %u to %s: the peer reports that a message is longer than its "
+                       "receive; the peer's log names the length",
+                       end.wire(), peers_of_[end.peer()]->text.c_str()));
 }
 
 void Engine::stop(SendEnd& end, const base::Outcome& failure) {
@@ -62,21 +60,21 @@ void Engine::note_placement_failure(const std::string& cause) {
   ReceiveEnd* end = nullptr;
   if (failed.flush != nullptr) end = static_cast<ReceiveEnd*>(failed.flush->owner);
   if (failed.message != kNoObject) end = receive_channels_[core_.receive_message(failed.message).channel].end;
-  const base::Outcome failure = base::fail(
-      Status::kSystem, "datagrams on %s: what has arrived cannot be put in its place in memory of a GPU: %s",
-      nic_.name.c_str(), cause.c_str());
+  const base::Outcome failure =
+      base::fail(Status::kSystem, "datagrams on %s: cannot copy received data to GPU memory: %s",
+                 nic_.name.c_str(), cause.c_str());
   end == nullptr ? note(failure) : end->end_for(failure);
 }
 
 void Engine::note_stuck(uint32_t id, uint32_t message) {
   const auto explain = [&](const std::string& what) {
-    return base::fail(
-        Status::kRemote,
-        "datagrams: %s%s answers, but a packet of up to %u bytes does not arrive there for %lld ms "
-        "(VERBENA_FAILOVER_TIMEOUT_MS): if its log shows no error, look for a switch whose MTU "
-        "is below the ports' MTU",
-        what.c_str(), peers_of_[id]->text.c_str(), core_.peer(id).data_bytes + PagePool::kLineBytes,
-        static_cast<long long>(core_.options().silence_ns / base::kNsPerMs));
+    return base::fail(Status::kRemote,
+                      "datagrams: %s%s answers, but a packet of up to %u bytes has not reached it for %lld "
+                      "ms (VERBENA_FAILOVER_TIMEOUT_MS): if the peer's log shows no error, look for a switch "
+                      "whose MTU is below the ports' MTU",
+                      what.c_str(), peers_of_[id]->text.c_str(),
+                      core_.peer(id).data_bytes + PagePool::kLineBytes,
+                      static_cast<long long>(core_.options().silence_ns / base::kNsPerMs));
   };
   if (message == kNoObject) return give_up(id, explain(""));
   if (SendEnd* const end = send_ends_[core_.send_message(message).channel]; end != nullptr)
@@ -88,7 +86,7 @@ void Engine::note_stuck(uint32_t id, uint32_t message) {
 // By the completion of a datagram: with it all before it have left. Those behind it are flushed.
 void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion) {
   if (!pair.is_broken() && !verbs::is_flush_error(completion.error))
-    base::log_warn("datagrams on %s: a datagram cannot be sent: %s; its queue pair is reset",
+    base::log_warn("datagrams on %s: cannot send a datagram: %s; resetting its queue pair",
                    name_port(rails_[rail]->device()).c_str(),
                    verbs::describe_completion_error(completion.error));
   pair.set_broken();
@@ -110,7 +108,7 @@ void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& comple
     SendQueue& pair = rails_[rail]->pair(mark);
     if (pair.is_broken() || pair.is_ready()) continue;
     pair.set_broken();
-    base::log_warn("datagrams on %s: a datagram cannot be received: %s; its queue pair is reset",
+    base::log_warn("datagrams on %s: cannot receive a datagram: %s; resetting its queue pair",
                    name_port(rails_[rail]->device()).c_str(),
                    verbs::describe_completion_error(completion.error));
   }
@@ -121,7 +119,7 @@ void Engine::mend(uint32_t number) {
   constexpr int64_t kFlushMs = 100;
   Rail& rail = *rails_[number];
   if (rail.is_given_up()) return;
-  if (++rail.mendings > kMaxMendings) return give_up_rail(number, "its queue pairs fail again and again");
+  if (++rail.mendings > kMaxMendings) return give_up_rail(number, "its queue pairs keep failing");
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
     SendQueue& pair = rail.pair(mark);
     if (!pair.is_broken()) continue;
@@ -140,8 +138,8 @@ void Engine::empty_pairs_of(uint32_t first_message, uint32_t messages) {
       SendQueue& pair = rails_[i]->pair(mark);
       if (!pair.holds(first_message, messages)) continue;
       base::log_info(
-          "datagrams on %s: memory is taken back while datagrams wait to read it: their queue pair begins "
-          "anew",
+          "datagrams on %s: memory was deregistered while queued datagrams refer to it: resetting their "
+          "queue pair",
           name_port(rails_[i]->device()).c_str());
       pair.set_broken();
     }
@@ -158,8 +156,9 @@ void Engine::give_up_rail(uint32_t number, const std::string& cause) {
   note_live_rails(live_rails_ & ~(1U << number));
   const bool is_last =
       std::all_of(rails_.begin(), rails_.end(), [](const auto& other) { return other->is_given_up(); });
-  base::log_warn("datagrams on %s: it is given up: %s; see dmesg%s", name_port(rail.device()).c_str(),
-                 cause.c_str(), is_last ? "" : "; the other rails go on");
+  base::log_warn("datagrams on %s: the rail is no longer used: %s; see dmesg%s",
+                 name_port(rail.device()).c_str(), cause.c_str(),
+                 is_last ? "" : "; the other rails continue");
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark)
     rail.pair(mark).destroy(make_stamp(now_ns_), [this](uint32_t message) { note_left(message); });
   if (is_last)

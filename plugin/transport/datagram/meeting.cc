@@ -25,8 +25,8 @@ constexpr int64_t kFirstHelloDelayNs = 500'000, kLongestHelloDelayNs = 64'000'00
 constexpr uint32_t kMaxPeers = protocol::datagram::kStrangerSlot;
 
 std::string describe_fullness() {
-  return "this device has met " + std::to_string(kMaxPeers) +
-         " peers, the most that datagrams can tell apart; set VERBENA_TRANSPORT=connected on all ranks";
+  return "this device has had " + std::to_string(kMaxPeers) +
+         " peers, the maximum with datagrams; set VERBENA_TRANSPORT=connected on all ranks";
 }
 
 base::Deadline make_deadline() {
@@ -169,7 +169,7 @@ Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engi
   const auto id = make_engine_id(handle.engine);
   if (!id) return id.error();
   if (*id != handle.engine.id)
-    return base::fail(Status::kRemote, "%s: the handle names an engine by another one's id",
+    return base::fail(Status::kRemote, "%s: the engine id in the handle does not match its engine",
                       connector->describe().c_str());
   const bool are_we_keyed = connector->engine_->name().is_keyed != 0;
   if (are_we_keyed != (handle.engine.is_keyed != 0)) {
@@ -190,8 +190,8 @@ Connector::~Connector() {
 Result<std::unique_ptr<SendEnd>> Connector::poll() {
   if (deadline_.has_passed()) {
     return base::fail(Status::kTimeout,
-                      "%s from %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); do the ports reach each "
-                      "other, and is its process there?",
+                      "%s from %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); check that the ports "
+                      "reach each other and that the peer's process is alive",
                       describe().c_str(), engine_->nic().name.c_str(),
                       static_cast<long long>(base::parameters().connect_timeout_ms));
   }
@@ -212,7 +212,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
         return base::fail(Status::kSystem, "%s: %s", describe().c_str(), describe_fullness().c_str());
       wire_ = engine_->choose_wire(peer_);
       if (wire_ == protocol::datagram::kNoChannel)
-        return base::fail(Status::kSystem, "%s: all %u channels to it are open; close some first",
+        return base::fail(Status::kSystem, "%s: all %u channels to this peer are open; close a channel first",
                           describe().c_str(), wire_);
       channel_ = engine_->core().open_send(peer_, wire_);
       engine_->await(this, peer_);

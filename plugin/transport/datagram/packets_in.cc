@@ -94,7 +94,7 @@ void Engine::take_back_pages(uint32_t id) {
     ++pages;
   }
   if (pages != 0)
-    base::log_info("datagrams: %s: its process has ended with %u pages of this engine, which are back",
+    base::log_info("datagrams: %s: its process has ended; %u pages that were posted for it are free again",
                    peers_of_[id]->text.c_str(), pages);
 }
 

@@ -116,14 +116,14 @@ base::Result<PagePool> PagePool::create(const verbs::Device& device, uint32_t pa
       return pool;
     }
     base::log_info(
-        "datagrams: %u pages are not where kernels reach them (VERBENA_BOUNCE_BYTES %lld bytes, or no GPU is "
-        "current): what they receive is copied, not unpacked",
+        "datagrams: kernels cannot access %u pages (VERBENA_BOUNCE_BYTES %lld bytes, or no GPU is current): "
+        "data received in these pages is copied, not unpacked",
         pages, static_cast<long long>(base::parameters().bounce_bytes));
   }
   pool.memory_.reset(
       static_cast<std::byte*>(std::aligned_alloc(kLeastPageBytes, size_t{pages} * page_bytes)));
   if (pool.memory_ == nullptr)
-    return base::fail_errno(base::Status::kSystem, ENOMEM, "datagrams: cannot take %u pages of %u bytes",
+    return base::fail_errno(base::Status::kSystem, ENOMEM, "datagrams: cannot allocate %u pages of %u bytes",
                             pages, page_bytes);
   return pool;
 }

@@ -32,10 +32,12 @@ void Engine::note_given_up(uint32_t id) {
   Peer& peer = *peers_of_[id];
   if (peer.failure.has_failed()) return;
   peer.has_given_us_up = true;
-  give_up(id, base::fail(Status::kRemote,
-                         "datagrams: %s has given this end up: it heard nothing of us for its "
-                         "VERBENA_FAILOVER_TIMEOUT_MS; was this process stopped, or the network down?",
-                         peer.text.c_str()));
+  give_up(id,
+          base::fail(
+              Status::kRemote,
+              "datagrams: %s closed the connection because it received nothing from this process for its "
+              "VERBENA_FAILOVER_TIMEOUT_MS; check whether this process was stopped or the network was down",
+              peer.text.c_str()));
 }
 
 // Its tag is right: so is that of the answer.
@@ -174,7 +176,7 @@ void Engine::note_end(const ProcessName& process, bool is_awaited) {
     ended.is_dead = true;
     note_gone(id);
     if (!is_awaited || ended.failure.has_failed()) continue;
-    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended; look at its log",
+    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended; see its log",
                            ended.text.c_str()));
   }
 }
@@ -198,8 +200,10 @@ void Engine::look_at_doubt(uint32_t id) {
   if (core_.peer(id).heard_ns > doubted.doubted_ns) {
     doubted.doubted_ns = 0;
   } else if (++doubted.looks > kMostLooks) {
-    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended, says %s; look at its log",
-                           doubted.text.c_str(), doubted.witness.c_str()));
+    give_up(id, base::fail(
+                    Status::kRemote,
+                    "datagrams: %s: its process has ended, as %s reports; see the log of the ended process",
+                    doubted.text.c_str(), doubted.witness.c_str()));
   } else if (doubted.is_met) {
     core_.ask(id);
   }

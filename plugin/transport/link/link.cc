@@ -189,7 +189,7 @@ base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails
     return true;
   }
   if (joining_.asked_pairs == 0 && joining_.tries++ == 0)
-    base::log_info("%s: the peer's address does not answer: it is asked again",
+    base::log_info("%s: the peer's address does not answer: trying again",
                    describe(static_cast<uint32_t>(std::countr_zero(missing_pairs()))).c_str());
   joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
   return false;
@@ -237,8 +237,8 @@ base::Outcome Link::check_wanted() const {
   if (joining_.wanted_pairs == all_pairs() || base::parameters().failover) return {};
   const auto left = static_cast<uint32_t>(std::countr_one(joining_.wanted_pairs));
   return base::fail(base::Status::kRemote,
-                    "%s: our address does not answer the peer, which begins without it; with "
-                    "VERBENA_FAILOVER=1 here too the connection would",
+                    "%s: the peer cannot reach this address and starts without this queue pair; set "
+                    "VERBENA_FAILOVER=1 on this rank too, as on the peer, to connect without it",
                     describe(left).c_str());
 }
 
@@ -247,7 +247,7 @@ void Link::leave_missing_to_failover() {
     if (is_joined(q)) continue;
     base::log_warn(
         "%s: %s; the connection begins on its other queue pairs", describe(q).c_str(),
-        is_missing(q) ? "the peer's address does not answer" : "our address does not answer the peer");
+        is_missing(q) ? "the peer's address does not answer" : "the peer cannot reach this address");
     pairs_[q].abandon();
     joining_.left_pairs |= 1U << q;
   }

@@ -77,7 +77,7 @@ bool Loopback::is_working(Rail& rail) {
     rail.cause.clear();
   } else if (rail.cause.empty()) {
     rail.cause = "rail " + rail.device->name() + ":" + std::to_string(rail.device->port_number()) +
-                 ": a queue pair to itself cannot be made, an earlier line says why";
+                 ": cannot create a queue pair to itself; an earlier line says why";
   }
   return rail.cause.empty();
 }
@@ -128,7 +128,8 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
 // once.
 void Loopback::give_up(Rail& rail, const std::string& cause) {
   rail.cause = cause;
-  if (!std::exchange(rail.is_reported, true)) base::log_warn("loopback: %s; it is rebuilt", cause.c_str());
+  if (!std::exchange(rail.is_reported, true))
+    base::log_warn("loopback: %s; its queue pair is created again", cause.c_str());
   rail.link.pair(0).stop();
   for (Slot& slot : rail.slots) {
     if (slot.user != nullptr)
@@ -156,7 +157,7 @@ void Loopback::withdraw(LoopbackUser& user) {
     }
     if (!is_busy) continue;
     const bool was_reported = std::exchange(rail.is_reported, true);  // nothing has failed
-    give_up(rail, rail.link.describe(0) + ": a connection closed in the middle of an operation");
+    give_up(rail, rail.link.describe(0) + ": a connection was closed during an operation");
     rail.is_reported = was_reported;
     if (rebuild(rail)) rail.cause.clear();
   }

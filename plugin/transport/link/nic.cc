@@ -84,13 +84,15 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     nic->has_data_direct = !device->data_direct_path().empty();
     nic->takes_out_of_order = device->max_out_of_order_receives() >= protocol::kMessageRing;
     if (base::parameters().out_of_order) {
-      base::log_info("device %s:%d: takes up to %u receives of a queue pair out of order%s",
+      base::log_info("device %s:%d: completes up to %u receives of a queue pair out of order%s",
                      device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
-                     nic->takes_out_of_order ? "" : ": too few, its connections are in order");
+                     nic->takes_out_of_order ? "" : ": too few, so its connections use in-order delivery");
     }
     if (inline_bytes < verbs::kInlineBytes) {
-      base::log_info("device %s:%d: sends %u bytes inline: grants, of %u, are sent from registered memory",
-                     device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
+      base::log_info(
+          "device %s:%d: sends at most %u bytes inline: grants, which have %u bytes, are sent from "
+          "registered memory",
+          device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
     }
     if (!nic->pci_path.empty()) {
       base::log_info("device %s:%d: %s", device->name().c_str(), device->port_number(),
@@ -100,9 +102,10 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
   }
   registry->count_physical_ = registry->size();
   if (registry->nics_.empty()) {
-    return base::fail(base::Status::kSystem,
-                      "devices: none of %zu can be used; NCCL takes another transport if it has one",
-                      registry->devices_.size());
+    return base::fail(
+        base::Status::kSystem,
+        "devices: none of the %zu devices can be used; NCCL uses another transport if it has one",
+        registry->devices_.size());
   }
   return registry;
 }
@@ -113,7 +116,8 @@ const Nic* NicRegistry::find(int index) const {
 
 base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
   if (members.empty() || members.size() > verbs::kMaxRails) {
-    return base::fail(base::Status::kInvalidArgument, "makeVDevice: %zu members (1 to %d)", members.size(),
+    return base::fail(base::Status::kInvalidArgument,
+                      "makeVDevice: %zu members were passed; 1 to %d are allowed", members.size(),
                       verbs::kMaxRails);
   }
   for (int i = count_physical_; i < size(); ++i) {

@@ -223,10 +223,11 @@ base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device,
   if (auto outcome = add_queue(device, rail); !outcome) {
     if (best != nullptr || !rail.runs.empty()) return outcome.error();
     rail.lacks_shared_queues = is_unsupported(outcome.error().errno_value);
-    base::log_warn(rail.lacks_shared_queues
-                       ? "device %s:%d: makes no shared receive queue, so that each queue pair has its own"
-                       : "device %s:%d: the queue pairs of this connection have receive queues of their own",
-                   device.name().c_str(), device.port_number());
+    base::log_warn(
+        rail.lacks_shared_queues
+            ? "device %s:%d: supports no shared receive queues, so each queue pair has its own receive queue"
+            : "device %s:%d: the queue pairs of this connection have receive queues of their own",
+        device.name().c_str(), device.port_number());
     return nullptr;
   }
   return rail.queues.back().get();

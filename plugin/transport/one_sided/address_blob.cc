@@ -86,12 +86,13 @@ bool check(std::span<const std::byte> bytes, const Head& expected, std::string* 
   std::span<const std::byte> rest = bytes;
   const Head head = take<Head>(rest);
   if (head.magic != expected.magic || head.kind != expected.kind)
-    return refuse(problem, "is no such address", head.kind, expected.kind);
+    return refuse(problem, "is not an address of this kind", head.kind, expected.kind);
   if (head.version != expected.version)
     return refuse(problem, "is of another version", head.version, expected.version);
   std::span<const std::byte> tail = bytes.last(sizeof(Sum));
   const Sum sum = compute_sum(bytes.first(bytes.size() - sizeof(Sum)));
-  if (const Sum told = take<Sum>(tail); told != sum) return refuse(problem, "is damaged: its sum", told, sum);
+  if (const Sum told = take<Sum>(tail); told != sum)
+    return refuse(problem, "is damaged: its checksum", told, sum);
   if (head.nonce != expected.nonce) return refuse(problem, "is of another group", head.nonce, expected.nonce);
   if (head.count_ranks != expected.count_ranks)
     return refuse(problem, "is of a group of another size", head.count_ranks, expected.count_ranks);
@@ -160,9 +161,9 @@ bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_
   bytes = bytes.subspan(sizeof(Head));
   const auto peer = take<PeerRecord>(bytes);
   if (peer.count_rails == 0 || peer.count_rails > rails)
-    return refuse(problem, "has no such number of rails", peer.count_rails, rails);
+    return refuse(problem, "has an invalid number of rails", peer.count_rails, rails);
   if (peer.word_rail >= peer.count_rails)
-    return refuse(problem, "has no such rail for words", peer.word_rail, peer.count_rails);
+    return refuse(problem, "has an invalid rail for words", peer.word_rail, peer.count_rails);
   *address = {expected, peer.word_rail, {}, peer.records, peer.nonce, peer.secret};
   for (uint32_t rail = 0; rail < peer.count_rails; ++rail) {
     RailAddress& one = address->rails.emplace_back();
@@ -187,7 +188,7 @@ bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_
   bytes = bytes.subspan(sizeof(Head));
   const auto record = take<RegionRecord>(bytes);
   if (record.bytes == 0 || record.base + record.bytes < record.base)
-    return refuse(problem, "has no such range", record.bytes, UINT64_MAX - record.base);
+    return refuse(problem, "has an invalid range", record.bytes, UINT64_MAX - record.base);
   *address = {names, id, record.base, record.bytes, record.keys};
   return true;
 }

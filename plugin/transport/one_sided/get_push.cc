@@ -53,7 +53,7 @@ void GetPush::ask(Rail& rail) {
   request.remote_key = rail.asked->key;
   request.remote = reinterpret_cast<uintptr_t>(rail.asked->address);
   rail.is_under_way = rail.pair.post(std::span(&request, 1)).is_ok();
-  if (!rail.is_under_way) fail(rail, "the device refused the read that pushes it; see dmesg", false);
+  if (!rail.is_under_way) fail(rail, "the device rejected the read that flushes the data; see dmesg", false);
 }
 
 void GetPush::take_completion(uint32_t r, const verbs::Completion& completion) {
@@ -82,7 +82,7 @@ void GetPush::fail(Rail& rail, const char* what, bool is_final) {
   const bool is_over = now_ns - rail.failed_since_ns >= parameters.failover_timeout_ms * base::kNsPerMs;
   if (is_final || is_over || !parameters.failover) {
     failure_ = "rail " + rail.device->name() + ":" + std::to_string(rail.device->port_number()) +
-               ": what a get brought cannot be pushed into GPU memory: " + what;
+               ": cannot flush the data of a get to GPU memory: " + what;
   }
 }
 

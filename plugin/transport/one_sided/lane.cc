@@ -162,7 +162,7 @@ void Lane::ring() {
 void Lane::note_refusal(uint32_t q, base::Outcome outcome) {
   if (outcome) [[likely]]
     return;
-  causes_[q] = describe(q) + ": the device refused what was posted (errno " +
+  causes_[q] = describe(q) + ": the device rejected a request (errno " +
                std::to_string(outcome.error().errno_value) + "); see dmesg";
   refused_ |= 1U << q;
 }
@@ -268,7 +268,7 @@ void Lane::note_settled(uint32_t q, uint32_t repeated) {
   endpoint_.list(*this);  // some may be complete by that
   if (repeated != 0 && observed_ != nullptr) observed_->note_replay(0, options_.rails[q].here, repeated);
   base::log_warn(
-      "endpoint of rank %u: rank %u, lane %u, %s; %u of %u queue pairs are left, %u requests go again",
+      "endpoint of rank %u: rank %u, lane %u, %s; %u of %u queue pairs are left; repeating %u requests",
       endpoint_.rank(), peer(), number(), causes_[q].c_str(), recovery().count_live(), rails(), repeated);
 }
 

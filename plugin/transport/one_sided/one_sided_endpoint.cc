@@ -33,7 +33,7 @@ Posting OneSidedEndpoint::refuse(const char* format, ...) {
 // Null, with the reason in refusal_, unless operations may be posted there.
 Lane* OneSidedEndpoint::admit(uint32_t peer, uint32_t lane) {
   if (peer >= options_.count_ranks || lane >= options_.lanes) [[unlikely]] {
-    refuse("there is no such lane (rank %u of %u, lane %u of %u)", peer, options_.count_ranks, lane,
+    refuse("the lane does not exist (rank %u of %u, lane %u of %u)", peer, options_.count_ranks, lane,
            options_.lanes);
     return nullptr;
   }
@@ -60,14 +60,16 @@ Posting OneSidedEndpoint::move(LaneOperationKind kind, const Transfer& transfer,
   operation.local = regions_.find_local(transfer.local_region);
   operation.remote = regions_.find_remote(transfer.peer, transfer.remote_region);
   if (operation.local == nullptr || operation.remote == nullptr) [[unlikely]] {
-    return refuse("there is no such region (%s, id %u)", operation.local == nullptr ? "here" : "at the peer",
+    return refuse("the region does not exist (%s, id %u)", operation.local == nullptr ? "local" : "remote",
                   operation.local == nullptr ? transfer.local_region : transfer.remote_region);
   }
   if (!is_inside(operation.local->bytes, transfer.local_offset, transfer.bytes) ||
       !is_inside(operation.remote->bytes, transfer.remote_offset, transfer.bytes)) [[unlikely]] {
-    return refuse("beyond its region (%llu bytes; here from %llu of %llu, at the peer from %llu of %llu)",
-                  wide(transfer.bytes), wide(transfer.local_offset), wide(operation.local->bytes),
-                  wide(transfer.remote_offset), wide(operation.remote->bytes));
+    return refuse(
+        "the transfer of %llu bytes exceeds its region (local offset %llu in %llu bytes, remote offset %llu "
+        "in %llu bytes)",
+        wide(transfer.bytes), wide(transfer.local_offset), wide(operation.local->bytes),
+        wide(transfer.remote_offset), wide(operation.remote->bytes));
   }
   operation.local_offset = transfer.local_offset;
   operation.remote_offset = transfer.remote_offset;
@@ -97,12 +99,14 @@ Posting OneSidedEndpoint::access_word(LaneOperationKind kind, const RemoteWord& 
   operation.kind = kind;
   operation.remote = regions_.find_remote(word.peer, word.region);
   if (operation.remote == nullptr) [[unlikely]]
-    return refuse("there is no such region (at the peer, id %u)", word.region);
+    return refuse("the region does not exist (remote, id %u)", word.region);
   const uint64_t address = operation.remote->base + word.offset;
   if (!is_inside(operation.remote->bytes, word.offset, kWordBytes) || address % kWordBytes != 0)
       [[unlikely]] {
-    return refuse("no such word (at %llu of %llu bytes, which begin at 0x%llx)", wide(word.offset),
-                  wide(operation.remote->bytes), wide(operation.remote->base));
+    return refuse(
+        "the word is outside the region or not aligned to 8 bytes (offset %llu in %llu bytes, region at "
+        "0x%llx)",
+        wide(word.offset), wide(operation.remote->bytes), wide(operation.remote->base));
   }
   operation.remote_offset = word.offset;
   operation.length_bytes = kWordBytes;

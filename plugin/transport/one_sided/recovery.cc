@@ -69,16 +69,16 @@ void OneSidedEndpoint::absorb(uint32_t peer, const protocol::LaneRecord& record)
   const auto shared = static_cast<uint32_t>(from.rails.size());
   const bool is_of_endpoint = record.kind >= LaneRecordKind::kWordRail;
   if (!is_sane(record, options_.lanes, is_of_endpoint ? options_.rails : shared))
-    return fail_peer(peer, "a recovery record makes no sense: both ranks need the same version of verbena");
+    return fail_peer(peer, "invalid recovery record: both ranks need the same version of verbena");
   switch (record.kind) {
     case LaneRecordKind::kGivenUp:
-      return fail_peer(peer,
-                       "rail " + describe_rail() + ": the peer has given this rank up, its log says why");
+      return fail_peer(
+          peer, "rail " + describe_rail() + ": the peer has dropped this rank; the peer's log says why");
     case LaneRecordKind::kWordRail: {
       const auto found = std::find_if(from.rails.begin(), from.rails.end(),
                                       [&](const RailPair& rail) { return rail.there == record.rail; });
       if (found == from.rails.end() || record.generation <= from.word_moves_heard)
-        return fail_peer(peer, "its words are reached on a rail that this rank does not share");
+        return fail_peer(peer, "its words moved to a rail that does not connect it with this rank");
       from.word_moves_heard = record.generation;
       for (const auto& lane : from.lanes) lane->set_main(static_cast<uint32_t>(found - from.rails.begin()));
       return;
@@ -113,7 +113,7 @@ void OneSidedEndpoint::stop_rail(uint32_t rail) {
 }
 
 void OneSidedEndpoint::tell_word_rail(uint32_t rail, uint32_t moves) {
-  base::log_info("endpoint of rank %u: its words are reached on rail %s now", options_.rank,
+  base::log_info("endpoint of rank %u: its words moved to rail %s", options_.rank,
                  name_rail(device(rail)).c_str());
   told_word_rail_.store(rail, std::memory_order_release);
   protocol::LaneRecord record;
@@ -210,9 +210,9 @@ void OneSidedEndpoint::look_for_silence() {
       const bool is_lost =
           waited_ns >= base::parameters().peer_grace_ms * base::kNsPerMs && lane.has_lost_address(q);
       if (!is_lost && waited_ns < find_device_patience_ns()) continue;
-      lane.note_cause(q,
-                      lane.describe(q) + (is_lost ? ": its address is gone"
-                                                  : ": its device does not say what became of its requests"));
+      lane.note_cause(
+          q, lane.describe(q) +
+                 (is_lost ? ": its address is gone" : ": its device reports no completions of its requests"));
       is_troubled_ = true;
       if (base::parameters().failover) {
         lane.fail_queue_pair(q);
@@ -225,8 +225,7 @@ void OneSidedEndpoint::look_for_silence() {
     if (!stall.is_line_due(longest_ns)) return;
     if (lane.observed() != nullptr) lane.observed()->note_stall(longest_ns);
     base::log_warn(
-        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, none has become complete for "
-        "%s "
+        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, and none has completed for %s "
         "(VERBENA_STALL_WARNING_MS)",
         options_.rank, lane.peer(), lane.number(), lane.open_operations(),
         base::show_duration(longest_ns).c_str());
@@ -247,22 +246,21 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
       return lane.cause(q);
     case LaneFailure::kOverdue:
     case LaneFailure::kNoWordRail:
-      return rails +
-             (failure == LaneFailure::kOverdue ? "" : "; and its words are reached on no other rail") +
+      return rails + (failure == LaneFailure::kOverdue ? "" : "; and no other rail reaches its words") +
              " (VERBENA_FAILOVER_TIMEOUT_MS " + std::to_string(base::parameters().failover_timeout_ms) +
              " ms)";
     case LaneFailure::kPeerGone:
-      return rails + "; and its process has gone";
+      return rails + "; and its process has exited";
     case LaneFailure::kUncertain:
       return lane.cause(q) +
-             "; words were under way, and the device does not say which of them have been written";
+             "; writes of words were in flight, and the device does not report which of them were executed";
     case LaneFailure::kDeviceLoss:
-      return lane.cause(q) + "; and the peer's device lost what it had acknowledged";
+      return lane.cause(q) + "; and the peer's device lost data that it had acknowledged";
     case LaneFailure::kRecord:
     case LaneFailure::kGivenUp:
       break;
   }
-  return lane.describe(q) + ": a recovery record makes no sense: both ranks need the same version of verbena";
+  return lane.describe(q) + ": invalid recovery record: both ranks need the same version of verbena";
 }
 
 // On the service thread. The driver answers in its next poll.

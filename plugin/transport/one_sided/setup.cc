@@ -18,7 +18,7 @@ namespace verbena {
 std::unique_ptr<Endpoint> Endpoint::open(const EndpointOptions& options, std::string* error) {
   auto devices = transport::choose_devices(options.device_filter, options.gpu, std::max(options.rails, 1U));
   if (!devices) {
-    *error = "endpoint: no usable port, the log says why";
+    *error = "endpoint: no usable port; the log says why";
     return nullptr;
   }
   transport::EndpointRails rails;
@@ -44,7 +44,7 @@ bool fail(std::string* error, const std::string& text) {
 
 // Where a frame below has logged the cause.
 bool pass(std::string* error, const std::string& text) {
-  *error = "endpoint: " + text + ", the log says why";
+  *error = "endpoint: " + text + "; the log says why";
   return false;
 }
 
@@ -109,7 +109,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
     }
     auto queue = verbs::CompletionQueue::create(*device, static_cast<uint32_t>(depth));
     if (!queue) {
-      pass(error, device->name() + " makes no completion queue");
+      pass(error, device->name() + " cannot create a completion queue");
       return nullptr;
     }
     completions.push_back(std::move(*queue));
@@ -117,13 +117,13 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
   }
   auto links = RecordLinks::open(options.rank, options.count_ranks);
   if (!links) {
-    pass(error, "no socket for the records of its peers");
+    pass(error, "cannot create the socket for the records of its peers");
     return nullptr;
   }
   std::unique_ptr<OneSidedEndpoint> endpoint(
       new OneSidedEndpoint(options, std::move(rails), std::move(completions), std::move(*links)));
   if (!endpoint->open_get_push()) {
-    pass(error, endpoint->describe_rail() + " registers no memory");
+    pass(error, endpoint->describe_rail() + " cannot register memory");
     return nullptr;
   }
   if (options.is_observed) {
@@ -234,7 +234,7 @@ bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
       verbs::QueuePair& place = pairs[lane].emplace_back();
       if (told.port.link_layer == 0) continue;
       auto pair = make_pair(rail, lane, told);
-      if (!pair) return pass(error, "no queue pair to " + name_rank(peer));
+      if (!pair) return pass(error, "cannot create a queue pair to " + name_rank(peer));
       place = std::move(*pair);
     }
   }
@@ -306,7 +306,7 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
     std::vector<verbs::PortAddress> ours, theirs;
     for (const verbs::LocalAddress& told : joined.told) ours.push_back(told.port);
     for (const RailAddress& rail : address.rails) theirs.push_back(rail.port);
-    return fail(error, name_rank(peer) + " cannot be reached where its words are: " +
+    return fail(error, name_rank(peer) + " cannot be reached on the rail of its words: " +
                            explain_no_path(ours, theirs, read_pairing_options()));
   }
   const auto role = peer == options_.rank  ? protocol::LaneRole::kOwn
@@ -319,7 +319,7 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
     std::vector<verbs::QueuePair> pairs;
     for (const RailPair& rail : shared) {
       if (!device(rail.here).confirm_address(joined.told[rail.here]))
-        return pass(error, "rail " + name_rail(device(rail.here)) + " has moved");
+        return pass(error, "rail " + name_rail(device(rail.here)) + " has changed its address");
       verbs::QueuePair& pair = pairs.emplace_back(std::move(joined.pairs[number][rail.here]));
       const RailAddress& there = address.rails[rail.there];
       // Few put anything to themselves: a port whose own address does not answer fails them, and no others.
@@ -340,7 +340,7 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
                               .send_depth = options_.send_depth,
                               .max_request_bytes = max_message_bytes_},
                              std::move(pairs));
-    if (!lane) return pass(error, "no lane to " + name_rank(peer));
+    if (!lane) return pass(error, "cannot create a lane to " + name_rank(peer));
     (*lane)->set_main(static_cast<uint32_t>(words - shared.begin()));
     lanes.push_back(std::move(*lane));
   }
@@ -392,7 +392,7 @@ bool OneSidedEndpoint::add_region(uint32_t id, const EndpointMemory& memory, std
   const std::lock_guard lock(setup_mutex_);
   const std::string name = "region " + std::to_string(id);
   if (id >= options_.max_regions || regions_.find_local(id) != nullptr)
-    return fail(error, name + " is taken, or there is no such id");
+    return fail(error, name + " exists already, or its id is out of range");
   if (memory.address == nullptr || memory.bytes == 0) return fail(error, name + " has no memory");
   const bool is_gpu = memory.dmabuf_fd >= 0 || base::find_owning_gpu(memory.address) != base::kNoGpu;
   LocalRegion region{static_cast<std::byte*>(memory.address), memory.bytes, !is_gpu};
@@ -427,7 +427,7 @@ bool OneSidedEndpoint::add_remote_region(uint32_t peer, uint32_t id, std::span<c
   const std::lock_guard lock(setup_mutex_);
   const std::string name = "region " + std::to_string(id) + " of " + name_rank(peer);
   if (peer >= options_.count_ranks || id >= options_.max_regions || regions_.find_remote(peer, id) != nullptr)
-    return fail(error, name + " is known already, or there is no such");
+    return fail(error, name + " exists already, or its rank or id is out of range");
   RegionAddress address;
   std::string problem;
   if (!decode(bytes, name_blob(peer, 0), id, &address, &problem))

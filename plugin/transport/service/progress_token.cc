@@ -114,8 +114,8 @@ class Service {
       pthread_setname_np(thread_.native_handle(), "verbena-service");
     } catch (const std::system_error& error) {
       base::log_warn(
-          "service: cannot start its thread: %s (errno %d); is a limit of processes reached, of the user or "
-          "of the container?",
+          "service: cannot start its thread: %s (errno %d); check the process limits of the user and of the "
+          "container",
           strerror(error.code().value()), error.code().value());
     }
   }

@@ -69,8 +69,9 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
     auto advanced = advance();
     if (!advanced && get_step() == Step::kJoining) return advanced.error();  // our own cause
     if (!advanced && get_step() == Step::kAwaitingHello)
-      return dismiss(own_->socket().explain_end() != nullptr ? own_->socket().explain_end()
-                                                             : "it hung up before it said who it is");
+      return dismiss(own_->socket().explain_end() != nullptr
+                         ? own_->socket().explain_end()
+                         : "it closed the connection before its connect request");
     if (!advanced) return turn_away(advanced.error());
     if (!*advanced) {
       if (!deadline_.has_passed()) {
@@ -153,7 +154,7 @@ base::Outcome Acceptor::confirm_ready() {
     if (channel_ != nullptr) return {};
   }
   return base::fail(base::Status::kRemote,
-                    "accept from %s: the peer goes on over a control socket of another connection%s",
+                    "accept from %s: the peer continues on a control socket of another connection%s",
                     peer_.c_str(), kPeerAdvice);
 }
 
@@ -175,8 +176,8 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
   if (std::exchange(*has_told_of_strangers_, true)) {
     base::log_info("accept from %s: %s", peer_.c_str(), cause.c_str());
   } else {
-    base::log_warn("accept from %s: %s; further callers like that are not warned of", peer_.c_str(),
-                   cause.c_str());
+    base::log_warn("accept from %s: %s; later connections of this kind are logged at level INFO only",
+                   peer_.c_str(), cause.c_str());
   }
   return Verdict::kStranger;
 }
@@ -298,7 +299,7 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
       if (!taken) return taken.error();
       if (*taken) return {};
       base::log_info(
-          "bounce pool of GPU %d: full: nothing is staged for %s (VERBENA_BOUNCE_BYTES %lld bytes)",
+          "bounce pool of GPU %d is full: messages from %s are not staged (VERBENA_BOUNCE_BYTES %lld bytes)",
           parts_->pages->gpu(), peer_.c_str(), static_cast<long long>(base::parameters().bounce_bytes));
     }
   }
@@ -310,7 +311,7 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
   if (*taken) return {};
   return base::fail(base::Status::kSystem,
                     "accept from %s: its %zu queue pairs need %u receive entries each, more than a receive "
-                    "queue of device %s has; a smaller VERBENA_QPS_PER_CONNECTION needs fewer",
+                    "queue of device %s has; lower VERBENA_QPS_PER_CONNECTION",
                     peer_.c_str(), paths_.size(), request.least, nic_.name.c_str());
 }
 

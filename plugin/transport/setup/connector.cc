@@ -18,13 +18,13 @@ std::string describe_refusal(uint32_t refusal) {
     case protocol::Refusal::kVersion:
       return "it speaks another protocol version; use one Verbena release everywhere";
     case protocol::Refusal::kResources:
-      return "it could not make its end; its own log says why";
+      return "it could not create its end of the connection; its log says why";
     case protocol::Refusal::kKeyMissing:
     case protocol::Refusal::kKeyUnknown:
     case protocol::Refusal::kKeyWrong:
       return describe_key_refusal(static_cast<protocol::Refusal>(refusal), false);
     default:
-      return "it found our hello malformed";
+      return "it found the connect request malformed";
   }
 }
 
@@ -112,11 +112,10 @@ base::Result<std::unique_ptr<Sender>> Connector::poll() {
         warn_if_stalled();
         return std::unique_ptr<Sender>();
       }
-      return base::fail(
-          base::Status::kTimeout,
-          "connect to %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); is the peer alive, and does a "
-          "firewall let the handshake's port through?",
-          peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+      return base::fail(base::Status::kTimeout,
+                        "connect to %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); check that the peer "
+                        "is alive and that firewalls let the handshake's port through",
+                        peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
     }
     step_.store(static_cast<Step>(static_cast<int>(get_step()) + 1), std::memory_order_relaxed);
     offset_bytes_ = 0;
@@ -189,8 +188,8 @@ base::Outcome Connector::accept_welcome() {
   }
   if (welcome_.process != handle_.process) {
     return base::fail(base::Status::kRemote,
-                      "connect to %s: another process answers than the one that listened, which has probably "
-                      "been restarted; restart all ranks together",
+                      "connect to %s: the process that answers is not the one that created the handle, so "
+                      "that rank has probably been restarted; restart all ranks together",
                       peer_.c_str());
   }
   PeerSockets::instance().add(own_, handle_.process, welcome_.id);
@@ -227,7 +226,7 @@ base::Result<std::unique_ptr<Sender>> Connector::finish() {
   if (!auth) return auth.error();
   if (channel_ == nullptr) channel_ = PeerChannel::join(own_, welcome_.id, peer_);
   if (channel_ == nullptr) {
-    return base::fail(base::Status::kRemote, "connect to %s: the peer has given two connections one id%s",
+    return base::fail(base::Status::kRemote, "connect to %s: the peer gave two connections the same id%s",
                       peer_.c_str(), kPeerAdvice);
   }
   own_.reset();

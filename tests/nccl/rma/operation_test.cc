@@ -370,15 +370,16 @@ TEST_P(RmaOperationTest, WhatCannotBeIsRefusedWithAReason) {
     EXPECT_TRUE(is_logged(why)) << why;
   };
   expect_refused(plugin().put(from.target(), {0, from.region, 8, end - 7, to.region, 1}, &request),
-                 "beyond its region");
+                 "exceeds its region");
   expect_refused(plugin().put(from.target(), {end, from.region, 1, 0, to.region, 1}, &request),
-                 "beyond its region");
+                 "exceeds its region");
   expect_refused(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 2}, &request),
                  "does not exist");
-  expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request), "no memory handle");
+  expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request),
+                 "a memory handle of a put");
   expect_refused(
       plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {4, to.region, 1}, &request),
-      "no such word");
+      "the word is outside the region");
   expect_refused(
       plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {0, nullptr, 1}, &request), "NULL");
   expect_refused(

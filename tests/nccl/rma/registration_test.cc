@@ -43,11 +43,11 @@ TEST_P(RmaRegistrationTest, EachRankHasItsOwnLength) {
     ASSERT_TRUE(group.finish(from, request));
     EXPECT_EQ(plugin().put(from.target(), {0, regions[2], 100, bytes - 99, regions[2], to}, &request),
               abi::kInvalidArgument);
-    EXPECT_TRUE(is_logged("beyond its region")) << to;
+    EXPECT_TRUE(is_logged("exceeds its region")) << to;
     EXPECT_EQ(
         plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, to}, {bytes, regions[2], 1}, &request),
         abi::kInvalidArgument);
-    EXPECT_TRUE(is_logged("no such word")) << to;
+    EXPECT_TRUE(is_logged("the word is outside the region")) << to;
   }
   for_each_rank(3, [&](uint32_t rank) {
     EXPECT_EQ(plugin().deregister(group[rank].communicator, regions[rank]), abi::kSuccess);

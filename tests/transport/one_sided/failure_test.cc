@@ -200,7 +200,7 @@ TEST(OneSidedFailureTest, APushThatFailsIsEveryPeersError) {
         ASSERT_EQ(rank.endpoint().get({1, 0, kRegion, kRegion, 0, 0, 100}, 2), Posting::kTaken);
         for (uint32_t peer = 0; peer < 3; ++peer) {
           EXPECT_TRUE(rank.poll_until([&] { return rank.count_failures(peer) == 1; }));
-          EXPECT_THAT(rank.endpoint().error(peer), HasSubstr("cannot be pushed into GPU memory"));
+          EXPECT_THAT(rank.endpoint().error(peer), HasSubstr("cannot flush the data of a get"));
         }
         EXPECT_EQ(rank.told().size(), 3U) << "the get is not told of";
       },

@@ -27,26 +27,26 @@ class RefusalTest : public testing::Test {
 };
 
 TEST_F(RefusalTest, NothingReachesBeyondARegion) {
-  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, 0, kBytes - 7, 8}, 0), "beyond");
-  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, kBytes - 7, 0, 8}, 0), "beyond");
-  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, 0, ~uint64_t{0}, 2}, 0), "beyond");
-  expect_refused(endpoint_.get({1, 0, kRegion, kRegion, ~uint64_t{0} - 3, 0, 8}, 0), "beyond");
-  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, 8, 8, ~uint64_t{0} - 4}, 0), "beyond");
-  expect_refused(endpoint_.write_word({1, 0, kRegion, kBytes - 7}, 1, 0), "no such word");
-  expect_refused(endpoint_.add_word({1, 0, kRegion, kBytes}, 1, 0), "no such word");
-  expect_refused(endpoint_.read_word({1, 0, kRegion, ~uint64_t{0} - 7}, 0), "no such word");
-  expect_refused(endpoint_.write_word({1, 0, kRegion, 12}, 1, 0), "no such word");
+  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, 0, kBytes - 7, 8}, 0), "exceeds its region");
+  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, kBytes - 7, 0, 8}, 0), "exceeds its region");
+  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, 0, ~uint64_t{0}, 2}, 0), "exceeds its region");
+  expect_refused(endpoint_.get({1, 0, kRegion, kRegion, ~uint64_t{0} - 3, 0, 8}, 0), "exceeds its region");
+  expect_refused(endpoint_.put({1, 0, kRegion, kRegion, 8, 8, ~uint64_t{0} - 4}, 0), "exceeds its region");
+  expect_refused(endpoint_.write_word({1, 0, kRegion, kBytes - 7}, 1, 0), "the word is outside the region");
+  expect_refused(endpoint_.add_word({1, 0, kRegion, kBytes}, 1, 0), "the word is outside the region");
+  expect_refused(endpoint_.read_word({1, 0, kRegion, ~uint64_t{0} - 7}, 0), "the word is outside the region");
+  expect_refused(endpoint_.write_word({1, 0, kRegion, 12}, 1, 0), "the word is outside the region");
   EXPECT_EQ(endpoint_.count_taken(1, 0), 0U);
 }
 
 TEST_F(RefusalTest, WhatIsNotThereIsNamed) {
   expect_refused(endpoint_.put({2, 0, kRegion, kRegion, 0, 0, 8}, 0), "rank 2 of 2");
   expect_refused(endpoint_.put({1, 1, kRegion, kRegion, 0, 0, 8}, 0), "lane 1 of 1");
-  expect_refused(endpoint_.put({1, 0, 4, kRegion, 0, 0, 8}, 0), "here, id 4");
-  expect_refused(endpoint_.put({1, 0, kRegion, 64, 0, 0, 8}, 0), "at the peer, id 64");
-  expect_refused(endpoint_.add_word({1, 0, 5, 0}, 1, 0), "at the peer, id 5");
+  expect_refused(endpoint_.put({1, 0, 4, kRegion, 0, 0, 8}, 0), "local, id 4");
+  expect_refused(endpoint_.put({1, 0, kRegion, 64, 0, 0, 8}, 0), "remote, id 64");
+  expect_refused(endpoint_.add_word({1, 0, 5, 0}, 1, 0), "remote, id 5");
   endpoint_.remove_remote_regions(kRegion);
-  expect_refused(endpoint_.write_word({1, 0, kRegion, 0}, 1, 0), "at the peer");
+  expect_refused(endpoint_.write_word({1, 0, kRegion, 0}, 1, 0), "remote");
 }
 
 TEST_F(RefusalTest, RoomRunsOutAndComesBack) {
@@ -69,7 +69,7 @@ TEST_F(RefusalTest, AddressesAreTakenOnceAndOnlyOfThatPeer) {
   EXPECT_FALSE(endpoint_.connect(1, ranks_[1]->endpoint().local_address(0, &error), &error));
   EXPECT_THAT(error, HasSubstr("not waiting"));
   const auto region = ranks_[1]->endpoint().region_address(kRegion);
-  EXPECT_FALSE(endpoint_.add_remote_region(1, kRegion, region, &error)) << "known already";
+  EXPECT_FALSE(endpoint_.add_remote_region(1, kRegion, region, &error)) << "exists already";
   EXPECT_FALSE(endpoint_.add_remote_region(1, 4, region, &error));
   EXPECT_THAT(error, HasSubstr("another region's"));
   EXPECT_FALSE(endpoint_.add_region(kRegion, {.address = ranks_[0]->at(0), .bytes = 8}, &error));

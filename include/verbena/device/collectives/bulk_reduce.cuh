@@ -5,10 +5,12 @@
 // the halves. Chunks are numbered consecutively across launches; chunk s uses slot s % 4 (kSymmTurns). In
 // step s, a block sends the addends of chunk s, sums chunk s-1 and sends the sums, and stores the sums of
 // chunk s-2. No message is needed to free a slot, because flags of later chunks show that it is free:
-// Addends s overwrite addends s-4 at rank q. Their sender has received q's addends s-2, which q sent after
-// it had summed chunk s-4.   Sums s overwrite sums s-4 at rank q. Their sender has received q's addends s,
-// which q sent after it had   stored the sums of chunk s-3. A broadcast has both halves, too: the root
-// sends each other rank its share as an addend, and that rank sends the share to the others as a sum.
+//   Addends s overwrite addends s-4 at rank q. Their sender has received q's addends s-2, which q sent after
+//   it had summed chunk s-4.
+//   Sums s overwrite sums s-4 at rank q. Their sender has received q's addends s, which q sent after it had
+//   stored the sums of chunk s-3.
+// A broadcast has addends and sums: the root sends each other rank its share as an addend, and that rank
+// sends the share to the others as a sum.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 

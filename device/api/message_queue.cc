@@ -207,7 +207,7 @@ verbena_result verbena_queue_destroy(verbena_queue* queue) {
   return guard_end(queue->process, [&]() -> Outcome {
     if (queue->reader && queue->reader->count_held() != 0) {
       return base::fail(Status::kInvalidUsage,
-                        "queue: reader: destroyed while %zu of its messages are held: release them before",
+                        "queue: reader: destroyed while %zu of its messages are held: release them first",
                         queue->reader->count_held());
     }
     delete queue;

@@ -45,8 +45,8 @@ base::Error Reader::fail_setup(const char* what) const {
                       name_writer().c_str(), link_->problem().c_str());
   }
   return base::fail(Status::kTimeout,
-                    "queue: %s: %s did not %s in time; is its process in wait_until_ready(), "
-                    "and are all %u readers?",
+                    "queue: %s: %s did not %s in time; check that its process and all %u readers have called "
+                    "wait_until_ready()",
                     name_reader(number_).c_str(), name_writer().c_str(), what, handle_.count_readers);
 }
 

@@ -25,8 +25,8 @@ Outcome draw_secrets(Handle& handle) {
   if (!is_said.exchange(true)) {
     base::log_warn(
         "queue: connections are not authenticated, because OpenSSL's libcrypto (3 or 1.1) was not found: "
-        "anybody who observes a reader on another host attach can join as a reader, or send as the writer, "
-        "and readers may unpickle what it sends; install libcrypto");
+        "anybody who reads the traffic while a reader on another host attaches can join as a reader or send "
+        "as the writer, and readers may unpickle such messages; install libcrypto");
   }
   return {};
 }
@@ -37,9 +37,8 @@ base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& option
   const RingShape& shape = options.shape;
   if (!shape.is_valid()) {
     return base::fail(Status::kInvalidArgument,
-                      "queue: %u readers, %u chunks of %" PRIu64
-                      " bytes: 1 to %u readers, 2 to %u chunks, 1 byte to "
-                      "1 TiB in all",
+                      "queue: invalid shape: %u readers, %u chunks of %" PRIu64
+                      " bytes; a queue has 1 to %u readers, 2 to %u chunks and 1 byte to 1 TiB in total",
                       shape.count_readers, shape.count_slots, shape.chunk_bytes, kMaxReaders, kMaxSlots);
   }
   auto listener = options.bind.family == base::IpFamily::kNone ? base::Listener::open()
@@ -153,10 +152,11 @@ base::Result<std::span<std::byte>> Writer::reserve(int64_t timeout_ms) {
 
 Outcome Writer::commit(size_t length_bytes) {
   if (length_bytes > options_.shape.chunk_bytes || !writer_.can_write()) {
-    return base::fail(Status::kInvalidUsage,
-                      "queue: writer: cannot commit %zu bytes: call reserve() before, and commit at most a "
-                      "chunk of %" PRIu64 " bytes",
-                      length_bytes, options_.shape.chunk_bytes);
+    return base::fail(
+        Status::kInvalidUsage,
+        "queue: writer: cannot commit %zu bytes: call reserve() first, and commit at most one chunk, %" PRIu64
+        " bytes",
+        length_bytes, options_.shape.chunk_bytes);
   }
   publish(length_bytes, length_bytes, SlotHead::kFirst | SlotHead::kLast);
   is_reserved_ = false;
@@ -270,13 +270,12 @@ base::Error Writer::fail_slow(int64_t waited_ns) const {
   }
   if (more != 0) who += ", nor have " + std::to_string(more) + " more released it";
   const uint32_t slot = writer_.slot();
-  return base::fail(
-      Status::kTimeout,
-      "queue: writer: no chunk is free after %.3f s: slot %u was written %.3f s ago and %s; is that process "
-      "stopped or busy? (chunks %u)",
-      static_cast<double>(waited_ns) * 1e-9, slot,
-      static_cast<double>(base::monotonic_ns() - published_ns_[slot]) * 1e-9, who.c_str(),
-      memory.count_slots());
+  return base::fail(Status::kTimeout,
+                    "queue: writer: no chunk is free after %.3f s: slot %u was written %.3f s ago and %s; is "
+                    "that process stopped or busy? (the queue has %u chunks)",
+                    static_cast<double>(waited_ns) * 1e-9, slot,
+                    static_cast<double>(base::monotonic_ns() - published_ns_[slot]) * 1e-9, who.c_str(),
+                    memory.count_slots());
 }
 
 }  // namespace verbena::message_queue

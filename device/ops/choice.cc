@@ -183,11 +183,12 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
                         choice.grid.threads <= kMaxThreads && choice.chunk_bytes % kVectorBytes == 0;
   if (!is_right) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
+                  "ops: invalid choice of algorithm " + std::to_string(asked->algorithm) + ", " +
                       std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
                       " threads, chunks of " + std::to_string(asked->chunk_bytes) +
-                      " bytes: there are at most " + std::to_string(most) + " blocks of " +
-                      std::to_string(kMaxThreads) + " threads, a multiple of 32; chunks are a multiple of " +
+                      " bytes: the maximum is " + std::to_string(most) + " blocks of " +
+                      std::to_string(kMaxThreads) +
+                      " threads; threads must be a multiple of 32, chunks a multiple of " +
                       std::to_string(kVectorBytes) + " bytes");
   }
   return choice;

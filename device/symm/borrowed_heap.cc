@@ -30,8 +30,8 @@ base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_
   }
   if (length_bytes < words_bytes) {
     return fail(Status::kInvalidArgument,
-                "symm: rank %u: the heap of %llu bytes is too small for the teams' words: "
-                "verbena_heap_words() is %llu (VERBENA_SYMM_TEAMS)",
+                "symm: rank %u: the heap of %llu bytes is too small for the words of VERBENA_SYMM_TEAMS "
+                "teams: verbena_heap_words() is %llu",
                 rank, static_cast<unsigned long long>(length_bytes),
                 static_cast<unsigned long long>(words_bytes));
   }

@@ -161,17 +161,16 @@ Outcome Context::compare_settings(base::MemoryOwner owner, const HeapBackend& ba
   const auto other =
       std::find_if(all->begin(), all->end(), [&](const Common& one) { return one != all->front(); });
   if (other == all->end()) return {};
-  return base::fail(
-      Status::kInvalidUsage,
-      "symm: ranks 0 and %zu differ in a GPU being current, VERBENA_SYMM_PATH, "
-      "VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS, VERBENA_SYMM_MULTICAST or VERBENA_PUT_QUEUES, or in "
-      "what their heaps are "
-      "(types %d and %d, lengths %llu and %llu bytes, extensions %llu and %llu bytes)",
-      static_cast<size_t>(other - all->begin()), all->front().type, other->type,
-      static_cast<unsigned long long>(all->front().heap_bytes),
-      static_cast<unsigned long long>(other->heap_bytes),
-      static_cast<unsigned long long>(all->front().extension_bytes),
-      static_cast<unsigned long long>(other->extension_bytes));
+  return base::fail(Status::kInvalidUsage,
+                    "symm: ranks 0 and %zu have different settings or heaps (heap types %d and %d, lengths "
+                    "%llu and %llu bytes, extensions of %llu and %llu bytes): make these the same on all "
+                    "ranks: VERBENA_SYMM_PATH, VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS, "
+                    "VERBENA_SYMM_MULTICAST, VERBENA_PUT_QUEUES, and whether a GPU is current",
+                    static_cast<size_t>(other - all->begin()), all->front().type, other->type,
+                    static_cast<unsigned long long>(all->front().heap_bytes),
+                    static_cast<unsigned long long>(other->heap_bytes),
+                    static_cast<unsigned long long>(all->front().extension_bytes),
+                    static_cast<unsigned long long>(other->extension_bytes));
 }
 
 Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) {
@@ -307,8 +306,8 @@ base::Result<std::unique_ptr<Team>> Context::build_team(TeamPlace place) {
   if (heap_->backend().is_world_only && !is_world &&
       !std::all_of(ranks.begin(), ranks.end(), [&](uint32_t member) { return reach_->reaches(member); })) {
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: cannot create a team of %zu ranks, some of which loads and stores do "
-                      "not reach: the network of the heap's library (type %d) serves the world team only",
+                      "symm: rank %u: cannot create a team of %zu ranks with members whose memory is not "
+                      "mapped: the network of the heap's library (type %d) serves the world team only",
                       rank(), ranks.size(), heap_->backend().type);
   }
   const uint64_t words_bytes = measure_team_words(count_ranks());
@@ -365,10 +364,10 @@ Outcome Context::compare_team(const Team* team) {
     const auto& ranks = team->ranks();
     const bool is_member = std::find(ranks.begin(), ranks.end(), member) != ranks.end();
     if (is_member == ((*all)[member] == (*all)[rank()])) continue;
-    state = base::fail(
-        Status::kInvalidUsage,
-        "symm: rank %u: rank %u %s of the team that this rank passed, but passed another list of ranks",
-        rank(), member, is_member ? "is a member" : "is no member");
+    state = base::fail(Status::kInvalidUsage,
+                       "symm: rank %u: rank %u %s of the team that this rank passed, but that rank passed "
+                       "another list of ranks",
+                       rank(), member, is_member ? "is a member" : "is no member");
   }
   return bootstrap_.all_agree(state, base::last_failure());
 }

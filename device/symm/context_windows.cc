@@ -37,13 +37,13 @@ Outcome Context::compare(const WindowProposal& mine) {
   const auto other =
       std::find_if(all->begin(), all->end(), [&](const WindowProposal& one) { return one != all->front(); });
   if (other == all->end()) return {};
-  return base::fail(
-      Status::kInvalidUsage,
-      "symm: rank %u: ranks 0 and %zu differ in a window: its call, its length, what it is part of, or "
-      "whether it is registered already (lengths %llu and %llu bytes)",
-      rank(), static_cast<size_t>(other - all->begin()),
-      static_cast<unsigned long long>(all->front().length_bytes),
-      static_cast<unsigned long long>(other->length_bytes));
+  return base::fail(Status::kInvalidUsage,
+                    "symm: rank %u: ranks 0 and %zu make different window calls (lengths %llu and %llu "
+                    "bytes): all ranks must make the same call with the same length, for memory at the same "
+                    "offset in its allocation that is registered on all ranks or on none",
+                    rank(), static_cast<size_t>(other - all->begin()),
+                    static_cast<unsigned long long>(all->front().length_bytes),
+                    static_cast<unsigned long long>(other->length_bytes));
 }
 
 base::Result<ContextWindow*> Context::allocate_window(uint64_t length_bytes) {
@@ -139,11 +139,12 @@ base::Result<ContextWindow*> Context::make_window(std::unique_ptr<ContextWindow>
   // The arguments are the same on all ranks, so the result is too.
   const auto offset = windows_.size() < kMaxWindows ? heap_->offsets().take(bytes) : std::nullopt;
   if (!offset) {
-    return base::fail(
-        Status::kInvalidUsage,
-        "symm: not enough free space for a window of %llu bytes (heap of %llu%s, windows %zu of %u)",
-        static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(heap_->slot_bytes()),
-        heap_->is_borrowed() ? "" : ": VERBENA_SYMM_HEAP_BYTES", windows_.size(), kMaxWindows);
+    return base::fail(Status::kInvalidUsage,
+                      "symm: not enough free space for a window of %llu bytes (the heap has %llu bytes%s; "
+                      "%zu of %u windows exist)",
+                      static_cast<unsigned long long>(bytes),
+                      static_cast<unsigned long long>(heap_->slot_bytes()),
+                      heap_->is_borrowed() ? "" : ": VERBENA_SYMM_HEAP_BYTES", windows_.size(), kMaxWindows);
   }
   window->context = this;
   window->place = {*offset, bytes, find_free_region()};
@@ -246,8 +247,8 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
     most = std::max(most, asked.members);
     if (asked.slots_bytes == all->front().slots_bytes && asked.blocks == all->front().blocks) continue;
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: ranks 0 and %zu differ in a workspace (%llu and %llu bytes of slots, "
-                      "%llu and %llu blocks)",
+                      "symm: rank %u: ranks 0 and %zu create different workspaces (%llu and %llu bytes of "
+                      "slots, %llu and %llu blocks)",
                       rank(), other, static_cast<unsigned long long>(all->front().slots_bytes),
                       static_cast<unsigned long long>(asked.slots_bytes),
                       static_cast<unsigned long long>(all->front().blocks),

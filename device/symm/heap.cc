@@ -54,7 +54,7 @@ Heap::Heap(base::MemoryOwner owner, std::byte* begin, uint64_t slot_bytes, uint6
 base::Result<base::MemoryPiece> Heap::allocate(uint64_t length_bytes) const {
   if (length_bytes > slot_bytes_) {
     return base::fail(
-        base::Status::kInvalidArgument, "symm: a window of %llu bytes exceeds the heap of %llu%s",
+        base::Status::kInvalidArgument, "symm: a window of %llu bytes exceeds the heap of %llu bytes%s",
         static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(slot_bytes_),
         is_borrowed() ? "" : " (VERBENA_SYMM_HEAP_BYTES)");
   }

@@ -82,11 +82,10 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   base::Outcome state;
   for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;
-    state =
-        base::fail(base::Status::kInvalidArgument,
-                   "symm: rank %u %s rank %u by loads and stores, but not all ranks in reach of each other "
-                   "reach the same ranks",
-                   bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
+    state = base::fail(base::Status::kInvalidArgument,
+                       "symm: rank %u %s rank %u by loads and stores, but ranks that reach each other do not "
+                       "all reach the same ranks",
+                       bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
   }
   if (auto agreed = bootstrap.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   return reach;

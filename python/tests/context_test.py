@@ -88,7 +88,7 @@ def _use_workspaces(rank):
             freed = workspace
         with pytest.raises(ValueError, match="freed"):
             freed.slot_bytes
-        with pytest.raises(verbena.VerbenaError, match="differ in a workspace"):
+        with pytest.raises(verbena.VerbenaError, match="create different workspaces"):
             context.create_workspace(context.world, 4096, 1 + rank)
 
 

@@ -289,7 +289,7 @@ TEST(BorrowedHeap, NoRoomForTheWords) {
   const uint64_t words_bytes = make_settings().measure_words(2);
   expect_refused(
       lender, [&](uint32_t, BorrowedHeap& heap) { heap.length_bytes = words_bytes - 1; },
-      Status::kInvalidArgument, "too small for the teams' words");
+      Status::kInvalidArgument, "too small for the words of VERBENA_SYMM_TEAMS teams");
   Lender other = make_lender(2, 2);
   run_over(
       other,
@@ -303,7 +303,7 @@ TEST(BorrowedHeap, RanksThatDifferAreTold) {
     const auto change = [&](uint32_t rank, BorrowedHeap& heap) {
       if (rank == 2) spoil(heap);
     };
-    expect_refused(lender, change, Status::kInvalidUsage, "ranks 0 and 2 differ");
+    expect_refused(lender, change, Status::kInvalidUsage, "ranks 0 and 2 have different settings or heaps");
   };
   differ([](BorrowedHeap& heap) { heap.backend.type = kSymmNccl; });
   differ([](BorrowedHeap& heap) { heap.length_bytes -= 1; });

@@ -147,7 +147,8 @@ NcclCandidate choose_nccl(const std::vector<NcclCandidate>& candidates) {
     tried += "; " + candidate.path + ": " + candidate.problem;
   }
   throw ToolError(
-      "no libnccl.so.2 found (tried --nccl, $NCCL_LIB, the loader, CUDA's folders, python3's packages)" +
+      "no libnccl.so.2 found (searched --nccl, $NCCL_LIB, the loader's path, CUDA's folders, python3's "
+      "packages)" +
       tried);
 }
 

@@ -131,9 +131,10 @@ void add_target_option(CLI::App& app, const std::string& name, std::string& targ
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.option_defaults()->group("Output");
   add_target_option(app, "--json", options.json,
-                    "write the result as JSON, with the command and the machine, to FILE; - writes it to "
-                    "standard output and prints nothing else there");
-  add_target_option(app, "--csv", options.csv, "write the rows as comma-separated values to FILE or -");
+                    "write the result, the command and the machine as JSON to FILE; if FILE is - or missing, "
+                    "print the JSON and nothing else");
+  add_target_option(app, "--csv", options.csv,
+                    "write the rows as comma-separated values to FILE; if FILE is - or missing, print them");
   app.add_option("--plot", options.plot, "plot the figures into this SVG file (needs gnuplot)")
       ->type_name("FILE");
   CLI::Option* const compare = app.add_option("--compare", options.compare,
@@ -141,8 +142,8 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
                                               "figure the factor by which it improved")
                                    ->type_name("FILE");
   app.add_option("--fail-below", options.fail_below,
-                 "with --compare: exit with status 1 if the factor of any median is below this value (0.9: "
-                 "10 % worse)")
+                 "with --compare: exit with status 1 if the factor of any median is below this value; 0.9 "
+                 "allows results that are 10 % worse")
       ->needs(compare)
       ->check(CLI::Range(0.0, 1000.0))
       ->type_name("RATIO");

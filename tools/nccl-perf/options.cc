@@ -13,7 +13,7 @@ struct RawOptions {
 
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("What is measured");
-  app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
+  app.add_option("--ranks", options.ranks, "processes; default: one per GPU, or two on a single GPU")
       ->check(CLI::Range(2, 64));
   app.add_option("--op,-o", raw.operations,
                  "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all, or a list "
@@ -34,8 +34,8 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
   app.add_option("--communicators", options.communicators,
-                 "run each operation on this number of communicators at the same time; ncclCommSplit makes "
-                 "all but the first")
+                 "run each operation on this number of communicators at the same time; ncclCommSplit creates "
+                 "all except the first")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
   add_timeout_option(app, options.timeout_s);
@@ -47,13 +47,13 @@ void add_nccl_options(CLI::App& app, Options& options) {
                  "libnccl.so.2 to use (default: $NCCL_LIB, else from the loader, CUDA, or Python packages)");
   app.add_flag("--list-nccl", options.list_nccl, "list all libnccl.so.2 that were found, and exit");
   app.add_option("--plugin", options.plugin,
-                 "libnccl-net.so to load (default: $NCCL_NET_PLUGIN, else ../lib next to this tool)");
+                 "libnccl-net.so to load (default: $NCCL_NET_PLUGIN, else in ../lib, relative to this tool)");
   app.add_option("--unpack", options.unpack, "set VERBENA_UNPACK; both: run once with 0 and once with 1")
       ->check(CLI::IsMember({"0", "1", "both"}));
   app.add_option("--threshold", options.threshold,
                  "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
-  app.add_option("--protocol", options.protocol, "sets NCCL_PROTO");
-  app.add_option("--algorithm", options.algorithm, "sets NCCL_ALGO");
+  app.add_option("--protocol", options.protocol, "set NCCL_PROTO");
+  app.add_option("--algorithm", options.algorithm, "set NCCL_ALGO");
   auto* rails =
       app.add_option("--rails", options.rails,
                      "set SOFTVERBS_DEVICES, and show NCCL each software device as a PCI device of its own")
@@ -69,7 +69,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
       ->type_name("NAME");
   app.add_option(
          "--rounds", options.rounds,
-         "repeat everything this number of times, every second time in reversed order, and show the medians")
+         "repeat everything this number of times, alternately in reversed order, and show the medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
@@ -133,8 +133,8 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
   Parsed<Options> parsed;
   RawOptions raw;
   CLI::App app(
-      "Runs NCCL's collectives over the Verbena plugin, with one process per GPU, each its own node, and "
-      "checks every element.");
+      "Runs NCCL's collectives over the Verbena plugin, with one process per GPU, each a separate node for "
+      "NCCL, and checks every element.");
   add_run_options(app, parsed.options, raw);
   add_nccl_options(app, parsed.options);
   add_calibration_options(app, parsed.options);

@@ -52,7 +52,8 @@ def check_result(result, source):
     if not isinstance(result, dict) or result.get("schema") != SCHEMA:
         raise Problem(f"{source} is no result: --json of these tools writes them")
     if result["schema_version"] > SCHEMA_VERSION:
-        raise Problem(f"{source} has schema_version {result['schema_version']}, and this release reads up to {SCHEMA_VERSION}")
+        raise Problem(f"{source} has schema_version {result['schema_version']}, but this release reads versions up to "
+                      f"{SCHEMA_VERSION}")
     for member in ("tool", "version", "command", "started", "tables"):
         if member not in result:
             raise Problem(f"{source} lacks \"{member}\"")

@@ -38,27 +38,28 @@ int parse_options(int argc, const char* const* argv, Options& options) {
       "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, and settings.");
   app.option_defaults()->group("What is shown");
   app.add_flag("--check", options.check,
-               "run self-tests instead: every rail with host memory and with every GPU, staged receives, "
-               "joined rails; checks data, order and flush");
+               "only run tests of every rail with host memory and with every GPU, of staged receives and of "
+               "joined rails; they check data, order and flush");
   app.add_flag("--self-test", options.self_test,
-               "try instead on each RDMA device what messages need, in host memory and that of each GPU; one "
-               "line of JSON, to be sent with a report about a NIC");
+               "only test the requests that messages need on each RDMA device, in host memory and in the "
+               "memory of each GPU; prints one line of JSON, to be sent with a report about a NIC");
   app.add_flag("--parameters", options.parameters,
-               "show the settings with their defaults too, not only those that are set");
+               "show all settings and their defaults, not only the settings that are set");
   app.add_flag("--all", options.all, "with --parameters: show the advanced settings too")
       ->needs("--parameters");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
   app.add_option("--explain", options.explain,
-                 "show instead which algorithm libverbena_ops.so chooses for an operation, and why, using "
-                 "VERBENA_TUNING_FILE; for example all_reduce:512k:4")
+                 "show only which algorithm libverbena_ops.so chooses for an operation with "
+                 "VERBENA_TUNING_FILE, and why; for example all_reduce:512k:4")
       ->type_name("OPERATION:BYTES:RANKS");
-  app.add_option("--from", options.from,
-                 "show a document that --json wrote, for example on another host (-: standard input)")
+  app.add_option(
+         "--from", options.from,
+         "show a document that --json wrote, for example on another host; if FILE is -, read standard input")
       ->type_name("FILE");
   app.option_defaults()->group("Output");
   add_target_option(app, "--json", options.json,
-                    "write everything as a JSON document to FILE; - writes it to standard output and prints "
-                    "nothing else there");
+                    "write everything as a JSON document to FILE; if FILE is - or missing, print the JSON "
+                    "and nothing else");
   app.add_option("--topology", options.topology,
                  "draw GPUs, NICs and rails: FILE.svg is drawn by Graphviz's dot, any other FILE receives "
                  "dot's input")
@@ -66,10 +67,12 @@ int parse_options(int argc, const char* const* argv, Options& options) {
   app.add_option("--topology-xml", options.topology_xml, "write a topology file for NCCL_TOPO_FILE")
       ->type_name("FILE");
   app.option_defaults()->group("How");
-  app.add_option("--plugin", options.plugin, "libnccl-net.so to examine (default: ../lib next to this tool)")
+  app.add_option("--plugin", options.plugin,
+                 "libnccl-net.so to examine (default: in ../lib, relative to this tool)")
       ->type_name("FILE")
       ->take_last();
-  app.add_option("--nccl", options.nccl, "examine only this libnccl.so.2 (default: every one that is found)")
+  app.add_option("--nccl", options.nccl,
+                 "examine only this libnccl.so.2 (default: every libnccl.so.2 that is found)")
       ->type_name("FILE")
       ->take_last();
   add_timeout_option(app, options.timeout_s);

@@ -69,7 +69,7 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--repeats,-r", workload.repeats,
-                 "timed passes per size and run (default 1; with --against 5)")
+                 "timed passes per size and run; default: 1, or 5 with --against")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   app.add_option("--run", workload.run)->group("");
@@ -127,7 +127,8 @@ void add_host_options(CLI::App& app, Options& options) {
 
 void add_own_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With what");
-  app.add_option("--plugin", options.plugin, "libnccl-net.so to load (default: ../lib next to this tool)");
+  app.add_option("--plugin", options.plugin,
+                 "libnccl-net.so to load (default: in ../lib, relative to this tool)");
   app.add_option("--nccl", options.nccl, "with --transport nccl-ib: libnccl.so.2, of any CUDA release")
       ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);

@@ -14,12 +14,12 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
   CLI::App app{
       "Checks every element of the collectives of libverbena_ops.so on every rank, then measures them, with "
       "one process for each GPU of this host. A latency is the time per operation in a CUDA graph on the "
-      "slowest rank: the difference between two graphs, divided by the difference of their numbers of "
-      "operations. Each operation takes the previous one's result."};
+      "slowest rank: the difference of the times of two graphs, divided by the difference of their numbers "
+      "of operations. Each operation uses the result of the previous operation."};
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks,-n", options.ranks,
-                 "processes (default one for each GPU, and two on one GPU; more processes than GPUs share "
-                 "them, which needs NVIDIA's MPS)")
+                 "processes; default: one for each GPU, or two on one GPU. If there are more processes than "
+                 "GPUs, processes share GPUs, which needs NVIDIA's MPS")
       ->check(CLI::Range(2, 16));
   app.add_option("--hosts", plan.hosts,
                  "emulate this number of hosts: divide the ranks into groups with different VERBENA_HOSTID, "
@@ -50,8 +50,8 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--moe", plan.moe_tokens,
-                 "measure dispatch and combine of a mixture of experts instead, with this number of tokens "
-                 "per rank, or a list. Rows have --hidden elements, and routes differ in each call. --soak "
+                 "measure only dispatch and combine of a mixture of experts, with this number of tokens per "
+                 "rank, or a list. Rows have --hidden elements, and routes differ in each call. --soak "
                  "sets the number of verified rounds")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
@@ -62,10 +62,10 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   app.add_option("--row-bytes", plan.moe_row_bytes,
-                 "with --moe: bytes of a dispatched row, a multiple of 16 (default: two per element)")
+                 "with --moe: bytes of a dispatched row, a multiple of 16; default: two per element")
       ->check(CLI::Range(0, 1 << 20));
   app.add_option("--scale-bytes", plan.moe_scale_bytes,
-                 "with --moe: bytes of scales of a dispatched row, a multiple of 4 (default: none)")
+                 "with --moe: bytes of scales of a dispatched row, a multiple of 4; default: none")
       ->check(CLI::Range(0, 1 << 16));
   app.add_option("--calibrate", options.calibrate,
                  "write the measurements to this tuning file; the library chooses algorithms by it if "
@@ -96,8 +96,8 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
       "afterwards replay one graph this number of times with changing data, and check every result");
   app.add_option("--random", plan.random,
                  "afterwards make this number of random calls, with tensors of up to the largest of --sizes, "
-                 "and check every element; random for all ranks: operation, type, size, algorithm, grouping; "
-                 "random for each rank: alignment, in place or not, delay, graph, stream");
+                 "and check every element; operation, type, size, algorithm and grouping are the same on all "
+                 "ranks; alignment, in-place use, delay, graph and stream differ between ranks");
   app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();
   app.add_option("--chain", plan.chain,
                  "operations in the shorter of the two graphs; the longer one has twice as many")

@@ -476,7 +476,9 @@ std::vector<double> Rank::agree(std::vector<double> values) {
   const uint64_t bytes = values.size() * sizeof(float);
   std::vector<float> numbers(values.begin(), values.end());
   if (bytes > room_bytes_)
-    throw ToolError("the ranks' shared memory is too small for this comparison: use larger --sizes");
+    throw ToolError(
+        "the ranks compare their times in buffers of the largest of --sizes, which are too small for this "
+        "number of times: use larger --sizes");
   gpu_.write(first_, numbers.data(), bytes, plan_.timeout_s);
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(first_),
                                         reinterpret_cast<void*>(first_), numbers.size(), VERBENA_OPS_FLOAT32,

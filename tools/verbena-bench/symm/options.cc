@@ -12,7 +12,7 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
       "barrier, put, signal and all-reduce. Times are those of the fastest rank, because the times of the "
       "other ranks include waiting for the last rank to start."};
   app.option_defaults()->group("What is measured");
-  app.add_option("--ranks,-n", options.ranks, "processes (default one per GPU; two on a single GPU)")
+  app.add_option("--ranks,-n", options.ranks, "processes; default: one per GPU, or two on a single GPU")
       ->check(CLI::Range(1, 64));
   app.add_option("--path,-p", options.path, "set VERBENA_SYMM_PATH: auto, lsa (loads and stores) or rdma")
       ->check(CLI::IsMember({"auto", "lsa", "rdma"}));

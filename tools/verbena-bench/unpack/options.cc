@@ -77,17 +77,17 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--messages", raw.messages, "with --latency and --live: number of messages")
       ->check(CLI::Range(10, 1000000));
   app.add_option("--nccl-kernel", options.nccl_kernel,
-                 "also measure NCCL's own kernel, from an image that compile-nccl-kernel made")
+                 "also measure NCCL's own kernel, from this image, which compile-nccl-kernel made")
       ->type_name("FILE");
 }
 
 void add_live_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
-               "receive from the plugin instead: this process opens a connection to itself, whose data fills "
-               "the slots");
+               "fill the slots with data that the plugin receives: this process opens a connection to itself "
+               "and sends messages");
   app.add_option("--plugin", options.live.plugin,
-                 "libnccl-net.so to load (default: ../lib next to this tool)");
+                 "libnccl-net.so to load (default: in ../lib, relative to this tool)");
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
   app.add_option("--abi", options.live.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))

@@ -199,7 +199,7 @@ class LowLatency {
 
   // Writes the sum of all members' messages to `destination`. Elements are added in rank order, so all ranks
   // get the same bits.
-  // @param own  this rank's `count` elements of T; may be `destination`
+  // @param own  this rank's `count` elements of T; may be `destination` itself
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive_reduce(const T* own, T* destination, uint64_t count,
                                                          const Group& group = {}) const {

@@ -32,7 +32,7 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
 // Copies the root's `source` to the `destination` of every member, and waits in a barrier. One group of each
 // member calls. No other group may use the barrier or the destinations at the same time.
 // @param destination  address in a window, at the same offset on all ranks
-// @param source       as in symm_put_async(); may be `destination`; ignored on all ranks but the root
+// @param source       as in symm_put_async(); may be `destination` itself; ignored on all ranks but the root
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_broadcast(const Context& context, void* destination,
                                                        const void* source, uint64_t length_bytes,

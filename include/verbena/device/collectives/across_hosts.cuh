@@ -66,7 +66,7 @@ class AcrossHosts {
     if (block >= blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit) status_ = SymmStatus::kInvalid;
   }
 
-  // Writes the reduction of all ranks' `input` to `output`, which may be `input`.
+  // Writes the reduction of all ranks' `input` to `output`, which may be `input` itself.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {

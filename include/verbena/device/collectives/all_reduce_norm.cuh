@@ -41,8 +41,8 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 // block's part of a row is a message.
 // @param calls  the OneShot of this block. A block has 1, 2, 4, 8 or 16 warps, a cluster at most 64
 // @param input  norm.rows contiguous rows
-// @param sum  receives the sum; may be `input`. If it is norm.output, whose stride must be norm.hidden, the
-//             sum is not stored
+// @param sum  receives the sum; may be `input` itself. If it is norm.output, whose stride must be
+//             norm.hidden, the sum is not stored
 template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
                                                         const RmsNorm<T>& norm) {

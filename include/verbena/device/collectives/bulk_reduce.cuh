@@ -292,7 +292,7 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
  public:
   using Slots::Slots;
 
-  // Writes the codec's reduction of all ranks' `input` to `output`, which may be `input`.
+  // Writes the codec's reduction of all ranks' `input` to `output`, which may be `input` itself.
   template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {

@@ -141,9 +141,9 @@ class IntegerCodec {
       half_range = halve_range(lowest, is_special ? low : high);
       length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
-    // Returns the inverse of the step. It is computed from the exact range, because `length` is rounded: its
-    // inverse would round all elements halfway between two steps in the same direction. Tensors of bfloat16
-    // have such elements.
+    // Returns the inverse of the step. It is computed from the exact range, because `length` is rounded. With
+    // the inverse of `length`, all elements halfway between two steps would be rounded in the same direction;
+    // tensors of bfloat16 have such elements.
     VERBENA_DEVICE float invert() const {
       if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);

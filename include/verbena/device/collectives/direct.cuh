@@ -13,7 +13,7 @@
 namespace verbena::device {
 
 // Reduces the part of block `block` of `blocks` blocks, with a reduction of reduction.cuh.
-// @param output  may be `input`; both are in windows and aligned to 16 bytes
+// @param output  may be `input` itself; both are in windows and aligned to 16 bytes
 // @tparam kRanks  size of the team, if known at compile time; otherwise 0
 template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_in_windows(const SymmContext& context, uint32_t block,

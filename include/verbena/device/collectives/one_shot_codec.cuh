@@ -100,7 +100,7 @@ class CodedMessages {
 
 }  // namespace detail
 
-// Writes the sum of both ranks' `input` to `output`, which may be `input`.
+// Writes the sum of both ranks' `input` to `output`, which may be `input` itself.
 // @param calls  a OneShot over the workspace of `context`
 // @param input, output  bfloat16 or half elements; need no alignment
 // @param group  a block of up to 16 warps

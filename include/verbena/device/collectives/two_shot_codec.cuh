@@ -229,7 +229,7 @@ class CodedShares {
 
 }  // namespace detail
 
-// Writes the sum of all ranks' `input` to `output`, which may be `input`.
+// Writes the sum of all ranks' `input` to `output`, which may be `input` itself.
 // @param calls  a TwoShot over the workspace of `context`
 // @param input, output  bfloat16 or half elements; need no alignment
 // @param group  a block of up to 16 warps

@@ -57,8 +57,8 @@ class SymmetricContext:
             count_ranks: number of ranks.
         """
         if len(unique_id) != UNIQUE_ID_BYTES:
-            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes and has {len(unique_id)}: pass what make_unique_id() "
-                             "returned")
+            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes but has {len(unique_id)}: pass the result of "
+                             "make_unique_id()")
         copy = UniqueIdBytes.from_buffer_copy(unique_id)
         self._adopt(load_library().make("context_create", ctypes.byref(copy), rank, count_ranks))
 

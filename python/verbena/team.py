@@ -65,7 +65,7 @@ class SymmetricTeam(ContextPart):
         (include/verbena/device/tilescale_ranks.cuh). The team may have at most 1,021 ranks."""
         bases = [window.peer_address(self.world_rank(peer)) or 0 for peer in range(self.size)]
         if len(bases) > _TABLE_WORDS - 3:
-            raise ValueError(f"TileScale's table holds at most {_TABLE_WORDS - 3} ranks, and this team has {len(bases)}")
+            raise ValueError(f"TileScale's table holds at most {_TABLE_WORDS - 3} ranks, but this team has {len(bases)}")
         words = [self.rank, self.size, *bases]
         words += [0] * (_TABLE_WORDS - 1 - len(words)) + [self.device_context]
         return struct.pack(f"{_TABLE_WORDS}Q", *words)

@@ -133,7 +133,7 @@ class Communicator(FusedCalls):
             tensor: a tensor of any shape; shape and type are the same on all ranks.
             reduction: "sum", "mean" or "avg", "min", "max", a Reduction, or a torch.distributed.ReduceOp.
             op: the same as `reduction`, under torch.distributed's name.
-            out: the tensor that receives the result; may be `tensor`. None for a new tensor.
+            out: the tensor that receives the result; may be `tensor` itself. None for a new tensor.
             choice: the algorithm; None to let the library choose.
         """
         if out is not tensor or not tensor.is_contiguous():

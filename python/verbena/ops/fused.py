@@ -86,7 +86,7 @@ class FusedCalls(OpsPart):
             tensor: a tensor of any shape; shape and type are the same on all ranks.
             codec: "fp8", "int8", "int6", "int4", "mxfp8", "fp8_int8" or "int4_int8".
             seed: 0 to round to nearest; any other value seeds stochastic rounding.
-            out: the tensor that receives the sum; may be `tensor`. None for a new tensor.
+            out: the tensor that receives the sum; may be `tensor` itself. None for a new tensor.
             choice: the algorithm; None to let the library choose.
         """
         tensor = tensor.contiguous()
@@ -106,7 +106,7 @@ class FusedCalls(OpsPart):
             x: rows [..., hidden]; each row is contiguous.
             norm: the parameters of the norm.
             residual: a tensor of x's size and type that is added to x first; None to add nothing.
-            residual_out: the tensor that receives x + residual; may be `residual`. None for a new tensor.
+            residual_out: the tensor that receives x + residual; may be `residual` itself. None for a new tensor.
         """
         rows, result, packed = _prepare(x, norm, residual, residual_out)
         if rows.numel():
@@ -123,7 +123,7 @@ class FusedCalls(OpsPart):
             tensor: rows [..., hidden]; same shape and type on all ranks.
             norm: the parameters of the norm.
             residual: a tensor of the same size and type that is added to the sum; None to add nothing.
-            residual_out: the tensor that receives sum + residual; may be `residual`. None for a new tensor.
+            residual_out: the tensor that receives sum + residual; may be `residual` itself. None for a new tensor.
             codec: quantises the messages, as in all_reduce_quantised(); None for the exact sum.
             choice: the algorithm; None to let the library choose.
         """

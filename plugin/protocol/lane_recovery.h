@@ -78,19 +78,9 @@ class LaneRecovery : public QueuePairStates {
         enter(q, Phase::kTrial, now_ns);
         return host.connect(q, record) || fail(host, q, now_ns);
       case LaneRecordKind::kRefusal:
-        if (phase(q) != Phase::kOffered || record.generation != generation(q) + 1) return false;
-        enter(q, Phase::kDown, now_ns);
-        plan_retry(q, now_ns);
-        return true;
+        return take_refusal(q, record.generation, now_ns);
       case LaneRecordKind::kLive:
-        // It may have failed here since.
-        if (role_ != LaneRole::kAnswers || record.generation != generation(q) ||
-            (phase(q) != Phase::kTrial && phase(q) != Phase::kStopping))
-          return false;
-        if (phase(q) != Phase::kTrial) return true;
-        enter(q, Phase::kLive, now_ns);
-        host.revive(q);
-        return true;
+        return role_ == LaneRole::kAnswers && take_live(host, q, record.generation, now_ns);
       default:
         return false;
     }
@@ -111,8 +101,7 @@ class LaneRecovery : public QueuePairStates {
     for (uint32_t q = 0; q < queue_pairs_; ++q) {
       const bool is_late = phase(q) == Phase::kTrial && now_ns - lives_[q].since_ns >= times_.trial_ns;
       if (is_late && !fail(host, q, now_ns)) return false;
-      if (phase(q) == Phase::kDown && now_ns >= lives_[q].retry_at_ns && !retry(host, q, now_ns))
-        return false;
+      if (may_retry(host, q, now_ns) && !retry(host, q, now_ns)) return false;
     }
     return true;
   }
@@ -136,10 +125,6 @@ class LaneRecovery : public QueuePairStates {
 
   template <typename Host>
   bool retry(Host& host, uint32_t q, int64_t now_ns) {
-    if (!host.is_usable(q)) {  // that is no failure of another try
-      lives_[q].retry_at_ns = now_ns + times_.retry_ns;
-      return true;
-    }
     LaneRecord record = make(LaneRecordKind::kOffer, q);
     ++record.generation;
     if (!host.offer(q, record)) {

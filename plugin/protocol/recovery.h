@@ -132,6 +132,34 @@ class QueuePairStates {
     life.retry_at_ns = now_ns + (is_any_live() ? life.retry_ns : impatient_ns);
   }
 
+  // Returns whether a new queue pair is to be offered now.
+  template <typename Host>
+  bool may_retry(Host& host, uint32_t q, int64_t now_ns) {
+    if (phase(q) != Phase::kDown || now_ns < lives_[q].retry_at_ns) return false;
+    if (host.is_usable(q)) return true;
+    lives_[q].retry_at_ns = now_ns + times_.retry_ns;  // that is no failure of another try
+    return false;
+  }
+
+  // The peer uses the new queue pair of `generation`, or refuses to make it. False: the peer breaks the
+  // protocol.
+  template <typename Host>
+  bool take_live(Host& host, uint32_t q, uint32_t of_generation, int64_t now_ns) {
+    // It may have failed here since.
+    if (of_generation != generation(q) || (phase(q) != Phase::kTrial && phase(q) != Phase::kStopping))
+      return false;
+    if (phase(q) != Phase::kTrial) return true;
+    enter(q, Phase::kLive, now_ns);
+    host.revive(q);
+    return true;
+  }
+  bool take_refusal(uint32_t q, uint32_t of_generation, int64_t now_ns) {
+    if (phase(q) != Phase::kOffered || of_generation != generation(q) + 1) return false;
+    enter(q, Phase::kDown, now_ns);
+    plan_retry(q, now_ns);
+    return true;
+  }
+
   RecoveryRecord make_record(RecoveryKind kind, uint32_t q) const {
     RecoveryRecord record;
     record.kind = kind;
@@ -188,10 +216,7 @@ class SenderRecovery : public QueuePairStates {
         if (!host.connect(q, record)) fail(host, q, now_ns);
         return true;
       case RecoveryKind::kRefusal:
-        if (phase(q) != Phase::kOffered || record.generation != generation(q) + 1) return false;
-        enter(q, Phase::kDown, now_ns);
-        plan_retry(q, now_ns);
-        return true;
+        return take_refusal(q, record.generation, now_ns);
       default:
         return false;
     }
@@ -210,11 +235,7 @@ class SenderRecovery : public QueuePairStates {
   void step(Host& host, int64_t now_ns) {
     for (uint32_t q = 0; q < queue_pairs_; ++q) {
       if (phase(q) == Phase::kTrial && now_ns - lives_[q].since_ns >= times_.trial_ns) fail(host, q, now_ns);
-      if (phase(q) != Phase::kDown || now_ns < lives_[q].retry_at_ns) continue;
-      if (!host.is_usable(q)) {  // that is no failure of another try
-        lives_[q].retry_at_ns = now_ns + times_.retry_ns;
-        continue;
-      }
+      if (!may_retry(host, q, now_ns)) continue;
       RecoveryRecord record = make_record(RecoveryKind::kOffer, q);
       ++record.generation;
       if (host.offer(q, record)) {
@@ -275,13 +296,7 @@ class ReceiverRecovery : public QueuePairStates {
         answer(host, record, now_ns);
         return true;
       case RecoveryKind::kLive:
-        // It may have failed here since.
-        if (record.generation != generation(q) || (phase(q) != Phase::kTrial && phase(q) != Phase::kStopping))
-          return false;
-        if (phase(q) != Phase::kTrial) return true;
-        enter(q, Phase::kLive, now_ns);
-        host.revive(q);
-        return true;
+        return take_live(host, q, record.generation, now_ns);
       default:
         return false;
     }

@@ -1,6 +1,6 @@
-// The messages between a queue's writer and readers over their link (plugin/bootstrap/link.h), and the handle
-// by which a reader finds the writer. A link stays open as long as both ends live, so its closing reports an
-// exited peer. For a reader on another host, the link also carries the queue's messages.
+// The messages between a queue's writer and readers over their link (plugin/bootstrap/frame_link.h), and the
+// handle by which a reader finds the writer. A link stays open as long as both ends live, so its closing
+// reports an exited peer. For a reader on another host, the link also carries the queue's messages.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/wake_event.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/queue_messages.h"
@@ -65,7 +65,8 @@ class Reader {
   };
   enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2, kShut = 4 };
 
-  Reader(const Handle& handle, uint32_t number, int64_t spin_us, bootstrap::Link link, base::WakeEvent wake)
+  Reader(const Handle& handle, uint32_t number, int64_t spin_us, bootstrap::FrameLink link,
+         base::WakeEvent wake)
       : number_(number), spin_us_(spin_us), handle_(handle), link_(std::move(link)), wake_(std::move(wake)) {}
 
   base::Outcome introduce(base::Deadline deadline);
@@ -90,7 +91,7 @@ class Reader {
   uint32_t number_;
   int64_t spin_us_;
   Handle handle_;
-  std::optional<bootstrap::Link> link_;
+  std::optional<bootstrap::FrameLink> link_;
   ProcessName writer_process_;
   std::optional<bootstrap::UnixPost> post_;  // until the ring's descriptor has arrived
   base::FileDescriptor ring_file_;           // after that, until the ring is mapped

@@ -27,7 +27,7 @@ base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint3
   }
   auto wake = base::WakeEvent::create("queue");
   if (!wake) return wake.error();
-  auto link = bootstrap::Link::connect(
+  auto link = bootstrap::FrameLink::connect(
       handle.writer,
       {.purpose = kQueuePurpose, .rank = number, .count_ranks = handle.count_readers, .nonce = handle.nonce},
       handle.secret);

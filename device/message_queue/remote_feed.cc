@@ -19,7 +19,8 @@ constexpr int kPollMs = 100;  // how soon a stop is noticed while the socket is 
 
 }  // namespace
 
-RemoteFeed::RemoteFeed(RingMemory memory, uint32_t reader, bootstrap::Link link, std::function<void()> on_end)
+RemoteFeed::RemoteFeed(RingMemory memory, uint32_t reader, bootstrap::FrameLink link,
+                       std::function<void()> on_end)
     : ring_(memory, reader), link_(std::move(link)), on_end_(std::move(on_end)) {}
 
 void RemoteFeed::notify() {

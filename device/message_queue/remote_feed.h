@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/ring_memory.h"
 
@@ -20,7 +20,7 @@ namespace verbena::message_queue {
 class RemoteFeed {
  public:
   // The thread calls `on_end` if the reader has gone without leaving the queue.
-  RemoteFeed(RingMemory memory, uint32_t reader, bootstrap::Link link, std::function<void()> on_end);
+  RemoteFeed(RingMemory memory, uint32_t reader, bootstrap::FrameLink link, std::function<void()> on_end);
   // Ends the thread. If the queue has ended, the thread first sends the remaining messages, for at most
   // kLingerMs.
   ~RemoteFeed();
@@ -39,7 +39,7 @@ class RemoteFeed {
   bool is_overdue() const { return base::monotonic_ns() >= stop_at_ns_.load(std::memory_order_acquire); }
 
   RingReader<RingMemory> ring_;
-  bootstrap::Link link_;
+  bootstrap::FrameLink link_;
   std::function<void()> on_end_;
   PeerWatch watch_;
   std::thread thread_;

@@ -13,7 +13,7 @@
 #include "base/socket.h"
 #include "base/wake_event.h"
 #include "bootstrap/callers.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/queue_messages.h"
@@ -65,13 +65,13 @@ class Writer {
     Step step = Step::kAbsent;
     bool is_local = false, is_told_to_go = false, is_looked_after = false;
     ProcessName process;
-    std::optional<bootstrap::Link> link;  // link to a local reader; a remote reader's link is in `feed`
+    std::optional<bootstrap::FrameLink> link;  // link to a local reader; a remote reader's link is in `feed`
     PeerWatch watch;
     std::unique_ptr<RemoteFeed> feed;
     std::atomic<bool> feed_ended{false};
   };
   struct Newcomer {  // a connected reader that is not admitted yet
-    bootstrap::Link link;
+    bootstrap::FrameLink link;
     uint32_t reader;
     base::Deadline deadline;                     // for its Attachment
     std::optional<bootstrap::PostAddress> post;  // where to send the memory's descriptor

@@ -100,7 +100,7 @@ bool Writer::is_free(uint32_t reader) const {
 
 // Returns false if the newcomer has become a reader, or has gone.
 bool Writer::advance(Newcomer& newcomer) {
-  bootstrap::Link& link = newcomer.link;
+  bootstrap::FrameLink& link = newcomer.link;
   link.advance();
   if (link.is_closed() || newcomer.deadline.has_passed()) {
     if (newcomer.post) peers_[newcomer.reader]->step = Step::kAbsent;

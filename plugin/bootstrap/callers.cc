@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kPauseMs = 100;  // pause after accept() found no free descriptor
 
 // A rank may prove itself, send its frames and leave before its link is advanced once: the frames stay.
-bool has_proven_itself(const Link& link) {
+bool has_proven_itself(const FrameLink& link) {
   return link.is_standing() || link.has_arrivals();
 }
 
@@ -52,11 +52,11 @@ bool Callers::has_welcomed(uint32_t rank) const {
   });
 }
 
-std::optional<Link> Callers::take() {
+std::optional<FrameLink> Callers::take() {
   const auto found =
       std::ranges::find_if(callers_, [](const Caller& caller) { return has_proven_itself(caller.link); });
   if (found == callers_.end()) return std::nullopt;
-  std::optional<Link> link(std::move(found->link));
+  std::optional<FrameLink> link(std::move(found->link));
   callers_.erase(found);
   return link;
 }
@@ -75,7 +75,7 @@ void Callers::accept_all(const Judge& judge) {
     if (!*socket) return;
     if (callers_.size() >= limit) drop_oldest(judge);
     callers_.push_back(
-        {Link::accept(std::move(**socket), proof_), base::Deadline::after_ms(kIntroductionMs)});
+        {FrameLink::accept(std::move(**socket), proof_), base::Deadline::after_ms(kIntroductionMs)});
   }
 }
 
@@ -100,7 +100,7 @@ void Callers::serve(Caller& caller, const Judge& judge) {
   }
 }
 
-void Callers::note_refusal(const Link& link) {
+void Callers::note_refusal(const FrameLink& link) {
   if (++refused_.value > 1) return;
   base::log_warn("%s: connection from %s refused: %s (further refusals are counted but not logged)",
                  owner_.c_str(), base::describe(link.peer()).c_str(), describe_caller(link.refusal()));

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 
 namespace verbena::bootstrap {
 
@@ -58,7 +58,7 @@ class Callers {
   bool has_welcomed(uint32_t rank) const;
   // Returns the link of the next authenticated caller. A link that has closed in the meantime still has its
   // received frames.
-  std::optional<Link> take();
+  std::optional<FrameLink> take();
   void add_poll_entries(std::vector<pollfd>& polled) const;
   // Returns the maximum time to poll these entries. While no descriptor is free, the listener is not among
   // them and must be tried again later.
@@ -68,7 +68,7 @@ class Callers {
 
  private:
   struct Caller {
-    Link link;
+    FrameLink link;
     base::Deadline deadline;
   };
 
@@ -76,7 +76,7 @@ class Callers {
   void accept_all(const Judge& judge);
   void drop_oldest(const Judge& judge);
   void serve(Caller& caller, const Judge& judge);
-  void note_refusal(const Link& link);
+  void note_refusal(const FrameLink& link);
 
   base::Listener listener_;
   Proof proof_;

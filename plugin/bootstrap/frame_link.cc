@@ -1,4 +1,4 @@
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 
 #include <algorithm>
 #include <cstring>
@@ -162,20 +162,20 @@ constexpr size_t kMaxArrivals = 1 << 18;  // one frame for each rank and call at
 
 }  // namespace
 
-base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& hello,
-                                 const Nonce& id_secret) {
+base::Result<FrameLink> FrameLink::connect(const base::SocketAddress& peer, const Hello& hello,
+                                           const Nonce& id_secret) {
   auto proof = Proof::create(id_secret);
   if (!proof) return proof.error();
   auto socket = base::Socket::try_connect(peer);
   if (!socket) return socket.error();
   if (auto outcome = proof->encrypt(*socket, base::ConnectionEnd::kSender); !outcome) return outcome.error();
-  Link link(std::move(*socket), std::move(*proof), Step::kConnecting);
+  FrameLink link(std::move(*socket), std::move(*proof), Step::kConnecting);
   link.hello_ = hello;
   return link;
 }
 
-Link Link::accept(base::Socket socket, const Proof& proof) {
-  Link link(std::move(socket), proof, Step::kAwaitingHello);
+FrameLink FrameLink::accept(base::Socket socket, const Proof& proof) {
+  FrameLink link(std::move(socket), proof, Step::kAwaitingHello);
   if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver)) {
     link.close("cannot set up the encryption");
   } else if (!base::draw_random(link.challenge_.random, kWhat)) {
@@ -186,7 +186,7 @@ Link Link::accept(base::Socket socket, const Proof& proof) {
   return link;
 }
 
-void Link::close(std::string problem) {
+void FrameLink::close(std::string problem) {
   if (is_closed()) return;
   step_ = Step::kClosed;
   problem_ = std::move(problem);
@@ -195,17 +195,17 @@ void Link::close(std::string problem) {
   socket_ = base::Socket();
 }
 
-void Link::close_lost() {
+void FrameLink::close_lost() {
   close(socket_.explain_end() != nullptr ? socket_.explain_end() : "its connection closed");
 }
 
-void Link::advance() {
+void FrameLink::advance() {
   while (!is_closed() && step()) continue;
   if (is_standing()) flush();
 }
 
 // Returns true if another step may follow at once.
-bool Link::step() {
+bool FrameLink::step() {
   switch (step_) {
     case Step::kConnecting:
       return finish_connect();
@@ -229,7 +229,7 @@ bool Link::step() {
   return false;
 }
 
-bool Link::finish_connect() {
+bool FrameLink::finish_connect() {
   const auto done = socket_.finish_connect();
   if (!done) {
     close(std::string("it cannot be reached: ") + std::strerror(done.error().errno_value));
@@ -241,7 +241,7 @@ bool Link::finish_connect() {
   return true;
 }
 
-bool Link::receive_challenge() {
+bool FrameLink::receive_challenge() {
   if (!receive(challenge_)) return false;
   if (challenge_.magic != kMagic) {
     close("it is not a rank of this job");
@@ -258,7 +258,7 @@ bool Link::receive_challenge() {
 }
 
 template <typename Message>
-bool Link::receive(Message& message) {
+bool FrameLink::receive(Message& message) {
   if (!fill(sizeof(message))) return false;
   std::memcpy(&message, in_.data(), sizeof(message));
   in_bytes_ = 0;
@@ -266,12 +266,12 @@ bool Link::receive(Message& message) {
 }
 
 template <typename Message>
-void Link::greet(const Message& message) {
+void FrameLink::greet(const Message& message) {
   const base::Bytes bytes = as_bytes(&message, sizeof(message));
   greeting_.assign(bytes.begin(), bytes.end());
 }
 
-bool Link::receive_hello() {
+bool FrameLink::receive_hello() {
   // A caller that is not a rank at all is recognised by its first word.
   if (!fill(sizeof(uint64_t))) return false;
   if (std::memcmp(in_.data(), &kMagic, sizeof(kMagic)) != 0) {
@@ -287,7 +287,7 @@ bool Link::receive_hello() {
   return false;
 }
 
-void Link::answer(Refusal refusal, uint32_t detail) {
+void FrameLink::answer(Refusal refusal, uint32_t detail) {
   if (refusal == Refusal::kNone) refusal = proof_.judge(challenge_, hello_);
   welcome_ = {};
   welcome_.refusal = refusal;
@@ -301,7 +301,7 @@ void Link::answer(Refusal refusal, uint32_t detail) {
   if (refusal == Refusal::kNone) start_records(base::ConnectionEnd::kReceiver);
 }
 
-bool Link::receive_welcome() {
+bool FrameLink::receive_welcome() {
   if (!receive(welcome_)) return false;
   if (welcome_.magic != kMagic) {
     welcome_ = {};
@@ -322,7 +322,7 @@ bool Link::receive_welcome() {
   return true;
 }
 
-void Link::start_records(base::ConnectionEnd end) {
+void FrameLink::start_records(base::ConnectionEnd end) {
   auto auth = proof_.start_records(end, challenge_, hello_, welcome_);
   if (auth) {
     auth_ = std::move(*auth);
@@ -331,7 +331,7 @@ void Link::start_records(base::ConnectionEnd end) {
   }
 }
 
-bool Link::receive_frame() {
+bool FrameLink::receive_frame() {
   if (!fill(sizeof(FrameHeader))) return false;
   FrameHeader header;
   std::memcpy(&header, in_.data(), sizeof(header));
@@ -364,7 +364,7 @@ bool Link::receive_frame() {
 }
 
 // False: not all of it is there yet, or the link has closed.
-bool Link::fill(size_t wanted_bytes) {
+bool FrameLink::fill(size_t wanted_bytes) {
   while (in_bytes_ < wanted_bytes) {
     const size_t room = std::min(wanted_bytes, in_bytes_ + kReadBytes);
     if (in_.size() < room) in_.resize(room);
@@ -385,25 +385,25 @@ bool Link::fill(size_t wanted_bytes) {
   return true;
 }
 
-void Link::send(Record record) {
+void FrameLink::send(Record record) {
   if (!is_closed()) out_.push_back({.record = std::move(record)});
 }
 
-Record Link::take() {
+Record FrameLink::take() {
   if (inbox_.empty()) return nullptr;
   Record record = std::move(inbox_.front());
   inbox_.pop_front();
   return record;
 }
 
-bool Link::flush_greeting() {
+bool FrameLink::flush_greeting() {
   const size_t sent = greeting_.empty() ? 0 : socket_.send_some(greeting_.data(), greeting_.size());
   greeting_.erase(greeting_.begin(), greeting_.begin() + static_cast<ptrdiff_t>(sent));
   if (!greeting_.empty() && socket_.is_peer_closed()) close_lost();
   return greeting_.empty() && !is_closed();
 }
 
-void Link::flush() {
+void FrameLink::flush() {
   while (!out_.empty()) {
     Outgoing& next = out_.front();
     const std::vector<uint8_t>& record = *next.record;
@@ -425,7 +425,7 @@ void Link::flush() {
   }
 }
 
-pollfd Link::poll_entry() const {
+pollfd FrameLink::poll_entry() const {
   if (is_closed()) return {-1, 0, 0};
   const bool has_words = !greeting_.empty() || (is_standing() && !out_.empty());
   const bool writes = step_ == Step::kConnecting || (has_words && !socket_.awaits_peer());

@@ -55,13 +55,13 @@ class Proof {
 const char* describe(Refusal refusal);
 const char* describe_caller(Refusal refusal);
 
-class Link {
+class FrameLink {
  public:
   // The connecting end; connect() adds challenge and MAC to the hello. `id_secret`: see Proof::create().
-  static base::Result<Link> connect(const base::SocketAddress& peer, const Hello& hello,
-                                    const Nonce& id_secret = {});
+  static base::Result<FrameLink> connect(const base::SocketAddress& peer, const Hello& hello,
+                                         const Nonce& id_secret = {});
   // `proof` was made by a thread that may read the job key; the calling thread need not.
-  static Link accept(base::Socket socket, const Proof& proof);
+  static FrameLink accept(base::Socket socket, const Proof& proof);
 
   // Sends and receives as much as possible without waiting.
   void advance();
@@ -119,7 +119,7 @@ class Link {
     size_t sent_bytes = 0;
   };
 
-  Link(base::Socket socket, Proof proof, Step step)
+  FrameLink(base::Socket socket, Proof proof, Step step)
       : socket_(std::move(socket)), proof_(std::move(proof)), step_(step) {}
 
   bool step();

@@ -17,7 +17,7 @@
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 
 namespace verbena::bootstrap {
 

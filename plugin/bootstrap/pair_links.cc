@@ -89,9 +89,9 @@ void PairLinks::connect(Peer& peer) {
                     .rank = address_.rank,
                     .count_ranks = static_cast<uint32_t>(peers_.size()),
                     .nonce = peer.address.nonce};
-  auto link = Link::connect(peer.address.address, hello, peer.address.secret);
+  auto link = FrameLink::connect(peer.address.address, hello, peer.address.secret);
   if (link) {
-    peer.out = std::make_unique<Link>(std::move(*link));
+    peer.out = std::make_unique<FrameLink>(std::move(*link));
   } else {
     peer.unreachable = base::describe(peer.address.address) + ": " + std::strerror(link.error().errno_value);
   }
@@ -188,7 +188,7 @@ void PairLinks::advance() {
   });
   while (auto link = callers_.take()) {
     Peer& peer = peers_[link->hello().rank];
-    if (peer.in == nullptr) peer.in = std::make_unique<Link>(std::move(*link));
+    if (peer.in == nullptr) peer.in = std::make_unique<FrameLink>(std::move(*link));
   }
   for (Peer& peer : peers_) {
     if (peer.out != nullptr) peer.out->advance();
@@ -197,7 +197,7 @@ void PairLinks::advance() {
 }
 
 void PairLinks::take_arrivals(Peer& peer) {
-  Link& link = *peer.in;
+  FrameLink& link = *peer.in;
   link.advance();
   while (const Record record = link.take()) {
     const base::Bytes payload = payload_of(record);

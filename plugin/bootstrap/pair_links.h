@@ -22,7 +22,7 @@
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "bootstrap/callers.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 
 namespace verbena::bootstrap {
 
@@ -57,8 +57,8 @@ class PairLinks {
  private:
   struct Peer {
     PairAddress address;
-    std::unique_ptr<Link> out;          // carries our messages
-    std::unique_ptr<Link> in;           // carries the peer's
+    std::unique_ptr<FrameLink> out;     // carries our messages
+    std::unique_ptr<FrameLink> in;      // carries the peer's
     std::string unreachable;            // why the link `out` cannot be made
     std::vector<std::byte> incomplete;  // the parts so far of the message that is arriving
     std::map<uint64_t, std::deque<std::vector<std::byte>>> arrived;  // by tag

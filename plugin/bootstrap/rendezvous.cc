@@ -19,7 +19,7 @@
 #include "base/own_process.h"
 #include "base/parameters.h"
 #include "base/random.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
@@ -330,12 +330,12 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
   hello.rank = place_.rank;
   hello.count_ranks = place_.shape.count_ranks;
   hello.nonce = place_.nonce;
-  auto connected = Link::connect(meeting_.address, hello, place_.secret);
+  auto connected = FrameLink::connect(meeting_.address, hello, place_.secret);
   if (!connected) {
     problem = std::string("it cannot be reached: ") + std::strerror(connected.error().errno_value);
     return std::optional<base::SocketAddress>();
   }
-  Link link = std::move(*connected);
+  FrameLink link = std::move(*connected);
   const Registration registration{own_, place_.rank == 0 ? 0 : place_.shape.parent_of(place_.rank), 0};
   link.send(make_record({.kind = FrameKind::kRegistration, .rank = place_.rank},
                         {as_bytes(&registration, sizeof(registration))}));

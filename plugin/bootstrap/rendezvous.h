@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "base/wake_event.h"
 #include "bootstrap/callers.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "bootstrap/messages.h"
 #include "bootstrap/tree_carrier.h"
 
@@ -67,9 +67,9 @@ class Rendezvous {
 
  private:
   struct Guest {  // of our job
-    explicit Guest(Link its_link)
+    explicit Guest(FrameLink its_link)
         : link(std::move(its_link)), deadline(base::Deadline::after_ms(Callers::kIntroductionMs)) {}
-    Link link;
+    FrameLink link;
     base::Deadline deadline;  // for its registration
     std::optional<Registration> registration;
     bool is_answered = false;

@@ -43,7 +43,7 @@ base::Outcome TreeLinks::connect_parent(const base::SocketAddress& address) {
   hello.rank = place_.rank;
   hello.count_ranks = place_.shape.count_ranks;
   hello.nonce = place_.nonce;
-  auto link = Link::connect(address, hello, place_.secret);
+  auto link = FrameLink::connect(address, hello, place_.secret);
   if (!link) {
     return base::fail_errno(base::Status::kRemote, link.error().errno_value,
                             "bootstrap: rank %u of %u: cannot reach rank %u at %s", place_.rank,
@@ -53,7 +53,7 @@ base::Outcome TreeLinks::connect_parent(const base::SocketAddress& address) {
   return {};
 }
 
-void TreeLinks::Neighbour::attach(Link made) {
+void TreeLinks::Neighbour::attach(FrameLink made) {
   link.emplace(std::move(made));
   for (const Record& record : waiting) link->send(record);
   waiting.clear();

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "bootstrap/callers.h"
 #include "bootstrap/collective_call.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
@@ -66,10 +66,10 @@ class TreeLinks {
  private:
   struct Neighbour {
     uint32_t rank;
-    std::optional<Link> link;
+    std::optional<FrameLink> link;
     std::vector<Record> waiting;  // frames for a neighbour that has not connected yet
 
-    void attach(Link made);
+    void attach(FrameLink made);
   };
   void accept_children();
   Callers::Verdict judge(const Hello& hello) const;

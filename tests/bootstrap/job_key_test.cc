@@ -8,7 +8,7 @@
 
 #include "base/job_key.h"
 #include "base/parameters.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "bootstrap/support/ranks.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
@@ -122,7 +122,7 @@ TEST_F(BootstrapKeyTest, AHelloThatIsSaidAgainIsRefused) {
     auto caller = take(base::Socket::try_connect(listener.address()), "caller");
     auto accepted = take(listener.accept(), "accepted");
     while (!accepted) accepted = take(listener.accept(), "accepted");
-    auto link = Link::accept(std::move(*accepted), proof);
+    auto link = FrameLink::accept(std::move(*accepted), proof);
     Challenge challenge;
     size_t received = 0;
     for (; received < sizeof(challenge); usleep(100)) {
@@ -139,13 +139,13 @@ TEST_F(BootstrapKeyTest, AFrameThatSomebodyElseSendsIsNoticed) {
   load(path_.get());
   base::LogCapture log;
   auto listener = take(base::Listener::open(), "listener");
-  auto sender = take(Link::connect(listener.address(), Hello{.count_ranks = 2}), "link");
+  auto sender = take(FrameLink::connect(listener.address(), Hello{.count_ranks = 2}), "link");
   const auto deadline = base::Deadline::after_ms(kPatienceMs);
   auto accepted = take(listener.accept(), "caller");
   while (!accepted && !deadline.has_passed()) accepted = take(listener.accept(), "caller");
   ASSERT_TRUE(accepted);
   const int raw = dup(sender.poll_entry().fd);
-  auto receiver = Link::accept(std::move(*accepted), take(Proof::create(), "proof"));
+  auto receiver = FrameLink::accept(std::move(*accepted), take(Proof::create(), "proof"));
   while (!receiver.is_standing() && !deadline.has_passed()) {
     sender.advance();
     receiver.advance();

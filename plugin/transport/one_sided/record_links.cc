@@ -82,9 +82,9 @@ void RecordLinks::send(uint32_t peer, const protocol::LaneRecord& record) {
     hello.nonce = to.nonce;
     secret = to.secret;
   }
-  auto link = bootstrap::Link::connect(address, hello, secret);
+  auto link = bootstrap::FrameLink::connect(address, hello, secret);
   if (!link) return lose(peer, std::strerror(link.error().errno_value));
-  to.link = std::make_unique<bootstrap::Link>(std::move(*link));
+  to.link = std::make_unique<bootstrap::FrameLink>(std::move(*link));
   ++count_connected_;
 }
 
@@ -121,7 +121,7 @@ bootstrap::Callers::Verdict RecordLinks::judge(const bootstrap::Hello& hello) co
   return {is_peer ? Refusal::kNone : Refusal::kUnexpected};
 }
 
-void RecordLinks::hear(bootstrap::Link& link) {
+void RecordLinks::hear(bootstrap::FrameLink& link) {
   link.advance();
   while (const bootstrap::Record record = link.take()) {
     Arrival arrival{link.hello().rank, {}};
@@ -138,7 +138,7 @@ void RecordLinks::advance(int64_t now_ns) {
   if (has_caller_.exchange(false, std::memory_order_acquire) || !callers_.is_empty()) {
     callers_.advance([this](const bootstrap::Hello& hello) { return judge(hello); });
     while (auto link = callers_.take())
-      from_peers_.push_back(std::make_unique<bootstrap::Link>(std::move(*link)));
+      from_peers_.push_back(std::make_unique<bootstrap::FrameLink>(std::move(*link)));
   }
   for (const auto& link : from_peers_) hear(*link);
   std::erase_if(from_peers_, [](const auto& link) { return link->is_closed(); });

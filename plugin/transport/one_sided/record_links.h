@@ -16,7 +16,7 @@
 #include "base/socket.h"
 #include "base/status.h"
 #include "bootstrap/callers.h"
-#include "bootstrap/link.h"
+#include "bootstrap/frame_link.h"
 #include "protocol/lane_record.h"
 
 namespace verbena::transport {
@@ -58,8 +58,8 @@ class RecordLinks {
   struct Peer {
     base::SocketAddress address;
     bootstrap::Nonce nonce{}, secret{};
-    std::unique_ptr<bootstrap::Link> link;  // ours to it
-    std::deque<bootstrap::Record> unsent;   // until it is connected
+    std::unique_ptr<bootstrap::FrameLink> link;  // ours to it
+    std::deque<bootstrap::Record> unsent;        // until it is connected
     int64_t used_at_ns = 0;
     bool is_gone = false;
   };
@@ -70,7 +70,7 @@ class RecordLinks {
         peers_(count_ranks) {}
   base::Outcome watch();
   bootstrap::Callers::Verdict judge(const bootstrap::Hello& hello) const;
-  void hear(bootstrap::Link& link);
+  void hear(bootstrap::FrameLink& link);
   void advance_own(uint32_t peer, int64_t now_ns);
   void lose(uint32_t peer, const std::string& problem);
 
@@ -81,7 +81,7 @@ class RecordLinks {
   std::mutex mutex_;                     // guards what know() writes
   std::vector<Peer> peers_;
   uint32_t count_connected_ = 0;  // links of ours
-  std::vector<std::unique_ptr<bootstrap::Link>> from_peers_;
+  std::vector<std::unique_ptr<bootstrap::FrameLink>> from_peers_;
   std::deque<Arrival> arrived_;
 };
 

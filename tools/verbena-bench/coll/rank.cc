@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/gpu.h"
+#include "common/size.h"
 #include "common/table.h"
 #include "verbena-bench/coll/coll_plan.h"
 #include "verbena-bench/coll/contenders.h"
@@ -49,6 +50,9 @@ class Rank {
   void soak();
   void call_at_random();
   void exchange_tokens();
+  // Replays a graph plan.soak times, each time with another input. Returns the sum of `count_wrong`.
+  uint64_t replay(Graph& graph, uint64_t bytes, const std::function<void(uint64_t, char*)>& prepare,
+                  const std::function<uint64_t(uint64_t, const char*)>& count_wrong);
   // Runs a quantised all-reduce on alternating zeros and ones, whose sums are exact. So data left over from
   // an earlier call is detected.
   void soak_coded(const Named& named);
@@ -64,9 +68,9 @@ class Rank {
     verbena_ops* ops = nullptr;
   };
   struct Entry {
-    std::unique_ptr<Contender> contender;
-    std::unique_ptr<Graph> shorter, longer;
-    std::vector<double> shorter_us, longer_us;
+    std::shared_ptr<Contender> contender;
+    std::unique_ptr<Graph> shorter = {}, longer = {};
+    std::vector<double> shorter_us = {}, longer_us = {};
     double slope_us(unsigned chain) const {
       return (compute_median(longer_us) - compute_median(shorter_us)) / chain;
     }
@@ -117,7 +121,7 @@ class Rank {
   OpsLibrary library_;
   std::unique_ptr<Ours> ours_;
   std::vector<SymmetricWindow> windows_;
-  std::unique_ptr<NcclContender> nccl_;
+  std::shared_ptr<NcclContender> nccl_;  // one for all sizes
   std::unique_ptr<OurContender> chosen_;  // of all-reduces
   NormPlaces norm_;
   CUdeviceptr first_ = 0, second_ = 0, numbers_ = 0, barrier_;
@@ -174,7 +178,7 @@ Rank::Rank(const CollPlan& plan)
   for (const std::string& name : plan_.against)
     if (name == "nccl")
       nccl_ =
-          std::make_unique<NcclContender>(plan_.nccl_library, plan_.nccl_id, plan_.rank, plan_.count_ranks);
+          std::make_shared<NcclContender>(plan_.nccl_library, plan_.nccl_id, plan_.rank, plan_.count_ranks);
 }
 
 Rank::~Rank() {
@@ -537,36 +541,18 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
   const verbena_ops_type type = subject.type;
   const Work work{subject.operation, first_, second_, bytes / get_element_bytes(type), type, 0};
   std::vector<Entry> entries;
-  for (auto& contender : list_contenders(subject, bytes))
-    entries.push_back({std::move(contender), {}, {}, {}, {}});
-  // NCCL is one contender for all sizes, and stays ours.
-  struct Borrowed : Contender {
-    explicit Borrowed(Contender& of) : contender(of) {}
-    const std::string& name() const override { return contender.name(); }
-    void enqueue(const Work& of, CUstream stream) override { contender.enqueue(of, stream); }
-    Contender& contender;
+  const auto add_norm = [&](NormContender::Kind kind, Contender& all_reduce, const std::string& name) {
+    entries.push_back({std::make_shared<NormContender>(library_, ours_->ops, norm_, subject.named, kind,
+                                                       &all_reduce, name)});
   };
+  for (auto& contender : list_contenders(subject, bytes)) entries.push_back({std::move(contender)});
   if (nccl_ && find_nccl_type(type) >= 0) {
-    if (subject.named.has_norm) {
-      entries.push_back(
-          {std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named,
-                                           NormContender::Kind::kApart, nccl_.get(), nccl_->name()),
-           {},
-           {},
-           {},
-           {}});
-    } else {
-      entries.push_back({std::make_unique<Borrowed>(*nccl_), {}, {}, {}, {}});
-    }
+    if (subject.named.has_norm)
+      add_norm(NormContender::Kind::kApart, *nccl_, nccl_->name());
+    else
+      entries.push_back({nccl_});
   }
-  if (subject.named.has_norm)
-    entries.push_back(
-        {std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named,
-                                         NormContender::Kind::kBare, chosen_.get(), "all-reduce-alone"),
-         {},
-         {},
-         {},
-         {}});
+  if (subject.named.has_norm) add_norm(NormContender::Kind::kBare, *chosen_, "all-reduce-alone");
   for (Entry& entry : entries) {
     const auto enqueue = [&](unsigned i) { enqueue_chain(*entry.contender, work, i); };
     enqueue(0);  // loads what is loaded late
@@ -616,11 +602,35 @@ void Rank::measure_all() {
     for (const uint64_t bytes : plan_.sizes) measure_size(subject, cut_rows(subject, bytes));
 }
 
+uint64_t Rank::replay(Graph& graph, uint64_t bytes, const std::function<void(uint64_t, char*)>& prepare,
+                      const std::function<uint64_t(uint64_t, const char*)>& count_wrong) {
+  constexpr uint64_t kBatch = 64;
+  if (room_bytes_ < bytes) throw ToolError("--soak needs a size of " + format_size(bytes) + "iB or more");
+  void* pinned = nullptr;
+  driver_.check(driver_.cuMemHostAlloc(&pinned, 2 * kBatch * bytes, CU_MEMHOSTALLOC_PORTABLE),
+                "cuMemHostAlloc");
+  char *const inputs = static_cast<char*>(pinned), *const outputs = inputs + kBatch * bytes;
+  uint64_t wrong = 0;
+  for (uint64_t done = 0; done < plan_.soak; done += kBatch) {
+    const uint64_t batch = std::min(kBatch, plan_.soak - done);
+    for (uint64_t k = 0; k < batch; ++k) {
+      prepare(done + k, inputs + k * bytes);
+      driver_.check(driver_.cuMemcpyHtoDAsync_v2(first_, inputs + k * bytes, bytes, gpu_.stream()),
+                    "cuMemcpyHtoD");
+      graph.launch();
+      driver_.check(driver_.cuMemcpyDtoHAsync_v2(outputs + k * bytes, second_, bytes, gpu_.stream()),
+                    "cuMemcpyDtoH");
+    }
+    gpu_.wait(plan_.timeout_s);
+    for (uint64_t k = 0; k < batch; ++k) wrong += count_wrong(done + k, outputs + k * bytes);
+  }
+  expect_no_error();
+  return wrong;
+}
+
 void Rank::soak_coded(const Named& named) {
-  constexpr uint64_t kBatch = 64, kBytes = 16384, kWords = kBytes / sizeof(uint32_t);
+  constexpr uint64_t kBytes = 16384;
   constexpr uint32_t kOnes = 0x3f803f80;  // two of bfloat16
-  if (room_bytes_ < kBytes)
-    throw ToolError("--soak of a quantised all-reduce needs a size of 16 KiB or more");
   const uint32_t blocks = std::min(plan_.blocks, 16U);
   OurContender contender(library_, ours_->ops, {named.codec, blocks, 512, 0}, named.codec);
   const uint64_t count = kBytes / get_element_bytes(VERBENA_OPS_BFLOAT16);
@@ -628,33 +638,20 @@ void Rank::soak_coded(const Named& named) {
     contender.enqueue({VERBENA_OPS_ALL_REDUCE, first_, second_, count, VERBENA_OPS_BFLOAT16, 0},
                       gpu_.stream());
   });
-  const Bytes sum_of_ones = [&] {
-    const float ranks = static_cast<float>(plan_.count_ranks);  // at most 16: exact
-    uint32_t bits = 0;
-    std::memcpy(&bits, &ranks, sizeof(bits));
-    const uint32_t word = (bits & 0xffff0000U) | bits >> 16;
-    Bytes all(kBytes);
-    for (uint64_t i = 0; i < kWords; ++i) std::memcpy(all.data() + i * sizeof(word), &word, sizeof(word));
-    return all;
-  }();
+  const auto repeat = [](uint32_t word, char* to) {
+    for (uint64_t i = 0; i < kBytes; i += sizeof(word)) std::memcpy(to + i, &word, sizeof(word));
+  };
+  const float ranks = static_cast<float>(plan_.count_ranks);  // at most 16: exact
+  uint32_t bits = 0;
+  std::memcpy(&bits, &ranks, sizeof(bits));
+  Bytes sum_of_ones(kBytes);
+  repeat((bits & 0xffff0000U) | bits >> 16, reinterpret_cast<char*>(sum_of_ones.data()));
   const Bytes zeros(kBytes);
-  void* memory = nullptr;
-  driver_.check(driver_.cuMemHostAlloc(&memory, kBatch * kBytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
-  auto* const outputs = static_cast<char*>(memory);
-  uint64_t wrong = 0;
-  for (uint64_t done = 0; done < plan_.soak; done += kBatch) {
-    const uint64_t batch = std::min(kBatch, plan_.soak - done);
-    for (uint64_t k = 0; k < batch; ++k) {
-      gpu_.fill_words(first_, k % 2 == 0 ? 0 : kOnes, kWords);
-      graph.launch();
-      driver_.check(driver_.cuMemcpyDtoHAsync_v2(outputs + k * kBytes, second_, kBytes, gpu_.stream()),
-                    "cuMemcpyDtoH");
-    }
-    gpu_.wait(plan_.timeout_s);
-    for (uint64_t k = 0; k < batch; ++k)
-      wrong += std::memcmp(outputs + k * kBytes, (k % 2 == 0 ? zeros : sum_of_ones).data(), kBytes) != 0;
-  }
-  expect_no_error();
+  const uint64_t wrong = replay(
+      graph, kBytes, [&](uint64_t index, char* input) { repeat(index % 2 == 0 ? 0 : kOnes, input); },
+      [&](uint64_t index, const char* output) {
+        return uint64_t{std::memcmp(output, (index % 2 == 0 ? zeros : sum_of_ones).data(), kBytes) != 0};
+      });
   tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.soak) + " times " + named.name +
        " on alternating zeros and ones");
 }
@@ -684,48 +681,30 @@ void Rank::soak() {
     soak_coded(named);
   }
   if (has_coded) return;
-  constexpr uint64_t kCount = 2048, kBatch = 64;
-  constexpr verbena_ops_type kType = VERBENA_OPS_INT32;
-  constexpr uint64_t kBytes = kCount * sizeof(int32_t);
-  struct Pinned {
-    Pinned(const CudaDriver& of, uint64_t bytes) {
-      of.check(of.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
-    }
-    int32_t* at(uint64_t i) { return static_cast<int32_t*>(memory) + i * kCount; }
-    void* memory = nullptr;
-  };
-  if (room_bytes_ < kBytes) throw ToolError("--soak needs a size of 8 KiB or more");
-  Pinned inputs(driver_, kBatch * kBytes), outputs(driver_, kBatch * kBytes);
+  constexpr uint64_t kCount = 2048, kBytes = kCount * sizeof(uint32_t);
   OurContender chosen(library_, ours_->ops, {VERBENA_OPS_AUTO, 0, 0, 0});
   Graph graph(gpu_, [&] {
-    chosen.enqueue({VERBENA_OPS_ALL_REDUCE, first_, second_, kCount, kType, 0}, gpu_.stream());
+    chosen.enqueue({VERBENA_OPS_ALL_REDUCE, first_, second_, kCount, VERBENA_OPS_INT32, 0}, gpu_.stream());
   });
   const auto number = [](uint64_t replay, uint64_t rank, uint64_t i) {
     return static_cast<uint32_t>(replay * 0x9e3779b1u + rank * 0x85ebca77u + i * 2654435769u);
   };
-  uint64_t wrong = 0;
   const int64_t begin_ns = now_ns();
-  for (uint64_t done = 0; done < plan_.soak; done += kBatch) {
-    const uint64_t batch = std::min(kBatch, plan_.soak - done);
-    for (uint64_t k = 0; k < batch; ++k) {
-      for (uint64_t i = 0; i < kCount; ++i)
-        inputs.at(k)[i] = static_cast<int32_t>(number(done + k, plan_.rank, i));
-      driver_.check(driver_.cuMemcpyHtoDAsync_v2(first_, inputs.at(k), kBytes, gpu_.stream()),
-                    "cuMemcpyHtoD");
-      graph.launch();
-      driver_.check(driver_.cuMemcpyDtoHAsync_v2(outputs.at(k), second_, kBytes, gpu_.stream()),
-                    "cuMemcpyDtoH");
-    }
-    gpu_.wait(plan_.timeout_s);
-    for (uint64_t k = 0; k < batch; ++k) {
-      for (uint64_t i = 0; i < kCount; ++i) {
-        uint32_t sum = 0;
-        for (unsigned rank = 0; rank < plan_.count_ranks; ++rank) sum += number(done + k, rank, i);
-        wrong += static_cast<uint32_t>(outputs.at(k)[i]) != sum;
-      }
-    }
-  }
-  expect_no_error();
+  const uint64_t wrong = replay(
+      graph, kBytes,
+      [&](uint64_t index, char* input) {
+        auto* const numbers = reinterpret_cast<uint32_t*>(input);
+        for (uint64_t i = 0; i < kCount; ++i) numbers[i] = number(index, plan_.rank, i);
+      },
+      [&](uint64_t index, const char* output) {
+        uint64_t all = 0;
+        for (uint64_t i = 0; i < kCount; ++i) {
+          uint32_t sum = 0;
+          for (unsigned rank = 0; rank < plan_.count_ranks; ++rank) sum += number(index, rank, i);
+          all += reinterpret_cast<const uint32_t*>(output)[i] != sum;
+        }
+        return all;
+      });
   tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.soak) +
        " replays of one graph with other data each time, in " +
        std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");

@@ -25,4 +25,20 @@ abi::Result consume(void* recv_comm, int count, void* request);
 abi::Result flush(void* recv_comm, int count, void** data, int* sizes, void** mhandles, void** request);
 abi::Result close_comm(void* comm);
 
+// With the arguments of the tables from v9 and v11 on.
+inline abi::Result listen_in(void*, int device, void* handle, void** comm) {
+  return listen_on(device, handle, comm);
+}
+inline abi::Result connect_in(void*, int device, void* handle, void** comm,
+                              abi::NetDeviceHandle** device_handle) {
+  return connect_to(device, handle, comm, device_handle);
+}
+inline abi::Result send_profiled(void* comm, void* data, size_t size, int, void*, void*, void** request) {
+  return start_send(comm, data, size, request);
+}
+inline abi::Result receive_profiled(void* comm, int, void** data, size_t* sizes, int*, void** mhandles,
+                                    void**, void** request) {
+  return start_receive(comm, *data, *sizes, *mhandles, request);
+}
+
 }  // namespace verbena::tools::sample

@@ -95,20 +95,14 @@ const abi::ncclNet_v12_t ncclNetPlugin_v12 = {
     },
     count_devices,
     get_properties<abi::ncclNetProperties_v12_t>,
-    [](void*, int device, void* handle, void** comm) { return listen_on(device, handle, comm); },
-    [](void*, int device, void* handle, void** comm, abi::NetDeviceHandle** device_handle) {
-      return connect_to(device, handle, comm, device_handle);
-    },
+    listen_in,
+    connect_in,
     accept_from,
     register_memory<size_t>,
     register_dmabuf,
     deregister_memory,
-    [](void* comm, void* data, size_t size, int, void*, void*, void** request) {
-      return start_send(comm, data, size, request);
-    },
-    [](void* comm, int, void** data, size_t* sizes, int*, void** mhandles, void**, void** request) {
-      return start_receive(comm, *data, *sizes, *mhandles, request);
-    },
+    send_profiled,
+    receive_profiled,
     flush,
     test_request,
     close_comm,

@@ -11,6 +11,9 @@ set(about_verbena-bench "measure and verify what GPUs do")
 set(about_verbena-bench-coll "measure and verify collectives between GPUs")
 set(about_verbena-bench-symm "measure and verify symmetric memory between GPUs")
 set(about_verbena-bench-unpack "measure and verify the unpacking of messages on a GPU")
+foreach(program ${rank_programs})
+  set(about_${program} "a rank of verbena-bench symm")
+endforeach()
 set(about_softverbs-run "run a program over softverbs, a software RDMA device")
 
 # add_pages(TOOL): creates share/man/man1/TOOL.1.gz, TOOL-SUBCOMMAND.1.gz, and a completion file for each shell.

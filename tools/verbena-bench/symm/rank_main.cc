@@ -1,31 +1,23 @@
 // The process of a rank, which verbena-bench symm starts.
 #include "common/child_group.h"
 #include "common/error.h"
+#include "common/option_style.h"
+#include "common/self_path.h"
 #include "verbena-bench/symm/symm_plan.h"
-
-namespace {
-
-constexpr int kArguments = 5;
-
-unsigned read_number(const char* text) {
-  return static_cast<unsigned>(std::stoul(text));
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   using namespace verbena::tools;
-  if (argc != 1 + kArguments) {
-    std::fprintf(stderr, "%s: start verbena-bench symm instead, which starts this program\n", argv[0]);
-    return kExitUsage;
-  }
-  return report_errors(std::string("verbena-bench symm: rank ") + argv[2], [&] {
-    symm::SymmPlan plan;
-    plan.id = argv[1];
-    plan.rank = read_number(argv[2]);
-    plan.count_ranks = read_number(argv[3]);
-    plan.gpu = static_cast<int>(read_number(argv[4]));
-    plan.rounds = read_number(argv[5]);
+  symm::SymmPlan plan;
+  CLI::App app("The process of a rank. verbena-bench symm starts it with these arguments.");
+  app.add_option("ID", plan.id, "unique id of the ranks")->required();
+  app.add_option("RANK", plan.rank, "this rank")->required();
+  app.add_option("RANKS", plan.count_ranks, "number of ranks")->required();
+  app.add_option("GPU", plan.gpu, "device index")->required();
+  app.add_option("SAMPLES", plan.rounds, "samples of each figure; 0: checks only")->required();
+  style_help(app, find_self_executable().filename());
+  const int status = parse_arguments(app, argc, argv, [] {});
+  if (status >= 0) return status;
+  return report_errors("verbena-bench symm: rank " + std::to_string(plan.rank), [&] {
     prepare_child_process();
     symm::run_rank(plan);
     return static_cast<int>(kExitOk);

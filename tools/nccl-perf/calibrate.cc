@@ -16,7 +16,7 @@ constexpr const char* kOurNetwork = "Verbena";
 
 class Calibration {
  public:
-  Calibration(const Options& options, int ranks, const RunVariant& run)
+  Calibration(const NcclPerfOptions& options, int ranks, const RunVariant& run)
       : options_(options),
         ranks_(static_cast<uint32_t>(ranks)),
         run_(run),
@@ -147,7 +147,7 @@ class Calibration {
     return value != nullptr && *value != '\0';
   }
 
-  const Options& options_;
+  const NcclPerfOptions& options_;
   uint32_t ranks_;
   const RunVariant& run_;
   int64_t deadline_ns_;
@@ -162,7 +162,7 @@ class Calibration {
 
 }  // namespace
 
-int run_calibration(const Options& options, int ranks, const std::string& nccl_version,
+int run_calibration(const NcclPerfOptions& options, int ranks, const std::string& nccl_version,
                     const RunVariant& run) {
   Calibration calibration(options, ranks, run);
   const int status = calibration.measure();

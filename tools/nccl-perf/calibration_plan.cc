@@ -72,7 +72,7 @@ bool has_algorithm(Algorithm algorithm, Operation operation) {
 
 class Planner {
  public:
-  Planner(const Options& options, const std::string& unpack, int min_channels)
+  Planner(const NcclPerfOptions& options, const std::string& unpack, int min_channels)
       : options_(options), unpack_(unpack), min_channels_(min_channels) {}
 
   void add(Algorithm algorithm, Protocol protocol, int channels) {
@@ -87,7 +87,7 @@ class Planner {
   std::vector<CalibrationStep> take() { return std::move(steps_); }
 
  private:
-  const Options& options_;
+  const NcclPerfOptions& options_;
   std::string unpack_;
   int min_channels_;
   std::vector<CalibrationStep> steps_;
@@ -95,7 +95,7 @@ class Planner {
 
 }  // namespace
 
-std::vector<CalibrationStep> list_unpack_steps(const Options& options) {
+std::vector<CalibrationStep> list_unpack_steps(const NcclPerfOptions& options) {
   std::vector<CalibrationStep> steps;
   for (const char* unpack : {"0", "1"}) {
     steps.push_back({Algorithm::kRing,
@@ -108,7 +108,7 @@ std::vector<CalibrationStep> list_unpack_steps(const Options& options) {
   return steps;
 }
 
-std::vector<CalibrationStep> list_channel_steps(const Options& options, const std::string& unpack,
+std::vector<CalibrationStep> list_channel_steps(const NcclPerfOptions& options, const std::string& unpack,
                                                 int own_channels) {
   CalibrationStep step{Algorithm::kRing, Protocol::kSimple, 0, unpack, {}, options.sizes_bytes.back()};
   step.operations = {Operation::kAllReduce, Operation::kSendRecv, Operation::kAllToAll};
@@ -158,8 +158,8 @@ bool are_channels_worthwhile(const std::vector<Row>& base, const std::vector<Row
   return gain_of_short == 0 || gain_of_short >= kNoLoss;
 }
 
-std::vector<CalibrationStep> list_steps(const Options& options, const std::string& unpack, int own_channels,
-                                        int min_channels) {
+std::vector<CalibrationStep> list_steps(const NcclPerfOptions& options, const std::string& unpack,
+                                        int own_channels, int min_channels) {
   Planner planner(options, unpack, min_channels);
   for (const Protocol protocol : kProtocols) planner.add(Algorithm::kRing, protocol, 0);
   for (const Protocol protocol : kProtocols) planner.add(Algorithm::kTree, protocol, 0);

@@ -24,11 +24,11 @@ struct CalibrationStep {
 
 // Returns the two runs that decide whether UNPACK is offered on the measured platform: one without UNPACK,
 // then one with it.
-std::vector<CalibrationStep> list_unpack_steps(const Options& options);
+std::vector<CalibrationStep> list_unpack_steps(const NcclPerfOptions& options);
 
 // Returns a run with NCCL's default channels, runs with two, four and eight times as many channels for
 // collectives, and runs with more channels and larger chunks for each peer of send/recv.
-std::vector<CalibrationStep> list_channel_steps(const Options& options, const std::string& unpack,
+std::vector<CalibrationStep> list_channel_steps(const NcclPerfOptions& options, const std::string& unpack,
                                                 int own_channels);
 
 // How many times faster `other` is than `base`, on average over the sizes from `min_bytes` to `max_bytes`
@@ -43,8 +43,8 @@ bool are_channels_worthwhile(const std::vector<Row>& base, const std::vector<Row
 
 // All other steps, the most valuable first. `own_channels` is NCCL's default, or its number with
 // `min_channels`; 0 if unknown.
-std::vector<CalibrationStep> list_steps(const Options& options, const std::string& unpack, int own_channels,
-                                        int min_channels);
+std::vector<CalibrationStep> list_steps(const NcclPerfOptions& options, const std::string& unpack,
+                                        int own_channels, int min_channels);
 
 Variant make_variant(const CalibrationStep& step);
 

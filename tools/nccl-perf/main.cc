@@ -49,7 +49,7 @@ class LogFolder {
   bool kept_ = false;
 };
 
-int list_nccl(const Options& options) {
+int list_nccl(const NcclPerfOptions& options) {
   const std::vector<NcclCandidate> candidates = find_nccl_libraries(options.nccl);
   bool chosen = false;
   for (const NcclCandidate& candidate : candidates) {
@@ -64,7 +64,7 @@ int list_nccl(const Options& options) {
 }
 
 // The number of ranks; 0, after an error line, if there can be none.
-int choose_ranks(const Options& options) {
+int choose_ranks(const NcclPerfOptions& options) {
   const int gpus = require_cuda_devices("nccl-perf", "a GPU; try verbena-perf");
   if (gpus == 0) return 0;
   const int ranks = options.ranks == 0 ? std::max(gpus, 2) : options.ranks;
@@ -77,7 +77,7 @@ int choose_ranks(const Options& options) {
 }
 
 // Returns the exit status; stores the outcome of the run in `result`, unless null.
-int run_variant(const Options& options, const Variant& variant, int ranks, const NcclCandidate& nccl,
+int run_variant(const NcclPerfOptions& options, const Variant& variant, int ranks, const NcclCandidate& nccl,
                 const std::string& log_folder, Report& report, int argc, const char* const* argv,
                 StepResult* result = nullptr) {
   Run run(options, variant, ranks, log_folder);
@@ -105,8 +105,8 @@ int run_variant(const Options& options, const Variant& variant, int ranks, const
   return status;
 }
 
-int calibrate(const Options& options, int ranks, const NcclCandidate& nccl, LogFolder& folder, Report& report,
-              int argc, const char* const* argv) {
+int calibrate(const NcclPerfOptions& options, int ranks, const NcclCandidate& nccl, LogFolder& folder,
+              Report& report, int argc, const char* const* argv) {
   report.begin_round(0);
   return run_calibration(options, ranks, nccl.version, [&](const Variant& variant) {
     StepResult result;
@@ -117,7 +117,7 @@ int calibrate(const Options& options, int ranks, const NcclCandidate& nccl, LogF
 }
 
 // Runs all variants, round after round.
-int run_rounds(const Options& options, int ranks, const NcclCandidate& nccl, LogFolder& folder,
+int run_rounds(const NcclPerfOptions& options, int ranks, const NcclCandidate& nccl, LogFolder& folder,
                Report& report, int argc, const char* const* argv) {
   int status = kExitOk;
   std::vector<Variant> variants = list_variants(options);
@@ -134,7 +134,7 @@ int run_rounds(const Options& options, int ranks, const NcclCandidate& nccl, Log
   return status;
 }
 
-int run_all(const Options& options, int argc, const char* const* argv) {
+int run_all(const NcclPerfOptions& options, int argc, const char* const* argv) {
   const int ranks = choose_ranks(options);
   if (ranks == 0) return kExitNoDevice;
   const NcclCandidate nccl = choose_nccl(find_nccl_libraries(options.nccl));
@@ -153,7 +153,7 @@ int run_all(const Options& options, int argc, const char* const* argv) {
 int run_tool(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
-  const Options& options = parsed.options;
+  const NcclPerfOptions& options = parsed.options;
   return report_errors("nccl-perf", [&] {
     if (!options.probe_nccl.empty()) return run_nccl_probe(options.probe_nccl);
     if (options.child_rank >= 0) return run_rank(options);

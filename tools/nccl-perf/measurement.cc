@@ -15,7 +15,7 @@ constexpr uint32_t kPoison = 0xDEADBEEF;
 constexpr int kRoot = 0;
 constexpr uint64_t kStagingElements = 4 << 20;
 
-uint64_t find_largest_buffer(const Options& options, uint32_t ranks) {
+uint64_t find_largest_buffer(const NcclPerfOptions& options, uint32_t ranks) {
   uint64_t elements = 0;
   for (const Operation operation : options.operations) {
     for (const uint64_t size_bytes : options.sizes_bytes) {
@@ -32,7 +32,7 @@ void* as_pointer(CUdeviceptr address) {
 
 }  // namespace
 
-Measurement::Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const Options& options)
+Measurement::Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const NcclPerfOptions& options)
     : nccl_(nccl),
       comm_(comm),
       gpu_(gpu),

@@ -19,7 +19,7 @@ struct Measured {
 // Runs one rank's share of the operations on its communicator.
 class Measurement {
  public:
-  Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const Options& options);
+  Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const NcclPerfOptions& options);
 
   // All ranks call it for the same operations and sizes in the same order. Checks the results after the
   // warm-up and again after the timed iterations, each time with buffers that were poisoned before.
@@ -39,7 +39,7 @@ class Measurement {
   const NcclLibrary& nccl_;
   NcclComm comm_;
   Gpu& gpu_;
-  const Options& options_;
+  const NcclPerfOptions& options_;
   uint32_t rank_;
   uint32_t ranks_;
   CUdeviceptr send_ = 0;

@@ -11,7 +11,7 @@ struct RawOptions {
   SizeOptions sizes;
 };
 
-void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
+void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks", options.ranks, "processes; default: one per GPU, or two on a single GPU")
       ->check(CLI::Range(2, 64));
@@ -41,7 +41,7 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   add_timeout_option(app, options.timeout_s);
 }
 
-void add_nccl_options(CLI::App& app, Options& options) {
+void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
   app.option_defaults()->group("With what");
   app.add_option("--nccl", options.nccl,
                  "libnccl.so.2 to use (default: $NCCL_LIB, else from the loader, CUDA, or Python packages)");
@@ -74,7 +74,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-void add_calibration_options(CLI::App& app, Options& options) {
+void add_calibration_options(CLI::App& app, NcclPerfOptions& options) {
   app.add_option("--calibrate", options.calibrate,
                  "measure collectives with each algorithm, protocol and number of channels, and write the "
                  "costs to this tuning file");
@@ -82,7 +82,7 @@ void add_calibration_options(CLI::App& app, Options& options) {
                       "with --calibrate: start no further run after this time", 1, 86400);
 }
 
-void add_log_options(CLI::App& app, Options& options) {
+void add_log_options(CLI::App& app, NcclPerfOptions& options) {
   add_output_options(app, options.output);
   app.add_option("--out", options.out_file, "also write everything that is printed to this file");
   app.add_option("--log-dir", options.log_folder, "keep NCCL's logs in this folder");
@@ -95,7 +95,7 @@ void add_log_options(CLI::App& app, Options& options) {
   app.add_option("--probe-nccl", options.probe_nccl)->group("");
 }
 
-void resolve_operations(Options& options, const RawOptions& raw) {
+void resolve_operations(NcclPerfOptions& options, const RawOptions& raw) {
   for (const std::string& name :
        options.child_operations.empty() ? raw.operations : options.child_operations) {
     if (name == "all") {
@@ -108,7 +108,7 @@ void resolve_operations(Options& options, const RawOptions& raw) {
   }
 }
 
-void resolve(Options& options, const RawOptions& raw) {
+void resolve(NcclPerfOptions& options, const RawOptions& raw) {
   resolve_operations(options, raw);
   options.sizes_bytes = resolve_sizes(raw.sizes);
   if (options.child_end_bytes != 0) {
@@ -129,8 +129,8 @@ void resolve(Options& options, const RawOptions& raw) {
 
 }  // namespace
 
-Parsed<Options> parse_options(int argc, const char* const* argv) {
-  Parsed<Options> parsed;
+Parsed<NcclPerfOptions> parse_options(int argc, const char* const* argv) {
+  Parsed<NcclPerfOptions> parsed;
   RawOptions raw;
   CLI::App app(
       "Runs NCCL's collectives over the Verbena plugin, with one process per GPU, each a separate node for "

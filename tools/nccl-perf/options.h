@@ -9,7 +9,7 @@
 
 namespace verbena::tools::nccl {
 
-struct Options {
+struct NcclPerfOptions {
   std::string plugin;  // empty: ../lib beside the tool, unless NCCL_NET_PLUGIN is set
   std::string nccl;
   bool list_nccl = false;
@@ -46,6 +46,6 @@ struct Options {
   std::string probe_nccl;
 };
 
-Parsed<Options> parse_options(int argc, const char* const* argv);
+Parsed<NcclPerfOptions> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::nccl

@@ -23,7 +23,8 @@ struct Lane {
   NcclComm comm;
   Measurement measurement;
 
-  Lane(const CudaDriver& driver, const NcclLibrary& nccl, NcclComm communicator, const Options& options)
+  Lane(const CudaDriver& driver, const NcclLibrary& nccl, NcclComm communicator,
+       const NcclPerfOptions& options)
       : gpu(driver, gpu_of_rank(options.child_rank)),
         comm(communicator),
         measurement(nccl, comm, gpu, options) {}
@@ -31,7 +32,7 @@ struct Lane {
 
 class Rank {
  public:
-  explicit Rank(const Options& options) : options_(options), control_(kControlDescriptor) {}
+  explicit Rank(const NcclPerfOptions& options) : options_(options), control_(kControlDescriptor) {}
 
   void run();
   void report(const nlohmann::json& line) {
@@ -44,7 +45,7 @@ class Rank {
   Measured measure(Operation operation, uint64_t size_bytes);
   void run_operations();
 
-  const Options& options_;
+  const NcclPerfOptions& options_;
   LineChannel control_;
   std::deque<Lane> lanes_;  // one for each communicator
 };
@@ -121,7 +122,7 @@ void Rank::run_operations() {
 
 }  // namespace
 
-int run_rank(const Options& options) {
+int run_rank(const NcclPerfOptions& options) {
   prepare_child_process();
   Rank rank(options);
   try {

@@ -27,7 +27,8 @@ std::string join_distinct(const std::vector<NcclLog>& logs, std::string NcclLog:
 
 }  // namespace
 
-Report::Report(const Options& options, int ranks) : options_(options), ranks_(static_cast<uint32_t>(ranks)) {
+Report::Report(const NcclPerfOptions& options, int ranks)
+    : options_(options), ranks_(static_cast<uint32_t>(ranks)) {
   if (!options.out_file.empty()) {
     out_ = std::fopen(options.out_file.c_str(), "w");
     if (out_ == nullptr) throw ToolError("cannot write " + options.out_file + ": " + std::strerror(errno));

@@ -40,7 +40,7 @@ class ResultTables {
 class Report {
  public:
   // Throws ToolError if a file cannot be written.
-  Report(const Options& options, int ranks);
+  Report(const NcclPerfOptions& options, int ranks);
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
   ~Report();
@@ -63,7 +63,7 @@ class Report {
   bool shows_ratio() const;
   Table make_table() const;
 
-  const Options& options_;
+  const NcclPerfOptions& options_;
   uint32_t ranks_;
   std::FILE* out_ = nullptr;
   std::string first_variant_;

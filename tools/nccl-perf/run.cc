@@ -36,7 +36,7 @@ int gpu_of_rank(int rank) {
   return rank % std::max(count_cuda_devices(why), 1);
 }
 
-Run::Run(const Options& options, const Variant& variant, int ranks, const std::string& log_folder)
+Run::Run(const NcclPerfOptions& options, const Variant& variant, int ranks, const std::string& log_folder)
     : options_(options),
       ranks_(ranks),
       log_folder_(log_folder),

@@ -34,7 +34,7 @@ class Run {
  public:
   using OnRow = std::function<void(const Row&)>;
 
-  Run(const Options& options, const Variant& variant, int ranks, const std::string& log_folder);
+  Run(const NcclPerfOptions& options, const Variant& variant, int ranks, const std::string& log_folder);
 
   // Returns kExitOk, kExitFailed or kExitHung; prints failures to stderr, with the last lines of the logs.
   int execute(const NcclCandidate& nccl, int argc, const char* const* argv, const OnRow& on_row);
@@ -60,7 +60,7 @@ class Run {
   void collect_last_words();
   int fail(const std::string& why, bool hung);
 
-  const Options& options_;
+  const NcclPerfOptions& options_;
   int ranks_;
   std::string log_folder_;
   std::vector<std::string> variant_arguments_;
@@ -85,6 +85,6 @@ std::vector<std::string> describe_threads(pid_t pid);
 //   out: "gpu": its name;  "id": NCCL's unique id (rank 0);  "phase": what begins;  "row": one size of one
 //        operation;  "error" (and "hung"): why it ends;  "done"
 //   in:  "id"
-int run_rank(const Options& options);
+int run_rank(const NcclPerfOptions& options);
 
 }  // namespace verbena::tools::nccl

@@ -28,7 +28,7 @@ void add_software_verbs(Environment& environment) {
   if (std::filesystem::exists(folder / "libibverbs.so.1", error)) add_to_loader_path(environment, folder);
 }
 
-void set_transport(Environment& environment, const Options& options, const Variant& variant) {
+void set_transport(Environment& environment, const NcclPerfOptions& options, const Variant& variant) {
   switch (variant.transport) {
     case Variant::Transport::kPlugin:
       if (!options.plugin.empty()) environment.set("NCCL_NET_PLUGIN", options.plugin);
@@ -63,7 +63,7 @@ bool is_network_of(const Variant& variant, const std::string& network) {
   return network != "Socket" && network != "IB";
 }
 
-std::vector<Variant> list_variants(const Options& options) {
+std::vector<Variant> list_variants(const NcclPerfOptions& options) {
   std::vector<Variant> variants;
   if (options.unpack == "both") {
     variants.push_back(make_plugin_variant("1"));
@@ -79,7 +79,7 @@ std::vector<Variant> list_variants(const Options& options) {
   return variants;
 }
 
-Environment make_environment(const Options& options, const Variant& variant) {
+Environment make_environment(const NcclPerfOptions& options, const Variant& variant) {
   Environment environment = Environment::copy_own();
   if (!options.protocol.empty()) environment.set("NCCL_PROTO", options.protocol);
   if (!options.algorithm.empty()) environment.set("NCCL_ALGO", options.algorithm);

@@ -23,11 +23,11 @@ struct Variant {
 bool is_network_of(const Variant& variant, const std::string& network);
 
 // Returns the variants of --unpack and --against. The first one is compared with all others.
-std::vector<Variant> list_variants(const Options& options);
+std::vector<Variant> list_variants(const NcclPerfOptions& options);
 
 // The environment of a variant's processes. The user's settings override the defaults that make one host look
 // like many nodes; options of the tool and settings of the variant override the user's.
-Environment make_environment(const Options& options, const Variant& variant);
+Environment make_environment(const NcclPerfOptions& options, const Variant& variant);
 
 // The environment of one rank, with its own host identity and a file for NCCL's log.
 // NCCL before 2.21 takes no path in NCCL_NET_PLUGIN: it loads libnccl-net-NAME.so, or libnccl-net.so without

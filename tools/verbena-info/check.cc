@@ -51,7 +51,7 @@ Check check_plugin(const Document& document) {
 
 class Checks {
  public:
-  Checks(const Document& document, const Options& options, std::function<void(Check)> add)
+  Checks(const Document& document, const InfoOptions& options, std::function<void(Check)> add)
       : document_(document), options_(options), add_(std::move(add)) {}
 
   void check_port(const Port& port);
@@ -67,7 +67,7 @@ class Checks {
   const Port* find_culprit(const std::vector<int>& indexes) const;
 
   const Document& document_;
-  const Options& options_;
+  const InfoOptions& options_;
   std::function<void(Check)> add_;
   const Environment environment_ = make_environment(), staged_environment_ = make_staged_environment();
   std::set<int> broken_;  // rails that do not work alone
@@ -150,7 +150,7 @@ void Checks::check_rail_sets() {
 
 }  // namespace
 
-void run_checks(Document& document, const Options& options,
+void run_checks(Document& document, const InfoOptions& options,
                 const std::function<void(const Check& check)>& show) {
   document.checks.emplace();
   const auto add = [&](Check check) {

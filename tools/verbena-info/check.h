@@ -10,7 +10,7 @@
 namespace verbena::tools::info {
 
 // Runs all checks and adds them to the document. Calls `show` with each when it is done.
-void run_checks(Document& document, const Options& options,
+void run_checks(Document& document, const InfoOptions& options,
                 const std::function<void(const Check& check)>& show);
 
 // The self-tests of one path for messages run in a separate process: a connection of the plugin's device to
@@ -30,6 +30,6 @@ std::string format_role(const RailRole& role);
 RailRole parse_role(const std::string& text);
 
 // Runs in the child. Reports each test, in order, until one fails.
-int run_rail_tests(const Options& options);
+int run_rail_tests(const InfoOptions& options);
 
 }  // namespace verbena::tools::info

@@ -26,7 +26,7 @@ KeptLines& kept() {
 
 }  // namespace
 
-ChildAnswer ask_child(const std::string& role, const Options& options, const Environment& environment) {
+ChildAnswer ask_child(const std::string& role, const InfoOptions& options, const Environment& environment) {
   ChildCommand command{
       find_self_executable().string(),
       {"--child", role, "--plugin", options.plugin, "--timeout", std::to_string(options.timeout_s)},

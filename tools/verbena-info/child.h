@@ -18,7 +18,7 @@ struct ChildAnswer {
 };
 
 // Runs this tool with --child=`role`. Kills it if no line comes for a little more than the options' timeout.
-ChildAnswer ask_child(const std::string& role, const Options& options, const Environment& environment);
+ChildAnswer ask_child(const std::string& role, const InfoOptions& options, const Environment& environment);
 
 // In a child: sends one line to the tool.
 void answer(const ChildLine& line);

@@ -161,7 +161,7 @@ std::string read_first_line(const std::string& path) {
   return line;
 }
 
-Document collect_document(const Options& options) {
+Document collect_document(const InfoOptions& options) {
   // Copied first, as the user set it: the plugin's code may change the environment of this process.
   const Environment environment = Environment::copy_own();
   Document document;

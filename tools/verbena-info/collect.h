@@ -10,7 +10,7 @@
 namespace verbena::tools::info {
 
 // Collects everything about this host. Does not throw if something is missing; the document then says so.
-Document collect_document(const Options& options);
+Document collect_document(const InfoOptions& options);
 
 // The parts of collect_document(). Ports, the plugin's devices, parameters and why init fails, found by the
 // plugin's own code in this process; needs `gpus` of the document.
@@ -18,9 +18,9 @@ void collect_ports(Document& document);
 
 // Collects what NCCL would see: loads the plugin's table like NCCL does, in a separate process, so that a
 // crash there does not end the tool. `environment` is the user's environment.
-void collect_view(Document& document, const Options& options, const Environment& environment);
+void collect_view(Document& document, const InfoOptions& options, const Environment& environment);
 // Runs in that process.
-int run_plugin_view(const Options& options);
+int run_plugin_view(const InfoOptions& options);
 
 // The libraries of NCCL, and which of the plugin's tables each would load.
 void collect_nccl_libraries(Document& document, const std::string& wanted);

@@ -33,7 +33,7 @@ constexpr const char* kFooter =
     "error,\n4 no usable device.";
 
 // Returns the exit status, or -1 to continue.
-int parse_options(int argc, const char* const* argv, Options& options) {
+int parse_options(int argc, const char* const* argv, InfoOptions& options) {
   CLI::App app(
       "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, and settings.");
   app.option_defaults()->group("What is shown");
@@ -141,7 +141,7 @@ int explain(const std::string& text) {
   return kExitOk;
 }
 
-int run_tool(const Options& options) {
+int run_tool(const InfoOptions& options) {
   if (!options.explain.empty()) return explain(options.explain);
   Document document = options.from.empty() ? collect_document(options) : read_document(options.from);
   if (options.from.empty()) document.advice = list_advice(document);
@@ -161,13 +161,13 @@ int run_tool(const Options& options) {
   return judge(document);
 }
 
-int run_child(const Options& options) {
+int run_child(const InfoOptions& options) {
   prepare_child_process();
   return options.child == "view" ? run_plugin_view(options) : run_rail_tests(options);
 }
 
 int run(int argc, const char* const* argv) {
-  Options options;
+  InfoOptions options;
   if (const int status = parse_options(argc, argv, options); status >= 0) return status;
   return report_errors("verbena-info", [&] {
     if (!options.probed_nccl.empty()) return nccl::run_nccl_probe(options.probed_nccl);

@@ -5,7 +5,7 @@
 
 namespace verbena::tools::info {
 
-struct Options {
+struct InfoOptions {
   std::string plugin;
   std::string nccl;
   std::string from;

@@ -311,7 +311,7 @@ RailRole parse_role(const std::string& text) {
   return role;
 }
 
-int run_rail_tests(const Options& options) {
+int run_rail_tests(const InfoOptions& options) {
   const RailRole role = parse_role(options.child);
   if (role.devices.empty()) throw ToolError("--child is only for the tool's own processes");
   show_plugin_lines(options.verbose);

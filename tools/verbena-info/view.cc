@@ -76,7 +76,7 @@ void look_through_table(const PluginLibrary& library, int version) {
 
 }  // namespace
 
-int run_plugin_view(const Options& options) {
+int run_plugin_view(const InfoOptions& options) {
   show_plugin_lines(options.verbose);
   Plugin plugin{options.plugin, "", {}, {}};
   try {
@@ -97,7 +97,7 @@ int run_plugin_view(const Options& options) {
   }
 }
 
-void collect_view(Document& document, const Options& options, const Environment& environment) {
+void collect_view(Document& document, const InfoOptions& options, const Environment& environment) {
   document.plugin.path = options.plugin;
   ChildAnswer answer = ask_child("view", options, environment);
   for (ChildLine& line : answer.lines) {

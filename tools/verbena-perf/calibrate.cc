@@ -28,7 +28,7 @@ bool names(const std::string& argument, std::string_view option) {
 
 class Calibration {
  public:
-  explicit Calibration(const Options& options) : options_(options) {
+  explicit Calibration(const PerfOptions& options) : options_(options) {
     for (const std::string& argument : options.workload_arguments) {
       for (const char* own : {"--unpack", "--threshold", "--mode", "--against", "--transport"}) {
         if (names(argument, own))
@@ -36,7 +36,7 @@ class Calibration {
       }
       shared_.push_back(argument);
       has_sizes_ = has_sizes_ || names(argument, "--sizes") || names(argument, "--size") ||
-                   names(argument, "--begin") || names(argument, "--end") || names(argument, "--factor");
+                   names(argument, "--factor");
       has_repeats_ = has_repeats_ || names(argument, "--repeats");
     }
     std::error_code error;
@@ -141,7 +141,7 @@ class Calibration {
     return kExitOk;
   }
 
-  const Options& options_;
+  const PerfOptions& options_;
   Arguments shared_;
   bool has_sizes_ = false;
   bool has_repeats_ = false;
@@ -151,7 +151,7 @@ class Calibration {
 
 }  // namespace
 
-int run_calibration(const Options& options) {
+int run_calibration(const PerfOptions& options) {
   return report_errors("verbena-perf", [&] {
     setenv("VERBENA_TUNING_FILE", "", 1);  // earlier measurements must not influence this one
     if (options.server) throw UsageError("--calibrate belongs to the client, not to --server: run it there");

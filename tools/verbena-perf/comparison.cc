@@ -50,7 +50,7 @@ void Comparison::add_run(Transport transport, const Report& report) {
   }
 }
 
-void Comparison::fill(Result& result, const Options& options) const {
+void Comparison::fill(Result& result, const PerfOptions& options) const {
   result.setup = describe_setup(ours_.device, options);
   if (theirs_.device.is_object()) result.setup["against"] = theirs_.device["plugin"];
   ResultTable& table = result.tables.emplace_back(make_message_table());
@@ -82,7 +82,7 @@ nlohmann::json Comparison::list_rows(const Side& side) {
   return rows;
 }
 
-void Comparison::print(const Options& options) const {
+void Comparison::print(const PerfOptions& options) const {
   if (options.output.takes_stdout()) return;
   for (const Side* side : {&ours_, &theirs_}) {
     if (side->device.is_null()) continue;

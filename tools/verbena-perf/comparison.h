@@ -14,8 +14,8 @@ class Comparison {
  public:
   void add_run(Transport transport, const Report& report);
   // Does nothing if standard output is reserved for the result.
-  void print(const Options& options) const;
-  void fill(Result& result, const Options& options) const;
+  void print(const PerfOptions& options) const;
+  void fill(Result& result, const PerfOptions& options) const;
 
  private:
   struct Figures {

@@ -32,7 +32,7 @@ constexpr double kGraceS = 3;
 constexpr double kRelayTimeoutS = 10;
 constexpr double kNextRunWaitS = 60;
 
-Environment make_environment(const Options& options) {
+Environment make_environment(const PerfOptions& options) {
   Environment environment = Environment::copy_own();
   // The workers unpack on the CPU, so the plugin must keep its handle in host memory.
   environment.set("CUDA_VISIBLE_DEVICES", "");
@@ -52,7 +52,7 @@ Environment make_environment(const Options& options) {
 // all its lines. So both drivers see the same run, report it, and exit with the same status.
 class Driver {
  public:
-  Driver(const Options& options, Report& report)
+  Driver(const PerfOptions& options, Report& report)
       : options_(options),
         report_(report),
         roles_(options.has_two_hosts() ? kHostRoles : kRoles),
@@ -73,7 +73,7 @@ class Driver {
   int fail(const std::string& why);
   std::string describe(size_t worker) const;
 
-  const Options& options_;
+  const PerfOptions& options_;
   Report& report_;
   const char* const* roles_;
   ChildGroup workers_;
@@ -230,7 +230,7 @@ int Driver::fail(const std::string& why) {
 }
 
 // Delivers the result of one run, or of all runs of a comparison, as the options say.
-int deliver(Result& result, const Options& options, const Report& last, const Comparison& comparison,
+int deliver(Result& result, const PerfOptions& options, const Report& last, const Comparison& comparison,
             int status) {
   result.status = last.wrong_bytes() == 0 ? "ok" : "wrong data";
   if (options.against) {
@@ -247,12 +247,12 @@ bool is_complete(const Report& report, int status) {
   return status == kExitOk || report.wrong_bytes() != 0;
 }
 
-int run_all(const Options& options, int argc, const char* const* argv) {
+int run_all(const PerfOptions& options, int argc, const char* const* argv) {
   Comparison comparison;
   Result result = begin_result("verbena-perf", argc, argv);
   int status = kExitOk;
   for (unsigned run = 0;; ++run) {
-    const Options run_options = make_run_options(options, run);
+    const PerfOptions run_options = make_run_options(options, run);
     Report report(run_options);
     status = run_once(run_options, report, argc, argv);
     comparison.add_run(run_options.transport, report);
@@ -263,13 +263,13 @@ int run_all(const Options& options, int argc, const char* const* argv) {
 }
 
 // Serves all runs of one client; its first run says how many there are.
-int serve(const Options& options, int argc, const char* const* argv) {
+int serve(const PerfOptions& options, int argc, const char* const* argv) {
   Comparison comparison;
   Result result = begin_result("verbena-perf", argc, argv);
   std::optional<TcpListener> listener(std::in_place, options.port);
   std::fprintf(stderr, "# waiting for a client at port %d\n", listener->port());
   for (unsigned run = 0;; ++run) {
-    Options run_options = options;
+    PerfOptions run_options = options;
     run_options.run = run;
     if (run > 0) run_options.wait_s = kNextRunWaitS;
     Meeting meeting = await_client(*listener, run_options);
@@ -287,7 +287,7 @@ int serve(const Options& options, int argc, const char* const* argv) {
 
 }  // namespace
 
-int run_once(const Options& options, Report& report, int argc, const char* const* argv) {
+int run_once(const PerfOptions& options, Report& report, int argc, const char* const* argv) {
   Driver driver(options, report);
   if (options.client.empty()) {
     driver.start_both(argc, argv);
@@ -297,7 +297,7 @@ int run_once(const Options& options, Report& report, int argc, const char* const
   return driver.run();
 }
 
-int run_driver(const Options& options, int argc, const char* const* argv) {
+int run_driver(const PerfOptions& options, int argc, const char* const* argv) {
   return report_errors("verbena-perf", [&] {
     return options.server ? serve(options, argc, argv) : run_all(options, argc, argv);
   });

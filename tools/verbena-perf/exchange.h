@@ -12,7 +12,7 @@ namespace verbena::tools::perf {
 // Runs passes between the two processes. A pass starts when both have posted their first receives.
 class Exchange {
  public:
-  Exchange(SendSide& send, ReceiveSide& receive, LineChannel& partner, const Options& options)
+  Exchange(SendSide& send, ReceiveSide& receive, LineChannel& partner, const PerfOptions& options)
       : send_(send), receive_(receive), partner_(partner), options_(options) {}
 
   // Measures a ping-pong. Returns half the round-trip time of every message in microseconds; on the answering
@@ -37,7 +37,7 @@ class Exchange {
   SendSide& send_;
   ReceiveSide& receive_;
   LineChannel& partner_;
-  const Options& options_;
+  const PerfOptions& options_;
   uint64_t latency_sequence_ = 0;
   uint64_t bandwidth_sequence_ = kBandwidthSequences;
   static constexpr uint64_t kBandwidthSequences = 1ULL

@@ -15,7 +15,8 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
 
 }  // namespace
 
-Fifo::Fifo(NetPlugin& plugin, void* comm, const Options& options, uint64_t offset_bytes, const Fifo* lender)
+Fifo::Fifo(NetPlugin& plugin, void* comm, const PerfOptions& options, uint64_t offset_bytes,
+           const Fifo* lender)
     : window_(options.window), offset_bytes_(offset_bytes) {
   const size_t active = options.protocol == Protocol::kLl ? 0 : options.protocol == Protocol::kLl128 ? 1 : 2;
   slice_bytes_ = round_up(kNcclBufferBytes[active] / kNcclSlices, kPageBytes);

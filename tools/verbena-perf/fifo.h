@@ -18,7 +18,7 @@ class Fifo {
  public:
   // Registers the buffers with `comm`, which must stay open until release(). `lender` is the Fifo of another
   // connection that is idle at the same time, whose memory is shared; null for separate memory.
-  Fifo(NetPlugin& plugin, void* comm, const Options& options, uint64_t offset_bytes, const Fifo* lender);
+  Fifo(NetPlugin& plugin, void* comm, const PerfOptions& options, uint64_t offset_bytes, const Fifo* lender);
 
   void release(NetPlugin& plugin, void* comm);
 

@@ -62,7 +62,7 @@ void refuse(TcpConnection& connection, const std::string& why) {
 }
 
 // Checks the greeting of a client's first connection, and adopts its workload.
-void admit(TcpConnection& connection, const nlohmann::json& greeting, Options& options) {
+void admit(TcpConnection& connection, const nlohmann::json& greeting, PerfOptions& options) {
   if (greeting.value("protocol", 0) != kProtocolVersion) {
     refuse(connection, "the client is release " + describe_release(greeting) + ", the server " +
                            describe_release(make_greeting()) + "; use one release on both hosts");
@@ -99,7 +99,7 @@ class Reception {
 
 }  // namespace
 
-Meeting await_client(TcpListener& listener, Options& options) {
+Meeting await_client(TcpListener& listener, PerfOptions& options) {
   nlohmann::json greeting;
   TcpConnection drivers = Reception(listener, deadline_after_s(options.wait_s)).receive("a client", greeting);
   admit(drivers, greeting, options);
@@ -116,7 +116,7 @@ Meeting await_client(TcpListener& listener, Options& options) {
   }
 }
 
-Meeting call_server(const Options& options) {
+Meeting call_server(const PerfOptions& options) {
   TcpConnection drivers = connect_tcp(options.client, options.port, deadline_after_s(options.wait_s));
   nlohmann::json greeting = make_greeting();
   greeting["workload"] = options.workload_arguments;

@@ -17,8 +17,8 @@ struct Meeting {
 
 // Waits for one client and adopts its workload, which must be for the run in `options`. Refuses connections
 // that are not from verbena-perf. Throws ToolError, after it has told the client if there is one.
-Meeting await_client(TcpListener& listener, Options& options);
+Meeting await_client(TcpListener& listener, PerfOptions& options);
 
-Meeting call_server(const Options& options);
+Meeting call_server(const PerfOptions& options);
 
 }  // namespace verbena::tools::perf

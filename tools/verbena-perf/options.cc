@@ -111,7 +111,7 @@ void add_workload_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   add_contract_options(app, workload, raw);
 }
 
-void add_host_options(CLI::App& app, Options& options) {
+void add_host_options(CLI::App& app, PerfOptions& options) {
   app.option_defaults()->group(kHostGroup);
   auto* const server = app.add_flag("--server", options.server, "serve one client, then exit");
   app.add_option("--client", options.client, "host name or address of the server")->excludes(server);
@@ -125,7 +125,7 @@ void add_host_options(CLI::App& app, Options& options) {
                       0, 3600);
 }
 
-void add_own_options(CLI::App& app, Options& options) {
+void add_own_options(CLI::App& app, PerfOptions& options) {
   app.option_defaults()->group("With what");
   app.add_option("--plugin", options.plugin,
                  "libnccl-net.so to load (default: in ../lib, relative to this tool)");
@@ -175,7 +175,7 @@ std::vector<std::string> list_workload_arguments(const CLI::App& app, size_t cou
   return arguments;
 }
 
-void settle_hosts(Options& options) {
+void settle_hosts(PerfOptions& options) {
   if (options.child >= 0) return;
   if (options.against && options.transport != Transport::kVerbena) {
     throw CLI::ValidationError("--transport", "--against runs both transports: leave out one of the options");
@@ -195,9 +195,9 @@ void settle_hosts(Options& options) {
 
 }  // namespace
 
-Parsed<Options> parse_options(int argc, const char* const* argv) {
-  Parsed<Options> parsed;
-  Options& options = parsed.options;
+Parsed<PerfOptions> parse_options(int argc, const char* const* argv) {
+  Parsed<PerfOptions> parsed;
+  PerfOptions& options = parsed.options;
   RawWorkload raw;
   CLI::App app(
       "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
@@ -218,7 +218,7 @@ Parsed<Options> parse_options(int argc, const char* const* argv) {
   return parsed;
 }
 
-void adopt_workload(Options& options, const std::vector<std::string>& arguments) {
+void adopt_workload(PerfOptions& options, const std::vector<std::string>& arguments) {
   Workload workload;
   RawWorkload raw;
   CLI::App app;
@@ -235,8 +235,8 @@ void adopt_workload(Options& options, const std::vector<std::string>& arguments)
   options.workload_arguments = arguments;
 }
 
-Options make_run_options(const Options& options, unsigned run) {
-  Options made = options;
+PerfOptions make_run_options(const PerfOptions& options, unsigned run) {
+  PerfOptions made = options;
   if (!options.against) return made;
   made.run = run;
   // 0 1, 1 0, 0 1, ...: drift affects both equally.

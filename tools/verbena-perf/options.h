@@ -47,7 +47,7 @@ struct Workload {
 };
 
 // The options that each side has for itself.
-struct Options : Workload {
+struct PerfOptions : Workload {
   std::vector<std::string> workload_arguments;  // the command-line arguments of the workload
   // The arguments in which this run differs from the others of a comparison.
   std::vector<std::string> run_arguments;
@@ -67,13 +67,13 @@ struct Options : Workload {
   bool has_two_hosts() const { return server || !client.empty(); }
 };
 
-Parsed<Options> parse_options(int argc, const char* const* argv);
+Parsed<PerfOptions> parse_options(int argc, const char* const* argv);
 
 // Sets the workload from a client's arguments. Throws ToolError if this side cannot use them.
-void adopt_workload(Options& options, const std::vector<std::string>& arguments);
+void adopt_workload(PerfOptions& options, const std::vector<std::string>& arguments);
 
 // The options of one run of a comparison. The transports alternate in running first.
-Options make_run_options(const Options& options, unsigned run);
+PerfOptions make_run_options(const PerfOptions& options, unsigned run);
 
 const char* describe_protocol(Protocol protocol);
 

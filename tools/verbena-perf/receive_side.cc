@@ -9,7 +9,7 @@
 
 namespace verbena::tools::perf {
 
-ReceiveSide::ReceiveSide(NetPlugin& plugin, const NcclHost& host, const Options& options,
+ReceiveSide::ReceiveSide(NetPlugin& plugin, const NcclHost& host, const PerfOptions& options,
                          const ReceiveSide* lender)
     : plugin_(plugin),
       comm_(host.receive_comm()),

@@ -15,7 +15,7 @@ namespace verbena::tools::perf {
 class ReceiveSide {
  public:
   // `lender` as in Fifo.
-  ReceiveSide(NetPlugin& plugin, const NcclHost& host, const Options& options, const ReceiveSide* lender);
+  ReceiveSide(NetPlugin& plugin, const NcclHost& host, const PerfOptions& options, const ReceiveSide* lender);
 
   void start(const Pass& pass);
   // Each advances by at most one message and returns whether it did.

@@ -40,7 +40,7 @@ void print_text(const std::string& text) {
 
 }  // namespace
 
-Report::Report(const Options& options) : options_(options), table_(list_columns(options.pairs > 1)) {}
+Report::Report(const PerfOptions& options) : options_(options), table_(list_columns(options.pairs > 1)) {}
 
 void Report::add_device(const nlohmann::json& device) {
   if (!device_.is_null()) return;
@@ -180,7 +180,7 @@ void add_message_rows(ResultTable& table, const std::string& transport, const nl
   }
 }
 
-nlohmann::json describe_setup(const nlohmann::json& device, const Options& options) {
+nlohmann::json describe_setup(const nlohmann::json& device, const PerfOptions& options) {
   nlohmann::json setup{{"protocol", describe_protocol(options.protocol)},
                        {"window", std::to_string(options.window) + " messages"},
                        {"rails", std::to_string(options.rails)}};

@@ -16,13 +16,13 @@ const char* describe_transport(Transport transport);
 ResultTable make_message_table();
 void add_message_rows(ResultTable& table, const std::string& transport, const nlohmann::json& rows);
 // The description of the device, one line for each item.
-nlohmann::json describe_setup(const nlohmann::json& device, const Options& options);
+nlohmann::json describe_setup(const nlohmann::json& device, const PerfOptions& options);
 
 // Joins the rows of the two workers and prints each size when both have sent theirs. Prints nothing for a
 // comparison, which is printed as a whole.
 class Report {
  public:
-  explicit Report(const Options& options);
+  explicit Report(const PerfOptions& options);
 
   void add_device(const nlohmann::json& device);
   void add_row(const nlohmann::json& row);
@@ -37,7 +37,7 @@ class Report {
  private:
   void print_row(const nlohmann::json& row);
 
-  const Options& options_;
+  const PerfOptions& options_;
   Table table_;
   nlohmann::json device_;
   nlohmann::json half_rows_ = nlohmann::json::object();

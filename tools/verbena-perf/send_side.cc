@@ -7,7 +7,7 @@
 
 namespace verbena::tools::perf {
 
-SendSide::SendSide(NetPlugin& plugin, void* comm, const Options& options, const SendSide* lender)
+SendSide::SendSide(NetPlugin& plugin, void* comm, const PerfOptions& options, const SendSide* lender)
     : plugin_(plugin),
       comm_(comm),
       fifo_(plugin, comm, options, options.source_offset_bytes, lender == nullptr ? nullptr : &lender->fifo_),

@@ -11,7 +11,7 @@ namespace verbena::tools::perf {
 class SendSide {
  public:
   // `lender` as in Fifo.
-  SendSide(NetPlugin& plugin, void* comm, const Options& options, const SendSide* lender);
+  SendSide(NetPlugin& plugin, void* comm, const PerfOptions& options, const SendSide* lender);
 
   void start(const Pass& pass);
   // Each advances by at most one message and returns whether it did.

@@ -31,7 +31,7 @@ void show_plugin_line(const PluginLine& line) {
                line.file != nullptr ? line.file : "?", line.line);
 }
 
-uint64_t choose_count(const Options& options, uint64_t length_bytes) {
+uint64_t choose_count(const PerfOptions& options, uint64_t length_bytes) {
   if (options.iterations != 0) return options.iterations;
   // Passes of a comparison are shorter, because there are many.
   const uint64_t pass_bytes = (options.against ? 64ULL : 512ULL) << 20;
@@ -62,7 +62,7 @@ std::unique_ptr<NetPlugin> load_nccl_ib(const std::string& path, std::string& re
 
 // The connections to the partner, one in each direction, and what is done with them.
 struct Pair {
-  Pair(NetPlugin& plugin, const Options& options, LineChannel& partner, int device)
+  Pair(NetPlugin& plugin, const PerfOptions& options, LineChannel& partner, int device)
       : host(plugin, options.timeout_s) {
     host.connect(device, [&](const NcclHost::Handle& own) {
       uses_datagrams = protocol::datagram::is_datagram_handle(own.data());
@@ -70,7 +70,7 @@ struct Pair {
     });
   }
   // One carries messages at a time, so that all do with the memory of `first`; null: this is the first.
-  void start(NetPlugin& plugin, const Options& options, LineChannel& partner, const Pair* first) {
+  void start(NetPlugin& plugin, const PerfOptions& options, LineChannel& partner, const Pair* first) {
     send.emplace(plugin, host.send_comm(), options, first == nullptr ? nullptr : &*first->send);
     receive.emplace(plugin, host, options, first == nullptr ? nullptr : &*first->receive);
     exchange.emplace(*send, *receive, partner, options);
@@ -90,7 +90,7 @@ struct Pair {
 
 class Worker {
  public:
-  explicit Worker(const Options& options)
+  explicit Worker(const PerfOptions& options)
       : options_(options), control_(kControlDescriptor), partner_(kPartnerDescriptor) {}
 
   int run();
@@ -111,7 +111,7 @@ class Worker {
   void measure_latency(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row);
   void measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row);
 
-  const Options& options_;
+  const PerfOptions& options_;
   LineChannel control_;
   LineChannel partner_;
   std::vector<std::unique_ptr<Pair>> pairs_;
@@ -236,7 +236,7 @@ void Worker::measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohma
 
 }  // namespace
 
-int run_worker(const Options& options) {
+int run_worker(const PerfOptions& options) {
   prepare_child_process();
   const char* const debug = std::getenv("NCCL_DEBUG");
   log_everything = options.verbose || (debug != nullptr && std::string(debug) == "INFO");

@@ -65,7 +65,7 @@ class CalibrateTest : public testing::Test {
 
   const verbena::tests::ScratchPath scratch_{"calibrate_test.json"};
   const std::string& path_ = scratch_.get();
-  Options options_;
+  NcclPerfOptions options_;
   std::vector<Variant> variants_;
   double unpack_us_ = 103;
   double collective_factor_ = 1;

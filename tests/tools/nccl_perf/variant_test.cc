@@ -22,7 +22,7 @@ class Variants : public testing::Test {
 };
 
 TEST_F(Variants, ListsWhatIsAskedFor) {
-  Options options;
+  NcclPerfOptions options;
   EXPECT_EQ(list_variants(options).size(), 1U);
   options.unpack = "both";
   options.against = {"socket", "ib"};
@@ -44,7 +44,7 @@ TEST_F(Variants, KnowTheirNetwork) {
 }
 
 TEST_F(Variants, PluginRunsLookLikeManyNodes) {
-  Options options;
+  NcclPerfOptions options;
   options.plugin = "/opt/libnccl-net.so";
   options.threshold = "4096";
   const Environment environment = make_environment(options, {"unpack 1", Variant::Transport::kPlugin, "1"});
@@ -62,7 +62,7 @@ TEST_F(Variants, PluginRunsLookLikeManyNodes) {
 }
 
 TEST_F(Variants, OldReleasesFindThePluginByName) {
-  Options options;
+  NcclPerfOptions options;
   const auto fit = [&](const char* plugin, const char* version) {
     options.plugin = plugin;
     Environment environment = make_environment(options, {"plugin", Variant::Transport::kPlugin, ""});
@@ -82,7 +82,7 @@ TEST_F(Variants, UsersSettingsWinOverDefaultsOnly) {
   setenv("NCCL_NET_GDR_LEVEL", "LOC", 1);
   setenv("NCCL_NET_PLUGIN", "theirs", 1);
   setenv("NCCL_PROTO", "LL", 1);
-  Options options;
+  NcclPerfOptions options;
   options.protocol = "Simple";
   const Environment plugin = make_environment(options, {"plugin", Variant::Transport::kPlugin, ""});
   EXPECT_EQ(find(plugin, "NCCL_NET_GDR_LEVEL"), "LOC");

@@ -28,7 +28,7 @@ std::string join(const std::vector<T>& parts) {
 }
 
 // A rank has the arguments of this process, and its identity.
-void measure_ours(const Options& options, int gpus, int argc, const char* const* argv,
+void measure_ours(const CollOptions& options, int gpus, int argc, const char* const* argv,
                   bench::Figures& figures) {
   const CollPlan& plan = options.rank_plan;
   std::string shared = bench::make_unique_id() + "," + std::to_string(plan.count_ranks);
@@ -48,7 +48,7 @@ void measure_ours(const Options& options, int gpus, int argc, const char* const*
 }
 
 // If a contender that works on PyTorch tensors fails, its figures so far are kept.
-void measure_torch(const Options& options, const std::string& contender, bench::Figures& figures) {
+void measure_torch(const CollOptions& options, const std::string& contender, bench::Figures& figures) {
   const CollPlan& plan = options.rank_plan;
   const uint16_t port = TcpListener(0).port();  // a free one, at which the ranks meet
   const auto make_command = [&](unsigned rank) {
@@ -87,7 +87,7 @@ void write_calibration(const std::string& path, const std::vector<tuner::OpsMeas
 }
 
 // Throws UsageError.
-void choose_ranks(Options& options, int gpus) {
+void choose_ranks(CollOptions& options, int gpus) {
   CollPlan& plan = options.rank_plan;
   if (options.ranks == 0) options.ranks = plan.measures ? gpus : std::max(gpus, 2);
   if (options.ranks < 2)
@@ -100,7 +100,7 @@ void choose_ranks(Options& options, int gpus) {
                      " ranks cannot be divided evenly among them");
 }
 
-int run_parent(Options options, int argc, const char* const* argv) {
+int run_parent(CollOptions options, int argc, const char* const* argv) {
   const int gpus = require_cuda_devices("verbena-bench coll", "GPUs");
   if (gpus == 0) return kExitNoDevice;
   choose_ranks(options, gpus);
@@ -128,7 +128,7 @@ int run_parent(Options options, int argc, const char* const* argv) {
 int run_tool(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
-  const Options& options = parsed.options;
+  const CollOptions& options = parsed.options;
   const std::string rank = options.is_rank ? ": rank " + std::to_string(options.rank_plan.rank) : "";
   return report_errors("verbena-bench coll" + rank, [&] {
     if (!options.is_rank) return run_parent(options, argc, argv);

@@ -7,9 +7,9 @@
 
 namespace verbena::tools::coll {
 
-Parsed<Options> parse_options(int argc, const char* const* argv) {
-  Parsed<Options> parsed;
-  Options& options = parsed.options;
+Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
+  Parsed<CollOptions> parsed;
+  CollOptions& options = parsed.options;
   CollPlan& plan = options.rank_plan;
   CLI::App app{
       "Checks every element of the collectives of libverbena_ops.so on every rank, then measures them, with "

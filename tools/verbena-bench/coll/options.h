@@ -7,7 +7,7 @@
 
 namespace verbena::tools::coll {
 
-struct Options {
+struct CollOptions {
   int ranks = 0;  // 0: one for each GPU
   std::vector<std::string> against;
   std::string python = "python3";
@@ -17,6 +17,6 @@ struct Options {
   bool is_rank = false;  // a process of this tool
 };
 
-Parsed<Options> parse_options(int argc, const char* const* argv);
+Parsed<CollOptions> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::coll

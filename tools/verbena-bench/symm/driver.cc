@@ -24,7 +24,8 @@ std::string find_rank_executable(const std::string& backend) {
   return found.string();
 }
 
-void measure_backend(const Options& options, const std::string& backend, int gpus, bench::Figures& figures) {
+void measure_backend(const SymmOptions& options, const std::string& backend, int gpus,
+                     bench::Figures& figures) {
   const std::string id = bench::make_unique_id(), executable = find_rank_executable(backend);
   const auto make_command = [&](unsigned rank) {
     ChildCommand command{executable,
@@ -38,12 +39,12 @@ void measure_backend(const Options& options, const std::string& backend, int gpu
   bench::run_ranks(figures.ranks(), make_command, options.timeout_s, options.output, figures);
 }
 
-void print_tables(const Options& options, const std::vector<BackendFigures>& backends) {
+void print_tables(const SymmOptions& options, const std::vector<BackendFigures>& backends) {
   for (const ResultTable& table : list_result_tables(backends))
     bench::print(options.output, "\n" + format_text(table));
 }
 
-int run_all(const Options& options, int argc, const char* const* argv) {
+int run_all(const SymmOptions& options, int argc, const char* const* argv) {
   const int gpus = require_cuda_devices("verbena-bench symm", "a GPU");
   if (gpus == 0) return kExitNoDevice;
   const auto ranks = static_cast<unsigned>(options.ranks != 0 ? options.ranks : gpus == 1 ? 2 : gpus);

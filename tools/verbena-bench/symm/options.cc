@@ -4,9 +4,9 @@
 
 namespace verbena::tools::symm {
 
-Parsed<Options> parse_options(int argc, const char* const* argv) {
-  Parsed<Options> parsed;
-  Options& options = parsed.options;
+Parsed<SymmOptions> parse_options(int argc, const char* const* argv) {
+  Parsed<SymmOptions> parsed;
+  SymmOptions& options = parsed.options;
   CLI::App app{
       "Checks symmetric memory between the GPUs of this host, with one process per GPU, then measures "
       "barrier, put, signal and all-reduce. Times are those of the fastest rank, because the times of the "

@@ -7,7 +7,7 @@
 
 namespace verbena::tools::symm {
 
-struct Options {
+struct SymmOptions {
   int ranks = 0;  // 0: one per GPU, two on a single GPU
   std::vector<std::string> backends = {"verbena"};
   std::string path;  // empty: VERBENA_SYMM_PATH decides
@@ -17,6 +17,6 @@ struct Options {
   OutputOptions output;
 };
 
-Parsed<Options> parse_options(int argc, const char* const* argv);
+Parsed<SymmOptions> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::symm

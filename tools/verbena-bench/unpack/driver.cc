@@ -30,7 +30,7 @@ bool has_device(int wanted) {
 }
 
 // The requested movers, and the copy that they are compared with.
-std::vector<Mover> choose_movers(const Options& options, const KernelSet& kernels) {
+std::vector<Mover> choose_movers(const UnpackOptions& options, const KernelSet& kernels) {
   if (options.movers.empty()) return kernels.list_movers();
   std::vector<Mover> movers = options.movers;
   for (const Mover mover : movers) {
@@ -41,11 +41,11 @@ std::vector<Mover> choose_movers(const Options& options, const KernelSet& kernel
   return movers;
 }
 
-std::vector<uint64_t> choose_sizes(const Options& options, const std::vector<uint64_t>& defaults) {
+std::vector<uint64_t> choose_sizes(const UnpackOptions& options, const std::vector<uint64_t>& defaults) {
   return options.sizes_bytes.empty() ? defaults : options.sizes_bytes;
 }
 
-void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Workspace& workspace,
+void measure_latencies(const UnpackOptions& options, Gpu& gpu, KernelSet& kernels, Workspace& workspace,
                        const std::vector<Mover>& movers, Report& report) {
   std::vector<uint32_t> threads = options.sweep.threads;
   std::vector<BouncePlace> bounces = options.sweep.bounces;
@@ -65,7 +65,7 @@ void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Wor
 }
 
 // As in a run of NCCL in which every message is staged that may be.
-void receive_live(const Options& options, Gpu& gpu, KernelSet& kernels, Report& report) {
+void receive_live(const UnpackOptions& options, Gpu& gpu, KernelSet& kernels, Report& report) {
   constexpr int kOverride = 0;
   setenv("VERBENA_UNPACK", "1", kOverride);
   setenv("VERBENA_UNPACK_THRESHOLD", "unlimited", kOverride);
@@ -77,7 +77,7 @@ void receive_live(const Options& options, Gpu& gpu, KernelSet& kernels, Report& 
   }
 }
 
-void run_cases(const Options& options, Gpu& gpu, KernelSet& kernels, Report& report) {
+void run_cases(const UnpackOptions& options, Gpu& gpu, KernelSet& kernels, Report& report) {
   Workspace workspace(gpu, kernels, options.measure.timeout_s);
   const std::vector<Mover> movers = choose_movers(options, kernels);
   const auto multiprocessors = static_cast<uint32_t>(gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
@@ -94,7 +94,7 @@ void run_cases(const Options& options, Gpu& gpu, KernelSet& kernels, Report& rep
   if (options.measure_latency) measure_latencies(options, gpu, kernels, workspace, movers, report);
 }
 
-int measure_all(const Options& options, int argc, const char* const* argv) {
+int measure_all(const UnpackOptions& options, int argc, const char* const* argv) {
   std::string why;
   const CudaDriver& driver = *load_cuda_driver(why);
   Gpu gpu(driver, options.gpu);
@@ -126,7 +126,7 @@ int measure_all(const Options& options, int argc, const char* const* argv) {
 int run_tool(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
-  const Options& options = parsed.options;
+  const UnpackOptions& options = parsed.options;
   return report_errors("verbena-bench unpack", [&] {
     return has_device(options.gpu) ? measure_all(options, argc, argv) : static_cast<int>(kExitNoDevice);
   });

@@ -24,7 +24,7 @@ struct RawOptions {
   uint64_t messages = 0;
 };
 
-void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
+void add_sweep_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   Sweep& sweep = options.sweep;
   app.option_defaults()->group("What is moved (lists: every combination is measured)")->delimiter(',');
   app.add_option("--page", raw.pages, "bytes of a bounce page; mixed: 2k to 64k; ragged: 0 to 8191")
@@ -62,7 +62,7 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
                "run the cases with target figures and the latency measurement; ignores the options above");
 }
 
-void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
+void add_run_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   app.option_defaults()->group("How");
   app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--footprint", raw.footprint,
@@ -81,7 +81,7 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->type_name("FILE");
 }
 
-void add_live_options(CLI::App& app, Options& options) {
+void add_live_options(CLI::App& app, UnpackOptions& options) {
   app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
                "fill the slots with data that the plugin receives: this process opens a connection to itself "
@@ -129,7 +129,7 @@ Mover parse_mover(const std::string& text) {
   return Mover::kRegisters;
 }
 
-void resolve(Options& options, const RawOptions& raw) {
+void resolve(UnpackOptions& options, const RawOptions& raw) {
   constexpr uint64_t kMaxMemoryBytes = uint64_t{1} << 40;
   Sweep& sweep = options.sweep;
   sweep.pages.clear();
@@ -165,9 +165,9 @@ void resolve(Options& options, const RawOptions& raw) {
 
 }  // namespace
 
-Parsed<Options> parse_options(int argc, const char* const* argv) {
-  Parsed<Options> parsed;
-  Options& options = parsed.options;
+Parsed<UnpackOptions> parse_options(int argc, const char* const* argv) {
+  Parsed<UnpackOptions> parsed;
+  UnpackOptions& options = parsed.options;
   RawOptions raw;
   CLI::App app(
       "Unpacks messages on a GPU as NCCL's kernels would, checks every byte, and compares the speed with a "

@@ -10,7 +10,7 @@
 
 namespace verbena::tools::unpack {
 
-struct Options {
+struct UnpackOptions {
   Sweep sweep;
   bool targets = false;       // the cases with target figures instead of the sweep
   std::vector<Mover> movers;  // empty: all that the GPU and the options support
@@ -25,6 +25,6 @@ struct Options {
   OutputOptions output;
 };
 
-Parsed<Options> parse_options(int argc, const char* const* argv);
+Parsed<UnpackOptions> parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::unpack

@@ -38,6 +38,25 @@ void expect_to_learn_of_it(Side& side) {
   EXPECT_EQ(side.status(), base::Status::kRemote);
 }
 
+// The process that sends: `work(side)` on its end of a new connection.
+template <typename Work>
+void send_from(Channel& channel, Host& host, const Transfer& transfer, const Work& work) {
+  const auto sender = connect(host.nic(), channel.hear<protocol::Handle>());
+  SendingSide side(*sender, host.nic(), transfer);
+  work(side);
+}
+
+template <typename Work>
+void receive_at(Channel& channel, Host& host, const Transfer& transfer, const Work& work) {
+  protocol::Handle handle;
+  const auto listener = take(Listener::open(host.nic(), &handle), "a listener");
+  channel.tell(handle);
+  ReceivingEnd end = accept(*listener, true);
+  ReceivingSide side(end, host.nic(), transfer);
+  work(side);
+  end.receiver.reset();
+}
+
 class DeathTest : public testing::TestWithParam<Death> {};
 
 TEST_P(DeathTest, OfTheSenderIsNoticedByTheReceiver) {
@@ -45,28 +64,20 @@ TEST_P(DeathTest, OfTheSenderIsNoticedByTheReceiver) {
   const Transfer transfer = make_transfer(death);
   const Part sending{[&](Channel& channel) {
                        Host host(PoolProbe::make_settings(64));
-                       const Nic& nic = host.nic();
-                       const auto sender = connect(nic, channel.hear<protocol::Handle>());
-                       SendingSide side(*sender, nic, transfer);
-                       step_until_finished(side, death.after);
-                       die();
+                       send_from(channel, host, transfer, [&](auto& side) {
+                         step_until_finished(side, death.after);
+                         die();
+                       });
                      },
                      End::kKilled};
   const Part receiving{[&](Channel& channel) {
     Host host(PoolProbe::make_settings(64));
-    const Nic& nic = host.nic();
-    PoolProbe probe(nic);
+    PoolProbe probe(host.nic());
     apply_settings(PoolProbe::make_settings(64));
-    {
-      protocol::Handle handle;
-      const auto listener = take(Listener::open(nic, &handle), "a listener");
-      channel.tell(handle);
-      ReceivingEnd end = accept(*listener, true);
-      ReceivingSide side(end, nic, transfer);
+    receive_at(channel, host, transfer, [&](auto& side) {
       expect_to_learn_of_it(side);
       EXPECT_EQ(side.problem(), "");
-      end.receiver.reset();
-    }
+    });
     probe.expect_whole();
   }};
   run_processes(sending, receiving);
@@ -77,21 +88,14 @@ TEST_P(DeathTest, OfTheReceiverIsNoticedByTheSender) {
   const Transfer transfer = make_transfer(death);
   const Part sending{[&](Channel& channel) {
     Host host;
-    const Nic& nic = host.nic();
-    const auto sender = connect(nic, channel.hear<protocol::Handle>());
-    SendingSide side(*sender, nic, transfer);
-    expect_to_learn_of_it(side);
+    send_from(channel, host, transfer, [](auto& side) { expect_to_learn_of_it(side); });
   }};
   const Part receiving{[&](Channel& channel) {
                          Host host;
-                         const Nic& nic = host.nic();
-                         protocol::Handle handle;
-                         const auto listener = take(Listener::open(nic, &handle), "a listener");
-                         channel.tell(handle);
-                         ReceivingEnd end = accept(*listener, true);
-                         ReceivingSide side(end, nic, transfer);
-                         step_until_finished(side, death.after);
-                         die();
+                         receive_at(channel, host, transfer, [&](auto& side) {
+                           step_until_finished(side, death.after);
+                           die();
+                         });
                        },
                        End::kKilled};
   run_processes(sending, receiving);
@@ -110,25 +114,20 @@ TEST(Failure, BothEndsCloseAtOnce) {
   for (const uint32_t after : {0U, 10U, 100U}) {
     const Part sending{[&](Channel& channel) {
       Host host;
-      const Nic& nic = host.nic();
-      const auto sender = connect(nic, channel.hear<protocol::Handle>());
-      SendingSide side(*sender, nic, transfer);
-      step_until_finished(side, after);
-      EXPECT_EQ(side.status(), base::Status::kOk);
-      channel.meet();
+      send_from(channel, host, transfer, [&](auto& side) {
+        step_until_finished(side, after);
+        EXPECT_EQ(side.status(), base::Status::kOk);
+        channel.meet();
+      });
     }};
     const Part receiving{[&](Channel& channel) {
       Host host;
-      const Nic& nic = host.nic();
-      protocol::Handle handle;
-      const auto listener = take(Listener::open(nic, &handle), "a listener");
-      channel.tell(handle);
-      ReceivingEnd end = accept(*listener, true);
-      ReceivingSide side(end, nic, transfer);
-      step_until_finished(side, after);
-      EXPECT_EQ(side.status(), base::Status::kOk);
-      EXPECT_EQ(side.problem(), "");
-      channel.meet();
+      receive_at(channel, host, transfer, [&](auto& side) {
+        step_until_finished(side, after);
+        EXPECT_EQ(side.status(), base::Status::kOk);
+        EXPECT_EQ(side.problem(), "");
+        channel.meet();
+      });
     }};
     run_processes(sending, receiving);
   }
@@ -140,24 +139,16 @@ TEST(Failure, ASurvivorServesANewPeer) {
   const Transfer transfer = make_transfer(death);
   const Part sending{[&](Channel& channel) {
                        Host host;
-                       const Nic& nic = host.nic();
-                       const auto sender = connect(nic, channel.hear<protocol::Handle>());
-                       SendingSide side(*sender, nic, transfer);
-                       step_until_finished(side, death.after);
-                       die();
+                       send_from(channel, host, transfer, [&](auto& side) {
+                         step_until_finished(side, death.after);
+                         die();
+                       });
                      },
                      End::kKilled};
   const Part surviving{[&](Channel& channel) {
     Host host;
     const Nic& nic = host.nic();
-    {
-      protocol::Handle handle;
-      const auto listener = take(Listener::open(nic, &handle), "a listener");
-      channel.tell(handle);
-      ReceivingEnd end = accept(*listener, true);
-      ReceivingSide side(end, nic, transfer);
-      expect_to_learn_of_it(side);
-    }
+    receive_at(channel, host, transfer, [](auto& side) { expect_to_learn_of_it(side); });
     ConnectedPair connection = connect_here(nic, nic, true);
     expect_transfer_here(connection, nic, nic, transfer);
   }};

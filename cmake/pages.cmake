@@ -48,6 +48,8 @@ function(add_pages tool)
         COMMAND ${CMAKE_COMMAND} -E env "PATH=${folder}:$ENV{PATH}"
           ${VERBENA_HELP2MAN} --no-info --section=1 "--name=${about_${name}}" "--source=Verbena ${PROJECT_VERSION}"
           "--manual=Verbena" --include=${PROJECT_SOURCE_DIR}/packaging/see-also.h2m --output=${page} ${command}
+        # help2man takes the first word for the name.
+        COMMAND sed -i -e "s/^[.]TH [^ ]*/.TH ${name}/" -e "/^[.]SH NAME/{n;s/^[^ ]*/${name}/}" ${page}
         COMMAND ${VERBENA_GZIP} -9nf ${page}
         DEPENDS ${made_from} ${PROJECT_SOURCE_DIR}/packaging/see-also.h2m COMMENT "Writing the manual page of ${command}" VERBATIM)
       list(APPEND found ${page}.gz)

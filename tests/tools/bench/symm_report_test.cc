@@ -42,7 +42,7 @@ TEST(SymmResultTest, ATableForEachKindOfFigure) {
 TEST(SymmResultTest, BackendsOfTheSameThingAreNeighbours) {
   const std::vector<BackendFigures> all = {
       {"nccl", make_figures({"figure barrier/32 3 1 2", "figure bounce 1", "figure one/1024/4x64 7",
-                             "figure one/1024/2x64 6"})},
+                             "figure one/1024/1x64 8", "figure one/1024/2x64 6"})},
       {"verbena", make_figures({"figure barrier/32 1.5", "figure bounce 2", "figure one/1024/1x64 9"})}};
   const std::vector<ResultTable> tables = list_result_tables(all);
   ASSERT_EQ(tables.size(), 2U);

@@ -217,9 +217,9 @@ TEST(BootstrapOfTheCaller, DoesTheSame) {
   });
 }
 
-// As many as a job may have. All parts of all ranks, 1.3 GB, are never in one place: they take turns.
+// As many as a job may have. All parts of all ranks, 4.5 GB, are never in one place: they take turns.
 TEST(BootstrapOfTheCaller, AnExchangeOfManyRanksIsBounded) {
-  constexpr uint32_t kRanks = 2'200, kRank = 7, kPartBytes = 271;
+  constexpr uint32_t kRanks = 4'096, kRank = 7, kPartBytes = 271;
   constexpr size_t kMostBytes = size_t{256} << 20;
   struct Others {
     size_t done = 0, most_bytes = 0, calls = 0;

@@ -149,8 +149,10 @@ bool Engine::is_used(uint32_t id) const {
                              [](uint32_t channel) { return channel != kNoObject; });
 }
 
+// Peers may ask about any process, and ask again.
 void Engine::suspect(const Suspect& suspect) {
-  if (std::ranges::find(suspects_, suspect) != suspects_.end()) return;
+  constexpr size_t kMaxSuspects = 256;
+  if (suspects_.size() == kMaxSuspects || std::ranges::find(suspects_, suspect) != suspects_.end()) return;
   suspects_.push_back(suspect);
   want();
 }

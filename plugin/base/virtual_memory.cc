@@ -217,8 +217,8 @@ Result<FoundPiece> find_piece(const void* address) {
       (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
     return fail(
         Status::kInvalidUsage,
-        "memory: %p: cannot be shared with other processes: it was not allocated by cuMemCreate with a "
-        "POSIX file descriptor, as ncclMemAlloc and expandable segments do and cudaMalloc does not",
+        "memory: %p: cannot be shared with other processes: it was not allocated by cuMemCreate with a POSIX "
+        "file descriptor; ncclMemAlloc and expandable segments allocate in this way, cudaMalloc does not",
         address);
   }
   const CUresult result = cuda->cuMemGetAddressRange_v2(&begin, &length_bytes, to_cuda(at));

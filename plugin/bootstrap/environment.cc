@@ -54,8 +54,8 @@ base::Result<uint32_t> read_number(const VariableReader& read, const char* name,
   const std::string text = read(name);
   const auto number = parse_number(text, most);
   if (number) return *number;
-  return base::fail(kUsage, "bootstrap: environment: %s is %s: not a number from 0 to %u", name, text.c_str(),
-                    most);
+  return base::fail(kUsage, "bootstrap: environment: %s is %s, but must be a number from 0 to %u", name,
+                    text.c_str(), most);
 }
 
 bool is_set(const VariableReader& read, const char* name) {

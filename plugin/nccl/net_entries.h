@@ -23,7 +23,7 @@ Outcome convert_size(const char* entry, Size size_bytes, size_t* out) {
   if constexpr (std::is_signed_v<Size>) {
     if (size_bytes < 0) [[unlikely]] {
       return base::fail(base::Status::kInvalidArgument,
-                        "%s: invalid argument: a negative size (size %lld bytes)", entry,
+                        "%s: invalid argument: the size is negative, %lld bytes", entry,
                         static_cast<long long>(size_bytes));
     }
   }
@@ -84,7 +84,7 @@ Result make_vdevice(int* device, Members* members) noexcept {
   return guard("makeVDevice", {{"d", device}, {"props", members}}, [&]() -> Outcome {
     if (members->ndevs < 1 || members->ndevs > Members::kCapacity) {
       return base::fail(base::Status::kInvalidArgument,
-                        "makeVDevice: invalid argument: 1 to %d devices can be joined (ndevs %d devices)",
+                        "makeVDevice: invalid argument: 1 to %d devices can be joined, but ndevs is %d",
                         Members::kCapacity, members->ndevs);
     }
     return make_virtual_device(device, convert_members<abi::ncclNetVDeviceProps_v12_t>(*members));

@@ -189,7 +189,7 @@ Posting QueueDrain::post(uint64_t position) {
   if (request.rows == 0 || (request.operation == PutOperation::kRows && request.place == 0))
     return refuse(
         position,
-        "the number of rows is 0, or the descriptor is not a copy to the rank for which rows were announced");
+        "the number of rows is 0, or a descriptor of rows is not followed by a put or get to the same rank");
   if (request.operation == PutOperation::kAwaitQueue) return await_queue(one);
   if (request.operation == PutOperation::kRows) return Posting::kTaken;
   if (is_copy(request.operation)) return post_copy(one);

@@ -457,12 +457,12 @@ INSTANTIATE_TEST_SUITE_P(
                             describe(kPut, 1, 0, 8, 0)},
                     BadRows{"ThatWrapAround", "remote address", describe(kRows, 1, 0, UINT64_MAX / 2, 4),
                             describe(kPut, 1, 0, 16, 0)},
-                    BadRows{"OfAnotherRank", "not a copy to the rank", describe(kRows, 1, 8, 8, 2),
-                            describe(kPut, 2, 0, 8, 0)},
-                    BadRows{"OfAWord", "not a copy to the rank", describe(kRows, 1, 8, 8, 2),
-                            describe(kWriteWord, 1, 0, 0, 0)},
-                    BadRows{"OfRows", "not a copy to the rank", describe(kRows, 1, 8, 8, 2),
-                            describe(kRows, 1, 8, 8, 2)}),
+                    BadRows{"OfAnotherRank", "not followed by a put or get to the same rank",
+                            describe(kRows, 1, 8, 8, 2), describe(kPut, 2, 0, 8, 0)},
+                    BadRows{"OfAWord", "not followed by a put or get to the same rank",
+                            describe(kRows, 1, 8, 8, 2), describe(kWriteWord, 1, 0, 0, 0)},
+                    BadRows{"OfRows", "not followed by a put or get to the same rank",
+                            describe(kRows, 1, 8, 8, 2), describe(kRows, 1, 8, 8, 2)}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
 TEST_P(BadRowsTest, EndTheContext) {

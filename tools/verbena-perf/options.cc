@@ -79,10 +79,11 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--abi", workload.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
-  app.add_option("--rails", workload.rails, "N above 1: join the first N devices to one virtual device")
+  app.add_option("--rails", workload.rails, "if N is above 1, join the first N devices to one virtual device")
       ->check(CLI::Range(1, 8));
   app.add_option("--pairs", workload.pairs,
-                 "connections in each direction; all carry messages, the first and the last one are measured")
+                 "connections in each direction; all connections carry messages, and the first and the last "
+                 "are measured")
       ->check(CLI::Range(1, 4096))
       ->type_name("N")
       ->capture_default_str();
@@ -201,7 +202,8 @@ Parsed<PerfOptions> parse_options(int argc, const char* const* argv) {
   RawWorkload raw;
   CLI::App app(
       "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
-      "Both processes run on this host, or on two hosts: start --server there, then --client HOST here.\n"
+      "Both processes run on this host, or on two hosts: start --server on the other host, then --client "
+      "HOST here.\n"
       "verbena-perf report DIR -o FILE makes a page of results that were stored with --json.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();

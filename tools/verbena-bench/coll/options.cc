@@ -33,12 +33,13 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "f16", "f32", "i32", "e4m3"}))
       ->capture_default_str();
-  app.add_option("--operation,-o", plan.operations,
-                 "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; a quantised all-reduce "
-                 "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8); an all-reduce with "
-                 "RMSNorm (all_reduce_norm; with quantised rows all_reduce_norm_fp8, one scale a row, or "
-                 "all_reduce_norm_fp8_tensor, one scale for all); or a list. For all-reduces, --sizes are "
-                 "bytes of the tensor; for all other operations, bytes of one rank's message")
+  app.add_option(
+         "--operation,-o", plan.operations,
+         "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; a quantised all-reduce "
+         "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8); an all-reduce with RMSNorm "
+         "(all_reduce_norm; with quantised rows and one scale per row all_reduce_norm_fp8, with one scale "
+         "per tensor all_reduce_norm_fp8_tensor); or a list. For all-reduces, --sizes are "
+         "bytes of the tensor; for all other operations, bytes of one rank's message")
       ->delimiter(',')
       // All names in one word are more than a line of the manual page holds; the text has them.
       ->type_name("NAME")
@@ -106,7 +107,8 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--blocks", plan.blocks, "maximum number of blocks of a kernel")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
-  app.add_option("--packets", plan.packet_bytes, "size of the workspace for packets (default: the library's)")
+  app.add_option("--packets", plan.packet_bytes,
+                 "size of the workspace for packets (default: the library chooses)")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
   app.add_option("--nccl", plan.nccl_library, "path of NCCL's library")->capture_default_str();

@@ -481,8 +481,8 @@ std::vector<double> Rank::agree(std::vector<double> values) {
   std::vector<float> numbers(values.begin(), values.end());
   if (bytes > room_bytes_)
     throw ToolError(
-        "the ranks compare their times in buffers of the largest of --sizes, which are too small for this "
-        "number of times: use larger --sizes");
+        "the buffers, which have the largest of --sizes, are too small to compare this number of times "
+        "between the ranks: use larger --sizes");
   gpu_.write(first_, numbers.data(), bytes, plan_.timeout_s);
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(first_),
                                         reinterpret_cast<void*>(first_), numbers.size(), VERBENA_OPS_FLOAT32,

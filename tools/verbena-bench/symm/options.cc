@@ -9,8 +9,8 @@ Parsed<SymmOptions> parse_options(int argc, const char* const* argv) {
   SymmOptions& options = parsed.options;
   CLI::App app{
       "Checks symmetric memory between the GPUs of this host, with one process per GPU, then measures "
-      "barrier, put, signal and all-reduce. Times are those of the fastest rank, because the times of the "
-      "other ranks include waiting for the last rank to start."};
+      "barrier, put, signal and all-reduce. Each time is the time of the fastest rank, because the times of "
+      "the other ranks include waiting for the last rank to start."};
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks,-n", options.ranks, "processes; default: one per GPU, or two on a single GPU")
       ->check(CLI::Range(1, 64));

@@ -127,8 +127,8 @@ VERBENA_DEVICE detail::vd::WaitResult sync_blocks(uint64_t offset, int rank, int
 }
 
 // Functions of a team, whose context is a SymmContext or the context of a SymmWorkspace. One block of each
-// member calls. They use barrier 511 of the team. barrier_all() completes requests to NICs, sync_all() does
-// not.
+// member makes the call. The functions use barrier 511 of the team. barrier_all() completes requests to NICs;
+// sync_all() does not.
 inline constexpr uint32_t kBarrierOfAll = verbena::kSymmBarriers - 1;
 
 template <typename Context, typename Group = detail::vd::BlockGroup>

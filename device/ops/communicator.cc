@@ -128,10 +128,10 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   rank_ = verbena_team_rank(team);
   size_ = verbena_team_size(team);
   if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
-    throw Failure(VERBENA_INVALID_USAGE, "ops: the hosts of a team have different numbers of its " +
-                                             std::to_string(size_) + " ranks: this host has " +
-                                             std::to_string(hosts_->of_this_one) +
-                                             "; create the team with the same number of ranks on each host");
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ops: the ranks of a team are not distributed evenly over its hosts: of the team's " +
+                      std::to_string(size_) + " ranks, this host has " + std::to_string(hosts_->of_this_one) +
+                      "; create the team with the same number of ranks on each host");
   }
   local_.emplace();
   for (uint32_t member = 0; member < size_; ++member)

@@ -29,8 +29,8 @@ constexpr double kDrawTimeoutS = 60;
 // The names of VERBENA_OPS_ALGORITHM.
 constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
-    "Exit status: 0 success, 1 a wrong setting, a failed plugin or self-test, or wrong data, 2 usage "
-    "error,\n4 no usable device.";
+    "Exit status: 0 success; 1 wrong setting, failed plugin, failed self-test or wrong data; 2 usage "
+    "error;\n4 no usable device.";
 
 // Returns the exit status, or -1 to continue.
 int parse_options(int argc, const char* const* argv, InfoOptions& options) {

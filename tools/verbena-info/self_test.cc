@@ -68,6 +68,7 @@ Json try_device(verbs::Device& device, const verbs::SurveyedPort* port, int gpus
   }
   found["link_layer"] = device.address().link_layer == verbs::kEthernet ? "Ethernet" : "InfiniBand";
   found["speed_mbps"] = device.speed_mbps();
+  found["bonded_ports"] = device.bonded_ports();
   found["max_message_bytes"] = device.max_message_bytes();
   found["dmabuf"] = device.supports_dmabuf();
   const auto result = verbs::test_device(device, {.patience_ns = kPatienceNs, .all_forms = true});

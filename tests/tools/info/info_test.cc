@@ -227,6 +227,8 @@ TEST(Info, SaysWhatADeviceDoes) {
   for (const Json& device : line["devices"]) {
     EXPECT_EQ(device["vendor_id"], 0x14e4);
     EXPECT_EQ(device["usable"], true);
+    EXPECT_EQ(device["bonded_ports"], 1);
+    EXPECT_EQ(device["forms"]["datagram"], "ok");
     EXPECT_EQ(device["forms"]["shared_imm"], "ok");
     EXPECT_EQ(device["forms"]["shared_bare"], "refused (errno 22)");
     EXPECT_EQ(device["forms"]["fetch_add"], "not offered");

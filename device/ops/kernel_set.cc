@@ -141,8 +141,11 @@ void KernelSet::load_moe() {
   std::call_once(has_moe_, [this] {
     const RelaxedCapture relaxed(driver_);
     moe_ = load(moe_kernel_image());
-    moe_dispatch_ = find(moe_, "moe_dispatch");
-    moe_dispatch_cast_ = {find(moe_, "moe_dispatch_float16"), find(moe_, "moe_dispatch_bfloat16")};
+    static constexpr const char* kCastNames[] = {"", "_float16", "_bfloat16"};
+    for (uint32_t cast = 0; cast < moe_dispatch_.size(); ++cast) {
+      moe_dispatch_[cast] = find(moe_, std::string("moe_dispatch") + kCastNames[cast]);
+      moe_place_[cast] = find(moe_, std::string("moe_place") + kCastNames[cast]);
+    }
     static constexpr const char* kOrderNames[] = {"rows", "reduced", "exact"};
     for (uint32_t order = 0; order < moe_combine_.size(); ++order) {
       const std::string name = std::string("moe_combine_") + kOrderNames[order];
@@ -268,8 +271,9 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
 
 void KernelSet::launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
                            uint32_t type, CUstream stream) {
-  const CUfunction cast = moe_dispatch_cast_[type == VERBENA_OPS_BFLOAT16 ? 1 : 0];
-  enqueue(quantisation == VERBENA_OPS_NOT_QUANTISED ? moe_dispatch_ : cast, grid, launch, stream);
+  const uint32_t cast = quantisation == VERBENA_OPS_NOT_QUANTISED ? 0 : type == VERBENA_OPS_BFLOAT16 ? 2 : 1;
+  const auto& kernels = launch.call.phases == device::kMoePlace ? moe_place_ : moe_dispatch_;
+  enqueue(kernels[cast], grid, launch, stream);
 }
 void KernelSet::launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,
                            uint32_t type, CUstream stream) {

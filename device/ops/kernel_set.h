@@ -103,9 +103,9 @@ class KernelSet {
   std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
-  CUfunction moe_dispatch_ = nullptr;
-  // By type (float16, bfloat16); combines also by MoeOrder.
-  std::array<CUfunction, 2> moe_dispatch_cast_{};
+  // By the type that is quantised: none, float16, bfloat16.
+  std::array<CUfunction, 3> moe_dispatch_{}, moe_place_{};
+  // By MoeOrder and type: float16, bfloat16.
   std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
   CUfunction across_hosts_ = nullptr, note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters

@@ -23,6 +23,15 @@ size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t 
   }
 }
 
+size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks, verbena_moe_grouping grouping,
+                            uint32_t alignment) {
+  try {
+    return find_max_rows(make_moe_shape(*options, ranks, 1), grouping, alignment);
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
 verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                   const verbena_moe_options* options, verbena_moe** moe) {
   return guard([&] {
@@ -44,7 +53,9 @@ verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout
   return guard([&] {
     expect(layout != nullptr, "moe: layout is NULL");
     const device::MoeHandleLayout offsets = moe->exchange.layout();
-    *layout = {offsets.bytes, offsets.counts, offsets.sources, offsets.ids, offsets.weights};
+    *layout = {offsets.bytes,   offsets.counts,     offsets.sources,       offsets.ids,
+               offsets.weights, offsets.places,     offsets.expert_counts, offsets.expert_begins,
+               offsets.own_ids, offsets.own_weights};
   });
 }
 

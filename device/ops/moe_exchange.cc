@@ -64,11 +64,17 @@ uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
 // List the arguments that both phases of a call have alike.
 auto list_alike(const verbena_moe_dispatch_arguments& call) {
   return std::tie(call.tokens, call.row_bytes, call.rows, call.row_stride, call.scale_bytes, call.id_bits,
-                  call.scales, call.scale_stride, call.ids, call.id_stride, call.weights, call.output,
-                  call.output_scales, call.handle, call.quantisation, call.type);
+                  call.scales, call.scale_stride, call.ids, call.id_stride, call.weights, call.handle,
+                  call.quantisation, call.type, call.grouping, call.alignment, call.column_scales);
+}
+auto list_output(const verbena_moe_dispatch_arguments& call) {
+  return std::tie(call.output, call.output_scales, call.output_rows, call.row_sources, call.row_experts);
 }
 auto list_alike(const verbena_moe_combine_arguments& call) {
-  return std::tie(call.tokens, call.order, call.type, call.rows, call.handle, call.output);
+  return std::tie(call.tokens, call.order, call.type, call.rows, call.handle, call.grouping);
+}
+auto list_output(const verbena_moe_combine_arguments& call) {
+  return std::tie(call.output);
 }
 
 // What ranks bring when the exchange is made, sent as it lies.
@@ -133,6 +139,15 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   shape.combine_packets = combined_bytes / kMoePacketBytes;
   shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks, options.top_k);
   return shape;
+}
+
+uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping grouping, uint32_t alignment) {
+  const uint32_t rows = shape.ranks * shape.max_tokens, experts = shape.local_experts;
+  if (grouping == VERBENA_MOE_BY_RANK) return rows;
+  if (grouping == VERBENA_MOE_BY_EXPERT) return rows * experts;
+  // No more groups have rows than rows there are.
+  const uint32_t placed = rows * std::min(shape.top_k, experts);
+  return placed + std::min(experts, placed) * (std::max(1U, alignment) - 1);
 }
 
 MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
@@ -230,14 +245,17 @@ template <typename Arguments>
 uint32_t MoeExchange::begin_phase(const char* name, const Arguments& arguments,
                                   std::optional<Arguments>& sent) const {
   switch (arguments.phase) {
-    case VERBENA_MOE_RECEIVE: {
-      if (!sent)
+    case VERBENA_MOE_RECEIVE:
+    case VERBENA_MOE_RECEIVE_IDS: {
+      const bool has_ids = sent && sent->phase == VERBENA_MOE_RECEIVE_IDS;
+      if (!sent || (has_ids && arguments.phase == VERBENA_MOE_RECEIVE_IDS))
         refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE without VERBENA_MOE_SEND before it: no ", name,
                " is in flight");
-      if (list_alike(arguments) != list_alike(*sent))
+      if (list_alike(arguments) != list_alike(*sent) ||
+          (!has_ids && list_output(arguments) != list_output(*sent)))
         refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE of a ", name,
                " has other arguments than its VERBENA_MOE_SEND; only phase and blocks may differ");
-      return device::kMoeReceive;
+      return has_ids ? device::kMoePlace : device::kMoeReceive;
     }
     case VERBENA_MOE_BOTH:
     case VERBENA_MOE_SEND:
@@ -255,10 +273,11 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
   call.row_bytes = arguments.row_bytes;
   call.scale_bytes = arguments.scale_bytes;
   if (arguments.quantisation != VERBENA_OPS_NOT_QUANTISED) {
-    expect_valid(arguments.quantisation == VERBENA_OPS_FP8_BLOCK ||
-                     arguments.quantisation == VERBENA_OPS_FP8_BLOCK_POWER,
+    expect_valid(arguments.quantisation >= VERBENA_OPS_FP8_BLOCK &&
+                     arguments.quantisation <= VERBENA_OPS_FP8_BLOCK_EXPONENT,
                  "quantisation ", static_cast<int>(arguments.quantisation),
-                 " is none of a dispatch; VERBENA_OPS_FP8_BLOCK and VERBENA_OPS_FP8_BLOCK_POWER are");
+                 " is none of a dispatch; VERBENA_OPS_FP8_BLOCK, VERBENA_OPS_FP8_BLOCK_POWER and "
+                 "VERBENA_OPS_FP8_BLOCK_EXPONENT are");
     expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                  "rows that the dispatch quantises must be float16 or bfloat16");
     expect_valid(arguments.scale_bytes == 0, "scale_bytes is ", arguments.scale_bytes,
@@ -266,13 +285,44 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
     expect_multiple("row_bytes of rows that are cast", arguments.row_bytes, 2 * kMoePacketBytes);
     call.row_bytes /= 2;
     call.scale_bytes = static_cast<uint32_t>(sizeof(float) * device::moe_divide_up(call.row_bytes, 128U));
-    call.has_power_scales = arguments.quantisation == VERBENA_OPS_FP8_BLOCK_POWER ? 1 : 0;
+    call.scale_format = static_cast<device::MoeScales>(arguments.quantisation - VERBENA_OPS_FP8_BLOCK);
+  } else {
+    expect_valid(arguments.column_scales == 0,
+                 "column_scales needs a quantisation: scales of the caller are moved unchanged");
   }
+  call.output_scale_bytes = call.scale_format == device::MoeScales::kExponents
+                                ? 4 * device::moe_divide_up(call.scale_bytes, kMoePacketBytes)
+                                : call.scale_bytes;
   expect_multiple("row_bytes", call.row_bytes, kMoePacketBytes);
   expect_range("row_bytes of the output", call.row_bytes, kMoePacketBytes,
                options_.max_row_bytes == 0 ? 2 * options_.hidden : options_.max_row_bytes);
   expect_range("scale_bytes of the output", call.scale_bytes, 0, options_.max_scale_bytes);
-  expect_valid(call.scale_bytes == 0 || arguments.output_scales != nullptr, "output_scales is NULL");
+}
+
+// How the output is divided into groups.
+void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
+                             device::MoeDispatch& call) const {
+  expect_valid(arguments.grouping >= VERBENA_MOE_BY_RANK && arguments.grouping <= VERBENA_MOE_RAGGED,
+               "grouping ", static_cast<int>(arguments.grouping), " is unknown; verbena/moe.h lists them");
+  call.grouping = static_cast<device::MoeGrouping>(arguments.grouping);
+  call.alignment = std::max(1U, arguments.alignment);
+  const bool is_ragged = arguments.grouping == VERBENA_MOE_RAGGED;
+  call.output_rows = is_ragged ? arguments.output_rows : find_max_rows(shape_, arguments.grouping, 1);
+  if (arguments.column_scales != 0)
+    call.column_rows = arguments.grouping == VERBENA_MOE_BY_RANK     ? shape_.max_tokens
+                       : arguments.grouping == VERBENA_MOE_BY_EXPERT ? shape_.ranks * shape_.max_tokens
+                                                                     : call.output_rows;
+  if (arguments.grouping == VERBENA_MOE_BY_RANK) {
+    expect_valid(arguments.phase != VERBENA_MOE_RECEIVE_IDS,
+                 "VERBENA_MOE_RECEIVE_IDS is a phase of a dispatch that groups rows by expert");
+    return;
+  }
+  expect_range("the number of a rank's experts, where rows are grouped by expert,", shape_.local_experts, 1,
+               device::kMoeMaxGroups);
+  call.row_sources = arguments.row_sources;
+  call.row_experts = arguments.row_experts;
+  for (const void* const words : {arguments.row_sources, arguments.row_experts})
+    if (words != nullptr) expect_aligned("row_sources or row_experts", words, sizeof(int32_t));
 }
 
 void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUstream stream) {
@@ -280,13 +330,17 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
   expect_valid(arguments.id_bits == 32 || arguments.id_bits == 64, "id_bits is ", arguments.id_bits,
                "; it has to be 32 or 64");
-  expect_aligned("output", arguments.output);
   expect_aligned("handle", arguments.handle);
   MoeDispatchLaunch launch{};
   begin_launch(launch);
   launch.shape = shape_;
   device::MoeDispatch& call = launch.call;
   set_rows(arguments, call);
+  set_groups(arguments, call);
+  if (call.output_rows != 0) {
+    expect_aligned("output", arguments.output);
+    expect_valid(call.scale_bytes == 0 || arguments.output_scales != nullptr, "output_scales is NULL");
+  }
   call.row_stride = arguments.row_stride == 0 ? arguments.row_bytes : arguments.row_stride;
   if (arguments.tokens != 0) {
     expect_aligned("rows", arguments.rows);
@@ -312,7 +366,12 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   call.parts = {choose_parts(grid, tokens, call.row_bytes),
                 choose_parts(grid, tokens * shape_.ranks, call.row_bytes)};
   call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
-  local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
+  if (call.phases != device::kMoePlace)
+    local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
+  if (arguments.grouping != VERBENA_MOE_BY_RANK && is_last(arguments.phase)) {
+    call.phases = device::kMoePlace;
+    local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
+  }
   end_phase(arguments, sent_dispatch_);
 }
 
@@ -325,7 +384,9 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
                "VERBENA_MOE_EXACT needs an exchange that was made with verbena_moe_options::exact");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                "a combine takes rows of float16 or bfloat16 only");
-  expect_aligned("rows", arguments.rows);
+  // An output that has as many rows as came may have none.
+  if (arguments.grouping != VERBENA_MOE_RAGGED || arguments.rows != nullptr)
+    expect_aligned("rows", arguments.rows);
   expect_aligned("handle", arguments.handle);
   if (arguments.tokens != 0) expect_aligned("output", arguments.output);
   MoeCombineLaunch launch{};
@@ -341,7 +402,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
       static_cast<const char*>(arguments.handle),
       begin_phase("combine", arguments, sent_combine_),
       {choose_parts(grid, tokens * shape_.ranks, row_bytes), choose_parts(grid, tokens, row_bytes)},
-      layout()};
+      layout(),
+      static_cast<device::MoeGrouping>(arguments.grouping)};
   local_->kernels->launch_moe(grid, launch, static_cast<device::MoeOrder>(arguments.order), arguments.type,
                               stream);
   end_phase(arguments, sent_combine_);

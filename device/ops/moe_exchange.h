@@ -14,6 +14,9 @@ namespace verbena::ops {
 // Throws Failure where options cannot be.
 device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks);
 
+// Returns the rows that an output needs for any routing.
+uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping grouping, uint32_t alignment);
+
 class MoeExchange {
  public:
   // Collective over the context; `team` null: this rank is no member. Throws Failure, on all ranks if on one.
@@ -44,15 +47,19 @@ class MoeExchange {
   // way.
   template <typename Arguments>
   uint32_t begin_phase(const char* name, const Arguments& arguments, std::optional<Arguments>& sent) const;
+  static bool is_last(verbena_moe_phase phase) {
+    return phase == VERBENA_MOE_BOTH || phase == VERBENA_MOE_RECEIVE;
+  }
   // After the launch.
   template <typename Arguments>
   static void end_phase(const Arguments& arguments, std::optional<Arguments>& sent) {
-    if (arguments.phase == VERBENA_MOE_SEND) {
+    if (!is_last(arguments.phase)) {
       sent = arguments;
     } else {
       sent.reset();
     }
   }
+  void set_groups(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
   void set_rows(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
   void begin_launch(Launch& launch) const;
 

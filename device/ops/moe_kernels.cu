@@ -15,9 +15,13 @@
   VERBENA_OPS_KERNEL(moe_combine_##name##_bfloat16, MoeCombineLaunch, \
                      (run_moe_combine<Bfloat16, MoeOrder::order>))
 
-VERBENA_OPS_KERNEL(moe_dispatch, MoeDispatchLaunch, run_moe_dispatch<MoeRowBytes>)
-VERBENA_OPS_KERNEL(moe_dispatch_float16, MoeDispatchLaunch, run_moe_dispatch<MoeRowCast<Half>>)
-VERBENA_OPS_KERNEL(moe_dispatch_bfloat16, MoeDispatchLaunch, run_moe_dispatch<MoeRowCast<Bfloat16>>)
+#define VERBENA_OPS_ROWS(name, Kernel)                                                                  \
+  VERBENA_OPS_KERNEL(moe_##name, MoeDispatchLaunch, (run_moe_rows<Kernel, MoeRowBytes>))                \
+  VERBENA_OPS_KERNEL(moe_##name##_float16, MoeDispatchLaunch, (run_moe_rows<Kernel, MoeRowCast<Half>>)) \
+  VERBENA_OPS_KERNEL(moe_##name##_bfloat16, MoeDispatchLaunch, (run_moe_rows<Kernel, MoeRowCast<Bfloat16>>))
+
+VERBENA_OPS_ROWS(dispatch, MoeDispatchKernel)
+VERBENA_OPS_ROWS(place, MoePlaceKernel)
 VERBENA_OPS_COMBINE(rows, kRows)
 VERBENA_OPS_COMBINE(reduced, kReduced)
 VERBENA_OPS_COMBINE(exact, kExact)

@@ -5,31 +5,34 @@
 #include "device/ops/run_calls.cuh"
 #include "verbena/device/moe/combine.cuh"
 #include "verbena/device/moe/dispatch.cuh"
+#include "verbena/device/moe/place.cuh"
 
 namespace verbena::ops {
 
 // The handle is 0xff, which is -1 and NaN, except for the counts, which are 0.
-VERBENA_DEVICE_FAR void spoil_dispatch(const MoeShape& shape, const MoeDispatch& call) {
+VERBENA_DEVICE_FAR void spoil_dispatch(const MoeDispatch& call) {
   const MoeHandleLayout& layout = call.layout;
-  const uint64_t rows = uint64_t{shape.ranks} * shape.max_tokens;
+  const uint64_t rows = call.output_rows;
   spoil(Rows::contiguous(static_cast<char*>(call.output)), rows * call.row_bytes);
   if (call.scale_bytes != 0)
-    spoil(Rows::contiguous(static_cast<char*>(call.output_scales)), rows * call.scale_bytes);
-  spoil(Rows::contiguous(call.handle + layout.sources), layout.bytes - layout.sources);
-  for (uint64_t i = thread_index(); i < shape.ranks; i += threads_per_block())
-    store_moe<int32_t>(call.handle + layout.counts, i, 0);
+    spoil(Rows::contiguous(static_cast<char*>(call.output_scales)), rows * call.output_scale_bytes);
+  for (void* const rows_of : {static_cast<void*>(call.row_sources), static_cast<void*>(call.row_experts)})
+    if (rows_of != nullptr) spoil(Rows::contiguous(static_cast<char*>(rows_of)), rows * sizeof(int32_t));
+  spoil(Rows::contiguous(call.handle + layout.expert_begins), layout.bytes - layout.expert_begins);
+  for (uint64_t i = thread_index(); i < layout.expert_begins / sizeof(int32_t); i += threads_per_block())
+    store_moe<int32_t>(call.handle, i, 0);
 }
 
-template <typename Rows>
-VERBENA_DEVICE void run_moe_dispatch(const MoeDispatchLaunch& launch) {
+template <template <typename> typename Kernel, typename Rows>
+VERBENA_DEVICE void run_moe_rows(const MoeDispatchLaunch& launch) {
   run_grid(
       launch,
       [&] {
         start_of(launch)();
-        MoeDispatchKernel<Rows> kernel(launch.workspace, launch.shape, launch.call);
+        Kernel<Rows> kernel(launch.workspace, launch.shape, launch.call);
         return kernel.run();
       },
-      [&] { spoil_dispatch(launch.shape, launch.call); });
+      [&] { spoil_dispatch(launch.call); });
 }
 template <typename T, MoeOrder kOrder>
 VERBENA_DEVICE void run_moe_combine(const MoeCombineLaunch& launch) {

@@ -1,7 +1,7 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
- * (combine), as kernels of libverbena_ops.so, among GPUs of one host. Each call is one kernel and one NVLink
- * hop: no barrier, no atomics, counts on the GPU. A row goes to each rank once, however many of its experts
- * are there. Results have the same bits in every run.
+ * (combine), as kernels of libverbena_ops.so, among GPUs of one host. Each call is one kernel, or two for a
+ * dispatch whose rows are grouped by expert, and one NVLink hop, without a barrier; counts stay on the GPU. A
+ * row goes to each rank once, however many of its experts are there. Results have the same bits in every run.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
@@ -20,7 +20,7 @@
  * Threads: one thread at a time uses a verbena_moe. Streams: calls of one verbena_moe run one after the
  * other; to continue in another stream, order the two streams by an event. Batches that overlap need a
  * verbena_moe each. Several handles may be alive: a combine names the handle of its dispatch. Graph capture:
- * dispatch and combine enqueue one kernel, never allocate and never synchronise; ids, weights and
+ * dispatch and combine enqueue kernels, never allocate and never synchronise; ids, weights and
  * rows are read when the kernel runs, so they may change from replay to replay.
  *
  * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. Then the outputs of the call are bytes of 0xff
@@ -54,8 +54,21 @@ typedef struct {
   uint32_t programmatic_launch; /* as verbena_ops_options::programmatic_launch */
 } verbena_moe_options;
 
-/* Byte offsets of a handle's tensors. Rows of all of them are counted by source rank and number: row i of
- * source rank r has index r * max_tokens + i. */
+/* How the rows of a dispatch's output are grouped. */
+typedef enum {
+  /* [ranks][max_tokens]: each row that came once, from source rank r the first counts[r] rows, in the order of
+   * its tokens. */
+  VERBENA_MOE_BY_RANK = 0,
+  /* [experts / ranks][ranks * max_tokens]: for each expert of this rank the first expert_counts[e] rows, in the
+   * order of source ranks, then of tokens. A row is there for each of its experts on this rank. */
+  VERBENA_MOE_BY_EXPERT = 1,
+  /* [output_rows]: the same groups one after the other. The group of an expert begins at expert_begins[e], a
+   * multiple of `alignment` rows. */
+  VERBENA_MOE_RAGGED = 2
+} verbena_moe_grouping;
+
+/* Byte offsets of a handle's tensors. [ranks][max_tokens] counts the rows that came by source rank and number:
+ * row i of source rank r has index r * max_tokens + i, in every grouping. */
 typedef struct {
   size_t bytes;   /* of a handle */
   size_t counts;  /* int32 [ranks]: rows that came from each rank */
@@ -63,6 +76,15 @@ typedef struct {
   size_t ids;     /* int32 [ranks][max_tokens][top_k]: experts of this rank, 0 to experts / ranks - 1; -1: the
                      slot belongs to another rank, or is after the count */
   size_t weights; /* float [ranks][max_tokens][top_k]: weights of the ids; 0 where the id is -1 */
+  /* Of groups by expert: */
+  size_t
+      places; /* int32 [ranks][max_tokens][top_k]: the row of the output for the id; -1 where the id is -1 */
+  size_t expert_counts; /* int32 [experts / ranks]: rows in the group of each expert */
+  size_t expert_begins; /* int32 [experts / ranks]: the first row of the group */
+  /* The routing of this rank's own tokens, for a dispatch of other rows to the same experts: its `ids`, with
+   * id_bits 32, and its `weights`. The handle of that dispatch is another one. */
+  size_t own_ids;     /* int32 [max_tokens][top_k]; -1: no expert */
+  size_t own_weights; /* float [max_tokens][top_k] */
 } verbena_moe_layout;
 
 /* How a combine adds a token's rows. All sums are float; each rank rounds once, to nearest. */
@@ -72,7 +94,7 @@ typedef enum {
    * in the order of ranks. */
   VERBENA_MOE_ROWS = 0,
   /* `rows` has one row for each expert of each row that came: [ranks][max_tokens][top_k][hidden]; slots whose
-   * id is -1 are not read. The experts' rank adds them with their weights in top-k order, and rounds; the
+   * id is -1 are not read. After a dispatch that groups by expert, `rows` is grouped like its output. The experts' rank adds them with their weights in top-k order, and rounds; the
    * source rank adds these sums in the order of ranks. */
   VERBENA_MOE_REDUCED = 1,
   /* The same rows; each goes to the source rank, which adds them with their weights in top-k order. Takes up
@@ -80,12 +102,21 @@ typedef enum {
   VERBENA_MOE_EXACT = 2
 } verbena_moe_order;
 
-/* A call is one kernel, or two: SEND sends this rank's rows, RECEIVE waits for the other ranks' rows. Kernels
+/* The phases of a call may be kernels of their own: SEND sends this rank's rows, RECEIVE waits for the other
+ * ranks' rows. Kernels
  * that run between the two have all multiprocessors. The two phases have the same arguments except for `phase`
  * and `blocks`; RECEIVE with any other difference returns VERBENA_INVALID_USAGE. The memory that the arguments
  * name must not change between the phases, and the output is complete after RECEIVE. An exchange has at most
  * one dispatch and one combine in flight. The phases of a call are the same on all ranks. */
-typedef enum { VERBENA_MOE_BOTH = 0, VERBENA_MOE_SEND = 1, VERBENA_MOE_RECEIVE = 2 } verbena_moe_phase;
+typedef enum {
+  VERBENA_MOE_BOTH = 0,
+  VERBENA_MOE_SEND = 1,
+  VERBENA_MOE_RECEIVE = 2,
+  /* Of a dispatch that groups by expert, between SEND and RECEIVE: waits for the ids of all rows and writes
+   * counts, sources, ids and weights of the handle. The caller can then count the rows, and RECEIVE may have
+   * another `output`, `output_scales`, `output_rows`, `row_sources` and `row_experts` than the phases before. */
+  VERBENA_MOE_RECEIVE_IDS = 3
+} verbena_moe_phase;
 
 /* All pointers are addresses of the GPU. The caller owns all memory, and keeps it until the kernel has ended.
  */
@@ -101,19 +132,31 @@ typedef struct {
   const void* ids;      /* int32 or int64 [tokens][top_k], aligned to an element, as are the weights */
   size_t id_stride;     /* elements from token to token; 0: top_k */
   const float* weights; /* [tokens][top_k]; NULL: all are 1 */
-  void* output;         /* [ranks][max_tokens][row_bytes], aligned to 16 bytes: from source rank r the first
-                           counts[r] rows, in the order of its tokens; no other byte is written */
-  void* output_scales;  /* [ranks][max_tokens][scale_bytes]; NULL where scale_bytes is 0 */
-  void* handle;         /* verbena_moe_layout::bytes, begins at a multiple of 16 bytes; written */
-  uint32_t blocks;      /* of the kernel, at most those of the options; 0: those of the options */
+  void* output;        /* rows of row_bytes as `grouping` says, aligned to 16 bytes; no byte of rows without a
+                           token is written */
+  void* output_scales; /* scale_bytes for each row of the output; NULL where scale_bytes is 0 */
+  void* handle;        /* verbena_moe_layout::bytes, begins at a multiple of 16 bytes; written */
+  uint32_t blocks;     /* of the kernel, at most those of the options; 0: those of the options */
   verbena_moe_phase phase;
-  /* VERBENA_OPS_NOT_QUANTISED; or VERBENA_OPS_FP8_BLOCK or _FP8_BLOCK_POWER, to quantise rows of `type`
-   * while they are sent. Then row_bytes is of the input, 2 for each of n elements, a multiple of 32; scale_bytes is 0 and
-   * scales NULL; output rows have n bytes (e4m3), output_scales is float [ranks][max_tokens][(n + 127) /
-   * 128]. element = byte * scale, scale = largest magnitude of 128 elements / 448, at least 1e-4 / 448.
-   * max_row_bytes and max_scale_bytes limit the quantised rows and scales. */
+  /* VERBENA_OPS_NOT_QUANTISED; or VERBENA_OPS_FP8_BLOCK, _FP8_BLOCK_POWER or _FP8_BLOCK_EXPONENT, to quantise
+   * rows of `type` while they are sent. Then row_bytes is of the input, 2 for each of n elements, a multiple of
+   * 32; scale_bytes is 0 and scales NULL; output rows have n bytes (e4m3). Each row of output_scales has
+   * (n + 127) / 128 floats, or for _FP8_BLOCK_EXPONENT (n + 511) / 512 words of four UE8M0 exponents each, the
+   * first in the lowest byte. element = byte * scale, scale = largest magnitude of 128 elements / 448, at least
+   * 1e-4 / 448. max_row_bytes and max_scale_bytes limit the quantised rows and their float scales. */
   verbena_ops_quantisation quantisation;
   verbena_ops_type type; /* of rows that are quantised: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
+  verbena_moe_grouping grouping;
+  uint32_t alignment;   /* VERBENA_MOE_RAGGED: of the groups, in rows; 0: 1 */
+  uint32_t output_rows; /* VERBENA_MOE_RAGGED: rows of the output. verbena_moe_max_rows() are enough for any
+                           routing. If the groups need more, the call fails on all ranks, as after a timeout. */
+  /* 1: the scales that quantise are stored in columns, a float or word for each row after another:
+   * [groups][scales of a row][rows of a group], where VERBENA_MOE_RAGGED is one group. */
+  uint32_t column_scales;
+  /* Of groups by expert, or NULL. For each row of the output: the row that came, counted as in the handle; and
+   * the expert, 0 to experts / ranks - 1. -1 for rows without a token. int32 [rows of the output]. */
+  int32_t* row_sources;
+  int32_t* row_experts;
 } verbena_moe_dispatch_arguments;
 
 typedef struct {
@@ -122,14 +165,22 @@ typedef struct {
   verbena_ops_type type; /* of rows and output: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   uint32_t blocks;       /* as in the dispatch */
   verbena_moe_phase phase;
-  const void* rows;   /* as `order` says; begins at a multiple of 16 bytes */
-  const void* handle; /* of this rank's dispatch */
-  void* output;       /* [tokens][hidden], begins at a multiple of 16 bytes */
+  const void*
+      rows; /* as `order` says; begins at a multiple of 16 bytes; NULL if a ragged output has no rows */
+  const void* handle;            /* of this rank's dispatch */
+  void* output;                  /* [tokens][hidden], begins at a multiple of 16 bytes */
+  verbena_moe_grouping grouping; /* of the dispatch */
 } verbena_moe_combine_arguments;
 
 /* Returns the bytes of the workspace that an exchange among `ranks` ranks allocates on each of them, whatever
  * options->blocks is; 0 if the options are invalid. */
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
+
+/* Returns the rows that the output of a dispatch has to have for any routing among `ranks` ranks; 0 if the
+ * options are invalid.
+ * @param alignment  of VERBENA_MOE_RAGGED, in rows; 0: 1 */
+VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks,
+                                        verbena_moe_grouping grouping, uint32_t alignment);
 
 /* Creates an exchange. Collective over the context, with each rank's GPU current. Allocates; not for capture.
  * @param context  outlives the exchange
@@ -155,8 +206,8 @@ VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, s
  * @param layout  receives the offsets and the bytes of a handle */
 VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout);
 
-/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel and
- * returns.
+/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel, or two if
+ * rows are grouped by expert, and returns.
  * @return VERBENA_INVALID_ARGUMENT names an argument that is out of range; VERBENA_TIMEOUT names the rank that
  *         was late in an earlier call */
 VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
@@ -164,7 +215,7 @@ VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 verbena_stream stream);
 /* Sends the experts' rows back, and adds up the rows of this rank's tokens. Returns as
  * verbena_moe_dispatch(). If no dispatch of this exchange has written the handle, or one with another number of
- * tokens, the kernel sends nothing, all ranks' calls fail, and the next call on each rank returns an error. */
+ * tokens or another grouping, the kernel sends nothing, all ranks' calls fail, and the next call on each rank returns an error. */
 VERBENA_API verbena_result verbena_moe_combine(verbena_moe* moe,
                                                const verbena_moe_combine_arguments* arguments,
                                                verbena_stream stream);

@@ -248,6 +248,16 @@ void add_of(Kernels& kernels) {
     add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
   }
 }
+template <template <typename> typename Kernel>
+void add_rows(Kernels& kernels, const std::string& name) {
+  using device::MoeRowCast;
+  kernels["verbena_ops_moe_" + name] =
+      make<ops::MoeDispatchLaunch, &ops::run_moe_rows<Kernel, device::MoeRowBytes>>();
+  kernels["verbena_ops_moe_" + name + "_float16"] =
+      make<ops::MoeDispatchLaunch, &ops::run_moe_rows<Kernel, MoeRowCast<device::Half>>>();
+  kernels["verbena_ops_moe_" + name + "_bfloat16"] =
+      make<ops::MoeDispatchLaunch, &ops::run_moe_rows<Kernel, MoeRowCast<device::Bfloat16>>>();
+}
 template <device::MoeOrder kOrder>
 void add_combine(Kernels& kernels, const std::string& name) {
   kernels["verbena_ops_moe_combine_" + name + "_float16"] =
@@ -264,16 +274,12 @@ const Kernels& list_kernels() {
         {"verbena_ops_across_hosts", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsByChunks>>()},
         {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},
         {"verbena_ops_compare", make<ops::CompareLaunch, &ops::run_compare>()},
-        {"verbena_ops_moe_dispatch",
-         make<ops::MoeDispatchLaunch, &ops::run_moe_dispatch<device::MoeRowBytes>>()},
-        {"verbena_ops_moe_dispatch_float16",
-         make<ops::MoeDispatchLaunch, &ops::run_moe_dispatch<device::MoeRowCast<device::Half>>>()},
-        {"verbena_ops_moe_dispatch_bfloat16",
-         make<ops::MoeDispatchLaunch, &ops::run_moe_dispatch<device::MoeRowCast<device::Bfloat16>>>()},
         {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };
+    add_rows<device::MoeDispatchKernel>(kernels, "dispatch");
+    add_rows<device::MoePlaceKernel>(kernels, "place");
     add_combine<device::MoeOrder::kRows>(kernels, "rows");
     add_combine<device::MoeOrder::kReduced>(kernels, "reduced");
     add_combine<device::MoeOrder::kExact>(kernels, "exact");

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -169,6 +170,44 @@ class Moe {
     }
     return "";
   }
+  // Counts the rows of groups that begin at a multiple of `alignment`.
+  uint32_t count_groups(uint32_t alignment) const {
+    std::vector<uint32_t> counts(kExperts / ranks_);
+    const auto* const ids = find<int32_t>(layout_.ids);
+    for (uint32_t row = 0; row < ranks_ * kMaxTokens; ++row)
+      for (uint32_t k = 0; k < kTopK; ++k) {
+        const int32_t id = ids[row * kTopK + k];
+        const bool is_first =
+            std::find(ids + row * kTopK, ids + row * kTopK + k, id) == ids + row * kTopK + k;
+        if (id >= 0 && is_first) ++counts[static_cast<size_t>(id)];
+      }
+    uint32_t rows = 0;
+    for (const uint32_t count : counts) rows += (count + alignment - 1) / alignment * alignment;
+    return rows;
+  }
+  std::string check_groups(uint32_t step, const std::vector<uint16_t>& output,
+                           const std::vector<uint32_t>& scales, const std::vector<int32_t>& sources,
+                           const std::vector<int32_t>& experts) const {
+    uint32_t placed = 0;
+    for (size_t at = 0; at < sources.size(); ++at) {
+      if (sources[at] < 0) continue;
+      const auto row = static_cast<uint32_t>(sources[at]), source = row / kMaxTokens;
+      const auto token = static_cast<uint32_t>(find<int32_t>(layout_.sources)[row]);
+      if (scales[at] != 1000 * source + token) return "another scale";
+      if (output[at * kHidden] != to_bfloat16(row_value(source, token))) return "another row";
+      bool is_one = false;
+      for (uint32_t k = 0; k < kTopK; ++k)
+        if (find<int32_t>(layout_.places)[row * kTopK + k] == static_cast<int32_t>(at))
+          is_one = find_id(step, source, token, k) ==
+                   static_cast<int64_t>(number_ * kExperts / ranks_) + experts[at];
+      if (!is_one) return "a row of another expert";
+      ++placed;
+    }
+    uint32_t counted = 0;
+    for (uint32_t expert = 0; expert < kExperts / ranks_; ++expert)
+      counted += static_cast<uint32_t>(find<int32_t>(layout_.expert_counts)[expert]);
+    return placed != counted || placed == 0 ? "another count" : "";
+  }
   void synchronize() { rank_.synchronize(); }
   const std::vector<uint16_t>& combined() const { return combined_; }
   const int32_t* counts() const { return find<int32_t>(layout_.counts); }
@@ -313,6 +352,57 @@ TEST(Moe, RowsAreCastInTwoPhases) {
             "");
 }
 
+// Rows one group behind the other, counted by the caller before they are placed; too few of them fail the
+// call.
+TEST(Moe, GroupsOfRowsThatTheCallerCounts) {
+  EXPECT_EQ(run({0, 0},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  constexpr uint32_t kAlignment = 4;
+                  Moe moe(rank, number, 2);
+                  const verbena_moe_options options = make_options();
+                  const size_t max_rows = verbena_moe_max_rows(&options, 2, VERBENA_MOE_RAGGED, kAlignment);
+                  if (max_rows != 2 * kMaxTokens * kTopK + (kExperts / 2) * (kAlignment - 1))
+                    return "most rows";
+                  for (uint32_t missing = 0; missing < 2; ++missing) {
+                    moe.draw(3);
+                    auto arguments = moe.dispatch_arguments();
+                    arguments.grouping = VERBENA_MOE_RAGGED;
+                    arguments.alignment = kAlignment;
+                    arguments.output = nullptr;
+                    arguments.output_scales = nullptr;
+                    for (const verbena_moe_phase phase : {VERBENA_MOE_SEND, VERBENA_MOE_RECEIVE_IDS}) {
+                      arguments.phase = phase;
+                      if (verbena_moe_dispatch(moe.handle(), &arguments, nullptr) != VERBENA_SUCCESS)
+                        return verbena_last_error();
+                    }
+                    if (verbena_moe_dispatch(moe.handle(), &arguments, nullptr) != VERBENA_INVALID_USAGE)
+                      return "ids received twice";
+                    moe.synchronize();
+                    const uint32_t rows = moe.count_groups(kAlignment);
+                    std::vector<uint16_t> output(size_t{rows} * kHidden);
+                    std::vector<uint32_t> scales(rows);
+                    std::vector<int32_t> sources(rows), experts(rows);
+                    arguments.phase = VERBENA_MOE_RECEIVE;
+                    arguments.output = output.data();
+                    arguments.output_scales = scales.data();
+                    arguments.output_rows = rows - missing;
+                    arguments.row_sources = sources.data();
+                    arguments.row_experts = experts.data();
+                    if (verbena_moe_dispatch(moe.handle(), &arguments, nullptr) != VERBENA_SUCCESS)
+                      return verbena_last_error();
+                    moe.synchronize();
+                    if (missing != 0) break;
+                    if (std::string wrong = moe.check_groups(3, output, scales, sources, experts);
+                        !wrong.empty())
+                      return wrong;
+                  }
+                  if (moe.dispatch() == VERBENA_SUCCESS) return "too few rows";
+                  if (verbena_moe_reset(moe.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                  return run_steps(moe, 0);
+                }),
+            "");
+}
+
 TEST(Moe, RefusesWhatCannotBe) {
   EXPECT_EQ(run({0, 0},
                 [](Rank& rank, uint32_t number) -> std::string {
@@ -356,6 +446,12 @@ TEST(Moe, RefusesWhatCannotBe) {
                     return "scales beside a cast";
                   if (!is_refused([](auto& one) { one.quantisation = VERBENA_OPS_INT8_TOKEN; }))
                     return "quantisation";
+                  if (!is_refused([](auto& one) { one.grouping = static_cast<verbena_moe_grouping>(3); }))
+                    return "grouping";
+                  if (!is_refused([](auto& one) { one.column_scales = 1; }))
+                    return "columns of the caller's scales";
+                  if (!is_refused([](auto& one) { one.phase = VERBENA_MOE_RECEIVE_IDS; }))
+                    return "a phase of groups";
                   auto receive = moe.dispatch_arguments();
                   receive.phase = VERBENA_MOE_RECEIVE;
                   if (verbena_moe_dispatch(moe.handle(), &receive, nullptr) != VERBENA_INVALID_USAGE)

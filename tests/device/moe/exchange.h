@@ -14,16 +14,18 @@
 #include "device/symm/fleet.h"
 #include "verbena/device/moe/combine.cuh"
 #include "verbena/device/moe/dispatch.cuh"
+#include "verbena/device/moe/place.cuh"
 
 namespace verbena::device_test {
 
 using device::MoeCombine;
 using device::MoeDispatch;
+using device::MoeGrouping;
 using device::MoeHandleLayout;
 using device::MoeOrder;
 using device::MoeShape;
 
-enum class MoeCast { kNone, kBlocks, kPowers };
+enum class MoeCast { kNone, kBlocks, kPowers, kExponents };
 
 struct MoeSetup {
   uint32_t ranks, experts, max_tokens, top_k;
@@ -32,11 +34,36 @@ struct MoeSetup {
   bool has_exact = true;  // room for an exact combine
   MoeCast cast = MoeCast::kNone;
   bool has_phases = false;  // each call is two kernels
+  MoeGrouping grouping = MoeGrouping::kRank;
+  uint32_t alignment = 1;
+  bool has_columns = false;  // of scales, which a cast makes
 
   // A dispatched row and its scales, which a cast changes.
   uint32_t sent_bytes() const { return cast == MoeCast::kNone ? row_bytes : row_bytes / 2; }
   uint32_t sent_scale_bytes() const {
     return cast == MoeCast::kNone ? scale_bytes : (sent_bytes() + 127) / 128 * 4;
+  }
+  uint32_t stored_scale_bytes() const {
+    return cast == MoeCast::kExponents ? (sent_scale_bytes() + 15) / 16 * 4 : sent_scale_bytes();
+  }
+  bool is_grouped() const { return grouping != MoeGrouping::kRank; }
+  uint32_t output_rows() const {
+    const uint32_t local = experts / ranks, rows = ranks * max_tokens;
+    switch (grouping) {
+      case MoeGrouping::kRank:
+        return rows;
+      case MoeGrouping::kExpert:
+        return local * rows;
+      case MoeGrouping::kRagged:
+        break;
+    }
+    return rows * std::min(top_k, local) + local * (alignment - 1) + 3;
+  }
+  // Of columns of scales.
+  uint32_t column_rows() const {
+    return grouping == MoeGrouping::kRank     ? max_tokens
+           : grouping == MoeGrouping::kExpert ? ranks * max_tokens
+                                              : output_rows();
   }
 };
 
@@ -86,7 +113,16 @@ class MoePair {
     call.row_stride = setup_.row_bytes + 16;
     call.row_bytes = setup_.sent_bytes();
     call.scale_bytes = setup_.sent_scale_bytes();
-    call.has_power_scales = setup_.cast == MoeCast::kPowers ? 1 : 0;
+    call.scale_format = setup_.cast == MoeCast::kExponents ? device::MoeScales::kExponents
+                        : setup_.cast == MoeCast::kPowers  ? device::MoeScales::kPowers
+                                                           : device::MoeScales::kFloats;
+    call.output_scale_bytes = setup_.stored_scale_bytes();
+    call.column_rows = setup_.has_columns ? setup_.column_rows() : 0;
+    call.grouping = setup_.grouping;
+    call.output_rows = setup_.output_rows();
+    call.alignment = setup_.alignment;
+    call.row_sources = reinterpret_cast<int32_t*>(mine.row_sources.data());
+    call.row_experts = rank % 2 == 0 ? reinterpret_cast<int32_t*>(mine.row_experts.data()) : nullptr;
     call.phases = device::kMoeSend | device::kMoeReceive;
     call.scales = mine.scales.data() + 1;
     call.scale_stride = setup_.scale_bytes + 3;
@@ -104,17 +140,27 @@ class MoePair {
   }
   MoeCombine combine(uint32_t rank) {
     Rank& mine = of_[rank];
-    return {mine.expert_rows.data(), setup_.row_bytes,           mine.tokens,
-            mine.combined.data(),    mine.handle.data(),         device::kMoeSend | device::kMoeReceive,
-            parts(rank + 1),         MoeHandleLayout::of(shape_)};
+    return {mine.expert_rows.data(),
+            setup_.row_bytes,
+            mine.tokens,
+            mine.combined.data(),
+            mine.handle.data(),
+            device::kMoeSend | device::kMoeReceive,
+            parts(rank + 1),
+            MoeHandleLayout::of(shape_),
+            setup_.grouping};
   }
   // Other ones on each rank.
   static device::MoeParts parts(uint32_t rank) { return {rank % 3, (rank + rank / 3 + 1) % 4}; }
   std::string check_dispatch() const {
-    for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
+    for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      const Groups groups = find_groups(rank);
       for (uint32_t source = 0; source < setup_.ranks; ++source)
-        if (const std::string wrong = check_received(rank, source); !wrong.empty())
+        if (const std::string wrong = check_received(rank, source, groups); !wrong.empty())
           return "rank " + std::to_string(rank) + " from " + std::to_string(source) + ": " + wrong;
+      if (const std::string wrong = check_groups(rank, groups); !wrong.empty())
+        return "rank " + std::to_string(rank) + ": " + wrong;
+    }
     return "";
   }
   std::string check_combine() const {
@@ -156,6 +202,14 @@ class MoePair {
     uint32_t tokens;
     std::vector<std::vector<int64_t>> experts;  // [token][k], as they are given
     MoeBytes rows, scales, ids, weights, output, output_scales, handle, expert_rows, combined;
+    MoeBytes row_sources, row_experts;
+  };
+  // What the places of a rank have to be.
+  struct Groups {
+    std::vector<int32_t> places;   // [ranks][max_tokens][top_k]
+    std::vector<int32_t> sources;  // of each row of the output, as row_sources
+    std::vector<int32_t> experts;
+    std::vector<uint32_t> counts, begins;  // of each local expert
   };
 
   static void fill(Random& random, MoeBytes& bytes) {
@@ -215,10 +269,16 @@ class MoePair {
       mine.experts.push_back(experts);
     }
     const size_t rows = size_t{setup_.ranks} * max_tokens;
-    mine.output = MoeBytes(rows * setup_.sent_bytes());
-    mine.output_scales = MoeBytes(rows * setup_.sent_scale_bytes());
+    const size_t output_rows = setup_.output_rows();
+    mine.output = MoeBytes(output_rows * setup_.sent_bytes());
+    mine.output_scales = MoeBytes(output_rows * setup_.stored_scale_bytes());
+    mine.row_sources = MoeBytes(output_rows * 4);
+    mine.row_experts = MoeBytes(output_rows * 4);
     mine.handle = MoeBytes(MoeHandleLayout::of(shape_).bytes);
-    mine.expert_rows = MoeBytes(rows * (order_ == MoeOrder::kRows ? 1 : top_k) * setup_.row_bytes);
+    mine.expert_rows = MoeBytes((order_ == MoeOrder::kRows ? rows
+                                 : setup_.is_grouped()     ? output_rows
+                                                           : rows * top_k) *
+                                setup_.row_bytes);
     fill(random, mine.expert_rows);
     mine.combined = MoeBytes(size_t{max_tokens} * setup_.row_bytes);
     return mine;
@@ -260,7 +320,7 @@ class MoePair {
         largest = std::max(largest, std::fabs(values[i - first]));
       }
       float scale = largest / 448, inverse = 1 / scale;
-      if (setup_.cast == MoeCast::kPowers) {
+      if (setup_.cast != MoeCast::kBlocks) {
         int exponent = 0;
         const float fraction = std::frexp(scale, &exponent);  // 0.5 to below 1
         scale = std::ldexp(1.0F, fraction == 0.5F ? exponent - 1 : exponent);
@@ -276,7 +336,98 @@ class MoePair {
     }
     return {bytes, floats};
   }
-  std::string check_received(uint32_t rank, uint32_t source) const {
+  // Counted row by row: an expert that is twice in the ids of a token has one row for both.
+  Groups find_groups(uint32_t rank) const {
+    Groups groups;
+    const uint32_t top_k = shape_.top_k, local = shape_.local_experts;
+    groups.places.assign(size_t{setup_.ranks} * shape_.max_tokens * top_k, -1);
+    groups.sources.assign(setup_.output_rows(), -1);
+    groups.experts.assign(setup_.output_rows(), -1);
+    groups.counts.assign(local, 0);
+    uint32_t begin = 0;
+    for (uint32_t expert = 0; expert < local; ++expert) {
+      groups.begins.push_back(begin);
+      for (uint32_t source = 0; source < setup_.ranks; ++source) {
+        uint32_t number = 0;
+        for (uint32_t token = 0; token < of_[source].tokens; ++token) {
+          if (!goes_to(source, token, rank)) continue;
+          const uint32_t row = source * shape_.max_tokens + number++;
+          bool is_there = false;
+          for (uint32_t k = 0; k < top_k; ++k) {
+            if (of_[source].experts[token][k] != int64_t{rank} * local + expert) continue;
+            const uint32_t place = begin + groups.counts[expert];
+            groups.places[size_t{row} * top_k + k] = static_cast<int32_t>(place);
+            groups.sources[place] = static_cast<int32_t>(row);
+            groups.experts[place] = static_cast<int32_t>(expert);
+            is_there = true;
+          }
+          if (is_there) ++groups.counts[expert];
+        }
+      }
+      begin += setup_.grouping == MoeGrouping::kExpert
+                   ? setup_.ranks * shape_.max_tokens
+                   : (groups.counts[expert] + setup_.alignment - 1) / setup_.alignment * setup_.alignment;
+      if (setup_.grouping == MoeGrouping::kRank) break;
+    }
+    return groups;
+  }
+  std::string check_groups(uint32_t rank, const Groups& groups) const {
+    if (!setup_.is_grouped()) return "";
+    const Rank& mine = of_[rank];
+    const MoeHandleLayout layout = MoeHandleLayout::of(shape_);
+    const auto word = [&](uint64_t offset, uint64_t index) {
+      return mine.handle.template get<int32_t>(offset / 4 + index);
+    };
+    for (uint32_t expert = 0; expert < shape_.local_experts; ++expert) {
+      if (word(layout.expert_counts, expert) != static_cast<int32_t>(groups.counts[expert]))
+        return "another count of expert " + std::to_string(expert);
+      if (word(layout.expert_begins, expert) != static_cast<int32_t>(groups.begins[expert]))
+        return "another begin of expert " + std::to_string(expert);
+    }
+    for (size_t i = 0; i < groups.places.size(); ++i)
+      if (word(layout.places, i) != groups.places[i]) return "another place " + std::to_string(i);
+    for (uint32_t row = 0; row < setup_.output_rows(); ++row) {
+      if (mine.row_sources.template get<int32_t>(row) != groups.sources[row])
+        return "another source of row " + std::to_string(row);
+      if (rank % 2 == 0 && mine.row_experts.template get<int32_t>(row) != groups.experts[row])
+        return "another expert of row " + std::to_string(row);
+      for (uint64_t i = 0; i < setup_.sent_bytes() && groups.sources[row] < 0; ++i)
+        if (mine.output.data()[row * uint64_t{setup_.sent_bytes()} + i] != 0x5a)
+          return "a byte in row " + std::to_string(row) + ", which has no token";
+    }
+    return "";
+  }
+  // Returns the byte `at` of a row's scales as they are stored.
+  char find_scale_byte(const Rank& mine, uint64_t row, size_t at) const {
+    const size_t bytes = setup_.stored_scale_bytes(), rows = setup_.column_rows();
+    if (!setup_.has_columns) return mine.output_scales.data()[row * bytes + at];
+    const size_t group = row / rows;
+    return mine.output_scales.data()[((group * bytes / 4 + at / 4) * rows + row % rows) * 4 + at % 4];
+  }
+  std::string check_row(const Rank& mine, uint64_t row, const std::vector<char>& bytes,
+                        const std::vector<char>& scales) const {
+    if (std::memcmp(mine.output.data() + row * bytes.size(), bytes.data(), bytes.size()) != 0)
+      return "other bytes in row " + std::to_string(row);
+    std::vector<char> got(setup_.stored_scale_bytes());
+    for (size_t at = 0; at < got.size(); ++at) got[at] = find_scale_byte(mine, row, at);
+    if (setup_.cast == MoeCast::kExponents) {
+      for (size_t at = 0; at < got.size(); ++at) {
+        uint32_t bits = 0;
+        if (at < scales.size() / 4) std::memcpy(&bits, &scales[at * 4], 4);
+        if (static_cast<uint8_t>(got[at]) != (bits >> 23 & 0xff))
+          return "other exponents in row " + std::to_string(row);
+      }
+      return "";
+    }
+    for (size_t at = 0; at < scales.size(); ++at) {
+      // A NaN has bits of its own.
+      const bool is_nan = setup_.cast != MoeCast::kNone && is_nan_at(got, at);
+      if (is_nan ? !is_nan_at(scales, at) : got[at] != scales[at])
+        return "other scales in row " + std::to_string(row);
+    }
+    return "";
+  }
+  std::string check_received(uint32_t rank, uint32_t source, const Groups& groups) const {
     const Rank &mine = of_[rank], &theirs = of_[source];
     const MoeHandleLayout layout = MoeHandleLayout::of(shape_);
     const auto word = [&](uint64_t offset, uint64_t index) {
@@ -288,16 +439,12 @@ class MoePair {
       const uint64_t row = uint64_t{source} * shape_.max_tokens + number++;
       if (word(layout.sources, row) != static_cast<int32_t>(token)) return "another token";
       const auto [bytes, scales] = make_sent(theirs, token);
-      if (std::memcmp(mine.output.data() + row * bytes.size(), bytes.data(), bytes.size()) != 0)
-        return "other bytes in row " + std::to_string(row);
-      for (size_t at = 0; at < scales.size(); ++at) {
-        const char got = mine.output_scales.data()[row * scales.size() + at];
-        // A NaN has bits of its own.
-        float scale = 0;
-        if (setup_.cast != MoeCast::kNone)
-          scale = mine.output_scales.template get<float>((row * scales.size() + at) / 4);
-        if (std::isnan(scale) ? !is_nan_at(scales, at) : got != scales[at])
-          return "other scales in row " + std::to_string(row);
+      for (uint32_t k = 0; k < (setup_.is_grouped() ? shape_.top_k : 1); ++k) {
+        const int32_t place = groups.places[row * shape_.top_k + k];
+        if (setup_.is_grouped() && place < 0) continue;
+        const std::string wrong =
+            check_row(mine, setup_.is_grouped() ? static_cast<uint64_t>(place) : row, bytes, scales);
+        if (!wrong.empty()) return wrong;
       }
       for (uint32_t k = 0; k < shape_.top_k; ++k) {
         const int64_t id = theirs.experts[token][k];
@@ -316,7 +463,8 @@ class MoePair {
       if (word(layout.sources, row) != -1) return "a token behind the count";
       for (uint32_t k = 0; k < shape_.top_k; ++k)
         if (word(layout.ids, row * shape_.top_k + k) != -1) return "an id behind the count";
-      for (uint64_t i = row * setup_.sent_bytes(); i < (row + 1) * setup_.sent_bytes(); ++i)
+      for (uint64_t i = row * setup_.sent_bytes();
+           i < (row + 1) * setup_.sent_bytes() && !setup_.is_grouped(); ++i)
         if (mine.output.data()[i] != 0x5a) return "a byte behind the count";
     }
     return "";
@@ -326,6 +474,13 @@ class MoePair {
     uint32_t number = 0;
     for (uint32_t i = 0; i < token; ++i) number += goes_to(source, i, rank) ? 1 : 0;
     return source * shape_.max_tokens + number;
+  }
+  // Returns the row of one of a token's experts among those that a rank combines.
+  uint64_t find_expert_row(uint32_t rank, uint64_t row, uint32_t k) const {
+    const uint64_t index = row * shape_.top_k + k;
+    const uint64_t places = MoeHandleLayout::of(shape_).places / 4;
+    return setup_.is_grouped() ? static_cast<uint64_t>(of_[rank].handle.template get<int32_t>(places + index))
+                               : index;
   }
   float expert_value(uint32_t rank, uint64_t row, uint32_t element) const {
     return device::widen(
@@ -345,7 +500,7 @@ class MoePair {
         for (uint32_t k = 0; k < shape_.top_k; ++k)
           if (is_at(ids[k], rank))
             partial = __builtin_fmaf(weight(source, token, k),
-                                     expert_value(rank, row * shape_.top_k + k, element), partial);
+                                     expert_value(rank, find_expert_row(rank, row, k), element), partial);
         partial = device::widen(device::narrow<T>(partial));
       }
       sum = is_first ? partial : sum + partial;
@@ -354,7 +509,7 @@ class MoePair {
     for (uint32_t k = 0; k < shape_.top_k && order_ == MoeOrder::kExact; ++k) {
       for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
         if (!is_at(ids[k], rank)) continue;
-        const uint64_t row = uint64_t{find_row(source, token, rank)} * shape_.top_k + k;
+        const uint64_t row = find_expert_row(rank, find_row(source, token, rank), k);
         sum = __builtin_fmaf(weight(source, token, k), expert_value(rank, row, element), sum);
       }
     }
@@ -413,8 +568,7 @@ class MoeRanks {
       emulator::Grid* earlier = nullptr;
       for (size_t i = 0; i < steps.size(); ++i) {
         const uint32_t blocks = i % 3 == 1 ? 1 : setup_.blocks;
-        for (uint32_t phases = setup_.has_phases ? device::kMoeSend : kBoth; phases <= kBoth; ++phases) {
-          if (setup_.has_phases && phases == kBoth) break;
+        for (const uint32_t phases : list_phases(steps[i].is_combine)) {
           earlier = world.add_grid(
               rank, blocks, setup_.threads,
               [=, this, &pairs, &steps] {
@@ -430,6 +584,13 @@ class MoeRanks {
       }
     }
     return world.run();
+  }
+  // The kernels of a call.
+  std::vector<uint32_t> list_phases(bool is_combine) const {
+    std::vector<uint32_t> phases = {kBoth};
+    if (setup_.has_phases) phases = {device::kMoeSend, device::kMoeReceive};
+    if (!is_combine && setup_.is_grouped()) phases.push_back(device::kMoePlace);
+    return phases;
   }
   SymmStatus call(uint32_t rank, MoePair<T>& pair, bool is_combine, uint32_t phases = kBoth) {
     const SymmWorkspace<> mine = workspace(rank);
@@ -447,12 +608,16 @@ class MoeRanks {
     }
     MoeDispatch told = pair.dispatch(rank);
     told.phases = phases;
-    if (setup_.cast == MoeCast::kNone)
-      return device::MoeDispatchKernel<device::MoeRowBytes>(mine, shape_, told).run();
-    return device::MoeDispatchKernel<device::MoeRowCast<T>>(mine, shape_, told).run();
+    if (setup_.cast == MoeCast::kNone) return call_rows<device::MoeRowBytes>(mine, told);
+    return call_rows<device::MoeRowCast<T>>(mine, told);
   }
 
  private:
+  template <typename Rows>
+  SymmStatus call_rows(const SymmWorkspace<>& mine, const MoeDispatch& told) const {
+    if (told.phases == device::kMoePlace) return device::MoePlaceKernel<Rows>(mine, shape_, told).run();
+    return device::MoeDispatchKernel<Rows>(mine, shape_, told).run();
+  }
   static MoeShape make_shape(const MoeSetup& setup) {
     MoeShape shape{};
     shape.set_experts(setup.ranks, setup.experts);

@@ -71,6 +71,43 @@ TEST(MoeExchange, CallsInTwoPhases) {
     EXPECT_EQ(run_pairs<Half>({4, 8, 9, 6, 2, 32, 256, 0, true, MoeCast::kBlocks, true}, seed), "") << seed;
   }
 }
+// Rows grouped by expert, each group as long as can be, or one behind the other at a multiple of rows.
+TEST(MoeExchange, RowsGroupedByExpert) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (const MoeGrouping grouping : {MoeGrouping::kExpert, MoeGrouping::kRagged}) {
+      MoeSetup setup{2, 8, 31, 2, 2, 64, 64, 0, false};
+      setup.grouping = grouping;
+      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      setup = {3, 6, 5, 8, 3, 32, 16, 7};
+      setup.grouping = grouping;
+      setup.alignment = 4;
+      EXPECT_EQ(run_pairs<Half>(setup, seed), "") << seed;
+      setup = {4, 160, 13, 6, 2, 64, 528, 36, true, MoeCast::kNone, true};
+      setup.grouping = grouping;
+      setup.alignment = 128;
+      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      setup = {2, 4, 40, 32, 2, 64, 32, 0, false};  // several tiles of a block
+      setup.grouping = grouping;
+      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+    }
+  }
+}
+// Scales of a cast in rows and in columns, as floats and as exponents, with and without groups.
+TEST(MoeExchange, FormsOfScales) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert, MoeGrouping::kRagged}) {
+      for (const bool has_columns : {false, true}) {
+        for (const MoeCast cast : {MoeCast::kPowers, MoeCast::kExponents}) {
+          MoeSetup setup{2, 8, 9, 2, 2, 64, 1824, 0, false, cast};
+          setup.grouping = grouping;
+          setup.has_columns = has_columns;
+          setup.alignment = 2;
+          EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+        }
+      }
+    }
+  }
+}
 // More tokens than a header of one packet tells, and as many experts of a token as there are lanes.
 TEST(MoeExchange, LongMasks) {
   EXPECT_EQ(run_pairs<Bfloat16>({2, 4, 131, 1, 2, 96, 16}, 1), "");

@@ -11,6 +11,10 @@ namespace verbena::device {
 // Consecutive packets in a rank's workspace.
 struct MoePlace {
   char *data, *notes;
+
+  VERBENA_DEVICE MoePlace find(uint32_t packet) const {
+    return {data + uint64_t{packet} * Packet::kBytes, notes + uint64_t{packet} * Packet::kNoteBytes};
+  }
 };
 
 // An entry of a dispatch's header: 32 tokens of its source rank. An entry is one access of 8 bytes, with the

@@ -32,14 +32,17 @@ class MoeCombineKernel {
   // Runs the call, by all threads of the grid, after the wait for earlier kernels. The threads of a block do
   // not meet before the end.
   // @return kInvalid if no dispatch of this rank's has written the handle, or one with another number of
-  // tokens
+  // tokens or another grouping
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     const bool has_headers = block_index() == blocks_per_grid() - 1;
     const auto stamp = load_moe<uint32_t>(call_.handle + layout_.stamp, 0);
     const auto tokens = load_moe<uint32_t>(call_.handle + layout_.stamp, 1);
+    const auto grouping = load_moe<uint32_t>(call_.handle + layout_.stamp, 2);
     const auto count_of_lane =
         lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0;
-    if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens) return area_.refuse();
+    if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens ||
+        grouping != static_cast<uint32_t>(call_.grouping))
+      return area_.refuse();
     if ((call_.phases & kMoeSend) != 0 && !area_.has_trouble()) {
       if (has_headers) send_headers();
       send_rows(count_of_lane);
@@ -106,6 +109,13 @@ class MoeCombineKernel {
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
   }
+  // Returns the row of one of the experts of a row that came.
+  VERBENA_DEVICE uint64_t find_row_of(uint64_t row, uint32_t k) const {
+    const uint64_t index = row * shape_.top_k + k;
+    return call_.grouping == MoeGrouping::kRank
+               ? index
+               : static_cast<uint64_t>(load_moe<int32_t>(call_.handle + layout_.places, index));
+  }
   // Adds up what this rank contributes for a row that came, packets first + i * 32 below `end`.
   VERBENA_DEVICE void find_partial(uint64_t row, const Experts& experts, uint32_t first, uint32_t end,
                                    Data (&data)[kAtOnce]) const {
@@ -119,10 +129,11 @@ class MoeCombineKernel {
     for (uint32_t left = experts.which; left != 0; left &= left - 1) {
       const uint32_t k = find_lowest_moe_bit(left);
       const float weight = share(experts.weight, k);
+      const uint64_t addend = find_row_of(row, k);
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
         if (first + i * kWarpLanes < end)
-          add_product(sums[i], weight, load_row(row * shape_.top_k + k, first + i * kWarpLanes));
+          add_product(sums[i], weight, load_row(addend, first + i * kWarpLanes));
       }
     }
     VERBENA_UNROLL
@@ -153,7 +164,7 @@ class MoeCombineKernel {
         if constexpr (kOrder == MoeOrder::kExact) {
           for (uint32_t left = experts.which; left != 0; left &= left - 1) {
             const uint32_t k = find_lowest_moe_bit(left);
-            send_some(token, k, delta, first, end, row * shape_.top_k + k);
+            send_some(token, k, delta, first, end, find_row_of(row, k));
           }
           continue;
         }
@@ -249,10 +260,10 @@ class MoeCombineKernel {
           const uint32_t k = bits == 0 ? 0 : find_lowest_moe_bit(bits);
           bits &= bits - 1;
           if ((own >> i & 1) == 0) continue;
+          const uint64_t addend = find_row_of(own_row, k);
           VERBENA_UNROLL
           for (uint32_t p = 0; p < kAtOnce; ++p)
-            if (first + p * kWarpLanes < end)
-              data[i][p] = load_row(own_row * shape_.top_k + k, first + p * kWarpLanes);
+            if (first + p * kWarpLanes < end) data[i][p] = load_row(addend, first + p * kWarpLanes);
         }
       } else {
         Data partial[kAtOnce] = {};

@@ -4,8 +4,9 @@
 // receiver which tokens come, while the other blocks send the rows: a row's slot and contents need no other
 // token. verbena/moe.h documents the call; libverbena_ops.so has the kernels.
 //
-// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens. The
-// result has the same bits in every run.
+// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens. If they
+// are to be grouped by expert, this kernel receives their ids alone, and a second one the rows (place.cuh).
+// The result has the same bits in every run.
 #ifndef VERBENA_DEVICE_MOE_DISPATCH_CUH
 #define VERBENA_DEVICE_MOE_DISPATCH_CUH
 
@@ -15,20 +16,13 @@ namespace verbena::device {
 
 // @tparam Rows  MoeRowBytes or MoeRowCast
 template <typename Rows>
-class MoeDispatchKernel {
+class MoeDispatchKernel : MoeRows<Rows> {
  public:
-  using Data = Packet::Data;
+  using typename MoeRows<Rows>::Data;
 
   VERBENA_DEVICE MoeDispatchKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
                                    const MoeDispatch& call)
-      : area_(workspace, shape, MoeKind::kDispatch),
-        shape_(shape),
-        call_(call),
-        layout_(call.layout),
-        masks_(find_moe_masks()),
-        experts_(shape),
-        row_packets_(call.row_bytes / Packet::kBytes),
-        scale_packets_(moe_divide_up(call.scale_bytes, Packet::kBytes)) {}
+      : MoeRows<Rows>(workspace, shape, call), masks_(find_moe_masks()), experts_(shape) {}
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
@@ -43,13 +37,17 @@ class MoeDispatchKernel {
     receive_rows();
     write_received();
     const SymmStatus status = area_.conclude();
-    area_.finish(status);
+    if (!is_placed_later()) area_.finish(status);
     return status;
   }
 
  private:
-  // Packets of a row that a thread moves at a time; ids of a token that a thread loads at a time.
-  static constexpr uint32_t kAtOnce = 4, kIdsAtOnce = 8;
+  using Base = MoeRows<Rows>;
+  using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
+  using Base::kAtOnce, Base::load_row, Base::load_scales, Base::store_row, Base::store_scales;
+  static constexpr uint32_t kIdsAtOnce = 8;  // of a token, that a thread loads at a time
+
+  VERBENA_DEVICE bool is_placed_later() const { return call_.grouping != MoeGrouping::kRank; }
 
   struct Pair {
     int32_t id;
@@ -137,25 +135,19 @@ class MoeDispatchKernel {
     }
   }
 
-  VERBENA_DEVICE MessageBytes<char*> find_scales(const void* base, uint64_t row, uint64_t stride) const {
-    return {static_cast<char*>(const_cast<void*>(base)) + row * stride, call_.scale_bytes};
-  }
-  VERBENA_DEVICE MessageBytes<char*> find_output_scales(uint64_t row) const {
-    return find_scales(call_.output_scales, row, call_.scale_bytes);
-  }
   // The tail of a row: its scales, then its experts with their weights, two in a packet. A cast sends the
   // scales with the elements.
   VERBENA_DEVICE uint32_t tail_packets() const { return scale_packets_ + shape_.pair_packets(); }
   VERBENA_DEVICE uint32_t first_of_tail() const { return Rows::kHasScales ? scale_packets_ : 0; }
   VERBENA_DEVICE Data load_tail(uint32_t token, uint32_t index) const {
-    if (index < scale_packets_) return find_scales(call_.scales, token, call_.scale_stride).load(index);
+    if (index < scale_packets_) return load_scales(token, index);
     const uint32_t k = 2 * (index - scale_packets_);
     const Pair first = load_pair(token, k), second = load_pair(token, k + 1);
     return {static_cast<uint32_t>(first.id), __builtin_bit_cast(uint32_t, first.weight),
             static_cast<uint32_t>(second.id), __builtin_bit_cast(uint32_t, second.weight)};
   }
   VERBENA_DEVICE void store_tail(uint64_t row, uint32_t index, const Data& data) const {
-    if (index < scale_packets_) return find_output_scales(row).store(index, data);
+    if (index < scale_packets_) return store_scales(static_cast<uint32_t>(row), index, data);
     const uint32_t k = 2 * (index - scale_packets_);
     const auto store_one = [&](uint32_t at, uint32_t id, uint32_t weight) {
       const int32_t local = experts_.make_local(static_cast<int32_t>(id), area_.me());
@@ -164,20 +156,6 @@ class MoeDispatchKernel {
     store_one(k, data.x, data.y);
     store_one(k + 1, data.z, data.w);
   }
-  // Loads elements of this rank's row; all lanes of a warp call it with adjacent packets.
-  VERBENA_DEVICE void load_row(uint32_t token, uint32_t first, uint32_t end, Data (&data)[kAtOnce],
-                               Data (&scales)[kAtOnce]) const {
-    const auto* const row = static_cast<const char*>(call_.rows) + token * call_.row_stride;
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      const uint32_t index = first + i * kWarpLanes;
-      data[i] = Rows::load(row, index, index < end, call_.has_power_scales, scales[i]);
-    }
-  }
-  VERBENA_DEVICE void store_row(uint64_t row, uint32_t index, const Data& data) const {
-    store_moe<Data>(static_cast<char*>(call_.output) + row * call_.row_bytes, index, data);
-  }
-
   // The last part of a row has its tail too.
   VERBENA_DEVICE void send_rows() const {
     // The block that sends the header comes late. It has rows only if the other blocks would need another
@@ -230,12 +208,17 @@ class MoeDispatchKernel {
         const uint32_t index = first + i * kWarpLanes;
         if (index < end) store_row(row, index, data[i]);
         if (Rows::kHasScales && lane() == 0 && index < end)
-          find_output_scales(row).store(index / kWarpLanes, scales[i]);
+          store_scales(static_cast<uint32_t>(row), index / kWarpLanes, scales[i]);
       }
     }
   }
+  // The scales of rows that are placed later come with them.
+  VERBENA_DEVICE uint32_t first_received(uint32_t first) const {
+    return is_placed_later() ? scale_packets_ : first;
+  }
   VERBENA_DEVICE void copy_tail(uint32_t token, uint64_t row) const {
-    for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes)
+    for (uint32_t index = first_received(first_of_tail()) + lane(); index < tail_packets();
+         index += kWarpLanes)
       store_tail(row, index, load_tail(token, index));
   }
   VERBENA_DEVICE bool receive_part(const MoePlace& place, uint32_t source, uint64_t row, uint32_t begin,
@@ -250,12 +233,9 @@ class MoeDispatchKernel {
     return true;
   }
   VERBENA_DEVICE bool receive_tail(const MoePlace& place, uint32_t source, uint64_t row) {
-    for (uint32_t index = lane(); index < tail_packets(); index += kWarpLanes) {
+    for (uint32_t index = first_received(0) + lane(); index < tail_packets(); index += kWarpLanes) {
       Data data{};
-      if (!area_.receive_one({place.data + uint64_t{row_packets_ + index} * Packet::kBytes,
-                              place.notes + uint64_t{row_packets_ + index} * Packet::kNoteBytes},
-                             source, data))
-        return false;
+      if (!area_.receive_one(place.find(row_packets_ + index), source, data)) return false;
       store_tail(row, index, data);
     }
     return true;
@@ -270,7 +250,8 @@ class MoeDispatchKernel {
       if (source >= shape_.ranks || !masks_.has(source, token)) continue;
       const uint64_t row = source * shape_.max_tokens + masks_.find_number(source, token);
       const bool is_last = items.is_last(item);
-      const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
+      const uint32_t begin = items.begin(item);
+      const uint32_t end = is_placed_later() ? begin : items.end(item, row_packets_);
       if (is_last && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
       if (source == area_.me()) {
@@ -317,6 +298,7 @@ class MoeDispatchKernel {
       if (row == 0) {
         store_moe<uint32_t>(call_.handle + layout_.stamp, 0, make_moe_stamp(shape_));
         store_moe<uint32_t>(call_.handle + layout_.stamp, 1, call_.tokens);
+        store_moe<uint32_t>(call_.handle + layout_.stamp, 2, static_cast<uint32_t>(call_.grouping));
       }
       if (number < count) return;
       store_moe<int32_t>(call_.handle + layout_.sources, row, -1);
@@ -324,13 +306,8 @@ class MoeDispatchKernel {
     });
   }
 
-  MoeArea area_;
-  const MoeShape& shape_;
-  const MoeDispatch& call_;
-  const MoeHandleLayout& layout_;
   MoeMasks& masks_;
   const MoeExperts experts_;
-  const uint32_t row_packets_, scale_packets_;
 };
 
 }  // namespace verbena::device

@@ -41,6 +41,8 @@ inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and c
 inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a word of a mask
 inline constexpr uint32_t kMoeMaxMaskWords = kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
+// Experts of a rank whose rows can be grouped by expert.
+inline constexpr uint32_t kMoeMaxGroups = 1024;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
 
@@ -111,17 +113,20 @@ struct MoeShape {
   }
 };
 
-// Offsets of a handle's tensors, in bytes, below 2^25. [r] counts ranks, [t] tokens below max_tokens, [k]
-// below top_k.
+// Offsets of a handle's tensors, in bytes, below 2^27. [r] counts ranks, [t] tokens below max_tokens, [k]
+// below top_k, [e] the experts of this rank.
 struct MoeHandleLayout {
-  uint32_t counts;       // int32[r]: rows that came from rank r
-  uint32_t sources;      // int32[r][t]: the token of rank r that a row is, -1 after the count
-  uint32_t ids;          // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
-  uint32_t weights;      // float[r][t][k]: 0 where the id is -1
-  uint32_t own_ids;      // int32[t][k]: of this rank's tokens, -1: no expert
-  uint32_t own_weights;  // float[t][k]
-  uint32_t own_numbers;  // int32[t]: which of the rows from this rank to itself the token is, -1: none
-  uint32_t stamp;        // uint32[2]: make_moe_stamp(), the tokens of this rank
+  uint32_t counts;         // int32[r]: rows that came from rank r
+  uint32_t expert_counts;  // int32[e]: rows of a local expert; of MoeGrouping::kExpert and kRagged
+  uint32_t expert_begins;  // int32[e]: its first row in the output; of the same
+  uint32_t sources;        // int32[r][t]: the token of rank r that a row is, -1 after the count
+  uint32_t ids;            // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
+  uint32_t weights;        // float[r][t][k]: 0 where the id is -1
+  uint32_t places;         // int32[r][t][k]: the id's row in the output, -1 where the id is -1; of the same
+  uint32_t own_ids;        // int32[t][k]: of this rank's tokens, -1: no expert
+  uint32_t own_weights;    // float[t][k]
+  uint32_t own_numbers;    // int32[t]: which of the rows from this rank to itself the token is, -1: none
+  uint32_t stamp;          // uint32[3]: make_moe_stamp(), the tokens of this rank, the grouping
   uint32_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
@@ -135,13 +140,16 @@ struct MoeHandleLayout {
       return begin;
     };
     layout.counts = place(shape.ranks);
+    layout.expert_counts = place(shape.local_experts);
+    layout.expert_begins = place(shape.local_experts);
     layout.sources = place(rows);
     layout.ids = place(rows * shape.top_k);
     layout.weights = place(rows * shape.top_k);
+    layout.places = place(rows * shape.top_k);
     layout.own_ids = place(shape.max_tokens * shape.top_k);
     layout.own_weights = place(shape.max_tokens * shape.top_k);
     layout.own_numbers = place(shape.max_tokens);
-    layout.stamp = place(2);
+    layout.stamp = place(3);
     layout.bytes = end;
     return layout;
   }
@@ -162,8 +170,22 @@ struct MoeParts {
 };
 
 enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
-// Phases of a call.
-inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2;
+// Phases of a call. kMoePlace is of a dispatch whose rows are grouped by expert (place.cuh).
+inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2, kMoePlace = 4;
+
+// How the rows of a dispatch's output are grouped. Same values as verbena_moe_grouping (verbena/moe.h).
+enum class MoeGrouping : uint32_t {
+  kRank = 0,    // [ranks][max_tokens]: a row for each row that came
+  kExpert = 1,  // [local experts][ranks * max_tokens]: a row for each expert of each row that came
+  kRagged = 2,  // the same rows one after the other; those of an expert begin at a multiple of `alignment`
+};
+
+// How the scales of a cast are rounded and stored.
+enum class MoeScales : uint32_t {
+  kFloats = 0,
+  kPowers = 1,     // rounded up to powers of two
+  kExponents = 2,  // the same as UE8M0, four in a word
+};
 
 // Arguments of a dispatch.
 struct MoeDispatch {
@@ -184,8 +206,16 @@ struct MoeDispatch {
   uint32_t phases;        // kMoeSend, kMoeReceive
   MoeParts parts;
   MoeHandleLayout layout;
-  // For a cast, of which row_bytes and scale_bytes are the output's: 1: scales are powers of two.
-  uint32_t has_power_scales;
+  // Of a cast, whose row_bytes and scale_bytes are those of the packets.
+  MoeScales scale_format;
+  uint32_t output_scale_bytes;  // of a row's scales in the output
+  uint32_t column_rows;         // 0: output_scales has rows; else columns of so many rows, of 4-byte elements
+  MoeGrouping grouping;
+  uint32_t output_rows;  // of all groups
+  uint32_t alignment;    // kRagged
+  // Of kExpert and kRagged, [output_rows] each; NULL: not wanted. -1 in rows without a token.
+  int32_t* row_sources;  // the row of the handle's tensors, counted through [r][t]
+  int32_t* row_experts;  // the local expert
 };
 
 // Same values as verbena_moe_order (verbena/moe.h).
@@ -197,7 +227,8 @@ enum class MoeOrder : uint32_t {
 
 // Arguments of a combine.
 struct MoeCombine {
-  const void* rows;    // kRows: [ranks][max_tokens][hidden]; else [ranks][max_tokens][top_k][hidden]
+  const void*
+      rows;  // kRows: [ranks][max_tokens][hidden]; else [ranks][max_tokens][top_k][hidden], or grouped
   uint32_t row_bytes;  // a multiple of 16
   uint32_t tokens;     // of this rank's dispatch
   void* output;        // [tokens][hidden]
@@ -205,6 +236,7 @@ struct MoeCombine {
   uint32_t phases;
   MoeParts parts;
   MoeHandleLayout layout;
+  MoeGrouping grouping;  // of the dispatch; `rows` are grouped like its output
 };
 
 }  // namespace verbena::device

@@ -1,9 +1,10 @@
 // The contents of dispatched rows, packet by packet: the bytes of the caller's row, or its elements cast to
-// e4m3 with a scale for each 128 of them.
+// e4m3 with a scale for each 128 of them; and where they are stored in the output.
 #ifndef VERBENA_DEVICE_MOE_ROW_SOURCE_CUH
 #define VERBENA_DEVICE_MOE_ROW_SOURCE_CUH
 
 #include "verbena/device/arithmetic.cuh"
+#include "verbena/device/message_bytes.cuh"
 #include "verbena/device/moe/area.cuh"
 #include "verbena/device/packed.cuh"
 
@@ -15,7 +16,7 @@ namespace verbena::device {
 struct MoeRowBytes {
   static constexpr bool kHasScales = false;
 
-  VERBENA_DEVICE static Packet::Data load(const char* row, uint32_t index, bool is_there, uint32_t,
+  VERBENA_DEVICE static Packet::Data load(const char* row, uint32_t index, bool is_there, MoeScales,
                                           Packet::Data&) {
     return is_there ? load_moe<Packet::Data>(row, index) : Packet::Data{};
   }
@@ -30,7 +31,7 @@ struct MoeRowCast {
   static constexpr uint32_t kLanes = 128 / Packet::kBytes;  // that have the elements of a scale
   static constexpr float kMinMagnitude = 1e-4F, kMaxNumber = 448;
 
-  VERBENA_DEVICE static Packet::Data load(const char* row, uint32_t index, bool is_there, uint32_t has_powers,
+  VERBENA_DEVICE static Packet::Data load(const char* row, uint32_t index, bool is_there, MoeScales format,
                                           Packet::Data& scales) {
     PackedSum<T> numbers[2];
     float largest = kMinMagnitude;
@@ -49,7 +50,7 @@ struct MoeRowCast {
       largest = detail::choose_larger(largest, shuffle_float(largest, lane() ^ step));
     float scale = detail::divide(largest, kMaxNumber);
     float inverse = 0;
-    if (has_powers != 0) {
+    if (format != MoeScales::kFloats) {
       const uint32_t exponent = detail::round_up_to_power(scale);
       scale = detail::from_bits(exponent == 255 ? 0x7fffffffU : exponent << 23);
       inverse = detail::invert_exponent(exponent);
@@ -74,6 +75,84 @@ struct MoeRowCast {
  private:
   VERBENA_DEVICE static float shuffle_float(float value, uint32_t from) {
     return detail::from_bits(shuffle(kFullWarp, detail::to_bits(value), static_cast<int>(from)));
+  }
+};
+
+// The rows of a dispatch: those of the caller, and those of the output. What the kernels of a dispatch share.
+template <typename Rows>
+class MoeRows {
+ public:
+  using Data = Packet::Data;
+  static constexpr uint32_t kAtOnce = 4;  // packets of a row that a thread moves at a time
+
+ protected:
+  VERBENA_DEVICE MoeRows(const SymmWorkspace<>& workspace, const MoeShape& shape, const MoeDispatch& call)
+      : area_(workspace, shape, MoeKind::kDispatch),
+        shape_(shape),
+        call_(call),
+        layout_(call.layout),
+        row_packets_(call.row_bytes / Packet::kBytes),
+        scale_packets_(moe_divide_up(call.scale_bytes, Packet::kBytes)) {}
+
+  // Loads elements of this rank's row; all lanes of a warp call it with adjacent packets.
+  VERBENA_DEVICE void load_row(uint32_t token, uint32_t first, uint32_t end, Data (&data)[kAtOnce],
+                               Data (&scales)[kAtOnce]) const {
+    const auto* const row = static_cast<const char*>(call_.rows) + token * call_.row_stride;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      const uint32_t index = first + i * kWarpLanes;
+      data[i] = Rows::load(row, index, index < end, call_.scale_format, scales[i]);
+    }
+  }
+  // Loads a packet of the caller's scales.
+  VERBENA_DEVICE Data load_scales(uint32_t token, uint32_t index) const {
+    return find_scales(call_.scales, token, call_.scale_stride).load(index);
+  }
+  VERBENA_DEVICE void store_row(uint64_t row, uint32_t index, const Data& data) const {
+    store_moe<Data>(static_cast<char*>(call_.output) + row * call_.row_bytes, index, data);
+  }
+  // Stores a packet of scales to a row of the output.
+  VERBENA_DEVICE void store_scales(uint32_t row, uint32_t index, const Data& data) const {
+    if (call_.scale_format != MoeScales::kExponents && call_.column_rows == 0)
+      return find_scales(call_.output_scales, row, call_.scale_bytes).store(index, data);
+    store_formed(row, index, data);
+  }
+
+  MoeArea area_;
+  const MoeShape& shape_;
+  const MoeDispatch& call_;
+  const MoeHandleLayout& layout_;
+  const uint32_t row_packets_, scale_packets_;
+
+ private:
+  VERBENA_DEVICE MessageBytes<char*> find_scales(const void* base, uint64_t row, uint64_t stride) const {
+    return {static_cast<char*>(const_cast<void*>(base)) + row * stride, call_.scale_bytes};
+  }
+  // Scales of a cast as exponents, or in columns.
+  VERBENA_DEVICE void store_formed(uint32_t row, uint32_t index, const Data& data) const {
+    uint32_t words[4] = {data.x, data.y, data.z, data.w};
+    const uint32_t scales = call_.scale_bytes / 4;
+    uint32_t first = 4 * index, end = scales - first < 4 ? scales : first + 4;
+    if (call_.scale_format == MoeScales::kExponents) {
+      uint32_t exponents = 0;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < 4; ++i)
+        if (first + i < end) exponents |= (words[i] >> 23 & 0xff) << (8 * i);
+      words[0] = exponents;
+      first = index;
+      end = index + 1;
+    }
+    const uint32_t count = call_.output_scale_bytes / 4;
+    uint64_t at = uint64_t{row} * count + first;
+    uint32_t step = 1;
+    if (call_.column_rows != 0) {
+      const uint32_t group = row / call_.column_rows;
+      step = call_.column_rows;
+      at = (uint64_t{group} * count + first) * step + (row - group * step);
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < 4; ++i)
+      if (first + i < end) store_moe<uint32_t>(call_.output_scales, at + uint64_t{i} * step, words[i]);
   }
 };
 

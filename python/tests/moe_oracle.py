@@ -61,6 +61,41 @@ def dispatch(shape: Shape, tokens: list[Tokens], rank: int) -> Received:
     return received
 
 
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """Of a rank whose rows are grouped by expert: (source, token) and expert of each row, None and -1 without a token; the handle's tensors."""
+    rows: list[tuple[int, int] | None]
+    sources: Any
+    experts: Any
+    places: Any
+    counts: Any
+    begins: Any
+
+
+def group(shape: Shape, received: Received, rows: int, alignment: int | None) -> Groups:
+    """`alignment`: None: each group has room for all rows."""
+    groups = Groups([None] * rows, np.full(rows, -1, np.int32), np.full(rows, -1, np.int32), np.full(received.ids.shape, -1, np.int32),
+                    np.zeros(shape.local_experts, np.int32), np.zeros(shape.local_experts, np.int32))
+    end = 0
+    for expert in range(shape.local_experts):
+        groups.begins[expert] = begin = end
+        # In the order of source ranks and their tokens.
+        for source, number in np.argwhere((received.ids == expert).any(2)):
+            groups.rows[end] = (int(source), int(received.sources[source, number]))
+            groups.sources[end] = source * shape.max_tokens + number
+            groups.experts[end] = expert
+            groups.places[source, number, received.ids[source, number] == expert] = end
+            end += 1
+        groups.counts[expert] = end - begin
+        end = begin + shape.ranks * shape.max_tokens if alignment is None else -(-end // alignment) * alignment
+    return groups
+
+
+def ungroup(rows: Any, places: Any) -> Any:
+    """Rows by expert as the rows of (source, number, k)."""
+    return rows[np.maximum(places, 0)]
+
+
 def combine(shape: Shape, kind: str, tokens: list[Tokens], rank: int, expert_rows: list[Any], order: str) -> Any:
     """The rows of a rank's tokens, as bits. `expert_rows`: of each rank, in the shape that `order` says, as bits."""
     ids, weights = tokens[rank].ids, tokens[rank].weights

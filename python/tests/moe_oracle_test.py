@@ -9,6 +9,7 @@ import pytest
 import driver
 import verbena
 import verbena.moe
+import verbena.ops.moe
 from ranks import run_ranks
 
 torch = pytest.importorskip("torch")
@@ -36,7 +37,7 @@ class _Case:
         self.hidden = 8 * int(random.integers(1, 40))
         # What a dispatch moves; a combine's rows are of 16 bits.
         self.kind = str(random.choice(["bfloat16", "float16"]))
-        self.moved = str(random.choice(["rows", "fp8_block", "fp8_block_power", "float8", "float32"]))
+        self.moved = str(random.choice(["rows", "fp8_block", "fp8_block_power", "fp8_block_exponent", "float8", "float32"]))
         if FLOAT8 is None and "8" in self.moved:
             self.moved = "rows"
         if self.moved.startswith("fp8"):
@@ -48,12 +49,33 @@ class _Case:
         self.rows = [self._draw_bits(len(one.ids), self.hidden) for one in self.tokens]
         self.scales = [random.integers(0, 256, (len(one.ids), 7), np.uint8) for one in self.tokens]
         place = (ranks, self.shape.max_tokens)
-        self.expert_rows = [self._draw_bits(*place, top_k, self.hidden) for _ in range(ranks)]
+        # Exact rows want the counts of what a kernel has received, before the next one runs.
+        self.grouping = str(random.choice(["rank", "expert", "ragged"]))
+        self.alignment, self.is_exact = (int(random.choice([1, 4, 128])), bool(random.integers(2))) if self.grouping == "ragged" else (1, False)
+        self.column_scales, self.is_repeated = self.moved.startswith("fp8") and bool(random.integers(2)), bool(random.integers(2))
+        alignment = self.alignment if self.grouping == "ragged" else None
+        self.groups = None if self.grouping == "rank" else [
+            moe_oracle.group(self.shape, moe_oracle.dispatch(self.shape, self.tokens, rank), self.find_most_rows(), alignment)
+            for rank in range(ranks)]
+        if self.grouping == "rank":
+            self.expert_rows = [self._draw_bits(*place, top_k, self.hidden) for _ in range(ranks)]
+        else:
+            self.grouped_rows = [self._draw_bits(self.find_most_rows(), self.hidden) for _ in range(ranks)]
+            self.expert_rows = [moe_oracle.ungroup(rows, groups.places) for rows, groups in zip(self.grouped_rows, self.groups)]
         self.added_rows = [self._draw_bits(*place, self.hidden) for _ in range(ranks)]
+
+    def find_most_rows(self):
+        shape = self.shape
+        rows = shape.ranks * shape.max_tokens
+        if self.grouping == "expert":
+            return rows * shape.local_experts
+        placed = rows * min(shape.top_k, shape.local_experts)
+        return placed + min(shape.local_experts, placed) * (self.alignment - 1)
 
     def __repr__(self):
         return (f"{self.shape}, hidden {self.hidden}, {self.kind}, moves {self.moved}, {self.id_type.__name__}, weights {self.has_weights}, scales "
-                f"{self.has_scales}, phases {self.phased}, blocks {self.blocks}, tokens {[len(one.ids) for one in self.tokens]}")
+                f"{self.has_scales}, grouped by {self.grouping}, alignment {self.alignment}, exact {self.is_exact}, columns {self.column_scales}, repeated "
+                f"{self.is_repeated}, phases {self.phased}, blocks {self.blocks}, tokens {[len(one.ids) for one in self.tokens]}")
 
     def _draw_tokens(self, kind):
         shape, random = self.shape, self.random
@@ -90,13 +112,17 @@ class _Case:
     def expect_moved(self, rank):
         """(rows, scales) of a rank as bytes."""
         if self.moved.startswith("fp8"):
-            data, factors = moe_oracle.cast(moe_oracle.widen(self.rows[rank], self.kind), self.moved == "fp8_block_power")
+            data, factors = moe_oracle.cast(moe_oracle.widen(self.rows[rank], self.kind), self.moved != "fp8_block")
+            if self.moved == "fp8_block_exponent":
+                exponents = np.zeros((len(factors), -(-factors.shape[1] // 4) * 4), np.uint8)
+                exponents[:, :factors.shape[1]] = factors.view(np.uint32) >> 23
+                return data, exponents
             return data, factors.view(np.uint8)
         return self._find_moved(rank).view(np.uint8), self.scales[rank]
 
 
 def _as_bytes(tensor):
-    return tensor.view(torch.uint8).numpy()
+    return tensor.new_empty(tensor.shape).copy_(tensor).view(torch.uint8).numpy()
 
 
 def _synchronize(exchange):
@@ -110,6 +136,21 @@ def _check_dispatched(case, sent, rank):
         np.testing.assert_array_equal(getattr(sent, name).numpy(), getattr(expected, name), name)
     moved = [case.expect_moved(source) for source in range(case.shape.ranks)]
     rows, scales = _as_bytes(sent.rows), None if sent.scales is None else _as_bytes(sent.scales)
+    if case.grouping != "rank":
+        groups = case.groups[rank]
+        rows, scales = (None if one is None else one.reshape(-1, one.shape[-1]) for one in (rows, scales))
+        count = len(rows)
+        assert count == int(groups.begins[-1] + -(-groups.counts[-1] // case.alignment) * case.alignment) if case.is_exact else len(groups.rows)
+        for name, got, want in (("places", sent.places, groups.places), ("counts", sent.expert_counts, groups.counts),
+                                ("begins", sent.expert_begins, groups.begins), ("sources", sent.row_sources, groups.sources[:count]),
+                                ("experts", sent.row_experts, groups.experts[:count])):
+            np.testing.assert_array_equal(got.numpy().reshape(want.shape), want, name)
+        for at in np.flatnonzero(groups.experts[:count] >= 0):
+            source, token = groups.rows[at]
+            np.testing.assert_array_equal(rows[at], moved[source][0][token], f"row {at}")
+            if scales is not None:
+                np.testing.assert_array_equal(scales[at], moved[source][1][token], f"scales of row {at}")
+        return
     place = [0] * case.shape.ranks
     for source, token in expected.rows:
         at = (source, place[source])
@@ -127,15 +168,23 @@ def _run_case(case, context, rank):
         x, scales, cast = case.give(rank)
         tokens = case.tokens[rank]
         ids, weights = torch.from_numpy(tokens.ids), torch.from_numpy(tokens.weights) if case.has_weights else None
-        options = {"scales": scales, "cast": cast, "blocks": case.blocks}
+        options = {"scales": scales, "cast": cast, "blocks": case.blocks, "grouping": case.grouping, "alignment": case.alignment,
+                   "exact_rows": case.is_exact, "column_scales": case.column_scales}
         sent = exchange.dispatch(x, ids, weights, phase=verbena.moe.Phase.SEND if case.phased else verbena.moe.Phase.BOTH, **options)
         if case.phased:
-            exchange.dispatch(x, ids, weights, out=sent, phase=verbena.moe.Phase.RECEIVE, **options)
+            sent = exchange.dispatch(x, ids, weights, out=sent, phase=verbena.moe.Phase.RECEIVE, **options)
         _synchronize(exchange)
         _check_dispatched(case, sent, rank)
+        if case.is_repeated:  # by the routing that the handle has kept
+            sent = exchange.dispatch(x, sent, **options)
+            _synchronize(exchange)
+            _check_dispatched(case, sent, rank)
         for order in ("reduced", "exact", "rows"):
             given = case.added_rows if order == "rows" else case.expert_rows
-            mine = case.as_16_bits(given[rank])
+            if order != "rows" and case.grouping != "rank":
+                mine = case.as_16_bits(case.grouped_rows[rank][:sent.row_sources.numel()]).reshape(*sent.row_sources.shape, case.hidden)
+            else:
+                mine = case.as_16_bits(given[rank])
             out = torch.empty([len(tokens.ids), case.hidden], dtype=KINDS[case.kind])
             for phase in (verbena.moe.Phase.SEND, verbena.moe.Phase.RECEIVE) if case.phased else (verbena.moe.Phase.BOTH,):
                 exchange.combine(mine, sent, order, out=out, blocks=case.blocks, phase=phase)
@@ -144,8 +193,15 @@ def _run_case(case, context, rank):
             np.testing.assert_array_equal(out.view(torch.int16).numpy().view(np.uint16), want, order)
 
 
+def _count_when_done(ids, experts, alignment, count=verbena.ops.moe._count_rows):
+    """PyTorch's operators on the host do not wait for an emulated GPU."""
+    driver.call("cuStreamSynchronize", None)
+    return count(ids, experts, alignment)
+
+
 def _run_cases(rank, ranks, seed):
     driver.use_gpu(rank)
+    verbena.ops.moe._count_rows = _count_when_done
     with verbena.SymmetricContext.from_environment() as context:
         for number in range(CASES):
             case = _Case(seed, ranks, number)

@@ -203,8 +203,10 @@ def _compile(rank, size):
         rows, ids, weights = _draw(rank, 2)
 
         def layer(rows, ids, weights):
-            came, _, handle = torch.ops.verbena.moe_dispatch(rows, ids, weights, None, "experts")
-            return torch.ops.verbena.moe_combine(came, handle, rows.shape[0], "experts", "rows")
+            came, _, handle, _, _ = torch.ops.verbena.moe_dispatch(rows, ids, weights, None, "experts")
+            first = torch.ops.verbena.moe_combine(came, handle, rows.shape[0], "experts", "rows")
+            came, _, handle, _, _ = torch.ops.verbena.moe_dispatch(rows, ids, weights, None, "experts", grouping="ragged", alignment=4)
+            return first, torch.ops.verbena.moe_combine(came, handle, rows.shape[0], "experts", "reduced", "ragged")
         with torch.inference_mode():
             want = layer(rows, ids, weights)
             _synchronize()
@@ -214,9 +216,9 @@ def _compile(rank, size):
                 graph = make_fx(layer, tracing_mode="fake")(rows, ids, weights)
                 got = graph(rows, ids, weights)
                 _synchronize()
-                assert torch.equal(want, got)
+                assert all(torch.equal(one, other) for one, other in zip(want, got))
         exchange.check_error()
-        assert list(want.shape) == [len(rows), HIDDEN]
+        assert [list(one.shape) for one in want] == [[len(rows), HIDDEN]] * 2
         verbena.moe.set_exchange("experts", None)
         with pytest.raises(KeyError, match="no exchange has the name 'experts'"):
             verbena.moe.get_exchange("experts")

@@ -6,7 +6,7 @@ among the GPUs of one host. docs/moe.md describes the layouts and the sums; incl
         sent = exchange.dispatch(x, topk_ids, topk_weights)     # sent.rows[r, i]: the i-th row that came from rank r
         y = exchange.combine(run_experts(sent), sent)           # one row for each token of x
 """
-from verbena.ops.moe import Dispatched, ExpertExchange, Order, Phase
+from verbena.ops.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 from verbena.ops.torch_ops import get_exchange, set_exchange
 
-__all__ = ["Dispatched", "ExpertExchange", "Order", "Phase", "get_exchange", "set_exchange"]
+__all__ = ["Dispatched", "ExpertExchange", "Grouping", "Order", "Phase", "get_exchange", "set_exchange"]

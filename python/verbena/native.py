@@ -89,19 +89,21 @@ class MoeOptions(ctypes.Structure):
 
 
 class MoeLayout(ctypes.Structure):
-    _fields_ = [("bytes", c_size_t), ("counts", c_size_t), ("sources", c_size_t), ("ids", c_size_t), ("weights", c_size_t)]
+    _fields_ = [("bytes", c_size_t), ("counts", c_size_t), ("sources", c_size_t), ("ids", c_size_t), ("weights", c_size_t),
+                ("places", c_size_t), ("expert_counts", c_size_t), ("expert_begins", c_size_t), ("own_ids", c_size_t), ("own_weights", c_size_t)]
 
 
 class MoeDispatch(ctypes.Structure):
     _fields_ = [("tokens", c_uint32), ("row_bytes", c_uint32), ("rows", c_void_p), ("row_stride", c_size_t), ("scale_bytes", c_uint32),
                 ("id_bits", c_uint32), ("scales", c_void_p), ("scale_stride", c_size_t), ("ids", c_void_p), ("id_stride", c_size_t),
                 ("weights", c_void_p), ("output", c_void_p), ("output_scales", c_void_p), ("handle", c_void_p), ("blocks", c_uint32),
-                ("phase", c_int), ("quantisation", c_int), ("type", c_int)]
+                ("phase", c_int), ("quantisation", c_int), ("type", c_int), ("grouping", c_int), ("alignment", c_uint32), ("output_rows", c_uint32),
+                ("column_scales", c_uint32), ("row_sources", c_void_p), ("row_experts", c_void_p)]
 
 
 class MoeCombine(ctypes.Structure):
     _fields_ = [("tokens", c_uint32), ("order", c_int), ("type", c_int), ("blocks", c_uint32), ("phase", c_int), ("rows", c_void_p),
-                ("handle", c_void_p), ("output", c_void_p)]
+                ("handle", c_void_p), ("output", c_void_p), ("grouping", c_int)]
 
 
 class Result(enum.IntEnum):
@@ -243,6 +245,7 @@ _OPS_PROTOTYPES: Prototypes = {
     "ops_group_end": (c_int, [Handle, c_void_p]),
     "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),
     "moe_workspace_bytes": (c_size_t, [POINTER(MoeOptions), c_uint32]),
+    "moe_max_rows": (c_size_t, [POINTER(MoeOptions), c_uint32, c_int, c_uint32]),
     "moe_create": (c_int, [Handle, Handle, POINTER(MoeOptions), POINTER(Handle)]),
     "moe_destroy": (c_int, [Handle]),
     "moe_reset": (c_int, [Handle]),

@@ -24,23 +24,42 @@ class Order(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """A call in one kernel, or in two. RECEIVE takes the arguments of SEND, and the result of SEND as `out`; its `blocks` may differ."""
+    """A call at once, or as two. RECEIVE takes the arguments of SEND, and the result of SEND as `out`; its `blocks` may differ.
+    RECEIVE_IDS, between the two in a dispatch that groups by expert, receives all of the handle's tensors but the places."""
     BOTH = 0
     SEND = 1
     RECEIVE = 2
+    RECEIVE_IDS = 3
+
+
+class Grouping(enum.IntEnum):
+    """How the received rows are grouped."""
+    RANK = 0    # [ranks, max_tokens, ...]: each row once
+    EXPERT = 1  # [experts of a rank, ranks * max_tokens, ...]: a row for each of its experts on this rank
+    RAGGED = 2  # [rows, ...]: the same groups one after the other, each from a multiple of `alignment` rows on
 
 
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
-    """The tokens that a dispatch has received: tensors on the GPU, complete once the kernel has run."""
-    rows: Any     # [ranks, max_tokens, elements of a row]; rows after the count are not written
-    scales: Any   # [ranks, max_tokens, ...], or None
+    """The tokens that a dispatch has received: tensors on the GPU, complete once the kernel has run. [ranks, max_tokens] counts the rows
+    that came, in every grouping: by source rank, in the order of its tokens."""
+    rows: Any     # as `grouping` says, [..., elements of a row]; rows without a token are not written
+    scales: Any   # the same rows, [..., scales of a row]; or None
     handle: Any   # uint8; combine() reads it; the other tensors are views of it
     counts: Any   # int32 [ranks]: rows that came from each rank
     sources: Any  # int32 [ranks, max_tokens]: a row's token at its rank; -1 after the count
     ids: Any      # int32 [ranks, max_tokens, top_k]: experts of this rank from 0 on; -1: another rank's, or after the count
     weights: Any  # float32 [ranks, max_tokens, top_k]; 0 where the id is -1
     tokens: int   # of this rank
+    own_ids: Any      # int32 [tokens, top_k] and
+    own_weights: Any  # float32 [tokens, top_k]: the routing of this rank's tokens; -1 where an id names no expert
+    grouping: Grouping = Grouping.RANK
+    # Of groups by expert; otherwise None.
+    places: Any = None         # int32 [ranks, max_tokens, top_k]: the id's row in `rows`, whose groups are counted through; -1: none
+    expert_counts: Any = None  # int32 [experts of a rank]: rows of each group
+    expert_begins: Any = None  # int32 [experts of a rank]: the first row of each group
+    row_sources: Any = None    # int32, of each row of `rows`: source rank * max_tokens + number among its rows; -1: no token
+    row_experts: Any = None    # int32, of each row of `rows`: the expert; -1: no token
 
 
 class ExpertExchange(CollectivePart):
@@ -69,13 +88,16 @@ class ExpertExchange(CollectivePart):
         ops = load_ops_library()
         self._ops = ops
         chosen = (context.world if team is None else team) if is_member else None
-        options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, programmatic_launch)
+        self._options = options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, programmatic_launch)
         super().__init__(context, ops.make("moe_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options)))
         self.ranks = 0 if chosen is None else chosen.size
         self.experts, self.max_tokens, self.top_k, self.hidden = experts, max_tokens, top_k, hidden
         self._layout = MoeLayout()
         if chosen is not None:
-            ops.check(ops.moe_get_layout(self.handle, ctypes.byref(self._layout)))
+            self._read_layout()
+
+    def _read_layout(self) -> None:
+        self._ops.check(self._ops.moe_get_layout(self.handle, ctypes.byref(self._layout)))
 
     @staticmethod
     def workspace_bytes(ranks: int, *, experts: int, max_tokens: int, top_k: int, hidden: int, max_row_bytes: int = 0,
@@ -102,44 +124,91 @@ class ExpertExchange(CollectivePart):
         """Waits until this rank's GPU is idle, and makes the exchange usable again. Collective."""
         self._ops.check(self._ops.moe_reset(self.handle))
 
-    def dispatch(self, x: Any, ids: Any, weights: Any = None, *, scales: Any = None, cast: str | None = None, out: Dispatched | None = None,
-                 blocks: int = 0, phase: Phase = Phase.BOTH) -> Dispatched:
-        """Sends each row of `x` [tokens, elements] to the ranks of its experts `ids` (int32 or int64 [tokens, top_k]; ids that name no
-        expert go nowhere) and receives those of all ranks. `weights`: float32 [tokens, top_k]; None: 1. `scales` [tokens, ...] go with
-        the rows unchanged. `cast`: "fp8_block" or "fp8_block_power" casts BF16 or FP16 rows to e4m3 on the way, with a float scale
-        for each 128 elements, the latter's a power of two. `out`: the result of an earlier dispatch of the same shapes, to be reused.
-        Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two kernels."""
+    def dispatch(self, x: Any, ids: Any, weights: Any = None, *, scales: Any = None, cast: str | None = None,
+                 grouping: Grouping | str = Grouping.RANK, alignment: int = 1, exact_rows: bool = False, column_scales: bool = False,
+                 out: Dispatched | None = None, blocks: int = 0, phase: Phase = Phase.BOTH) -> Dispatched:
+        """Sends each row of `x` [tokens, elements] to the ranks of its experts and receives those of all ranks.
+
+        Args:
+            ids: int32 or int64 [tokens, top_k]; ids that name no expert go nowhere. Or the result of an earlier dispatch of as many
+                tokens: the rows go where those went, with the same weights.
+            weights: float32 [tokens, top_k]; None: 1.
+            scales: [tokens, ...], go with the rows unchanged.
+            cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent" quantises BF16 or FP16 rows to e4m3 on the way, with a scale for
+                each 128 elements: a float, a float that is a power of two, or an exponent (UE8M0), four of them in an int32.
+            grouping: of the received rows.
+            alignment: of the groups of Grouping.RAGGED, in rows.
+            exact_rows: of Grouping.RAGGED: waits until the rows are counted and returns as many; not for graph capture. Otherwise there
+                are as many rows as any routing needs, and behind the groups `row_experts` is -1.
+            column_scales: of a cast: scales are stored column by column; the result is a transposed view.
+            out: the result of an earlier dispatch of the same shapes, to be reused.
+            phase: Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two.
+        """
+        group_by = Grouping[grouping.upper()] if isinstance(grouping, str) else grouping
+        if isinstance(ids, Dispatched):
+            if weights is not None or ids.tokens != x.shape[0]:
+                raise ValueError(f"an earlier dispatch of {ids.tokens} tokens has the ids and weights of so many rows, and x has {x.shape[0]}")
+            ids, weights = ids.own_ids, ids.own_weights
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
             raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], each row contiguous and in separate memory, not "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
-        if phase == Phase.RECEIVE and out is None:
-            raise ValueError("Phase.RECEIVE needs the argument `out`: pass the result of the dispatch with Phase.SEND, whose "
+        if phase in (Phase.RECEIVE, Phase.RECEIVE_IDS) and out is None:
+            raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`: pass the result of the dispatch with Phase.SEND, whose "
                              "kernel has written to it")
+        if exact_rows and (group_by != Grouping.RAGGED or phase == Phase.RECEIVE_IDS):
+            raise ValueError("exact_rows needs Grouping.RAGGED, and executes Phase.RECEIVE_IDS itself")
         if str(ids.dtype) not in ("torch.int32", "torch.int64"):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
         if weights is not None and str(expect_like(weights, ids.shape).dtype) != "torch.float32":
             raise TypeError(f"weights are float32, not {weights.dtype}")
         given = None if scales is None else expect_like(scales, [tokens, *scales.shape[1:]])
-        out = self.make_dispatched(x, given, cast) if out is None else dataclasses.replace(out, tokens=tokens)
-        arguments = MoeDispatch(
-            tokens, _row_bytes(x), x.data_ptr(), x.stride(0) * x.element_size(), 0 if given is None else _row_bytes(given),
-            8 * ids.element_size(), _address(given), 0, ids.data_ptr(), ids.stride(0), _address(weights), out.rows.data_ptr(),
-            _address(out.scales), out.handle.data_ptr(), blocks, phase, Quantisation.NONE if cast is None else Quantisation[cast.upper()],
-            0 if cast is None else need_type(x))
-        self._launch("moe_dispatch", (x, ids, weights, given, out), arguments, stream_of(x))
+
+        def make(rows: int | None = None) -> Dispatched:
+            return self.make_dispatched(x, given, cast, group_by, alignment, column_scales, rows)
+
+        def launch(phase: Phase, out: Dispatched) -> None:
+            sources, experts = out.row_sources, out.row_experts
+            arguments = MoeDispatch(
+                tokens, _row_bytes(x), x.data_ptr(), x.stride(0) * x.element_size(), 0 if given is None else _row_bytes(given),
+                8 * ids.element_size(), _address(given), 0, ids.data_ptr(), ids.stride(0), _address(weights), out.rows.data_ptr(),
+                _address(out.scales), out.handle.data_ptr(), blocks, phase, Quantisation.NONE if cast is None else Quantisation[cast.upper()],
+                0 if cast is None else need_type(x), group_by, alignment, 0 if sources is None else sources.numel(), column_scales,
+                _address(sources), _address(experts))
+            self._launch("moe_dispatch", (x, ids, weights, given, out), arguments, stream_of(x))
+        if not exact_rows:
+            out = make() if out is None else self.view_handle(out.rows, out.scales, out.handle, tokens, group_by, out.row_sources, out.row_experts)
+            launch(phase, out)
+            return out
+        # Nothing is stored to the rows before they are counted.
+        sent = make(0) if phase != Phase.RECEIVE else out
+        assert sent is not None
+        if phase != Phase.RECEIVE:
+            launch(Phase.SEND, sent)
+        if phase == Phase.SEND:
+            return sent
+        launch(Phase.RECEIVE_IDS, sent)
+        rows = _count_rows(sent.ids.reshape(-1, self.top_k), self.experts // self.ranks, alignment)
+        self.check_error()
+        out = make(rows)
+        out = self.view_handle(out.rows, out.scales, sent.handle, tokens, group_by, out.row_sources, out.row_experts)
+        launch(Phase.RECEIVE, out)
         return out
 
     def combine(self, rows: Any, dispatched: Dispatched, order: Order | str = Order.REDUCED, *, out: Any = None, blocks: int = 0,
                 phase: Phase = Phase.BOTH) -> Any:
         """Sends the experts' rows back, BF16 or FP16 in the shape that `order` says, and returns [tokens, hidden]: the sum
-        of each token's rows, zeros for a token without an expert. `dispatched` is the result of this rank's dispatch."""
+        of each token's rows, zeros for a token without an expert. `dispatched` is the result of this rank's dispatch. Where that groups
+        by expert, the rows of Order.REDUCED and EXACT are grouped like its rows."""
         order = Order[order.upper()] if isinstance(order, str) else order
-        rows = expect_like(rows, [self.ranks, self.max_tokens, *([] if order == Order.ROWS else [self.top_k]), self.hidden])
+        place = [self.ranks, self.max_tokens] if order == Order.ROWS else [self.ranks, self.max_tokens, self.top_k]
+        if order != Order.ROWS and dispatched.grouping != Grouping.RANK:
+            place = self._find_place(dispatched.grouping, dispatched.row_sources.numel())
+        rows = expect_like(rows, [*place, self.hidden])
         shape = [dispatched.tokens, self.hidden]
         out = rows.new_empty(shape) if out is None else expect_like(out, shape)
         arguments = MoeCombine(dispatched.tokens, order, need_type(rows), blocks, phase, rows.data_ptr(), dispatched.handle.data_ptr(),
-                               out.data_ptr())
+                               out.data_ptr(), dispatched.grouping)
         self._launch("moe_combine", (rows, dispatched, out), arguments, stream_of(rows))
         return out
 
@@ -147,27 +216,60 @@ class ExpertExchange(CollectivePart):
         """`tensors`: what the kernel reads and writes."""
         self._ops.check(getattr(self._ops, name)(self.handle, ctypes.byref(arguments), stream))
 
-    def make_dispatched(self, x: Any, scales: Any = None, cast: str | None = None) -> Dispatched:
-        """Returns empty tensors for the result of a dispatch."""
-        import torch
-        place = [self.ranks, self.max_tokens]
-        if cast is None:
-            rows = x.new_empty([*place, x.shape[1]])
-            received = None if scales is None else scales.new_empty([*place, *scales.shape[1:]])
-        else:
-            rows = x.new_empty([*place, x.shape[1]], dtype=torch.float8_e4m3fn)
-            received = x.new_empty([*place, -(-x.shape[1] // CAST_BLOCK)], dtype=torch.float32)
-        return self.view_handle(rows, received, x.new_empty([self._layout.bytes], dtype=torch.uint8), x.shape[0])
+    def _find_place(self, grouping: Grouping, rows: int) -> list[int]:
+        """Returns the shape of the received rows, without that of a row; `rows`: of Grouping.RAGGED."""
+        if grouping == Grouping.RAGGED:
+            return [rows]
+        return [self.ranks, self.max_tokens] if grouping == Grouping.RANK else [self.experts // self.ranks, self.ranks * self.max_tokens]
 
-    def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int) -> Dispatched:
-        """Returns a dispatch's result from three of its tensors."""
+    def make_dispatched(self, x: Any, scales: Any = None, cast: str | None = None, grouping: Grouping = Grouping.RANK, alignment: int = 1,
+                        column_scales: bool = False, rows: int | None = None) -> Dispatched:
+        """Returns empty tensors for the result of a dispatch. `rows`: of Grouping.RAGGED; None: as many as any routing needs."""
+        import torch
+        if self.ranks == 0:
+            self._read_layout()  # raises
+        if rows is None:
+            rows = int(self._ops.moe_max_rows(ctypes.byref(self._options), self.ranks, grouping, alignment))
+        place = self._find_place(grouping, rows)
+        if cast is None:
+            received = x.new_empty([*place, x.shape[1]])
+            factors = None if scales is None else scales.new_empty([*place, *scales.shape[1:]])
+        else:
+            received = x.new_empty([*place, x.shape[1]], dtype=torch.float8_e4m3fn)
+            has_exponents = cast.lower() == "fp8_block_exponent"
+            count, kind = -(-x.shape[1] // (CAST_BLOCK * (4 if has_exponents else 1))), torch.int32 if has_exponents else torch.float32
+            shape = [*place[:-1], count, place[-1]] if column_scales else [*place, count]
+            factors = x.new_empty(shape, dtype=kind)
+            factors = factors.transpose(-1, -2) if column_scales else factors
+        of_rows = [None if grouping == Grouping.RANK else x.new_empty(place, dtype=torch.int32) for _ in range(2)]
+        return self.view_handle(received, factors, x.new_empty([self._layout.bytes], dtype=torch.uint8), x.shape[0], grouping, *of_rows)
+
+    def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int, grouping: Grouping = Grouping.RANK, row_sources: Any = None,
+                    row_experts: Any = None) -> Dispatched:
+        """Returns a dispatch's result from its other tensors."""
         import torch
         place, layout = [self.ranks, self.max_tokens], self._layout
 
         def view(offset: int, dtype: Any, *shape: int) -> Any:
             return handle[offset:offset + 4 * math.prod(shape)].view(dtype).view(shape)
+        groups = [] if grouping == Grouping.RANK else [
+            view(layout.places, torch.int32, *place, self.top_k),
+            *(view(offset, torch.int32, self.experts // self.ranks) for offset in (layout.expert_counts, layout.expert_begins)),
+            row_sources, row_experts]
         return Dispatched(rows, scales, handle, view(layout.counts, torch.int32, self.ranks), view(layout.sources, torch.int32, *place),
-                          view(layout.ids, torch.int32, *place, self.top_k), view(layout.weights, torch.float32, *place, self.top_k), tokens)
+                          view(layout.ids, torch.int32, *place, self.top_k), view(layout.weights, torch.float32, *place, self.top_k), tokens,
+                          view(layout.own_ids, torch.int32, tokens, self.top_k), view(layout.own_weights, torch.float32, tokens, self.top_k),
+                          grouping, *groups)
+
+
+def _count_rows(ids: Any, experts: int, alignment: int) -> int:
+    """Returns the rows of all groups. Waits for the GPU. An expert that is twice in a row of `ids` has one row for both."""
+    import torch
+    ordered = ids.sort(dim=1).values
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    counts = torch.bincount(ordered[is_first & (ordered >= 0)], minlength=experts)
+    return int((((counts + alignment - 1) // alignment) * alignment).sum())
 
 
 def _has_rows(tensor: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from verbena.ops.communicator import Communicator
 from verbena.ops.fused import Norm, Normed, Quantisation, make_normed
-from verbena.ops.moe import Dispatched, ExpertExchange
+from verbena.ops.moe import Dispatched, ExpertExchange, Grouping
 
 _groups: dict[str, Communicator] = {}
 _exchanges: dict[str, ExpertExchange] = {}
@@ -139,21 +139,25 @@ def _all_reduce_rms_norm_quant(x: Any, residual: Any, weight: Any, scale: Any, q
     return _as_four(get_group(group).all_reduce_rms_norm(x, norm, residual, codec=codec or None), scale)
 
 
-def _moe_dispatch(x: Any, ids: Any, weights: Any, scales: Any, exchange: str, cast: str = "") -> tuple[Any, Any, Any]:
-    return _as_three(x, get_exchange(exchange).dispatch(x, ids, weights, scales=scales, cast=cast or None))
+def _moe_dispatch(x: Any, ids: Any, weights: Any, scales: Any, exchange: str, cast: str = "", grouping: str = "rank", alignment: int = 1,
+                  column_scales: bool = False) -> tuple[Any, ...]:
+    return _as_five(x, get_exchange(exchange).dispatch(x, ids, weights, scales=scales, cast=cast or None, grouping=grouping,
+                                                       alignment=alignment, column_scales=column_scales))
 
 
-def _fake_moe_dispatch(x: Any, ids: Any, weights: Any, scales: Any, exchange: str, cast: str = "") -> tuple[Any, Any, Any]:
-    return _as_three(x, get_exchange(exchange).make_dispatched(x, scales, cast or None))
+def _fake_moe_dispatch(x: Any, ids: Any, weights: Any, scales: Any, exchange: str, cast: str = "", grouping: str = "rank",
+                       alignment: int = 1, column_scales: bool = False) -> tuple[Any, ...]:
+    return _as_five(x, get_exchange(exchange).make_dispatched(x, scales, cast or None, Grouping[grouping.upper()], alignment, column_scales))
 
 
-def _as_three(x: Any, sent: Dispatched) -> tuple[Any, Any, Any]:
-    return sent.rows, x.new_empty([0]) if sent.scales is None else sent.scales, sent.handle
+def _as_five(x: Any, sent: Dispatched) -> tuple[Any, ...]:
+    return (sent.rows, *(x.new_empty([0]) if one is None else one for one in (sent.scales, sent.handle, sent.row_sources, sent.row_experts)))
 
 
-def _moe_combine(rows: Any, handle: Any, tokens: int, exchange: str, order: str = "reduced") -> Any:
+def _moe_combine(rows: Any, handle: Any, tokens: int, exchange: str, order: str = "reduced", grouping: str = "rank") -> Any:
     found = get_exchange(exchange)
-    return found.combine(rows, found.view_handle(None, None, handle, tokens), order)
+    # Only the number of row_sources is asked for: as many as there are rows.
+    return found.combine(rows, found.view_handle(None, None, handle, tokens, Grouping[grouping.upper()], rows[..., 0]), order)
 
 
 def _as_pair(normed: Normed) -> tuple[Any, Any]:
@@ -212,10 +216,10 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
      lambda x, counts, rows, group, reduction="sum": _resized(x, 0, rows)),
     ("all_to_all_v(Tensor x, Tensor send_counts, Tensor receive_counts, SymInt rows, SymInt expected_rows, str group) -> Tensor",
      _all_to_all_v, lambda x, send_counts, receive_counts, rows, expected_rows, group: _resized(x, 0, rows)),
-    ('moe_dispatch(Tensor x, Tensor ids, Tensor? weights, Tensor? scales, str exchange, str cast="") -> (Tensor, Tensor, Tensor)',
-     _moe_dispatch, _fake_moe_dispatch),
-    ('moe_combine(Tensor rows, Tensor handle, SymInt tokens, str exchange, str order="reduced") -> Tensor', _moe_combine,
-     lambda rows, handle, tokens, exchange, order="reduced": rows.new_empty([tokens, rows.shape[-1]])),
+    ('moe_dispatch(Tensor x, Tensor ids, Tensor? weights, Tensor? scales, str exchange, str cast="", str grouping="rank", '
+     'int alignment=1, bool column_scales=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)', _moe_dispatch, _fake_moe_dispatch),
+    ('moe_combine(Tensor rows, Tensor handle, SymInt tokens, str exchange, str order="reduced", str grouping="rank") -> Tensor',
+     _moe_combine, lambda rows, handle, tokens, exchange, order="reduced", grouping="rank": rows.new_empty([tokens, rows.shape[-1]])),
     ("all_reduce_quantised(Tensor x, str group, str codec, int seed=0) -> Tensor", _all_reduce_quantised,
      lambda x, group, codec, seed=0: x.new_empty(x.shape)),
     (f"rms_norm(Tensor x, Tensor? residual, Tensor? weight, float epsilon, str group, {_NORM}) -> (Tensor, Tensor)", _rms_norm,

@@ -46,7 +46,10 @@ class MoePlaceKernel : MoeRows<Rows> {
 
   VERBENA_DEVICE MoePlaceKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
                                 const MoeDispatch& call)
-      : MoeRows<Rows>(workspace, shape, call), groups_(find_moe_groups()) {}
+      : MoeRows<Rows>(workspace, shape, call),
+        groups_(find_moe_groups()),
+        width_bits_(shape.top_k == 1 ? 0
+                                     : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
   // Ends the call, by all threads of the grid, after the kernel that has received the ids.
   // @return kInvalid if the output has fewer rows than are needed
@@ -79,15 +82,6 @@ class MoePlaceKernel : MoeRows<Rows> {
   using Base::kAtOnce, Base::load_row, Base::load_scales, Base::store_row, Base::store_scales;
 
   VERBENA_DEVICE static uint32_t choose_smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
-  VERBENA_DEVICE int32_t load_id(uint32_t row, uint32_t k) const {
-    return load_moe<int32_t>(call_.handle + layout_.ids, uint64_t{row} * shape_.top_k + k);
-  }
-  // Returns the number of the first of a row's ids that is the same as number k.
-  VERBENA_DEVICE uint32_t find_first(uint32_t row, uint32_t k, int32_t id) const {
-    for (uint32_t earlier = 0; earlier < k; ++earlier)
-      if (load_id(row, earlier) == id) return earlier;
-    return k;
-  }
   // Rows are numbered through the ranks' counts; returns a row's source rank.
   VERBENA_DEVICE uint32_t find_source(uint32_t number) const {
     uint32_t source = 0;
@@ -97,6 +91,42 @@ class MoePlaceKernel : MoeRows<Rows> {
   VERBENA_DEVICE uint32_t find_row(uint32_t number, uint32_t source) const {
     return source * shape_.max_tokens + number - groups_.rows_before[source];
   }
+  // The ids of a few rows, a lane for each: `first` is the number of the first of the row's ids that is the
+  // same.
+  struct Id {
+    uint32_t number, row, k, first;
+    int32_t expert;  // -1: none
+  };
+  // Calls use(id) for each id of the rows first_row to last_row - 1, with a few adjacent rows in a warp.
+  template <typename Use>
+  VERBENA_DEVICE void for_each_id(uint32_t first_row, uint32_t last_row, const Use& use) const {
+    const uint32_t width = 1U << width_bits_, rows = kWarpLanes >> width_bits_;
+    const uint32_t warps = threads_per_block() / kWarpLanes, warp = thread_index() / kWarpLanes;
+    for (uint32_t base = first_row + warp * rows; base < last_row; base += warps * rows) {
+      Id id{base + (lane() >> width_bits_), 0, lane() & (width - 1), 0, -1};
+      if (id.number < last_row && id.k < shape_.top_k) {
+        id.row = find_row(id.number, find_source(id.number));
+        id.expert = load_moe<int32_t>(call_.handle + layout_.ids, uint64_t{id.row} * shape_.top_k + id.k);
+      }
+      id.first = id.k;
+      for (uint32_t k = width; k-- > 0;) {
+        const int32_t other = shuffle_expert(id.expert, (lane() & ~(width - 1)) + k);
+        if (k < id.k && other == id.expert) id.first = k;
+      }
+      if (id.number < last_row && id.k < shape_.top_k) use(id);
+    }
+  }
+  VERBENA_DEVICE static int32_t shuffle_expert(int32_t expert, uint32_t from) {
+    return static_cast<int32_t>(shuffle(kFullWarp, static_cast<uint32_t>(expert), static_cast<int>(from)));
+  }
+  // Adds up a number of each lane and of those before it.
+  VERBENA_DEVICE static uint32_t add_up_lanes(uint32_t sum) {
+    for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
+      const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
+      if (lane() >= step) sum += lower;
+    }
+    return sum;
+  }
   VERBENA_DEVICE static void add(uint32_t* count, uint32_t amount) {
     reduce_add<Order::kRelaxed, Scope::kBlock>(count, amount);
   }
@@ -104,56 +134,44 @@ class MoePlaceKernel : MoeRows<Rows> {
   VERBENA_DEVICE void count_rows() {
     for (uint32_t expert = thread_index(); expert < shape_.local_experts; expert += threads_per_block())
       groups_.totals[expert] = groups_.next[expert] = 0;
-    if (thread_index() == 0) {
-      uint32_t rows = 0;
-      for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-        groups_.rows_before[rank] = rows;
-        rows += load_moe<uint32_t>(call_.handle + layout_.counts, rank);
-      }
-      groups_.rows_before[shape_.ranks] = rows;
+    if (thread_index() < kWarpLanes) {
+      const uint32_t sum =
+          add_up_lanes(lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0);
+      if (lane() == 0) groups_.rows_before[0] = 0;
+      if (lane() < shape_.ranks) groups_.rows_before[lane() + 1] = sum;
     }
     sync_block();
   }
   // Counts the rows of each expert: all, and those before the block's first row.
   VERBENA_DEVICE void count_experts(uint32_t first) {
-    for (uint32_t source = 0; source < shape_.ranks; ++source) {
-      const uint32_t before = groups_.rows_before[source], count = groups_.rows_before[source + 1] - before;
-      for (uint32_t number = thread_index(); number < count; number += threads_per_block()) {
-        const uint32_t row = source * shape_.max_tokens + number;
-        for (uint32_t k = 0; k < shape_.top_k; ++k) {
-          const int32_t id = load_id(row, k);
-          if (id < 0 || find_first(row, k, id) != k) continue;
-          add(groups_.totals + id, 1);
-          if (before + number < first) add(groups_.next + id, 1);
-        }
-      }
-    }
+    for_each_id(0, groups_.rows_before[shape_.ranks], [&](const Id& id) {
+      if (id.expert < 0 || id.first != id.k) return;
+      add(groups_.totals + id.expert, 1);
+      if (id.number < first) add(groups_.next + id.expert, 1);
+    });
     sync_block();
   }
-  // The first warp adds up the lengths of the groups.
+  // The first warp adds up the lengths of the groups, each lane those of adjacent experts.
   VERBENA_DEVICE void choose_begins() {
     const bool is_ragged = call_.grouping == MoeGrouping::kRagged;
-    const uint32_t capacity = shape_.ranks * shape_.max_tokens;
     if (thread_index() < kWarpLanes) {
-      uint32_t begin = 0;
-      for (uint32_t first = 0; first < shape_.local_experts; first += kWarpLanes) {
-        const uint32_t expert = first + lane();
-        const uint32_t total = expert < shape_.local_experts ? groups_.totals[expert] : 0;
-        const uint32_t length =
-            is_ragged ? moe_divide_up(total, call_.alignment) * call_.alignment : capacity;
-        uint32_t sum = expert < shape_.local_experts ? length : 0;
-        const uint32_t own = sum;
-        for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
-          const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
-          if (lane() >= step) sum += lower;
-        }
-        if (expert < shape_.local_experts) {
-          groups_.begins[expert] = begin + sum - own;
-          groups_.next[expert] += begin + sum - own;
-        }
-        begin += shuffle(kFullWarp, sum, static_cast<int>(kWarpLanes - 1));
+      const uint32_t share = moe_divide_up(shape_.local_experts, uint32_t{kWarpLanes});
+      const uint32_t from = choose_smaller(lane() * share, shape_.local_experts);
+      const uint32_t to = choose_smaller(from + share, shape_.local_experts);
+      const auto find_length = [&](uint32_t expert) {
+        return is_ragged ? moe_divide_up(groups_.totals[expert], call_.alignment) * call_.alignment
+                         : shape_.ranks * shape_.max_tokens;
+      };
+      uint32_t own = 0;
+      for (uint32_t expert = from; expert < to; ++expert) own += find_length(expert);
+      const uint32_t sum = add_up_lanes(own);
+      uint32_t begin = sum - own;
+      for (uint32_t expert = from; expert < to; ++expert) {
+        groups_.begins[expert] = begin;
+        groups_.next[expert] += begin;
+        begin += find_length(expert);
       }
-      if (lane() == 0) groups_.end = begin;
+      if (lane() == kWarpLanes - 1) groups_.end = sum;
     }
     sync_block();
   }
@@ -166,11 +184,12 @@ class MoePlaceKernel : MoeRows<Rows> {
         store_moe<uint32_t>(call_.handle + layout_.expert_begins, expert, begin);
       }
       const uint32_t end = expert + 1 < shape_.local_experts ? groups_.begins[expert + 1] : groups_.end;
-      for (uint32_t row = begin + total + thread_index(); row < end; row += threads_per_block())
+      for (uint32_t row = begin + total + thread_index(); row < end && has_marks();
+           row += threads_per_block())
         mark_row(row, -1, -1);
     }
     for (uint32_t row = groups_.end + block_index() * threads_per_block() + thread_index();
-         row < call_.output_rows; row += blocks_per_grid() * threads_per_block())
+         row < call_.output_rows && has_marks(); row += blocks_per_grid() * threads_per_block())
       mark_row(row, -1, -1);
     // Rows that did not come have no places.
     const uint32_t top_k = shape_.top_k;
@@ -182,6 +201,9 @@ class MoePlaceKernel : MoeRows<Rows> {
         store_moe<int32_t>(call_.handle + layout_.places, uint64_t{first} * top_k + i, -1);
     }
   }
+  VERBENA_DEVICE bool has_marks() const {
+    return call_.row_sources != nullptr || call_.row_experts != nullptr;
+  }
   VERBENA_DEVICE void mark_row(uint32_t row, int32_t source, int32_t expert) const {
     if (call_.row_sources != nullptr) store_moe<int32_t>(call_.row_sources, row, source);
     if (call_.row_experts != nullptr) store_moe<int32_t>(call_.row_experts, row, expert);
@@ -190,14 +212,11 @@ class MoePlaceKernel : MoeRows<Rows> {
   // Chooses the places of a tile's pairs.
   VERBENA_DEVICE void choose_places(uint32_t first_row, uint32_t rows) {
     const uint32_t pairs = rows * shape_.top_k;
-    for (uint32_t pair = thread_index(); pair < pairs; pair += threads_per_block()) {
-      const uint32_t number = first_row + pair / shape_.top_k, k = pair % shape_.top_k;
-      const uint32_t row = find_row(number, find_source(number));
-      const int32_t id = load_id(row, k);
-      const uint32_t first = id < 0 ? k : find_first(row, k, id);
-      groups_.experts[pair] = first == k ? id : -1;
-      groups_.places[pair] = id < 0 ? -1 : static_cast<int32_t>(pair - k + first);
-    }
+    for_each_id(first_row, first_row + rows, [&](const Id& id) {
+      const uint32_t pair = (id.number - first_row) * shape_.top_k + id.k;
+      groups_.experts[pair] = id.first == id.k ? id.expert : -1;
+      groups_.places[pair] = id.expert < 0 ? -1 : static_cast<int32_t>(pair - id.k + id.first);
+    });
     sync_block();
     for (uint32_t pair = thread_index(); pair < pairs; pair += threads_per_block()) {
       if (groups_.places[pair] < 0) continue;
@@ -289,6 +308,7 @@ class MoePlaceKernel : MoeRows<Rows> {
   }
 
   MoeGroups& groups_;
+  const uint32_t width_bits_;  // of the lanes of a row's ids
 };
 
 }  // namespace verbena::device

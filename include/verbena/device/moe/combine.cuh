@@ -126,14 +126,28 @@ class MoeCombineKernel {
       return;
     }
     Sum sums[kAtOnce] = {};
-    for (uint32_t left = experts.which; left != 0; left &= left - 1) {
-      const uint32_t k = find_lowest_moe_bit(left);
-      const float weight = share(experts.weight, k);
-      const uint64_t addend = find_row_of(row, k);
+    for (uint32_t left = experts.which; left != 0;) {
+      // Loads of several rows at once.
+      Data addends[kAddends][kAtOnce] = {};
+      float weights[kAddends];
+      uint32_t some = take_some(left);
+      const uint32_t count = static_cast<uint32_t>(__builtin_popcount(some));
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i) {
-        if (first + i * kWarpLanes < end)
-          add_product(sums[i], weight, load_row(addend, first + i * kWarpLanes));
+      for (uint32_t addend = 0; addend < kAddends; ++addend) {
+        const uint32_t k = some == 0 ? 0 : find_lowest_moe_bit(some);
+        some &= some - 1;
+        weights[addend] = share(experts.weight, k);
+        if (addend >= count) continue;
+        const uint64_t from = find_row_of(row, k);
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i)
+          if (first + i * kWarpLanes < end) addends[addend][i] = load_row(from, first + i * kWarpLanes);
+      }
+      VERBENA_UNROLL
+      for (uint32_t addend = 0; addend < kAddends; ++addend) {
+        if (addend >= count) continue;
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) add_product(sums[i], weights[addend], addends[addend][i]);
       }
     }
     VERBENA_UNROLL

@@ -35,6 +35,8 @@ struct CollPlan : bench::RankIdentity {
   std::vector<uint32_t> moe_tokens;
   uint32_t moe_experts = 256, moe_top_k = 8;
   uint32_t moe_row_bytes = 0, moe_scale_bytes = 0;  // of a dispatched row; 0: 2 * hidden, none
+  std::string moe_grouping = "rank";
+  uint32_t moe_alignment = 1;
   double timeout_s = kStepTimeoutS;
 };
 

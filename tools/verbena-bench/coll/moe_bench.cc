@@ -27,6 +27,13 @@ uint16_t round_to_bfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+float widen_bfloat16(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
 // An exchange of one number of tokens, its tensors, and what all ranks' are.
 class MoeBench {
  public:
@@ -59,7 +66,8 @@ class MoeBench {
   static float make_expert_value(uint32_t rank, uint32_t number, uint32_t element) {
     return static_cast<float>((rank * 7 + number * 3 + element) % 61);
   }
-  void allocate(size_t received);  // rows that come at most
+  bool is_grouped() const { return grouping_ != VERBENA_MOE_BY_RANK; }
+  void allocate();
   void write_ids(uint64_t seed, uint32_t sets);
   void dispatch(uint32_t set, uint32_t tokens);
   void combine(uint32_t tokens);
@@ -72,6 +80,13 @@ class MoeBench {
     return false;
   }
   uint64_t count_wrong(const std::vector<Ids>& ids, const std::vector<uint32_t>& tokens);
+  int32_t read_word(size_t offset, size_t index) const {
+    int32_t value = 0;
+    std::memcpy(&value, got_handle_.data() + offset + index * sizeof(value), sizeof(value));
+    return value;
+  }
+  uint64_t count_wrong_groups(const std::vector<Ids>& ids, const std::vector<uint32_t>& tokens);
+  uint64_t count_wrong_words(size_t row, uint32_t source, uint32_t token) const;
   uint64_t count_wrong_rows(uint32_t source, const Ids& ids, uint32_t tokens);
   uint64_t count_wrong_sums(const Ids& ids, uint32_t tokens);
   void tell_wrong(const std::string& what) {
@@ -82,7 +97,9 @@ class MoeBench {
   const CollPlan& plan_;
   Gpu& gpu_;
   const uint32_t tokens_;
+  const verbena_moe_grouping grouping_;
   verbena_moe_options options_{};
+  size_t output_rows_ = 0;
   verbena_moe* moe_ = nullptr;
   verbena_moe_layout layout_{};
   CUdeviceptr rows_ = 0, scales_ = 0, ids_ = 0, output_ = 0, output_scales_ = 0, handle_ = 0;
@@ -95,7 +112,13 @@ class MoeBench {
 };
 
 MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
-    : ground_(ground), plan_(ground.plan), gpu_(ground.gpu), tokens_(tokens) {
+    : ground_(ground),
+      plan_(ground.plan),
+      gpu_(ground.gpu),
+      tokens_(tokens),
+      grouping_(plan_.moe_grouping == "rank"     ? VERBENA_MOE_BY_RANK
+                : plan_.moe_grouping == "expert" ? VERBENA_MOE_BY_EXPERT
+                                                 : VERBENA_MOE_RAGGED) {
   options_.experts = plan_.moe_experts;
   options_.max_tokens = tokens;
   options_.top_k = plan_.moe_top_k;
@@ -107,12 +130,12 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   coll::check(ground_.library.verbena_moe_create(ground_.context, ground_.team, &options_, &moe_),
               "verbena_moe_create");
   coll::check(ground_.library.verbena_moe_get_layout(moe_, &layout_), "verbena_moe_get_layout");
-  const size_t received = size_t{ranks()} * tokens;
-  got_rows_.resize(received * row_bytes() / 4);
-  got_scales_.resize(received * plan_.moe_scale_bytes / 4);
+  output_rows_ = ground_.library.verbena_moe_max_rows(&options_, ranks(), grouping_, plan_.moe_alignment);
+  got_rows_.resize(output_rows_ * row_bytes() / 4);
+  got_scales_.resize(output_rows_ * plan_.moe_scale_bytes / 4);
   got_handle_.resize(layout_.bytes);
   got_combined_.resize(size_t{tokens} * plan_.hidden);
-  allocate(received);
+  allocate();
 
   const auto fill = [&](CUdeviceptr to, uint32_t words_of_row) {
     std::vector<uint32_t> words;
@@ -122,11 +145,11 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   };
   fill(rows_, row_bytes() / 4);
   fill(scales_, plan_.moe_scale_bytes / 4);
-  std::vector<uint16_t> given(received * plan_.hidden);
-  for (size_t row = 0; row < received; ++row)
+  std::vector<uint16_t> given(output_rows_ * plan_.hidden);
+  for (size_t row = 0; row < output_rows_; ++row)
     for (uint32_t i = 0; i < plan_.hidden; ++i)
-      given[row * plan_.hidden + i] =
-          round_to_bfloat16(make_expert_value(plan_.rank, static_cast<uint32_t>(row % tokens), i));
+      given[row * plan_.hidden + i] = round_to_bfloat16(
+          make_expert_value(plan_.rank, is_grouped() ? 0 : static_cast<uint32_t>(row % tokens), i));
   gpu_.write(expert_rows_, given.data(), given.size() * 2, plan_.timeout_s);
 }
 
@@ -157,14 +180,14 @@ void MoeBench::write_ids(uint64_t seed, uint32_t sets) {
   }
 }
 
-void MoeBench::allocate(size_t received) {
+void MoeBench::allocate() {
   rows_ = gpu_.allocate(size_t{tokens_} * row_bytes());
   scales_ = gpu_.allocate(size_t{tokens_} * plan_.moe_scale_bytes + 16);
   ids_ = gpu_.allocate(size_t{kSets} * tokens_ * plan_.moe_top_k * sizeof(int64_t));
-  output_ = gpu_.allocate(received * row_bytes());
-  output_scales_ = gpu_.allocate(received * plan_.moe_scale_bytes + 16);
+  output_ = gpu_.allocate(output_rows_ * row_bytes());
+  output_scales_ = gpu_.allocate(output_rows_ * plan_.moe_scale_bytes + 16);
   handle_ = gpu_.allocate(layout_.bytes);
-  expert_rows_ = gpu_.allocate(received * combined_bytes());
+  expert_rows_ = gpu_.allocate(output_rows_ * combined_bytes());
   combined_ = gpu_.allocate(size_t{tokens_} * combined_bytes());
 }
 
@@ -180,12 +203,16 @@ void MoeBench::dispatch(uint32_t set, uint32_t tokens) {
   call.output = reinterpret_cast<void*>(output_);
   call.output_scales = reinterpret_cast<void*>(output_scales_);
   call.handle = reinterpret_cast<void*>(handle_);
+  call.grouping = grouping_;
+  call.alignment = plan_.moe_alignment;
+  call.output_rows = static_cast<uint32_t>(output_rows_);
   coll::check(ground_.library.verbena_moe_dispatch(moe_, &call, gpu_.stream()), "verbena_moe_dispatch");
 }
 void MoeBench::combine(uint32_t tokens) {
   verbena_moe_combine_arguments call{};
   call.tokens = tokens;
-  call.order = VERBENA_MOE_ROWS;
+  call.order = is_grouped() ? VERBENA_MOE_REDUCED : VERBENA_MOE_ROWS;
+  call.grouping = grouping_;
   call.type = VERBENA_OPS_BFLOAT16;
   call.rows = reinterpret_cast<const void*>(expert_rows_);
   call.handle = reinterpret_cast<const void*>(handle_);
@@ -193,33 +220,64 @@ void MoeBench::combine(uint32_t tokens) {
   coll::check(ground_.library.verbena_moe_combine(moe_, &call, gpu_.stream()), "verbena_moe_combine");
 }
 
+uint64_t MoeBench::count_wrong_words(size_t row, uint32_t source, uint32_t token) const {
+  uint64_t wrong = 0;
+  for (uint32_t i = 0; i < row_bytes() / 4; ++i)
+    wrong += got_rows_[row * row_bytes() / 4 + i] != make_word(source, token, i);
+  for (uint32_t i = 0; i < plan_.moe_scale_bytes / 4; ++i)
+    wrong += got_scales_[row * plan_.moe_scale_bytes / 4 + i] != make_word(source, token, i);
+  return wrong;
+}
+
 uint64_t MoeBench::count_wrong_rows(uint32_t source, const Ids& ids, uint32_t tokens) {
-  const auto word = [&](size_t offset, size_t index) {
-    int32_t value = 0;
-    std::memcpy(&value, got_handle_.data() + offset + index * sizeof(value), sizeof(value));
-    return value;
-  };
   uint64_t wrong = 0;
   uint32_t number = 0;
   for (uint32_t token = 0; token < tokens; ++token) {
     if (!goes_to(ids, token, plan_.rank)) continue;
     const size_t row = size_t{source} * tokens_ + number++;
-    wrong += word(layout_.sources, row) != static_cast<int32_t>(token);
+    wrong += read_word(layout_.sources, row) != static_cast<int32_t>(token);
     for (uint32_t k = 0; k < plan_.moe_top_k; ++k) {
       const int64_t id = ids[size_t{token} * plan_.moe_top_k + k];
       const auto local = static_cast<int32_t>(id % (plan_.moe_experts / ranks()));
-      wrong += word(layout_.ids, row * plan_.moe_top_k + k) != (is_at(id, plan_.rank) ? local : -1);
+      wrong += read_word(layout_.ids, row * plan_.moe_top_k + k) != (is_at(id, plan_.rank) ? local : -1);
     }
-    for (uint32_t i = 0; i < row_bytes() / 4; ++i)
-      wrong += got_rows_[row * row_bytes() / 4 + i] != make_word(source, token, i);
-    for (uint32_t i = 0; i < plan_.moe_scale_bytes / 4; ++i)
-      wrong += got_scales_[row * plan_.moe_scale_bytes / 4 + i] != make_word(source, token, i);
+    if (!is_grouped()) wrong += count_wrong_words(row, source, token);
   }
-  wrong += word(layout_.counts, source) != static_cast<int32_t>(number);
+  wrong += read_word(layout_.counts, source) != static_cast<int32_t>(number);
   for (; number < tokens_; ++number)
-    wrong += word(layout_.ids, (size_t{source} * tokens_ + number) * plan_.moe_top_k) != -1;
+    wrong += read_word(layout_.ids, (size_t{source} * tokens_ + number) * plan_.moe_top_k) != -1;
   if (wrong != 0)
     tell_wrong(std::to_string(wrong) + " wrong words in the rows from rank " + std::to_string(source));
+  return wrong;
+}
+
+// The places of all rows, expert by expert.
+uint64_t MoeBench::count_wrong_groups(const std::vector<Ids>& ids, const std::vector<uint32_t>& tokens) {
+  const uint32_t local = plan_.moe_experts / ranks();
+  uint64_t wrong = 0;
+  size_t place = 0;
+  for (uint32_t expert = 0; expert < local; ++expert) {
+    const size_t begin = place;
+    wrong += read_word(layout_.expert_begins, expert) != static_cast<int32_t>(begin);
+    for (uint32_t source = 0; source < ranks(); ++source) {
+      uint32_t number = 0;
+      for (uint32_t token = 0; token < tokens[source]; ++token) {
+        if (!goes_to(ids[source], token, plan_.rank)) continue;
+        const size_t row = size_t{source} * tokens_ + number++;
+        for (uint32_t k = 0; k < plan_.moe_top_k; ++k) {
+          const size_t pair = size_t{token} * plan_.moe_top_k + k;
+          if (ids[source][pair] != int64_t{plan_.rank} * local + expert) continue;
+          wrong += read_word(layout_.places, row * plan_.moe_top_k + k) != static_cast<int32_t>(place);
+          wrong += count_wrong_words(place++, source, token);
+        }
+      }
+    }
+    wrong += read_word(layout_.expert_counts, expert) != static_cast<int32_t>(place - begin);
+    const size_t align = plan_.moe_alignment;
+    place = grouping_ == VERBENA_MOE_BY_EXPERT ? begin + size_t{ranks()} * tokens_
+                                               : (place + align - 1) / align * align;
+  }
+  if (wrong != 0) tell_wrong(std::to_string(wrong) + " wrong words in the groups of experts");
   return wrong;
 }
 
@@ -232,7 +290,16 @@ uint64_t MoeBench::count_wrong_sums(const Ids& ids, uint32_t tokens) {
       if (goes_to(ids, token, rank)) givers.push_back(rank);
     for (uint32_t i = 0; i < plan_.hidden; ++i) {
       float sum = 0;
-      for (const uint32_t rank : givers) sum += make_expert_value(rank, numbers[rank], i);
+      for (const uint32_t rank : givers) {
+        if (!is_grouped()) {
+          sum += make_expert_value(rank, numbers[rank], i);
+          continue;
+        }
+        float partial = 0;
+        for (uint32_t k = 0; k < plan_.moe_top_k; ++k)
+          if (is_at(ids[size_t{token} * plan_.moe_top_k + k], rank)) partial += make_expert_value(rank, 0, i);
+        sum += widen_bfloat16(round_to_bfloat16(partial));
+      }
       wrong += got_combined_[size_t{token} * plan_.hidden + i] != round_to_bfloat16(sum);
     }
     for (const uint32_t rank : givers) ++numbers[rank];
@@ -253,6 +320,7 @@ uint64_t MoeBench::count_wrong(const std::vector<Ids>& ids, const std::vector<ui
   uint64_t wrong = count_wrong_sums(ids[plan_.rank], tokens[plan_.rank]);
   for (uint32_t source = 0; source < ranks(); ++source)
     wrong += count_wrong_rows(source, ids[source], tokens[source]);
+  if (is_grouped()) wrong += count_wrong_groups(ids, tokens);
   return wrong;
 }
 

@@ -68,6 +68,15 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--scale-bytes", plan.moe_scale_bytes,
                  "with --moe: bytes of scales of a dispatched row, a multiple of 4; default: none")
       ->check(CLI::Range(0, 1 << 16));
+  app.add_option("--grouping", plan.moe_grouping,
+                 "with --moe: how dispatched rows are grouped: by source rank, by expert, or by expert one "
+                 "group after another. Groups by expert combine a row of each expert, not one of each rank")
+      ->check(CLI::IsMember({"rank", "expert", "ragged"}))
+      ->capture_default_str();
+  app.add_option("--alignment", plan.moe_alignment,
+                 "with --grouping ragged: rows at whose multiples groups begin")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--calibrate", options.calibrate,
                  "write the measurements to this tuning file; the library chooses algorithms by it if "
                  "VERBENA_TUNING_FILE names it")

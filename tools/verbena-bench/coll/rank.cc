@@ -121,7 +121,7 @@ class Rank {
   OpsLibrary library_;
   std::unique_ptr<Ours> ours_;
   std::vector<SymmetricWindow> windows_;
-  std::shared_ptr<NcclContender> nccl_;  // one for all sizes
+  std::shared_ptr<NcclContender> nccl_;   // one for all sizes
   std::unique_ptr<OurContender> chosen_;  // of all-reduces
   NormPlaces norm_;
   CUdeviceptr first_ = 0, second_ = 0, numbers_ = 0, barrier_;

@@ -124,8 +124,7 @@ Posting OneSidedEndpoint::add_word(const RemoteWord& word, uint64_t addend, uint
     if (!device->supports_atomics()) [[unlikely]]
       return refuse(
           "device %s has no atomics, which signals and other adds to a peer's words need; leave the device "
-          "out "
-          "with VERBENA_HCA",
+          "out with VERBENA_HCA",
           name_rail(*device).c_str());
   }
   return access_word(LaneOperationKind::kAddWord, word, addend, cookie);

@@ -191,7 +191,7 @@ class MoePlaceKernel : MoeRows<Rows> {
     for (uint32_t row = groups_.end + block_index() * threads_per_block() + thread_index();
          row < call_.output_rows && has_marks(); row += blocks_per_grid() * threads_per_block())
       mark_row(row, -1, -1);
-    // Rows that did not come have no places.
+    // Rows after the counts have no places.
     const uint32_t top_k = shape_.top_k;
     for (uint32_t source = 0; source < shape_.ranks; ++source) {
       const uint32_t count = groups_.rows_before[source + 1] - groups_.rows_before[source];

@@ -71,7 +71,7 @@ auto list_output(const verbena_moe_dispatch_arguments& call) {
   return std::tie(call.output, call.output_scales, call.output_rows, call.row_sources, call.row_experts);
 }
 auto list_alike(const verbena_moe_combine_arguments& call) {
-  return std::tie(call.tokens, call.order, call.type, call.rows, call.handle, call.grouping);
+  return std::tie(call.tokens, call.order, call.type, call.rows, call.handle, call.grouping, call.weights);
 }
 auto list_output(const verbena_moe_combine_arguments& call) {
   return std::tie(call.output);
@@ -384,6 +384,10 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
                "VERBENA_MOE_EXACT needs an exchange that was made with verbena_moe_options::exact");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                "a combine takes rows of float16 or bfloat16 only");
+  if (arguments.weights != nullptr) {
+    expect_valid(arguments.order == VERBENA_MOE_EXACT, "weights of a combine need VERBENA_MOE_EXACT");
+    expect_aligned("weights", arguments.weights, sizeof(float));
+  }
   // An output that has as many rows as came may have none.
   if (arguments.grouping != VERBENA_MOE_RAGGED || arguments.rows != nullptr)
     expect_aligned("rows", arguments.rows);
@@ -403,7 +407,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
       begin_phase("combine", arguments, sent_combine_),
       {choose_parts(grid, tokens * shape_.ranks, row_bytes), choose_parts(grid, tokens, row_bytes)},
       layout(),
-      static_cast<device::MoeGrouping>(arguments.grouping)};
+      static_cast<device::MoeGrouping>(arguments.grouping),
+      arguments.weights};
   local_->kernels->launch_moe(grid, launch, static_cast<device::MoeOrder>(arguments.order), arguments.type,
                               stream);
   end_phase(arguments, sent_combine_);

@@ -102,7 +102,7 @@ typedef enum {
   VERBENA_MOE_EXACT = 2
 } verbena_moe_order;
 
-/* The phases of a call may be kernels of their own: SEND sends this rank's rows, RECEIVE waits for the other
+/* The phases of a call may be separate kernels: SEND sends this rank's rows, RECEIVE waits for the other
  * ranks' rows. Kernels
  * that run between the two have all multiprocessors. The two phases have the same arguments except for `phase`
  * and `blocks`; RECEIVE with any other difference returns VERBENA_INVALID_USAGE. The memory that the arguments
@@ -170,6 +170,9 @@ typedef struct {
   const void* handle;            /* of this rank's dispatch */
   void* output;                  /* [tokens][hidden], begins at a multiple of 16 bytes */
   verbena_moe_grouping grouping; /* of the dispatch */
+  /* VERBENA_MOE_EXACT: [tokens][top_k], used instead of the weights of the dispatch; NULL: those of the dispatch.
+   * NULL in other orders, whose sums at the experts' ranks need the weights of the dispatch. */
+  const float* weights;
 } verbena_moe_combine_arguments;
 
 /* Returns the bytes of the workspace that an exchange among `ranks` ranks allocates on each of them, whatever

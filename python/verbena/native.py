@@ -103,7 +103,7 @@ class MoeDispatch(ctypes.Structure):
 
 class MoeCombine(ctypes.Structure):
     _fields_ = [("tokens", c_uint32), ("order", c_int), ("type", c_int), ("blocks", c_uint32), ("phase", c_int), ("rows", c_void_p),
-                ("handle", c_void_p), ("output", c_void_p), ("grouping", c_int)]
+                ("handle", c_void_p), ("output", c_void_p), ("grouping", c_int), ("weights", c_void_p)]
 
 
 class Result(enum.IntEnum):

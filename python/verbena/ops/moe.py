@@ -139,7 +139,7 @@ class ExpertExchange(CollectivePart):
             grouping: of the received rows.
             alignment: of the groups of Grouping.RAGGED, in rows.
             exact_rows: of Grouping.RAGGED: waits until the rows are counted and returns as many; not for graph capture. Otherwise there
-                are as many rows as any routing needs, and behind the groups `row_experts` is -1.
+                are as many rows as any routing needs, and after the groups `row_experts` is -1.
             column_scales: of a cast: scales are stored column by column; the result is a transposed view.
             out: the result of an earlier dispatch of the same shapes, to be reused.
             phase: Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two.
@@ -147,7 +147,7 @@ class ExpertExchange(CollectivePart):
         group_by = Grouping[grouping.upper()] if isinstance(grouping, str) else grouping
         if isinstance(ids, Dispatched):
             if weights is not None or ids.tokens != x.shape[0]:
-                raise ValueError(f"an earlier dispatch of {ids.tokens} tokens has the ids and weights of so many rows, and x has {x.shape[0]}")
+                raise ValueError(f"an earlier dispatch of {ids.tokens} tokens has the routing of {ids.tokens} rows, and x has {x.shape[0]}")
             ids, weights = ids.own_ids, ids.own_weights
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
@@ -195,11 +195,12 @@ class ExpertExchange(CollectivePart):
         launch(Phase.RECEIVE, out)
         return out
 
-    def combine(self, rows: Any, dispatched: Dispatched, order: Order | str = Order.REDUCED, *, out: Any = None, blocks: int = 0,
-                phase: Phase = Phase.BOTH) -> Any:
+    def combine(self, rows: Any, dispatched: Dispatched, order: Order | str = Order.REDUCED, *, weights: Any = None, out: Any = None,
+                blocks: int = 0, phase: Phase = Phase.BOTH) -> Any:
         """Sends the experts' rows back, BF16 or FP16 in the shape that `order` says, and returns [tokens, hidden]: the sum
         of each token's rows, zeros for a token without an expert. `dispatched` is the result of this rank's dispatch. Where that groups
-        by expert, the rows of Order.REDUCED and EXACT are grouped like its rows."""
+        by expert, the rows of Order.REDUCED and EXACT are grouped like its rows. `weights`: float32 [tokens, top_k] of Order.EXACT, instead
+        of those of the dispatch."""
         order = Order[order.upper()] if isinstance(order, str) else order
         place = [self.ranks, self.max_tokens] if order == Order.ROWS else [self.ranks, self.max_tokens, self.top_k]
         if order != Order.ROWS and dispatched.grouping != Grouping.RANK:
@@ -207,9 +208,11 @@ class ExpertExchange(CollectivePart):
         rows = expect_like(rows, [*place, self.hidden])
         shape = [dispatched.tokens, self.hidden]
         out = rows.new_empty(shape) if out is None else expect_like(out, shape)
+        if weights is not None and str(expect_like(weights, [dispatched.tokens, self.top_k]).dtype) != "torch.float32":
+            raise TypeError(f"weights are float32, not {weights.dtype}")
         arguments = MoeCombine(dispatched.tokens, order, need_type(rows), blocks, phase, rows.data_ptr(), dispatched.handle.data_ptr(),
-                               out.data_ptr(), dispatched.grouping)
-        self._launch("moe_combine", (rows, dispatched, out), arguments, stream_of(rows))
+                               out.data_ptr(), dispatched.grouping, _address(weights))
+        self._launch("moe_combine", (rows, dispatched, weights, out), arguments, stream_of(rows))
         return out
 
     def _launch(self, name: str, tensors: tuple[Any, ...], arguments: MoeDispatch | MoeCombine, stream: int) -> None:

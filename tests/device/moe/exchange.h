@@ -148,7 +148,8 @@ class MoePair {
             device::kMoeSend | device::kMoeReceive,
             parts(rank + 1),
             MoeHandleLayout::of(shape_),
-            setup_.grouping};
+            setup_.grouping,
+            has_combine_weights() ? reinterpret_cast<const float*>(mine.combine_weights.data()) : nullptr};
   }
   // Other ones on each rank.
   static device::MoeParts parts(uint32_t rank) { return {rank % 3, (rank + rank / 3 + 1) % 4}; }
@@ -202,7 +203,7 @@ class MoePair {
     uint32_t tokens;
     std::vector<std::vector<int64_t>> experts;  // [token][k], as they are given
     MoeBytes rows, scales, ids, weights, output, output_scales, handle, expert_rows, combined;
-    MoeBytes row_sources, row_experts;
+    MoeBytes row_sources, row_experts, combine_weights;
   };
   // What the places of a rank have to be.
   struct Groups {
@@ -251,6 +252,7 @@ class MoePair {
     fill(random, mine.scales);
     mine.ids = MoeBytes(size_t{max_tokens} * (top_k + 1) * 8);
     mine.weights = MoeBytes(size_t{max_tokens} * top_k * 4);
+    mine.combine_weights = MoeBytes(size_t{max_tokens} * top_k * 4);
     for (uint32_t token = 0; token < max_tokens; ++token) {
       std::vector<int64_t> experts;
       for (uint32_t k = 0; k < top_k; ++k) {
@@ -263,8 +265,9 @@ class MoePair {
         } else {
           mine.ids.template set<int32_t>(at, static_cast<int32_t>(id));
         }
-        mine.weights.template set<float>(size_t{token} * top_k + k,
-                                         static_cast<float>(random.between(1, 999)) / 777.0F);
+        for (MoeBytes* const weights : {&mine.weights, &mine.combine_weights})
+          weights->template set<float>(size_t{token} * top_k + k,
+                                       static_cast<float>(random.between(1, 999)) / 777.0F);
       }
       mine.experts.push_back(experts);
     }
@@ -292,6 +295,8 @@ class MoePair {
       if (is_at(id, rank)) return true;
     return false;
   }
+  // A combine may bring weights of its own.
+  bool has_combine_weights() const { return order_ == MoeOrder::kExact && has_long_ids_; }
   float weight(uint32_t source, uint32_t token, uint32_t k) const {
     return has_weights_ ? of_[source].weights.template get<float>(size_t{token} * shape_.top_k + k) : 1.0F;
   }
@@ -510,7 +515,11 @@ class MoePair {
       for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
         if (!is_at(ids[k], rank)) continue;
         const uint64_t row = find_expert_row(rank, find_row(source, token, rank), k);
-        sum = __builtin_fmaf(weight(source, token, k), expert_value(rank, row, element), sum);
+        const float factor =
+            has_combine_weights()
+                ? of_[source].combine_weights.template get<float>(size_t{token} * shape_.top_k + k)
+                : weight(source, token, k);
+        sum = __builtin_fmaf(factor, expert_value(rank, row, element), sum);
       }
     }
     return device::narrow<T>(sum).bits;

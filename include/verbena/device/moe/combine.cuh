@@ -210,7 +210,9 @@ class MoeCombineKernel {
       const bool is_one = lane() < shape_.top_k;
       const uint64_t index = uint64_t{token} * shape_.top_k + lane();
       const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
-      const float weight = is_one ? load_moe<float>(call_.handle + layout_.own_weights, index) : 0.0F;
+      const void* const weights = call_.weights == nullptr ? call_.handle + layout_.own_weights
+                                                           : static_cast<const void*>(call_.weights);
+      const float weight = is_one ? load_moe<float>(weights, index) : 0.0F;
       const auto own_number =
           static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.own_numbers, token));
       const uint64_t own_row = uint64_t{area_.me()} * shape_.max_tokens + own_number;

@@ -209,7 +209,7 @@ struct MoeDispatch {
   // Of a cast, whose row_bytes and scale_bytes are those of the packets.
   MoeScales scale_format;
   uint32_t output_scale_bytes;  // of a row's scales in the output
-  uint32_t column_rows;         // 0: output_scales has rows; else columns of so many rows, of 4-byte elements
+  uint32_t column_rows;         // 0: output_scales has rows; else columns, of this number of rows of 4 bytes
   MoeGrouping grouping;
   uint32_t output_rows;  // of all groups
   uint32_t alignment;    // kRagged
@@ -237,6 +237,7 @@ struct MoeCombine {
   MoeParts parts;
   MoeHandleLayout layout;
   MoeGrouping grouping;  // of the dispatch; `rows` are grouped like its output
+  const float* weights;  // kExact: [tokens][top_k], in place of the dispatch's; NULL: the dispatch's
 };
 
 }  // namespace verbena::device

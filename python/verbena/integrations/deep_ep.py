@@ -1,0 +1,278 @@
+"""The low-latency calls of DeepEP 1.2's `Buffer`, over verbena.moe: for engines that import a module named deep_ep. The
+module has this name only in a folder that is on no path by default:
+
+    PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
+
+Ranks are the GPUs of one host. Results have DeepEP's shapes, types and order of additions; rows of an expert are in the order of
+source ranks and tokens, in every run. High-throughput calls, ElasticBuffer and masks of ranks are missing."""
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from verbena.communicators import adapt
+from verbena.context import SymmetricContext
+from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
+
+__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap"]
+
+_MISSING = "is missing in Verbena's deep_ep, which has the low-latency calls of DeepEP 1.2; use DeepEP itself for it"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "topk_idx_t":
+        import torch
+        return torch.int64
+    raise AttributeError(f"module {__name__} has no attribute {name!r}")
+
+
+class EventHandle:
+    """What the current stream has to do until now. Without CUDA, for tensors of the host: nothing."""
+
+    def __init__(self) -> None:
+        import torch
+        self._event: Any = None
+        if torch.cuda.is_available():
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def current_stream_wait(self) -> None:
+        if self._event is not None:
+            self._event.wait()
+
+
+class EventOverlap:
+    """An event, and tensors that have to live until a stream has waited for it. As a context manager: waits at the end."""
+
+    def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
+        self.event, self.extra_tensors = event, extra_tensors
+
+    def current_stream_wait(self) -> None:
+        if self.event is None:
+            raise ValueError("the call has no event: pass async_finish=True")
+        self.event.current_stream_wait()
+
+    def __enter__(self) -> "EventOverlap":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.event is not None:
+            self.current_stream_wait()
+
+
+class Config:
+    """Numbers that tune DeepEP's buffers; only num_sms is kept."""
+
+    def __init__(self, num_sms: int = 20, *_: int) -> None:
+        self.num_sms = num_sms
+
+    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        return 0
+
+    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        return 0
+
+
+class LowLatencyHandle(Sequence[Any]):
+    """What a dispatch leaves for its combine. As a sequence, DeepEP's: the token at its source rank of each row (int32 [experts, rows],
+    -1 without a token); begin << 32 | count of the rows of each source rank (int64 [experts, ranks]); max tokens, hidden, experts. The
+    first two are computed when they are asked for."""
+
+    def __init__(self, exchange: ExpertExchange, dispatched: Dispatched, hidden: int, num_experts: int) -> None:
+        self.exchange, self.dispatched = exchange, dispatched
+        self._numbers = (exchange.max_tokens, hidden, num_experts)
+        self.combine_rows: Any = None  # of zero_copy
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(5)[index])
+        place = range(5)[index]
+        return [self.find_sources, self.find_ranges][place]() if place < 2 else self._numbers[place - 2]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(5))
+
+    def find_sources(self) -> Any:
+        rows = self.dispatched.row_sources
+        tokens = self.dispatched.sources.flatten()[rows.clamp(min=0).long()]
+        return tokens.masked_fill(rows < 0, -1)
+
+    def find_ranges(self) -> Any:
+        import torch
+        rows, ranks = self.dispatched.row_sources, self.exchange.ranks
+        of_rank = torch.where(rows < 0, -1, rows // self.exchange.max_tokens)
+        counts = torch.stack([(of_rank == rank).sum(1) for rank in range(ranks)], 1).long()
+        return (counts.cumsum(1) - counts) << 32 | counts
+
+
+class Buffer:
+    """DeepEP's Buffer. Collective over `group`: a process group of torch.distributed, a TorchComms communicator, or a SymmetricContext.
+
+    Memory is allocated by the first low-latency dispatch of each shape, which is therefore collective and not for graph capture;
+    sizes that the caller passes are ignored. Two results may be alive, and in flight, at a time. Streams: the current one. Errors and
+    late ranks: as verbena.moe.ExpertExchange."""
+
+    num_sms = 20
+
+    def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
+                 num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
+                 explicitly_destroy: bool = False, enable_shrink: bool = False, comm: Any = None, use_fabric: bool = False) -> None:
+        if enable_shrink:
+            raise NotImplementedError(f"enable_shrink {_MISSING}")
+        self.group, self.num_nvl_bytes, self.num_rdma_bytes = group, num_nvl_bytes, num_rdma_bytes
+        self.low_latency_mode = low_latency_mode
+        self._owns_context = not isinstance(group, SymmetricContext)
+        if isinstance(group, SymmetricContext):
+            self._context = group
+        else:
+            ranks = adapt(group if comm is None else comm)
+            self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
+        self.rank, self.group_size = self._context.rank, self._context.size
+        self.runtime = self
+        self._exchanges: dict[tuple[int, ...], list[ExpertExchange]] = {}
+        self._turns: dict[tuple[int, ...], int] = {}
+
+    def destroy(self) -> None:
+        """Frees the memory. Collective; no kernel of any rank may use it."""
+        for pair in self._exchanges.values():
+            for exchange in pair:
+                exchange.free()
+        self._exchanges.clear()
+        if self._owns_context:
+            self._context.close()
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        return True
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        return EventOverlap(EventHandle())
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int,
+                                       num_topk: int = 8) -> int:
+        """Returns the bytes that low-latency calls allocate on each rank."""
+        return 2 * ExpertExchange.workspace_bytes(num_ranks, **_options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk))
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        return Config(Buffer.num_sms)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        return Config(Buffer.num_sms)
+
+    def get_comm_stream(self) -> Any:
+        import torch
+        return torch.cuda.current_stream()
+
+    def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
+        """Returns memory of its own: callers only clear it."""
+        import torch
+        return torch.zeros(0 if size is None else size, dtype=dtype)
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Does nothing: each call leaves the memory empty."""
+
+    def _next_exchange(self, max_tokens: int, hidden: int, experts: int, top_k: int) -> ExpertExchange:
+        """Returns one of two exchanges in turn, so that a batch can be sent before the one before has been received."""
+        shape = (max_tokens, hidden, experts, top_k)
+        if shape not in self._exchanges:
+            blocks = _share_multiprocessors()
+            self._exchanges[shape] = [ExpertExchange(self._context, blocks=blocks, **_options(*shape)) for _ in range(2)]
+        self._turns[shape] = turn = self._turns.get(shape, 1) ^ 1
+        return self._exchanges[shape][turn]
+
+    def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
+                             cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None, use_fp8: bool = True,
+                             round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
+                             return_recv_hook: bool = False) -> tuple[Any, Any, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
+        """Sends BF16 rows `x` [tokens, hidden] to the ranks of their experts `topk_idx` (int64 [tokens, top_k], -1: none).
+
+        Returns rows [experts of this rank, ranks * max tokens, hidden], grouped by expert, with FP8 a pair of e4m3 rows and their
+        scales in columns; the rows of each expert (int32); the handle; the event; and with return_recv_hook a function that
+        receives: until it is called, no kernel runs, and the rows are not there. dispatch_wait_recv_cost_stats is left as it is."""
+        exchange = self._next_exchange(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
+        cast = None if not use_fp8 else "fp8_block_exponent" if use_ue8m0 else "fp8_block_power" if round_scale else "fp8_block"
+        call = functools.partial(exchange.dispatch, x, topk_idx, cast=cast, grouping=Grouping.EXPERT, column_scales=use_fp8)
+        sent = call(phase=Phase.SEND if return_recv_hook else Phase.BOTH)
+
+        def receive() -> None:
+            if return_recv_hook:
+                call(phase=Phase.RECEIVE, out=sent)
+            if cumulative_local_expert_recv_stats is not None:
+                cumulative_local_expert_recv_stats.add_(sent.expert_counts)
+        if not return_recv_hook:
+            receive()
+        rows = (sent.rows, sent.scales) if use_fp8 else sent.rows
+        handle = LowLatencyHandle(exchange, sent, x.shape[1], num_experts)
+        return (rows, sent.expert_counts, handle, _finish(async_finish, (x, topk_idx, sent)), receive if return_recv_hook else None)
+
+    def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: LowLatencyHandle, use_logfmt: bool = False,
+                            zero_copy: bool = False, async_finish: bool = False, return_recv_hook: bool = False, out: Any = None,
+                            combine_wait_recv_cost_stats: Any = None) -> tuple[Any, EventOverlap, Callable[[], None] | None]:
+        """Returns [tokens, hidden]: for each token the sum of its experts' rows of `x`, in float, with `topk_weights` (float32) and in
+        top-k order, rounded once. `x` has the shape of the dispatched rows; with zero_copy, the memory that
+        get_next_low_latency_combine_buffer() returned is read instead. use_logfmt changes nothing: rows are sent as they are."""
+        rows = handle.combine_rows if zero_copy else x
+        if rows is None:
+            raise ValueError("zero_copy needs the memory of get_next_low_latency_combine_buffer(handle)")
+        call = functools.partial(handle.exchange.combine, rows, handle.dispatched, Order.EXACT, weights=topk_weights)
+        combined = call(out=out, phase=Phase.SEND if return_recv_hook else Phase.BOTH)
+
+        def receive() -> None:
+            call(out=combined, phase=Phase.RECEIVE)
+        return combined, _finish(async_finish, (rows, topk_weights, handle, combined)), receive if return_recv_hook else None
+
+    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Any:
+        """Returns memory for the rows of a combine with zero_copy, BF16 in the shape of the dispatched rows."""
+        import torch
+        if handle.combine_rows is None:
+            rows = handle.dispatched.rows
+            handle.combine_rows = rows.new_empty([*rows.shape[:-1], handle[3]], dtype=torch.bfloat16)
+        return handle.combine_rows
+
+    def _refuse(self, name: str) -> Callable[..., Any]:
+        def call(*_: Any, **__: Any) -> Any:
+            raise NotImplementedError(f"Buffer.{name}() {_MISSING}")
+        return call
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dispatch", "combine", "get_dispatch_layout", "internode_dispatch", "internode_combine",
+                    "low_latency_update_mask_buffer", "low_latency_query_mask_buffer", "low_latency_clean_mask_buffer"):
+            return self._refuse(name)
+        raise AttributeError(f"Buffer has no attribute {name!r}")
+
+
+def _options(max_tokens: int, hidden: int, experts: int, top_k: int) -> dict[str, Any]:
+    return {"experts": experts, "max_tokens": max_tokens, "top_k": top_k, "hidden": hidden, "max_scale_bytes": 4 * -(-hidden // 128),
+            "exact": True}
+
+
+def _share_multiprocessors() -> int:
+    """Returns the blocks of each of two exchanges whose kernels run at the same time, beside a few other kernels."""
+    import torch
+    if not torch.cuda.is_available():
+        return 0
+    return max(1, int(torch.cuda.get_device_properties().multi_processor_count) // 2 - 2)
+
+
+def _finish(async_finish: bool, tensors: tuple[Any, ...]) -> EventOverlap:
+    return EventOverlap(EventHandle() if async_finish else None, tensors if async_finish else None)
+
+
+def find_folder() -> pathlib.Path:
+    """Returns the folder in which the module has the name deep_ep."""
+    return pathlib.Path(__file__).parent / "as_deep_ep"
+
+
+if __name__ == "__main__":
+    print(find_folder())

@@ -104,9 +104,11 @@ TEST_F(CreditNoteTest, ALineNeverLandsOnANewerOne) {
     for (uint32_t i = 0; i < kBurst; ++i) answer(sequence + i, grants[i]);
     for (Request* request : requests) ASSERT_TRUE(finish(request));
     sequence += kBurst;
+    // A line tells what has been consumed when it is written, and less than a line's worth stays untold.
     ASSERT_TRUE(poll_until([&] {
       ask_for(open);
-      return std::atomic_ref(const_cast<uint32_t&>(sender_.control().credits.consumed)).load() == sequence;
+      const uint32_t told = std::atomic_ref(const_cast<uint32_t&>(sender_.control().credits.consumed)).load();
+      return sequence - told < protocol::kMessageRing / 4;
     })) << "round "
         << round << ": " << sender_.control().credits.consumed << " instead of " << sequence;
   }

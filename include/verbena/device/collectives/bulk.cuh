@@ -101,7 +101,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
  private:
   using Slots::begin, Slots::end, Slots::find_slot, Slots::half_bytes, Slots::signal, Slots::wait;
   using Slots::block_, Slots::chunk_bytes_, Slots::context_, Slots::number_, Slots::status_;
-  using Slots::count_members, Slots::find_flag, Slots::find_member, Slots::kAddends, Slots::kLengthWord;
+  using Slots::count_members, Slots::find_flag, Slots::find_member, Slots::kLengthWord;
 
   // Runs an exchange. Both halves of a slot are for addends, unless one is used for staging.
   template <typename Plan, typename Group, typename Take>
@@ -119,17 +119,17 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
       send_chunk(plan, number_, 0, most, group);
       publish_lengths(plan, chunks, group);
       if (!send_remote(plan, number_, 0, most, chunks, group)) return status_;
-      signal(number_, kAddends, group);
-      if (!wait(number_, kAddends, group) || !read_lengths(plan, chunks, group)) return status_;
+      signal(number_, BulkPhase::kAddends, group);
+      if (!wait(number_, BulkPhase::kAddends, group) || !read_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
         send_chunk(plan, number_ + step, step * most, most, group);
         if (!send_remote(plan, number_ + step, step * most, most, 0, group)) return status_;
-        signal(number_ + step, kAddends, group);
+        signal(number_ + step, BulkPhase::kAddends, group);
       }
       if (step == 0) continue;
-      if (!wait(number_ + step - 1, kAddends, group)) return status_;
+      if (!wait(number_ + step - 1, BulkPhase::kAddends, group)) return status_;
       take(number_ + step - 1, (step - 1) * most, most);
     }
     return end(chunks, group);
@@ -156,7 +156,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
       const int64_t delta = detail::get_delta(context_, peer);
       if (kReachesFar && delta == kSymmOutOfReach) continue;
       uint64_t* const told =
-          detail::shift(find_flag(number_, context_.team_rank, kAddends) + kLengthWord, delta);
+          detail::shift(find_flag(number_, context_.team_rank, BulkPhase::kAddends) + kLengthWord, delta);
       store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
       store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
     }
@@ -166,7 +166,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     bool is_wrong = false;
     for (int32_t turn = 1; turn < context_.team_size; ++turn) {
       const int32_t peer = find_member(turn);
-      const uint64_t* const told = find_flag(number_, peer, kAddends) + kLengthWord;
+      const uint64_t* const told = find_flag(number_, peer, BulkPhase::kAddends) + kLengthWord;
       is_wrong = is_wrong || load<Order::kWeak, Scope::kThreads>(told) != plan(peer).receive.length_bytes;
       const auto theirs = load<Order::kWeak, Scope::kThreads>(told + 1);
       if (theirs > chunks) chunks = theirs;
@@ -208,7 +208,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
         peer = find_member(static_cast<int32_t>(i) + 1);
         if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
         const auto entry = plan(peer);
-        uint64_t* const flag = find_flag(number, context_.team_rank, kAddends);
+        uint64_t* const flag = find_flag(number, context_.team_rank, BulkPhase::kAddends);
         if (chunks != 0)
           mine = detail::write_remote(context_, peer, flag + kLengthWord, entry.send.length_bytes, chunks);
         if (mine == WaitResult::kReached)

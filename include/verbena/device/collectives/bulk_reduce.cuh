@@ -316,8 +316,6 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
       Slots::wait;
   using Slots::blocks_, Slots::block_, Slots::chunk_bytes_, Slots::context_, Slots::count_blocks_,
       Slots::number_, Slots::status_;
-  using Slots::kAddends, Slots::kSums;
-  using typename Slots::Phase;
 
  private:
   template <int kRanks, typename Codec, typename Group>
@@ -339,7 +337,7 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // one unit of the codec does not fit
     if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
-    const auto at = [&](uint64_t index, Phase phase) {
+    const auto at = [&](uint64_t index, BulkPhase phase) {
       BulkChunk one = chunk;
       one.number = number_ + index;
       one.offset = index * chunk.max_bytes;
@@ -349,18 +347,19 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     };
     for (uint64_t step = 0; step < chunks + 2; ++step) {
       if (step < chunks) {
-        codec.template send_addends<kRanks>(at(step, kAddends), group);
-        signal(number_ + step, kAddends, group);
+        codec.template send_addends<kRanks>(at(step, BulkPhase::kAddends), group);
+        signal(number_ + step, BulkPhase::kAddends, group);
       }
       if (step >= 1 && step <= chunks) {
-        if (!wait(number_ + step - 1, kAddends, group)) return status_;
-        status_ = codec.template reduce_addends<kRanks>(at(step - 1, kAddends), at(step - 1, kSums), group);
+        if (!wait(number_ + step - 1, BulkPhase::kAddends, group)) return status_;
+        status_ = codec.template reduce_addends<kRanks>(at(step - 1, BulkPhase::kAddends),
+                                                        at(step - 1, BulkPhase::kSums), group);
         if (status_ != SymmStatus::kDone) return status_;
-        signal(number_ + step - 1, kSums, group);
+        signal(number_ + step - 1, BulkPhase::kSums, group);
       }
       if (step >= 2) {
-        if (!wait(number_ + step - 2, kSums, group)) return status_;
-        codec.template take_sums<kRanks>(at(step - 2, kSums), group);
+        if (!wait(number_ + step - 2, BulkPhase::kSums, group)) return status_;
+        codec.template take_sums<kRanks>(at(step - 2, BulkPhase::kSums), group);
       }
     }
     return end(chunks, group);

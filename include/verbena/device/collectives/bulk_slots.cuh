@@ -12,6 +12,9 @@
 
 namespace verbena::device {
 
+// The halves of a slot.
+enum class BulkPhase : uint32_t { kAddends = 0, kSums = 1 };
+
 // A subset of a team that includes this rank: the `count` entries 0, stride, 2 * stride, and so on of the
 // list. A list that is null stands for all members.
 struct BulkMembers {
@@ -54,7 +57,6 @@ class BulkSlots {
   }
 
  protected:
-  enum Phase : uint32_t { kAddends = 0, kSums = 1 };
   static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // bytes at the end of a slot, for flags and lengths
   static constexpr uint32_t kLengthWord = 2;             // index of the length among the words of these bytes
   static constexpr uint64_t kMaxHalfBytes = uint64_t{1} << 30;
@@ -82,15 +84,18 @@ class BulkSlots {
     const uint64_t half = (blocks_.slot_bytes - kFlagBytes) / 2 / kSymmSlotUnit * kSymmSlotUnit;
     return half < kMaxHalfBytes ? half : kMaxHalfBytes;
   }
-  VERBENA_DEVICE uint64_t offset_of(Phase phase) const { return phase == kSums ? half_bytes() : 0; }
+  VERBENA_DEVICE uint64_t offset_of(BulkPhase phase) const {
+    return phase == BulkPhase::kSums ? half_bytes() : 0;
+  }
   // Returns the slot of this rank that `source` writes.
   VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
     const auto size = static_cast<uint64_t>(context_.team_size);
     const uint64_t copy = block_ * uint64_t{kSymmTurns} + number % kSymmTurns;
     return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
   }
-  VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source, Phase phase) const {
-    return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kFlagBytes) + phase;
+  VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source, BulkPhase phase) const {
+    return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kFlagBytes) +
+           static_cast<uint32_t>(phase);
   }
   VERBENA_DEVICE int32_t count_members() const {
     if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
@@ -107,7 +112,7 @@ class BulkSlots {
   // The last warp signals and the first warp waits, so that the fence of the last warp does not delay the
   // first.
   template <typename Group>
-  VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
+  VERBENA_DEVICE void signal(uint64_t number, BulkPhase phase, const Group& group) const {
     group.sync();
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
     for (uint32_t i = group.size() - 1 - group.rank(); i < peers; i += group.size()) {
@@ -118,7 +123,7 @@ class BulkSlots {
     }
   }
   template <typename Group>
-  VERBENA_DEVICE bool wait(uint64_t number, Phase phase, const Group& group) {
+  VERBENA_DEVICE bool wait(uint64_t number, BulkPhase phase, const Group& group) {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;

@@ -325,6 +325,78 @@ def case_experts_of_a_mixture(r):
                 assert found is None or torch.allclose(found.double(), want, rtol=2 ** -6, atol=2 ** -6), turn
 
 
+def case_experts_with_their_rows_together(r):
+    """Rows grouped by expert, as many as came and as many as may come, and rows that follow an earlier routing."""
+    experts, tokens, top_k, hidden = 16 * r.size, 40, 6, 4096
+    with verbena.moe.ExpertExchange(r.context, experts=experts, max_tokens=tokens, top_k=top_k, hidden=hidden, max_scale_bytes=128) as exchange:
+        for turn in range(60):
+            generator = torch.Generator().manual_seed(1000 * turn + r.rank)
+            count = int(torch.randint(0, tokens + 1, (), generator=generator))
+            rows = torch.randint(-2, 3, (count, hidden), generator=generator).to(torch.bfloat16).to(r.device)
+            ids = torch.randint(-1, experts, (count, top_k), generator=generator).to(r.device)
+            weights = torch.randint(1, 4, (count, top_k), generator=generator).float().to(r.device)
+            sent = exchange.dispatch(rows, ids, weights, grouping="ragged", alignment=16, exact_rows=turn % 2 == 0)
+            if turn % 3 == 0:
+                sent = exchange.dispatch(rows + rows, sent, grouping="expert")
+            factors = (sent.row_experts + r.rank * (experts // r.size) + 1).unsqueeze(-1)
+            out = exchange.combine((sent.rows * factors).to(torch.bfloat16), sent)
+            torch.cuda.synchronize()
+            exchange.check_error()
+            factors = torch.where(ids >= 0, weights.double() * (ids + 1), torch.zeros((), dtype=torch.float64, device=r.device)).sum(1)
+            want = rows.double() * factors.unsqueeze(1) * (2 if turn % 3 == 0 else 1)
+            assert torch.allclose(out.double(), want, rtol=2 ** -6, atol=2 ** -6), turn
+
+
+def case_low_latency_calls_of_deep_ep(r):
+    """DeepEP's dispatch and combine: every kind of scales, eager with hooks and in a graph that is replayed with other routing."""
+    from verbena.integrations.deep_ep import Buffer
+    experts, tokens, top_k, hidden = 32 * r.size, 64, 8, 7168
+    buffer = Buffer(r.context, low_latency_mode=True)
+    generator = torch.Generator(r.device).manual_seed(r.rank)
+    x = torch.randn(tokens, hidden, dtype=torch.bfloat16, device=r.device, generator=generator)
+    ids = torch.zeros(tokens, top_k, dtype=torch.int64, device=r.device)
+    weights = torch.zeros(tokens, top_k, device=r.device)
+
+    def widen(rows):
+        if not isinstance(rows, tuple):
+            return rows
+        data, scales = rows
+        if scales.dtype == torch.int32:
+            scales = torch.ldexp(torch.ones((), device=r.device), scales.contiguous().view(torch.uint8).int() - 127)
+        return (data.float() * scales.repeat_interleave(128, -1)[..., :hidden]).to(torch.bfloat16)
+
+    forms = [{"use_fp8": False}, {}, {"round_scale": True}, {"round_scale": True, "use_ue8m0": True}]
+    for form in forms:
+        def layer(form=form, hooks=False):
+            rows, counts, handle, _, hook = buffer.low_latency_dispatch(x, ids, tokens, experts, return_recv_hook=hooks, **form)
+            if hooks:
+                hook()
+            out, _, hook = buffer.low_latency_combine(widen(rows).contiguous(), ids, weights, handle, return_recv_hook=hooks)
+            if hooks:
+                hook()
+            return out, counts
+
+        layer()
+        graph, (out, counts) = capture(layer)
+        for turn in range(20):
+            ids.copy_(torch.stack([torch.randperm(experts, device=r.device, generator=generator)[:top_k] for _ in range(tokens)]))
+            ids[torch.rand(ids.shape, device=r.device, generator=generator) < 0.1] = -1
+            weights.copy_(torch.rand(weights.shape, device=r.device, generator=generator))
+            if turn % 4 == 0:
+                result, result_counts = layer(hooks=True)
+            else:
+                graph.replay()
+                result, result_counts = out, counts
+            torch.cuda.synchronize()
+            want = x.double() * weights.double().masked_fill(ids < 0, 0).sum(1, keepdim=True)
+            error = 1 - 2 * (result.double() * want).sum() / (result.double() ** 2 + want ** 2).sum()
+            assert error < (1e-5 if form == forms[0] else 1e-3), (form, turn, float(error))
+            gathered = torch.stack(r.gather(torch.bincount(ids[ids >= 0], minlength=experts).cpu())).sum(0)
+            share = experts // r.size
+            assert torch.equal(result_counts.cpu().long(), gathered[r.rank * share:(r.rank + 1) * share]), (form, turn)
+    buffer.destroy()
+
+
 def case_host_cost(r):
     """Microseconds of the host for one eager call, launched without waiting for the GPU."""
     x = torch.zeros(4096, dtype=torch.bfloat16, device=r.device)

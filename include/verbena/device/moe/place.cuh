@@ -132,8 +132,10 @@ class MoePlaceKernel : MoeRows<Rows> {
   }
 
   VERBENA_DEVICE void count_rows() {
-    for (uint32_t expert = thread_index(); expert < shape_.local_experts; expert += threads_per_block())
-      groups_.totals[expert] = groups_.next[expert] = 0;
+    for (uint32_t expert = thread_index(); expert < shape_.local_experts; expert += threads_per_block()) {
+      store_relaxed<Scope::kBlock>(groups_.totals + expert, 0);
+      store_relaxed<Scope::kBlock>(groups_.next + expert, 0);
+    }
     if (thread_index() < kWarpLanes) {
       const uint32_t sum =
           add_up_lanes(lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0);
@@ -168,7 +170,7 @@ class MoePlaceKernel : MoeRows<Rows> {
       uint32_t begin = sum - own;
       for (uint32_t expert = from; expert < to; ++expert) {
         groups_.begins[expert] = begin;
-        groups_.next[expert] += begin;
+        store_relaxed<Scope::kBlock>(groups_.next + expert, groups_.next[expert] + begin);
         begin += find_length(expert);
       }
       if (lane() == kWarpLanes - 1) groups_.end = sum;

@@ -175,7 +175,7 @@ class Buffer:
         return torch.cuda.current_stream()
 
     def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
-        """Returns memory of its own: callers only clear it."""
+        """Returns separate memory: callers only clear it."""
         import torch
         return torch.zeros(0 if size is None else size, dtype=dtype)
 

@@ -66,6 +66,9 @@ class MoeBench {
   static float make_expert_value(uint32_t rank, uint32_t number, uint32_t element) {
     return static_cast<float>((rank * 7 + number * 3 + element) % 61);
   }
+  size_t output_rows() const {
+    return ground_.library.verbena_moe_max_rows(&options_, ranks(), grouping_, plan_.moe_alignment);
+  }
   bool is_grouped() const { return grouping_ != VERBENA_MOE_BY_RANK; }
   void allocate();
   void write_ids(uint64_t seed, uint32_t sets);
@@ -99,7 +102,6 @@ class MoeBench {
   const uint32_t tokens_;
   const verbena_moe_grouping grouping_;
   verbena_moe_options options_{};
-  size_t output_rows_ = 0;
   verbena_moe* moe_ = nullptr;
   verbena_moe_layout layout_{};
   CUdeviceptr rows_ = 0, scales_ = 0, ids_ = 0, output_ = 0, output_scales_ = 0, handle_ = 0;
@@ -130,9 +132,8 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   coll::check(ground_.library.verbena_moe_create(ground_.context, ground_.team, &options_, &moe_),
               "verbena_moe_create");
   coll::check(ground_.library.verbena_moe_get_layout(moe_, &layout_), "verbena_moe_get_layout");
-  output_rows_ = ground_.library.verbena_moe_max_rows(&options_, ranks(), grouping_, plan_.moe_alignment);
-  got_rows_.resize(output_rows_ * row_bytes() / 4);
-  got_scales_.resize(output_rows_ * plan_.moe_scale_bytes / 4);
+  got_rows_.resize(output_rows() * row_bytes() / 4);
+  got_scales_.resize(output_rows() * plan_.moe_scale_bytes / 4);
   got_handle_.resize(layout_.bytes);
   got_combined_.resize(size_t{tokens} * plan_.hidden);
   allocate();
@@ -145,8 +146,8 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   };
   fill(rows_, row_bytes() / 4);
   fill(scales_, plan_.moe_scale_bytes / 4);
-  std::vector<uint16_t> given(output_rows_ * plan_.hidden);
-  for (size_t row = 0; row < output_rows_; ++row)
+  std::vector<uint16_t> given(output_rows() * plan_.hidden);
+  for (size_t row = 0; row < output_rows(); ++row)
     for (uint32_t i = 0; i < plan_.hidden; ++i)
       given[row * plan_.hidden + i] = round_to_bfloat16(
           make_expert_value(plan_.rank, is_grouped() ? 0 : static_cast<uint32_t>(row % tokens), i));
@@ -184,10 +185,10 @@ void MoeBench::allocate() {
   rows_ = gpu_.allocate(size_t{tokens_} * row_bytes());
   scales_ = gpu_.allocate(size_t{tokens_} * plan_.moe_scale_bytes + 16);
   ids_ = gpu_.allocate(size_t{kSets} * tokens_ * plan_.moe_top_k * sizeof(int64_t));
-  output_ = gpu_.allocate(output_rows_ * row_bytes());
-  output_scales_ = gpu_.allocate(output_rows_ * plan_.moe_scale_bytes + 16);
+  output_ = gpu_.allocate(output_rows() * row_bytes());
+  output_scales_ = gpu_.allocate(output_rows() * plan_.moe_scale_bytes + 16);
   handle_ = gpu_.allocate(layout_.bytes);
-  expert_rows_ = gpu_.allocate(output_rows_ * combined_bytes());
+  expert_rows_ = gpu_.allocate(output_rows() * combined_bytes());
   combined_ = gpu_.allocate(size_t{tokens_} * combined_bytes());
 }
 
@@ -205,7 +206,7 @@ void MoeBench::dispatch(uint32_t set, uint32_t tokens) {
   call.handle = reinterpret_cast<void*>(handle_);
   call.grouping = grouping_;
   call.alignment = plan_.moe_alignment;
-  call.output_rows = static_cast<uint32_t>(output_rows_);
+  call.output_rows = static_cast<uint32_t>(output_rows());
   coll::check(ground_.library.verbena_moe_dispatch(moe_, &call, gpu_.stream()), "verbena_moe_dispatch");
 }
 void MoeBench::combine(uint32_t tokens) {

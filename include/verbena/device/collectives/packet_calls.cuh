@@ -1,4 +1,4 @@
-// What one_shot.cuh and two_shot.cuh share: the state of a block's calls in packets (low_latency.cuh).
+// The state of a block in calls that send packets (low_latency.cuh), for one_shot.cuh and two_shot.cuh.
 #ifndef VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 

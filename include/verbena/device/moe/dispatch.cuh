@@ -22,7 +22,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
 
   VERBENA_DEVICE MoeDispatchKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
                                    const MoeDispatch& call)
-      : MoeRows<Rows>(workspace, shape, call), masks_(find_moe_masks()), experts_(shape) {}
+      : MoeRows<Rows>(workspace, shape, call), masks_(find_moe_shared<MoeMasks>()), experts_(shape) {}
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
@@ -44,7 +44,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
  private:
   using Base = MoeRows<Rows>;
   using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
-  using Base::kAtOnce, Base::load_row, Base::load_scales, Base::store_row, Base::store_scales;
+  using Base::kAtOnce, Base::copy_part, Base::receive_part, Base::load_row, Base::load_scales,
+      Base::store_scales;
   static constexpr uint32_t kIdsAtOnce = 8;  // of a token, that a thread loads at a time
 
   VERBENA_DEVICE bool is_placed_later() const { return call_.grouping != MoeGrouping::kRank; }
@@ -117,11 +118,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
             word >= words || area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
         if (ballot(kFullWarp, !has_come) != 0) return;
         const auto own = static_cast<uint32_t>(__builtin_popcount(entry.bits));
-        uint32_t sum = own;
-        for (uint32_t step = 1; step < words && step < kWarpLanes; step *= 2) {
-          const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
-          if (lane() >= step) sum += lower;
-        }
+        const uint32_t sum = add_up_moe_lanes(own, words);
         if (word < words) {
           masks_.words[rank][word] = entry.bits;
           masks_.before[rank][word] = before + sum - own;
@@ -197,21 +194,6 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
     }
   }
-  // Copies a part of this rank's row, or its tail, to its own experts.
-  VERBENA_DEVICE void copy_part(uint32_t token, uint64_t row, uint32_t begin, uint32_t end) const {
-    for (uint32_t base = begin; base < end; base += kAtOnce * kWarpLanes) {
-      const uint32_t first = base + lane();
-      Data data[kAtOnce], scales[kAtOnce];
-      load_row(token, first, end, data, scales);
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i) {
-        const uint32_t index = first + i * kWarpLanes;
-        if (index < end) store_row(row, index, data[i]);
-        if (Rows::kHasScales && lane() == 0 && index < end)
-          store_scales(static_cast<uint32_t>(row), index / kWarpLanes, scales[i]);
-      }
-    }
-  }
   // The scales of rows that are placed later come with them.
   VERBENA_DEVICE uint32_t first_received(uint32_t first) const {
     return is_placed_later() ? scale_packets_ : first;
@@ -220,17 +202,6 @@ class MoeDispatchKernel : MoeRows<Rows> {
     for (uint32_t index = first_received(first_of_tail()) + lane(); index < tail_packets();
          index += kWarpLanes)
       store_tail(row, index, load_tail(token, index));
-  }
-  VERBENA_DEVICE bool receive_part(const MoePlace& place, uint32_t source, uint64_t row, uint32_t begin,
-                                   uint32_t end) {
-    for (uint32_t first = begin + lane(); first < end; first += kAtOnce * kWarpLanes) {
-      Data data[1][kAtOnce] = {};
-      if (!area_.receive({place}, {source}, 1, first, end, data)) return false;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i)
-        if (first + i * kWarpLanes < end) store_row(row, first + i * kWarpLanes, data[0][i]);
-    }
-    return true;
   }
   VERBENA_DEVICE bool receive_tail(const MoePlace& place, uint32_t source, uint64_t row) {
     for (uint32_t index = first_received(0) + lane(); index < tail_packets(); index += kWarpLanes) {
@@ -248,19 +219,20 @@ class MoeDispatchKernel : MoeRows<Rows> {
     for (uint32_t item = items.first; item < items.count(tokens); item += items.step) {
       const uint32_t source = items.rank(item), token = items.token(item);
       if (source >= shape_.ranks || !masks_.has(source, token)) continue;
-      const uint64_t row = source * shape_.max_tokens + masks_.find_number(source, token);
+      const uint32_t row = source * shape_.max_tokens + masks_.find_number(source, token);
+      const auto to_row = [row](const auto& store) { store(row); };
       const bool is_last = items.is_last(item);
       const uint32_t begin = items.begin(item);
       const uint32_t end = is_placed_later() ? begin : items.end(item, row_packets_);
       if (is_last && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
       if (source == area_.me()) {
-        copy_part(token, row, begin, end);
+        copy_part(token, begin, end, to_row);
         if (is_last) copy_tail(token, row);
         continue;
       }
       const MoePlace place = area_.find(shape_.find_row(area_.epoch(), source, token));
-      bool have_come = receive_part(place, source, row, begin, end);
+      bool have_come = receive_part(place, source, begin, end, to_row);
       if (is_last) have_come = have_come && receive_tail(place, source, row);
       // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;

@@ -206,14 +206,14 @@ struct MoeDispatch {
   uint32_t phases;        // kMoeSend, kMoeReceive
   MoeParts parts;
   MoeHandleLayout layout;
-  // Of a cast, whose row_bytes and scale_bytes are those of the packets.
+  // For a cast; row_bytes and scale_bytes count what the packets carry.
   MoeScales scale_format;
   uint32_t output_scale_bytes;  // of a row's scales in the output
   uint32_t column_rows;         // 0: output_scales has rows; else columns, of this number of rows of 4 bytes
   MoeGrouping grouping;
   uint32_t output_rows;  // of all groups
   uint32_t alignment;    // kRagged
-  // Of kExpert and kRagged, [output_rows] each; NULL: not wanted. -1 in rows without a token.
+  // For kExpert and kRagged: [output_rows] each, -1 in rows without a token; NULL if the caller needs none.
   int32_t* row_sources;  // the row of the handle's tensors, counted through [r][t]
   int32_t* row_experts;  // the local expert
 };

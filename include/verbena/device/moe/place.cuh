@@ -28,16 +28,6 @@ struct MoeGroups {
   int32_t experts[kPairs], places[kPairs];
 };
 
-VERBENA_DEVICE MoeGroups& find_moe_groups() {
-#if VERBENA_EMULATED
-  static const char key = 0;
-  return *static_cast<MoeGroups*>(emulation::shared_memory(&key, sizeof(MoeGroups), alignof(MoeGroups)));
-#else
-  VERBENA_SHARED alignas(MoeGroups) char memory[sizeof(MoeGroups)];
-  return *reinterpret_cast<MoeGroups*>(memory);
-#endif
-}
-
 // @tparam Rows  as MoeDispatchKernel's
 template <typename Rows>
 class MoePlaceKernel : MoeRows<Rows> {
@@ -47,7 +37,7 @@ class MoePlaceKernel : MoeRows<Rows> {
   VERBENA_DEVICE MoePlaceKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
                                 const MoeDispatch& call)
       : MoeRows<Rows>(workspace, shape, call),
-        groups_(find_moe_groups()),
+        groups_(find_moe_shared<MoeGroups>()),
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
@@ -79,7 +69,7 @@ class MoePlaceKernel : MoeRows<Rows> {
  private:
   using Base = MoeRows<Rows>;
   using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
-  using Base::kAtOnce, Base::load_row, Base::load_scales, Base::store_row, Base::store_scales;
+  using Base::copy_part, Base::receive_part, Base::load_scales, Base::store_scales;
 
   VERBENA_DEVICE static uint32_t choose_smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
   // Rows are numbered through the ranks' counts; returns a row's source rank.
@@ -119,14 +109,6 @@ class MoePlaceKernel : MoeRows<Rows> {
   VERBENA_DEVICE static int32_t shuffle_expert(int32_t expert, uint32_t from) {
     return static_cast<int32_t>(shuffle(kFullWarp, static_cast<uint32_t>(expert), static_cast<int>(from)));
   }
-  // Adds up a number of each lane and of those before it.
-  VERBENA_DEVICE static uint32_t add_up_lanes(uint32_t sum) {
-    for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
-      const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
-      if (lane() >= step) sum += lower;
-    }
-    return sum;
-  }
   VERBENA_DEVICE static void add(uint32_t* count, uint32_t amount) {
     reduce_add<Order::kRelaxed, Scope::kBlock>(count, amount);
   }
@@ -137,8 +119,8 @@ class MoePlaceKernel : MoeRows<Rows> {
       store_relaxed<Scope::kBlock>(groups_.next + expert, 0);
     }
     if (thread_index() < kWarpLanes) {
-      const uint32_t sum =
-          add_up_lanes(lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0);
+      const uint32_t sum = add_up_moe_lanes(
+          lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0);
       if (lane() == 0) groups_.rows_before[0] = 0;
       if (lane() < shape_.ranks) groups_.rows_before[lane() + 1] = sum;
     }
@@ -166,7 +148,7 @@ class MoePlaceKernel : MoeRows<Rows> {
       };
       uint32_t own = 0;
       for (uint32_t expert = from; expert < to; ++expert) own += find_length(expert);
-      const uint32_t sum = add_up_lanes(own);
+      const uint32_t sum = add_up_moe_lanes(own);
       uint32_t begin = sum - own;
       for (uint32_t expert = from; expert < to; ++expert) {
         groups_.begins[expert] = begin;
@@ -241,12 +223,20 @@ class MoePlaceKernel : MoeRows<Rows> {
       const uint32_t number = items.token(item), source = find_source(number);
       const uint32_t row = find_row(number, source), pair = (number - first_row) * shape_.top_k;
       const auto token = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.sources, row));
-      if (items.begin(item) == 0) write_places(row, pair);
+      const auto to_places = [&](const auto& store) {
+        for (uint32_t k = 0; k < shape_.top_k; ++k)
+          if (groups_.experts[pair + k] >= 0) store(static_cast<uint32_t>(groups_.places[pair + k]));
+      };
+      const uint32_t part = items.begin(item), part_end = items.end(item, row_packets_);
+      if (part == 0) write_places(row, pair);
       if (source == area_.me()) {
-        copy_part(items, item, token, pair);
+        copy_part(token, part, part_end, to_places);
+        if (items.is_last(item)) copy_scales(token, to_places);
         continue;
       }
-      const bool has_come = receive_part(items, item, source, token, pair);
+      const MoePlace from = area_.find(shape_.find_row(area_.epoch(), source, token));
+      const bool has_come = receive_part(from, source, part, part_end, to_places) &&
+                            (!items.is_last(item) || receive_scales(from, source, to_places));
       // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !has_come) != 0) return;
     }
@@ -258,53 +248,22 @@ class MoePlaceKernel : MoeRows<Rows> {
       if (expert >= 0) mark_row(static_cast<uint32_t>(place), static_cast<int32_t>(row), expert);
     }
   }
-  // Calls store(place) for each place of a row.
-  template <typename Store>
-  VERBENA_DEVICE void for_each_place(uint32_t pair, const Store& store) const {
-    for (uint32_t k = 0; k < shape_.top_k; ++k)
-      if (groups_.experts[pair + k] >= 0) store(static_cast<uint32_t>(groups_.places[pair + k]));
-  }
-  VERBENA_DEVICE void copy_part(const MoeItems& items, uint32_t item, uint32_t token, uint32_t pair) const {
-    const uint32_t end = items.end(item, row_packets_);
-    for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
-      const uint32_t first = base + lane();
-      Data data[kAtOnce], scales[kAtOnce];
-      load_row(token, first, end, data, scales);
-      for_each_place(pair, [&](uint32_t place) {
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i) {
-          const uint32_t index = first + i * kWarpLanes;
-          if (index < end) store_row(place, index, data[i]);
-          if (Rows::kHasScales && lane() == 0 && index < end)
-            store_scales(place, index / kWarpLanes, scales[i]);
-        }
-      });
-    }
+  // A cast has stored the scales with the elements.
+  template <typename ForEachRow>
+  VERBENA_DEVICE void copy_scales(uint32_t token, const ForEachRow& for_each_row) const {
     if constexpr (!Rows::kHasScales) {
-      for (uint32_t index = lane(); index < scale_packets_ && items.is_last(item); index += kWarpLanes) {
+      for (uint32_t index = lane(); index < scale_packets_; index += kWarpLanes) {
         const Data data = load_scales(token, index);
-        for_each_place(pair, [&](uint32_t place) { store_scales(place, index, data); });
+        for_each_row([&](uint32_t row) { store_scales(row, index, data); });
       }
     }
   }
-  VERBENA_DEVICE bool receive_part(const MoeItems& items, uint32_t item, uint32_t source, uint32_t token,
-                                   uint32_t pair) {
-    const MoePlace from = area_.find(shape_.find_row(area_.epoch(), source, token));
-    const uint32_t end = items.end(item, row_packets_);
-    for (uint32_t first = items.begin(item) + lane(); first < end; first += kAtOnce * kWarpLanes) {
-      Data data[1][kAtOnce] = {};
-      if (!area_.receive({from}, {source}, 1, first, end, data)) return false;
-      for_each_place(pair, [&](uint32_t place) {
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i)
-          if (first + i * kWarpLanes < end) store_row(place, first + i * kWarpLanes, data[0][i]);
-      });
-    }
-    if (!items.is_last(item)) return true;
+  template <typename ForEachRow>
+  VERBENA_DEVICE bool receive_scales(const MoePlace& from, uint32_t source, const ForEachRow& for_each_row) {
     for (uint32_t index = lane(); index < scale_packets_; index += kWarpLanes) {
       Data data{};
       if (!area_.receive_one(from.find(row_packets_ + index), source, data)) return false;
-      for_each_place(pair, [&](uint32_t place) { store_scales(place, index, data); });
+      for_each_row([&](uint32_t row) { store_scales(row, index, data); });
     }
     return true;
   }

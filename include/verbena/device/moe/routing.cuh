@@ -12,6 +12,28 @@ VERBENA_DEVICE uint32_t find_lowest_moe_bit(uint32_t bits) {
   return static_cast<uint32_t>(__builtin_popcount((bits & (~bits + 1)) - 1));
 }
 
+// Adds up a number of each lane and of the lanes below it.
+// @param lanes  the number of the first lanes, whose sums are needed
+VERBENA_DEVICE uint32_t add_up_moe_lanes(uint32_t sum, uint32_t lanes = kWarpLanes) {
+  for (uint32_t step = 1; step < lanes && step < kWarpLanes; step *= 2) {
+    const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
+    if (lane() >= step) sum += lower;
+  }
+  return sum;
+}
+
+// Returns the block's T in shared memory.
+template <typename T>
+VERBENA_DEVICE T& find_moe_shared() {
+#if VERBENA_EMULATED
+  static const char key = 0;
+  return *static_cast<T*>(emulation::shared_memory(&key, sizeof(T), alignof(T)));
+#else
+  VERBENA_SHARED alignas(T) char memory[sizeof(T)];
+  return *reinterpret_cast<T*>(memory);
+#endif
+}
+
 // The rows of a dispatch, as its header tells them to a block.
 struct MoeMasks {
   uint32_t words[kMoeMaxRanks][kMoeMaxMaskWords];
@@ -29,16 +51,6 @@ struct MoeMasks {
     return before[rank][word] + static_cast<uint32_t>(__builtin_popcount(words[rank][word] & below));
   }
 };
-
-VERBENA_DEVICE MoeMasks& find_moe_masks() {
-#if VERBENA_EMULATED
-  static const char key = 0;
-  return *static_cast<MoeMasks*>(emulation::shared_memory(&key, sizeof(MoeMasks), alignof(MoeMasks)));
-#else
-  VERBENA_SHARED alignas(MoeMasks) char memory[sizeof(MoeMasks)];
-  return *reinterpret_cast<MoeMasks*>(memory);
-#endif
-}
 
 // Which ranks have experts. The division is a multiplication, exact for all ids.
 class MoeExperts {

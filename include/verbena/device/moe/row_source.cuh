@@ -118,6 +118,41 @@ class MoeRows {
     store_formed(row, index, data);
   }
 
+  // Store the packets begin to end - 1 of a row, and the scales of a cast of this rank's row, to rows of the
+  // output. for_each_row(store) calls store(row) for each of them.
+  template <typename ForEachRow>
+  VERBENA_DEVICE void copy_part(uint32_t token, uint32_t begin, uint32_t end,
+                                const ForEachRow& for_each_row) const {
+    for (uint32_t base = begin; base < end; base += kAtOnce * kWarpLanes) {
+      const uint32_t first = base + lane();
+      Data data[kAtOnce], scales[kAtOnce];
+      load_row(token, first, end, data, scales);
+      for_each_row([&](uint32_t row) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          const uint32_t index = first + i * kWarpLanes;
+          if (index < end) store_row(row, index, data[i]);
+          if (Rows::kHasScales && lane() == 0 && index < end)
+            store_scales(row, index / kWarpLanes, scales[i]);
+        }
+      });
+    }
+  }
+  template <typename ForEachRow>
+  VERBENA_DEVICE bool receive_part(const MoePlace& from, uint32_t source, uint32_t begin, uint32_t end,
+                                   const ForEachRow& for_each_row) {
+    for (uint32_t first = begin + lane(); first < end; first += kAtOnce * kWarpLanes) {
+      Data data[1][kAtOnce] = {};
+      if (!area_.receive({from}, {source}, 1, first, end, data)) return false;
+      for_each_row([&](uint32_t row) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i)
+          if (first + i * kWarpLanes < end) store_row(row, first + i * kWarpLanes, data[0][i]);
+      });
+    }
+    return true;
+  }
+
   MoeArea area_;
   const MoeShape& shape_;
   const MoeDispatch& call_;

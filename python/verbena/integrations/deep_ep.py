@@ -7,7 +7,7 @@ Ranks are the GPUs of one host. Results have DeepEP's shapes, types and order of
 source ranks and tokens, in every run. High-throughput calls, ElasticBuffer and masks of ranks are missing."""
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from verbena.communicators import adapt
@@ -91,9 +91,6 @@ class LowLatencyHandle(Sequence[Any]):
             return tuple(self[place] for place in range(5)[index])
         place = range(5)[index]
         return [self.find_sources, self.find_ranges][place]() if place < 2 else self._numbers[place - 2]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(5))
 
     def find_sources(self) -> Any:
         rows = self.dispatched.row_sources

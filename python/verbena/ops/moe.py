@@ -2,6 +2,7 @@
 import ctypes
 import dataclasses
 import enum
+import functools
 import math
 from typing import Any
 
@@ -51,8 +52,6 @@ class Dispatched:
     ids: Any      # int32 [ranks, max_tokens, top_k]: experts of this rank from 0 on; -1: another rank's, or after the count
     weights: Any  # float32 [ranks, max_tokens, top_k]; 0 where the id is -1
     tokens: int   # of this rank
-    own_ids: Any      # int32 [tokens, top_k] and
-    own_weights: Any  # float32 [tokens, top_k]: the routing of this rank's tokens; -1 where an id names no expert
     grouping: Grouping = Grouping.RANK
     # Of groups by expert; otherwise None.
     places: Any = None         # int32 [ranks, max_tokens, top_k]: the id's row in `rows`, whose groups are counted through; -1: none
@@ -148,7 +147,7 @@ class ExpertExchange(CollectivePart):
         if isinstance(ids, Dispatched):
             if weights is not None or ids.tokens != x.shape[0]:
                 raise ValueError(f"an earlier dispatch of {ids.tokens} tokens has the routing of {ids.tokens} rows, and x has {x.shape[0]}")
-            ids, weights = ids.own_ids, ids.own_weights
+            ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
             raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], each row contiguous and in separate memory, not "
@@ -160,12 +159,11 @@ class ExpertExchange(CollectivePart):
             raise ValueError("exact_rows needs Grouping.RAGGED, and executes Phase.RECEIVE_IDS itself")
         if str(ids.dtype) not in ("torch.int32", "torch.int64"):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
-        if weights is not None and str(expect_like(weights, ids.shape).dtype) != "torch.float32":
-            raise TypeError(f"weights are float32, not {weights.dtype}")
+        _expect_weights(weights, [tokens, self.top_k])
         given = None if scales is None else expect_like(scales, [tokens, *scales.shape[1:]])
 
-        def make(rows: int | None = None) -> Dispatched:
-            return self.make_dispatched(x, given, cast, group_by, alignment, column_scales, rows)
+        def make(rows: int | None = None, handle: Any = None) -> Dispatched:
+            return self.make_dispatched(x, given, cast, group_by, alignment, column_scales, rows, handle)
 
         def launch(phase: Phase, out: Dispatched) -> None:
             sources, experts = out.row_sources, out.row_experts
@@ -177,7 +175,7 @@ class ExpertExchange(CollectivePart):
                 _address(sources), _address(experts))
             self._launch("moe_dispatch", (x, ids, weights, given, out), arguments, stream_of(x))
         if not exact_rows:
-            out = make() if out is None else self.view_handle(out.rows, out.scales, out.handle, tokens, group_by, out.row_sources, out.row_experts)
+            out = make() if out is None else dataclasses.replace(out, tokens=tokens)
             launch(phase, out)
             return out
         # Nothing is stored to the rows before they are counted.
@@ -190,8 +188,7 @@ class ExpertExchange(CollectivePart):
         launch(Phase.RECEIVE_IDS, sent)
         rows = _count_rows(sent.ids.reshape(-1, self.top_k), self.experts // self.ranks, alignment)
         self.check_error()
-        out = make(rows)
-        out = self.view_handle(out.rows, out.scales, sent.handle, tokens, group_by, out.row_sources, out.row_experts)
+        out = make(rows, sent.handle)
         launch(Phase.RECEIVE, out)
         return out
 
@@ -208,8 +205,7 @@ class ExpertExchange(CollectivePart):
         rows = expect_like(rows, [*place, self.hidden])
         shape = [dispatched.tokens, self.hidden]
         out = rows.new_empty(shape) if out is None else expect_like(out, shape)
-        if weights is not None and str(expect_like(weights, [dispatched.tokens, self.top_k]).dtype) != "torch.float32":
-            raise TypeError(f"weights are float32, not {weights.dtype}")
+        _expect_weights(weights, [dispatched.tokens, self.top_k])
         arguments = MoeCombine(dispatched.tokens, order, need_type(rows), blocks, phase, rows.data_ptr(), dispatched.handle.data_ptr(),
                                out.data_ptr(), dispatched.grouping, _address(weights))
         self._launch("moe_combine", (rows, dispatched, weights, out), arguments, stream_of(rows))
@@ -226,8 +222,9 @@ class ExpertExchange(CollectivePart):
         return [self.ranks, self.max_tokens] if grouping == Grouping.RANK else [self.experts // self.ranks, self.ranks * self.max_tokens]
 
     def make_dispatched(self, x: Any, scales: Any = None, cast: str | None = None, grouping: Grouping = Grouping.RANK, alignment: int = 1,
-                        column_scales: bool = False, rows: int | None = None) -> Dispatched:
-        """Returns empty tensors for the result of a dispatch. `rows`: of Grouping.RAGGED; None: as many as any routing needs."""
+                        column_scales: bool = False, rows: int | None = None, handle: Any = None) -> Dispatched:
+        """Returns empty tensors for the result of a dispatch. `rows`: of Grouping.RAGGED; None: as many as any routing needs. `handle`:
+        None for a new one."""
         import torch
         if self.ranks == 0:
             self._read_layout()  # raises
@@ -245,24 +242,38 @@ class ExpertExchange(CollectivePart):
             factors = x.new_empty(shape, dtype=kind)
             factors = factors.transpose(-1, -2) if column_scales else factors
         of_rows = [None if grouping == Grouping.RANK else x.new_empty(place, dtype=torch.int32) for _ in range(2)]
-        return self.view_handle(received, factors, x.new_empty([self._layout.bytes], dtype=torch.uint8), x.shape[0], grouping, *of_rows)
+        handle = x.new_empty([self._layout.bytes], dtype=torch.uint8) if handle is None else handle
+        return self.view_handle(received, factors, handle, x.shape[0], grouping, *of_rows)
+
+    def _view_routing(self, dispatched: Dispatched) -> tuple[Any, Any]:
+        """Returns the ids and weights of this rank's tokens, [tokens, top_k] each, as the handle has kept them."""
+        import torch
+        shape, layout = (dispatched.tokens, self.top_k), self._layout
+        return _view(dispatched.handle, layout.own_ids, torch.int32, *shape), _view(dispatched.handle, layout.own_weights, torch.float32, *shape)
 
     def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int, grouping: Grouping = Grouping.RANK, row_sources: Any = None,
                     row_experts: Any = None) -> Dispatched:
         """Returns a dispatch's result from its other tensors."""
         import torch
         place, layout = [self.ranks, self.max_tokens], self._layout
-
-        def view(offset: int, dtype: Any, *shape: int) -> Any:
-            return handle[offset:offset + 4 * math.prod(shape)].view(dtype).view(shape)
+        view = functools.partial(_view, handle)
         groups = [] if grouping == Grouping.RANK else [
             view(layout.places, torch.int32, *place, self.top_k),
             *(view(offset, torch.int32, self.experts // self.ranks) for offset in (layout.expert_counts, layout.expert_begins)),
             row_sources, row_experts]
         return Dispatched(rows, scales, handle, view(layout.counts, torch.int32, self.ranks), view(layout.sources, torch.int32, *place),
                           view(layout.ids, torch.int32, *place, self.top_k), view(layout.weights, torch.float32, *place, self.top_k), tokens,
-                          view(layout.own_ids, torch.int32, tokens, self.top_k), view(layout.own_weights, torch.float32, tokens, self.top_k),
                           grouping, *groups)
+
+
+def _view(handle: Any, offset: int, dtype: Any, *shape: int) -> Any:
+    """Returns a tensor of a handle, of elements of 4 bytes."""
+    return handle[offset:offset + 4 * math.prod(shape)].view(dtype).view(shape)
+
+
+def _expect_weights(weights: Any, shape: Any) -> None:
+    if weights is not None and str(expect_like(weights, shape).dtype) != "torch.float32":
+        raise TypeError(f"weights are float32, not {weights.dtype}")
 
 
 def _count_rows(ids: Any, experts: int, alignment: int) -> int:

@@ -70,7 +70,7 @@ class MoeBench {
     return ground_.library.verbena_moe_max_rows(&options_, ranks(), grouping_, plan_.moe_alignment);
   }
   bool is_grouped() const { return grouping_ != VERBENA_MOE_BY_RANK; }
-  void allocate();
+  void allocate(size_t rows);  // of the output
   void write_ids(uint64_t seed, uint32_t sets);
   void dispatch(uint32_t set, uint32_t tokens);
   void combine(uint32_t tokens);
@@ -132,11 +132,12 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   coll::check(ground_.library.verbena_moe_create(ground_.context, ground_.team, &options_, &moe_),
               "verbena_moe_create");
   coll::check(ground_.library.verbena_moe_get_layout(moe_, &layout_), "verbena_moe_get_layout");
-  got_rows_.resize(output_rows() * row_bytes() / 4);
-  got_scales_.resize(output_rows() * plan_.moe_scale_bytes / 4);
+  const size_t rows = output_rows();
+  got_rows_.resize(rows * row_bytes() / 4);
+  got_scales_.resize(rows * plan_.moe_scale_bytes / 4);
   got_handle_.resize(layout_.bytes);
   got_combined_.resize(size_t{tokens} * plan_.hidden);
-  allocate();
+  allocate(rows);
 
   const auto fill = [&](CUdeviceptr to, uint32_t words_of_row) {
     std::vector<uint32_t> words;
@@ -146,8 +147,8 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   };
   fill(rows_, row_bytes() / 4);
   fill(scales_, plan_.moe_scale_bytes / 4);
-  std::vector<uint16_t> given(output_rows() * plan_.hidden);
-  for (size_t row = 0; row < output_rows(); ++row)
+  std::vector<uint16_t> given(rows * plan_.hidden);
+  for (size_t row = 0; row < rows; ++row)
     for (uint32_t i = 0; i < plan_.hidden; ++i)
       given[row * plan_.hidden + i] = round_to_bfloat16(
           make_expert_value(plan_.rank, is_grouped() ? 0 : static_cast<uint32_t>(row % tokens), i));
@@ -181,14 +182,14 @@ void MoeBench::write_ids(uint64_t seed, uint32_t sets) {
   }
 }
 
-void MoeBench::allocate() {
+void MoeBench::allocate(size_t rows) {
   rows_ = gpu_.allocate(size_t{tokens_} * row_bytes());
   scales_ = gpu_.allocate(size_t{tokens_} * plan_.moe_scale_bytes + 16);
   ids_ = gpu_.allocate(size_t{kSets} * tokens_ * plan_.moe_top_k * sizeof(int64_t));
-  output_ = gpu_.allocate(output_rows() * row_bytes());
-  output_scales_ = gpu_.allocate(output_rows() * plan_.moe_scale_bytes + 16);
+  output_ = gpu_.allocate(rows * row_bytes());
+  output_scales_ = gpu_.allocate(rows * plan_.moe_scale_bytes + 16);
   handle_ = gpu_.allocate(layout_.bytes);
-  expert_rows_ = gpu_.allocate(output_rows() * combined_bytes());
+  expert_rows_ = gpu_.allocate(rows * combined_bytes());
   combined_ = gpu_.allocate(size_t{tokens_} * combined_bytes());
 }
 

@@ -115,9 +115,14 @@ class Tester {
 
   template <typename Body>
   void attempt(Form form, bool shared, Body&& body) {
+    attempt_over([&] { return open(shared); }, form, body);
+  }
+  // `open` makes what `body` uses.
+  template <typename Open, typename Body>
+  void attempt_over(Open&& open, Form form, Body&& body) {
     if (!may_go_on()) return;
     FormResult& found = result(form);
-    found = open(shared);
+    found = open();
     if (found.works()) {
       fill();
       found = body();
@@ -132,6 +137,7 @@ class Tester {
     for (size_t i = 0; i < kBytes; ++i) memory_->source[i] = static_cast<std::byte>(seed_ + i * 7 + (i >> 8));
     std::memset(memory_->target, 0, kBytes);
     std::memset(memory_->received, 0, kBytes);
+    std::memset(memory_->datagram, 0, sizeof(memory_->datagram));
   }
 
   OneSidedRequest make(Opcode opcode, uint32_t bytes) const {
@@ -343,20 +349,14 @@ class Tester {
     }
     const uint32_t mtu_bytes = std::min(128U << device_.local_address().port.mtu, kBytes);
     send_datagram(Form::kShortDatagram, kShortBytes, 0);
-    if (may_go_on()) send_datagram(Form::kDatagram, kShortBytes, mtu_bytes - kShortBytes);
+    send_datagram(Form::kDatagram, kShortBytes, mtu_bytes - kShortBytes);
   }
 
   // The network's header lands in front.
   void send_datagram(Form form, uint32_t header_bytes, uint32_t data_bytes) {
     DatagramBench bench;
-    FormResult& found = result(form);
-    found = open(bench);
-    if (found.works()) {
-      fill();
-      std::memset(memory_->datagram, 0, sizeof(memory_->datagram));
-      found = exchange(bench, header_bytes, data_bytes);
-    }
-    if (found.verdict == Verdict::kNoAnswer) ++silences_;
+    attempt_over([&] { return open(bench); }, form,
+                 [&] { return exchange(bench, header_bytes, data_bytes); });
   }
 
   FormResult exchange(DatagramBench& bench, uint32_t header_bytes, uint32_t data_bytes) {

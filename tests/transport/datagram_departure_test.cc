@@ -31,10 +31,12 @@ std::shared_ptr<Engine> find_engine(Host& host) {
   return take(Engine::find(host.nic(), {}, false), "an engine");
 }
 
-std::unique_ptr<ReceiveEnd> accept(Listener& listener) {
-  std::unique_ptr<ReceiveEnd> end;
+// Returns the end that `poll` makes; null if it fails.
+template <typename End>
+std::unique_ptr<End> await_end(const auto& poll) {
+  std::unique_ptr<End> end;
   EXPECT_TRUE(poll_until([&] {
-    auto polled = listener.poll(false, 0);
+    auto polled = poll();
     EXPECT_TRUE(polled);
     if (polled) end = std::move(*polled);
     return !polled || end != nullptr;
@@ -42,16 +44,22 @@ std::unique_ptr<ReceiveEnd> accept(Listener& listener) {
   return end;
 }
 
+struct Accepted {
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<ReceiveEnd> end;
+};
+// Tells the other process where this one listens, and accepts its connection.
+Accepted accept(const std::shared_ptr<Engine>& engine, Channel& channel) {
+  DatagramHandle handle{};
+  Accepted accepted{take(Listener::open(engine, &handle), "a listener"), nullptr};
+  channel.tell(handle);
+  accepted.end = await_end<ReceiveEnd>([&] { return accepted.listener->poll(false, 0); });
+  return accepted;
+}
+
 std::unique_ptr<SendEnd> connect(const std::shared_ptr<Engine>& engine, const DatagramHandle& handle) {
   const auto connector = take(Connector::start(engine, handle), "a connector");
-  std::unique_ptr<SendEnd> end;
-  EXPECT_TRUE(poll_until([&] {
-    auto polled = connector->poll();
-    EXPECT_TRUE(polled);
-    if (polled) end = std::move(*polled);
-    return !polled || end != nullptr;
-  }));
-  return end;
+  return await_end<SendEnd>([&] { return connector->poll(); });
 }
 
 void receive(ReceiveEnd& end, Memory& memory) {
@@ -92,10 +100,7 @@ void stay(Channel& channel) {
   const auto engine = find_engine(host);
   Memory memory(host.nic(), kBytes);
   for (uint32_t round = 0; round < kRounds; ++round) {
-    DatagramHandle handle{};
-    const auto listener = take(Listener::open(engine, &handle), "a listener");
-    channel.tell(handle);
-    auto end = accept(*listener);
+    auto [listener, end] = accept(engine, channel);
     ASSERT_NE(end, nullptr);
     EXPECT_EQ(end->peer(), 0U) << "the number of an engine that is gone is not given to another";
     receive(*end, memory);
@@ -124,10 +129,7 @@ TEST(DatagramDeparture, AnEngineThatIsClosedIsForgotten) {
 void outlive(Channel& channel) {
   Host host{kSettings};
   const auto engine = find_engine(host);
-  DatagramHandle handle{};
-  const auto listener = take(Listener::open(engine, &handle), "a listener");
-  channel.tell(handle);
-  auto end = accept(*listener);
+  auto [listener, end] = accept(engine, channel);
   ASSERT_NE(end, nullptr);
   channel.meet();
   // An end that is open still refers to it.
@@ -169,10 +171,7 @@ void close_all(Channel& channel) {
   Host host{kSettings};
   {
     const auto engine = find_engine(host);
-    DatagramHandle handle{};
-    const auto listener = take(Listener::open(engine, &handle), "a listener");
-    channel.tell(handle);
-    auto end = accept(*listener);
+    auto [listener, end] = accept(engine, channel);
     channel.meet();
   }
   channel.meet();

@@ -12,6 +12,8 @@ namespace verbena::message_queue {
 
 // A timeout in milliseconds, or a spinning time in microseconds, without a limit.
 inline constexpr int64_t kForever = -1;
+// In place of a spinning time: SpinPlan chooses it.
+inline constexpr int64_t kAdaptive = -2;
 
 inline int64_t deadline_after(int64_t timeout_ms) {
   if (timeout_ms < 0) return kNoDeadline;
@@ -27,12 +29,11 @@ inline void pause_processor() {
 
 enum class SpinEnd : uint8_t { kSeen, kOver, kInterrupted };
 
-// Polls until look() is true, `spin_us` or the deadline is over, or the Python interpreter needs its thread.
+// Polls until look() is true, the time is `end_ns`, or the Python interpreter needs its thread.
 template <typename Look>
-SpinEnd spin(int64_t spin_us, int64_t deadline_ns, const Look& look) {
+SpinEnd spin(int64_t end_ns, const Look& look) {
   constexpr int kLooksPerClock = 64;
-  int64_t now_ns = base::monotonic_ns();
-  const int64_t end_ns = spin_us < 0 ? deadline_ns : std::min(deadline_ns, now_ns + spin_us * 1000);
+  int64_t now_ns = 0;
   base::InterruptPoll interrupt;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {

@@ -132,17 +132,22 @@ base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
 
 base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_ns) {
   auto& ring = local_->reader;
-  for (;;) {
+  for (bool was_awaited = false;; was_awaited = true) {
     Look look = Look::kNothing;
     const auto has_news = [&] {
       look = ring.look();
       return look != Look::kNothing || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    const bool is_over = deadline_ns <= base::monotonic_ns();
-    if (!has_news() && !is_over && spin(spin_us_, deadline_ns, has_news) == SpinEnd::kInterrupted)
-      return std::optional<Part>();
+    const int64_t now_ns = base::monotonic_ns();
+    const bool is_over = deadline_ns <= now_ns;
+    if (!has_news() && !is_over) {
+      was_awaited = true;
+      if (spin(std::min(deadline_ns, plan_.find_spin_end(now_ns)), has_news) == SpinEnd::kInterrupted)
+        return std::optional<Part>();
+    }
     if (look == Look::kMessage) {
       const SlotHead& head = ring.memory().head(ring.slot());
+      record(head.flags, was_awaited);
       const std::byte* const data = ring.memory().data(ring.slot());
       ring.take();
       if (head.length_bytes > ring.memory().shape().chunk_bytes) {
@@ -162,9 +167,15 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       return fail_end(false);
     }
     if (is_over) return std::optional<Part>();
-    if (ring.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal && must_return_after_signal())
+    const int64_t wake_ns = std::min(deadline_ns, plan_.find_sleep_end(base::monotonic_ns()));
+    if (ring.sleep(interrupt_, wake_ns) == SleepEnd::kSignal && must_return_after_signal())
       return std::optional<Part>();
   }
+}
+
+// The first part of a message says when the message came.
+void Reader::record(uint32_t flags, bool was_awaited) {
+  if (plan_.is_adaptive() && (flags & SlotHead::kFirst) != 0) plan_.record(base::monotonic_ns(), was_awaited);
 }
 
 std::optional<Reader::Part> Reader::take_frame() {
@@ -180,7 +191,7 @@ std::optional<Reader::Part> Reader::take_frame() {
 }
 
 base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_ns) {
-  for (;;) {
+  for (bool was_awaited = false;; was_awaited = true) {
     // At most as many parts as slots are outstanding, so the link never buffers more.
     std::optional<Part> part;
     const auto has_news = [&] {
@@ -188,18 +199,27 @@ base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_
       part = take_frame();
       return part || has_ended_ || link_->is_closed() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    const bool is_over = deadline_ns <= base::monotonic_ns();
-    if (!has_news() && !is_over && spin(spin_us_, deadline_ns, has_news) == SpinEnd::kInterrupted)
-      return std::optional<Part>();
-    if (part) return part;
+    const int64_t now_ns = base::monotonic_ns();
+    const bool is_over = deadline_ns <= now_ns;
+    if (!has_news() && !is_over) {
+      was_awaited = true;
+      if (spin(std::min(deadline_ns, plan_.find_spin_end(now_ns)), has_news) == SpinEnd::kInterrupted)
+        return std::optional<Part>();
+    }
+    if (part) {
+      record(part->flags, was_awaited);
+      return part;
+    }
     if (has_ended_ || link_->is_closed()) return fail_end(has_ended_);
     if (auto going_on = check_cancelled(); !going_on) return going_on.error();
     if (is_over) return std::optional<Part>();
     pollfd polled[] = {link_->poll_entry(), {wake_.fd(), POLLIN, 0}};
-    const int64_t left_ns = std::max<int64_t>(0, deadline_ns - base::monotonic_ns());
+    const int64_t slept_ns = base::monotonic_ns();
+    const int64_t wake_ns = std::min(deadline_ns, plan_.find_sleep_end(slept_ns));
+    const int64_t left_ns = std::max<int64_t>(0, wake_ns - slept_ns);
     const timespec left{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
     const bool is_signal =
-        ppoll(polled, 2, deadline_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR;
+        ppoll(polled, 2, wake_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR;
     if (is_signal && must_return_after_signal()) return std::optional<Part>();
   }
 }

@@ -18,6 +18,7 @@
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/queue_messages.h"
+#include "device/message_queue/spin_plan.h"
 
 namespace verbena::message_queue {
 
@@ -30,7 +31,7 @@ struct Message {
 class Reader {
  public:
   // Begins to connect to the queue's writer as its reader `number`. `spin_us` is how long each wait spins
-  // before it sleeps; kForever never sleeps.
+  // before it sleeps, or kForever or kAdaptive.
   static base::Result<std::unique_ptr<Reader>> attach(const Handle& handle, uint32_t number, int64_t spin_us);
   ~Reader();
 
@@ -67,7 +68,7 @@ class Reader {
 
   Reader(const Handle& handle, uint32_t number, int64_t spin_us, bootstrap::FrameLink link,
          base::WakeEvent wake)
-      : number_(number), spin_us_(spin_us), handle_(handle), link_(std::move(link)), wake_(std::move(wake)) {}
+      : number_(number), plan_(spin_us), handle_(handle), link_(std::move(link)), wake_(std::move(wake)) {}
 
   base::Outcome introduce(base::Deadline deadline);
   base::Outcome map_ring(base::Deadline deadline);
@@ -82,6 +83,7 @@ class Reader {
   // Waits for the next part. Empty if none arrived in time.
   base::Result<std::optional<Part>> await_local(int64_t deadline_ns);
   base::Result<std::optional<Part>> await_remote(int64_t deadline_ns);
+  void record(uint32_t flags, bool was_awaited);
   base::Outcome check_cancelled();
   base::Error fail_end(bool is_orderly);
   std::optional<Part> take_frame();
@@ -89,7 +91,7 @@ class Reader {
   void give_back(uint64_t number);
 
   uint32_t number_;
-  int64_t spin_us_;
+  SpinPlan plan_;
   Handle handle_;
   std::optional<bootstrap::FrameLink> link_;
   ProcessName writer_process_;

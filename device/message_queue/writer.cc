@@ -190,7 +190,8 @@ Outcome Writer::await_slot(int64_t deadline_ns) {
     const auto has_news = [&] {
       return writer_.can_write() || interrupt_.load(std::memory_order_relaxed) != 0;
     };
-    const SpinEnd spun = spin(options_.spin_us, deadline_ns, has_news);
+    const int64_t spin_end_ns = SpinPlan(options_.spin_us).find_spin_end(now_ns);
+    const SpinEnd spun = spin(std::min(deadline_ns, spin_end_ns), has_news);
     if (spun == SpinEnd::kSeen) continue;
     const bool is_interrupted =
         spun == SpinEnd::kInterrupted ||

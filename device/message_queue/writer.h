@@ -18,12 +18,13 @@
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/queue_messages.h"
 #include "device/message_queue/remote_feed.h"
+#include "device/message_queue/spin_plan.h"
 
 namespace verbena::message_queue {
 
 struct WriterOptions {
   RingShape shape;
-  int64_t spin_us = 0;  // how long a wait spins before it sleeps; kForever never sleeps
+  int64_t spin_us = 0;  // how long a wait spins before it sleeps; kForever; kAdaptive: briefly
   // the address where readers connect; empty: of the interface of VERBENA_SOCKET_IFNAME
   base::SocketAddress bind{};
   // Ranks of the readers, for errors; kAnyReader: that reader has no rank; empty: no reader has.

@@ -1,6 +1,6 @@
 /* A broadcast queue from one writer to many readers. Each reader gets every message, in order. Readers on the
- * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for spin_us and then
- * sleeps on a futex, so an idle queue uses no CPU. C API of libverbena.so.
+ * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for a limited time and
+ * then sleeps on a futex, so an idle queue uses no CPU. C API of libverbena.so.
  *
  * Setup: create a writer, send its handle to the readers by any means, and attach each reader. Then the
  * writer and all readers call verbena_queue_wait_until_ready().
@@ -26,6 +26,11 @@ extern "C" {
 
 typedef struct verbena_queue verbena_queue;
 
+/* In place of a spinning time, for readers: if messages come at regular intervals, a waiting reader sleeps until
+ * shortly before the next message is expected and spins until shortly after. It spins for at most a quarter of
+ * the interval, or all the time if the interval is shorter than 0.8 ms. Otherwise a wait spins for 20 us. */
+#define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
+
 /* Identifies a queue, opaque. The application copies it to the readers. */
 typedef struct {
   uint8_t bytes[128];
@@ -36,7 +41,8 @@ typedef struct {
   uint32_t count_readers; /* 1 to 256 */
   uint32_t count_chunks;  /* chunks of the ring, 2 to 65536: limits the messages in flight */
   size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
-  int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1: never sleeps */
+  int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1: never sleeps;
+                             VERBENA_QUEUE_SPIN_ADAPTIVE: 20 us */
   const char* address;    /* numeric IP address to listen at; NULL: the address of VERBENA_SOCKET_IFNAME */
   const uint32_t* reader_ranks; /* [count_readers] ranks of the readers, for error messages;
                                    VERBENA_QUEUE_ANY_READER, or NULL: no rank */
@@ -58,7 +64,8 @@ VERBENA_API verbena_result verbena_queue_get_address(const verbena_queue* queue,
  * @param handle   from verbena_queue_get_handle()
  * @param reader   this reader's number, 0 to count_readers - 1, unique; VERBENA_QUEUE_ANY_READER: the highest
  *                 free number
- * @param spin_us  how long a call spins before it sleeps, microseconds; -1: never sleeps
+ * @param spin_us  how long a call spins before it sleeps, microseconds; -1: never sleeps;
+ *                 VERBENA_QUEUE_SPIN_ADAPTIVE: chosen from the intervals between messages
  * @param queue    receives the queue; free it with verbena_queue_destroy() */
 VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t reader,
                                                 int64_t spin_us, verbena_queue** queue);

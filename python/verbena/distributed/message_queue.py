@@ -15,9 +15,9 @@ from typing import Any
 from verbena.distributed.exchange import LOOPBACK, Exchange, adapt_exchange, gather_bytes, in_the_same_node_as
 from verbena.native import QueueHandle, QueueMessage, QueueOptions, QueuePart, Result, load_library, raise_interrupt
 
-# How long a wait spins before it sleeps: longer than a wake-up takes, shorter than anybody notices.
-SPIN_US = 20
 SPIN_FOREVER = -1
+# As VERBENA_QUEUE_SPIN_ADAPTIVE.
+SPIN_ADAPTIVE = -2
 
 _ALIGNMENT = 64
 _RAW, _PICKLE = 0, 1
@@ -110,7 +110,7 @@ class MessageQueue:
     def __init__(self, n_reader: int, n_local_reader: int | None = None, local_reader_ranks: Sequence[int] | None = None,
                  max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, connect_ip: str | None = None,
                  enable_shm_tensor_arena: bool = False, *, reader_ranks: Sequence[int] | None = None,
-                 spin_us: int = SPIN_US) -> None:
+                 spin_us: int = SPIN_ADAPTIVE) -> None:
         """Creates the writer.
 
         Args:
@@ -121,7 +121,9 @@ class MessageQueue:
                 share the host; but if all readers are declared local, the queue listens on this host only.
             connect_ip: an address of this host that readers on other hosts can reach.
             enable_shm_tensor_arena: has no effect, because buffers go through the ring and need no separate memory.
-            spin_us: how long a wait spins before it sleeps, in microseconds.
+            spin_us: how long a wait spins before it sleeps, in microseconds. SPIN_FOREVER never sleeps. SPIN_ADAPTIVE: a reader
+                whose messages come at regular intervals sleeps until shortly before the next one is expected, and spins until
+                shortly after; other waits spin for 20 us.
         """
         local, ranks = _name_readers(n_reader, n_local_reader, local_reader_ranks, reader_ranks)
         is_all_local = n_local_reader == n_reader
@@ -163,7 +165,7 @@ class MessageQueue:
         return self._handle
 
     @staticmethod
-    def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_US) -> "MessageQueue":
+    def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_ADAPTIVE) -> "MessageQueue":
         """Creates the reader with rank `rank`. Pass ANY_READER, or a rank that the queue does not name, to take the place of
         a reader that has no rank. Returns before the reader is connected: call wait_until_ready()."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
@@ -180,7 +182,7 @@ class MessageQueue:
     @staticmethod
     def create_from_process_group(pg: Any, max_chunk_bytes: int = 4 << 20, max_chunks: int = 6, writer_rank: int = 0,
                                   external_writer_handle: Handle | None = None, blocking: bool = True,
-                                  spin_us: int = SPIN_US) -> "MessageQueue":
+                                  spin_us: int = SPIN_ADAPTIVE) -> "MessageQueue":
         """Creates a queue among the members of a process group of torch.distributed, or of any Exchange. Collective.
 
         Member `writer_rank` writes and the other members read. If the writer is outside the group, all members read, and
@@ -472,4 +474,4 @@ def _find_memory(buffer: Any, keep: list[Any]) -> tuple[int, int]:
     return exported.buffer.data or 0, exported.buffer.length
 
 
-__all__ = ["ANY_READER", "SPIN_FOREVER", "SPIN_US", "Exchange", "Handle", "MessageQueue", "MessageView"]
+__all__ = ["ANY_READER", "SPIN_ADAPTIVE", "SPIN_FOREVER", "Exchange", "Handle", "MessageQueue", "MessageView"]

@@ -7,24 +7,21 @@
 
 #include "nccl/net_profiler.h"
 #include "nccl/process.h"
-#include "transport/datagram/channel.h"
-#include "transport/datagram/meeting.h"
-#include "transport/receiver.h"
-#include "transport/sender.h"
-#include "transport/setup/listener.h"
+#include "transport/ends.h"
+#include "transport/link/nic.h"
+#include "transport/memory/registration.h"
+#include "transport/transport.h"
 
 namespace verbena::nccl {
 
 struct ListenComm {
   std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;  // keeps `nic` alive
-  // Exactly one of these two is set.
-  std::unique_ptr<transport::Listener> listener;
-  std::unique_ptr<transport::datagram::Listener> datagram_listener;
+  std::unique_ptr<transport::Listening> listening;
   const transport::Nic* nic = nullptr;
 };
 
-// The common part of a sending and a receiving communicator. Exactly one of its four ends is set.
+// A sending or a receiving communicator: exactly one of its two ends is set.
 struct Communicator {
   std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;
@@ -38,10 +35,12 @@ struct Communicator {
   std::unique_ptr<NetProfiler> profiler;  // null if no profiler wants work requests
 
   // Declared after the registrations, so that queue pairs are destroyed before the memory that they access.
-  std::unique_ptr<transport::Sender> sender;
-  std::unique_ptr<transport::Receiver> receiver;
-  std::unique_ptr<transport::datagram::SendEnd> datagram_sender;
-  std::unique_ptr<transport::datagram::ReceiveEnd> datagram_receiver;
+  std::unique_ptr<transport::SendingEnd> sender;
+  std::unique_ptr<transport::ReceivingEnd> receiver;
+
+  transport::MessageEnd& end() const {
+    return sender != nullptr ? static_cast<transport::MessageEnd&>(*sender) : *receiver;
+  }
 };
 
 }  // namespace verbena::nccl

@@ -4,11 +4,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/parameters.h"
 #include "nccl/communicators.h"
 #include "nccl/net_core.h"
 #include "nccl/unpack_offer.h"
-#include "transport/datagram/engine.h"
 
 namespace verbena::nccl {
 
@@ -32,26 +30,12 @@ std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Context>& 
   return comm;
 }
 
-bool uses_datagrams() {
-  return base::parameters().transport == base::Transport::kDatagram;
-}
-
-// Compares the transport in the peer's handle with the setting of this process.
-Outcome refuse_transport() {
-  const char* const words[] = {"connected", "datagram"};
-  const bool is_ours = uses_datagrams();
-  return base::fail(base::Status::kInvalidUsage,
-                    "connect: the transports differ (VERBENA_TRANSPORT is %s on this rank and %s on the "
-                    "peer); set the same value for every rank",
-                    words[is_ours ? 1 : 0], words[is_ours ? 0 : 1]);
-}
-
 // Prepares a communicator before its first message.
-template <typename End>
-void attach_profiler(Communicator& comm, const End& end) {
-  if (comm.context->profiler == nullptr || end.observed() == nullptr) return;
+void attach_profiler(Communicator& comm) {
+  observe::Connection* const observer = comm.end().observer();
+  if (comm.context->profiler == nullptr || observer == nullptr) return;
   comm.profiler = std::make_unique<NetProfiler>(comm.context->profiler, comm.nic->members);
-  end.observed()->serve(comm.profiler.get());
+  observer->serve(comm.profiler.get());
 }
 
 }  // namespace
@@ -60,23 +44,10 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
   auto* c = static_cast<Context*>(context);
   auto nic = find_nic(c, device, "listen");
   if (!nic) return nic.error();
-  auto comm = std::make_unique<ListenComm>(ListenComm{c->self, c->nics, nullptr, nullptr, *nic});
   std::memset(handle, 0, abi::kHandleBytes);
-  if (uses_datagrams()) {
-    auto engine = transport::datagram::Engine::find(**nic, c->nics, offers_unpack());
-    if (!engine) return engine.error();
-    protocol::datagram::DatagramHandle contents;
-    auto listener = transport::datagram::Listener::open(*engine, &contents);
-    if (!listener) return listener.error();
-    std::memcpy(handle, &contents, sizeof(contents));
-    comm->datagram_listener = std::move(*listener);
-  } else {
-    protocol::Handle contents;
-    auto listener = transport::Listener::open(**nic, &contents);
-    if (!listener) return listener.error();
-    std::memcpy(handle, &contents, sizeof(contents));
-    comm->listener = std::move(*listener);
-  }
+  auto listening = Process::transport().listen({*nic, c->nics, offers_unpack()}, handle);
+  if (!listening) return listening.error();
+  auto comm = std::make_unique<ListenComm>(ListenComm{c->self, c->nics, std::move(*listening), *nic});
   *listen_comm = comm.release();
   return {};
 }
@@ -86,49 +57,25 @@ namespace {
 // Continues the connection attempt that belongs to `handle`, or begins it by start(). An unfinished attempt
 // is kept for the next call. A different nonce means that NCCL gave up an attempt and reuses its handle's
 // memory for a new one.
-template <typename Connector, typename Start>
-auto poll_attempt(Context* c, std::map<void*, std::unique_ptr<Connector>>& attempts, void* handle,
-                  uint64_t nonce, const Start& start) -> decltype(std::declval<Connector&>().poll()) {
-  std::unique_ptr<Connector> connector;
+template <typename Start>
+base::Result<std::unique_ptr<transport::SendingEnd>> poll_attempt(Context* c, void* handle, uint64_t nonce,
+                                                                  const Start& start) {
+  std::unique_ptr<transport::Connecting> attempt;
   {
     const std::lock_guard lock(c->mutex);
-    if (auto found = attempts.extract(handle); !found.empty()) connector = std::move(found.mapped());
+    if (auto found = c->connecting.extract(handle); !found.empty()) attempt = std::move(found.mapped());
   }
-  if (connector == nullptr || connector->nonce() != nonce) {
-    base::Result<std::unique_ptr<Connector>> started = start();
+  if (attempt == nullptr || attempt->nonce() != nonce) {
+    base::Result<std::unique_ptr<transport::Connecting>> started = start();
     if (!started) return started.error();
-    connector = std::move(*started);
+    attempt = std::move(*started);
   }
-  auto end = connector->poll();
+  auto end = attempt->poll();
   if (end && *end == nullptr) {
     const std::lock_guard lock(c->mutex);
-    attempts[handle] = std::move(connector);
+    c->connecting[handle] = std::move(attempt);
   }
   return end;
-}
-
-// Like connect() below, for datagrams.
-Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle, void** send_comm) {
-  protocol::datagram::DatagramHandle contents;
-  std::memcpy(&contents, handle, sizeof(contents));
-  if (const auto error = protocol::datagram::check_handle(contents);
-      error != protocol::HandshakeError::kNone) {
-    return base::fail(base::Status::kInvalidArgument, "connect: the handle is %s", protocol::describe(error));
-  }
-  using transport::datagram::Connector;
-  auto end =
-      poll_attempt(c, c->calling, handle, contents.nonce, [&]() -> base::Result<std::unique_ptr<Connector>> {
-        auto engine = transport::datagram::Engine::find(nic, c->nics, offers_unpack());
-        if (!engine) return engine.error();
-        return Connector::start(std::move(*engine), contents);
-      });
-  if (!end) return end.error();
-  if (*end == nullptr) return {};
-  auto comm = make_communicator(c->self, c->nics, &nic);
-  comm->datagram_sender = std::move(*end);
-  attach_profiler(*comm, *comm->datagram_sender);
-  *send_comm = comm.release();
-  return {};
 }
 
 }  // namespace
@@ -139,26 +86,18 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
   auto* c = static_cast<Context*>(context);
   auto nic = find_nic(c, device, "connect");
   if (!nic) return nic.error();
-  if (protocol::datagram::is_datagram_handle(handle) != uses_datagrams()) return refuse_transport();
-  if (uses_datagrams()) return connect_by_datagrams(c, **nic, handle, send_comm);
-  protocol::Handle contents;
-  std::memcpy(&contents, handle, sizeof(contents));
-  if (const auto error = protocol::check_handle(contents); error != protocol::HandshakeError::kNone) {
-    return base::fail(base::Status::kInvalidArgument, "connect: the handle is %s%s",
-                      protocol::describe(error),
-                      transport::describe_versions(error, contents.header).c_str());
-  }
-
-  auto sender = poll_attempt(c, c->connecting, handle, contents.header.nonce, [&] {
-    return transport::Connector::start(**nic, contents,
-                                       traffic_class >= 0 ? traffic_class : c->traffic_class);
+  const auto& used = Process::transport();
+  const auto nonce = used.check_handle(handle);
+  if (!nonce) return nonce.error();
+  auto sender = poll_attempt(c, handle, *nonce, [&] {
+    return used.connect({*nic, c->nics, offers_unpack()}, handle, c->communicator_id,
+                        traffic_class >= 0 ? traffic_class : c->traffic_class);
   });
   if (!sender) return sender.error();
   if (*sender == nullptr) return {};
   auto comm = make_communicator(c->self, c->nics, *nic);
   comm->sender = std::move(*sender);
-  comm->sender->name_communicator(c->communicator_id);
-  attach_profiler(*comm, *comm->sender);
+  attach_profiler(*comm);
   *send_comm = comm.release();
   return {};
 }
@@ -167,38 +106,22 @@ Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** de
   auto& listening = *static_cast<ListenComm*>(listen_comm);
   abi::NetDeviceHandle* target = device_handle == nullptr ? nullptr : *device_handle;
   transport::AcceptOptions options;
+  options.communicator_id = listening.context->communicator_id;
   options.traffic_class = listening.context->traffic_class;
   options.connections_ahead = listening.context->connections_ahead.load(std::memory_order_relaxed);
   options.unpacks = target != nullptr && target->type == abi::kDeviceUnpack && offers_unpack();
   void* address = nullptr;
-  std::unique_ptr<transport::Receiver> receiver;
-  std::unique_ptr<transport::datagram::ReceiveEnd> end;
-  if (listening.datagram_listener != nullptr) {
-    auto accepted = listening.datagram_listener->poll(options.unpacks, options.connections_ahead);
-    if (!accepted) return accepted.error();
-    if (*accepted == nullptr) return {};
-    end = std::move(*accepted);
-    address = end->device_handle();
-  } else {
-    auto accepted = listening.listener->poll(options, &address);
-    if (!accepted) return accepted.error();
-    if (*accepted == nullptr) return {};
-    receiver = std::move(*accepted);
-  }
+  auto receiver = listening.listening->poll(options, &address);
+  if (!receiver) return receiver.error();
+  if (*receiver == nullptr) return {};
   if (options.unpacks) {
     target->handle = address;
     target->size = sizeof(UnpackDeviceHandle);
     target->needs_proxy_progress = 1;
   }
   auto comm = make_communicator(listening.context, listening.nics, listening.nic);
-  comm->datagram_receiver = std::move(end);
-  comm->receiver = std::move(receiver);
-  if (comm->receiver != nullptr) {
-    comm->receiver->name_communicator(listening.context->communicator_id);
-    attach_profiler(*comm, *comm->receiver);
-  } else {
-    attach_profiler(*comm, *comm->datagram_receiver);
-  }
+  comm->receiver = std::move(*receiver);
+  attach_profiler(*comm);
   *receive_comm = comm.release();
   return {};
 }
@@ -207,20 +130,7 @@ namespace {
 
 void close(Communicator* comm) {
   const std::shared_ptr<Context> context = comm->context;
-  protocol::Statistics statistics;
-  const auto close_end = [&](auto& end) {
-    end.close();
-    statistics = end.statistics();
-  };
-  if (comm->sender != nullptr) {
-    close_end(*comm->sender);
-  } else if (comm->receiver != nullptr) {
-    close_end(*comm->receiver);
-  } else if (comm->datagram_sender != nullptr) {
-    statistics = comm->datagram_sender->statistics();
-  } else {
-    statistics = comm->datagram_receiver->statistics();
-  }
+  const protocol::Statistics statistics = comm->end().close();
   delete comm;
   context->leave(statistics);
 }
@@ -284,11 +194,11 @@ Outcome deregister_memory(void* comm, void* mhandle) {
   std::unique_lock lock(c.registration_mutex);
   const auto gone = c.registrations.extract(static_cast<transport::Registration*>(mhandle));
   lock.unlock();  // registering may take long
-  if (!gone.empty() && c.datagram_sender != nullptr) c.datagram_sender->release(gone.key());
-  if (!gone.empty() && c.datagram_receiver != nullptr) c.datagram_receiver->release(gone.key());
-  if (!gone.empty()) return {};
-  return base::fail(base::Status::kInvalidArgument,
-                    "deregMr: mhandle %p is not a registration of this communicator", mhandle);
+  if (gone.empty())
+    return base::fail(base::Status::kInvalidArgument,
+                      "deregMr: mhandle %p is not a registration of this communicator", mhandle);
+  c.end().release(gone.key());
+  return {};
 }
 
 }  // namespace verbena::nccl

@@ -62,10 +62,8 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   properties->port = n.port;
   properties->max_comms = 65536;
   const bool unpack = offers_unpack();
-  // Only one buffer per receive: UNPACK has one device handle and one slot per receive, and datagrams have no
-  // tags.
-  const bool has_tags = base::parameters().transport == base::Transport::kConnected;
-  properties->max_recvs = unpack || !has_tags ? 1 : kMaxReceives;
+  // UNPACK has one device handle and one slot per receive.
+  properties->max_recvs = unpack ? 1 : static_cast<int>(Process::transport().max_buffers());
   properties->net_device_type = unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
   properties->net_device_version = unpack ? abi::kDeviceUnpackVersion : abi::kDeviceInvalidVersion;
   properties->vprops.ndevs = static_cast<int>(n.members.size());

@@ -13,8 +13,9 @@
 #include "nccl/boundary.h"
 #include "nccl/tuning.h"
 #include "nccl/unpack_offer.h"
-#include "transport/datagram/rail.h"
+#include "transport/datagram/datagram_transport.h"
 #include "transport/service/state_dump.h"
+#include "transport/setup/connected_transport.h"
 
 namespace verbena::nccl {
 
@@ -126,23 +127,17 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     if (auto outcome = find_nics(); !outcome) return outcome.error();
   }
   if (abi_version != kNoMessages) {
-    if (auto outcome = check_transport(); !outcome) {
+    // NCCL chooses another network only if init fails; a failure in listen would be too late.
+    const auto& used = transport();
+    if (auto outcome = used.check(*nics_); !outcome) {
       if (contexts_ == 0) nics_.reset();
       return outcome.error();
     }
     if (message_contexts_ == 0) {
       load_tuning(*nics_, abi_version);
-      if (base::parameters().transport == base::Transport::kDatagram)
-        base::log_info(
-            "init: VERBENA_TRANSPORT=datagram: messages are sent as datagrams, and each receive has one "
-            "buffer");
+      used.introduce();
     }
-    const bool is_datagram = base::parameters().transport == base::Transport::kDatagram;
-    if (is_datagram && traffic_class >= 0 && traffic_class != base::parameters().traffic_class)
-      base::log_warn(
-          "init: communicator 0x%llx: traffic class %d is ignored: datagrams of all communicators use the "
-          "traffic class of VERBENA_TC (%d)",
-          as_ull(communicator_id), traffic_class, static_cast<int>(base::parameters().traffic_class));
+    used.check_traffic_class(communicator_id, traffic_class);
     guard_against_pat(abi_version);
     oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
     ++message_contexts_;
@@ -176,15 +171,6 @@ base::Outcome Process::find_nics() {
   return {};
 }
 
-// NCCL chooses another network only if init fails; a failure in listen would be too late.
-base::Outcome Process::check_transport() const {
-  if (base::parameters().transport != base::Transport::kDatagram) return {};
-  for (int i = 0; i < nics_->size(); ++i)
-    for (const verbs::Device* device : nics_->find(i)->rails)
-      if (auto outcome = transport::datagram::Rail::check(*device); !outcome) return outcome;
-  return {};
-}
-
 base::Result<int> Process::add_virtual_nic(std::span<const int> members) {
   const std::lock_guard lock(mutex_);
   if (nics_ == nullptr) return base::fail(base::Status::kInvalidUsage, "makeVDevice: called before init");
@@ -212,6 +198,11 @@ void Process::close_context(Context* context) {
 int Process::oldest_abi_version() {
   const std::lock_guard lock(mutex_);
   return message_contexts_ == 0 ? 0 : oldest_abi_version_;
+}
+
+const transport::Transport& Process::transport() {
+  const bool is_datagram = base::parameters().transport == base::Transport::kDatagram;
+  return is_datagram ? transport::datagram::datagram_transport() : transport::connected_transport();
 }
 
 std::shared_ptr<transport::NicRegistry> Process::nics() {

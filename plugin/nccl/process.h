@@ -12,9 +12,8 @@
 #include "nccl/abi.h"
 #include "nccl/receive_class.h"
 #include "protocol/statistics.h"
-#include "transport/datagram/meeting.h"
 #include "transport/link/nic.h"
-#include "transport/setup/connector.h"
+#include "transport/transport.h"
 
 namespace verbena::nccl {
 
@@ -40,9 +39,7 @@ struct Context {
   std::atomic<uint32_t> connections_ahead{0};  // expected receiving connections of one rank; 0: unknown
 
   std::mutex mutex;                                                   // guards what follows
-  std::map<void*, std::unique_ptr<transport::Connector>> connecting;  // by the address of NCCL's handle
-  // Like `connecting`, for datagrams.
-  std::map<void*, std::unique_ptr<transport::datagram::Connector>> calling;
+  std::map<void*, std::unique_ptr<transport::Connecting>> connecting;  // by the address of NCCL's handle
   protocol::Statistics totals;
   int open_communicators = 0;
 
@@ -63,6 +60,8 @@ class Process {
  public:
   static Process& get();
   bool is_idle();  // returns whether no context exists
+  // Returns the transport of VERBENA_TRANSPORT.
+  static const transport::Transport& transport();
 
   // Creates a context. Context::finalize() ends it.
   base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
@@ -78,7 +77,6 @@ class Process {
 
  private:
   base::Outcome find_nics();
-  base::Outcome check_transport() const;
   void close_context(Context* context);  // for a context without references
 
   std::mutex mutex_;  // guards the registry's content too

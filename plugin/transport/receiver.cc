@@ -87,6 +87,7 @@ base::Outcome ReceiverParts::fill_own_queue(verbs::QueuePair& pair, uint32_t que
 Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> channel)
     : Core(choose_options(parts), make_queue(parts)),
       Connection(observe::Direction::kReceive, std::move(parts.link), std::move(channel), recovery()),
+      ReceivingEnd(Core::unpacks(), Core::unpacks() ? 1 : protocol::kMaxGroup),
       parts_(std::move(parts)),
       peer_(peer) {
   for (ReceiveMessage& message : ring_) {
@@ -101,7 +102,7 @@ Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> c
 }
 
 Receiver::~Receiver() {
-  close();
+  Connection::close();
   parts_.loopback.reset();  // it may be reading pages
   release_everything();
   parts_.link = std::move(link_);
@@ -126,6 +127,21 @@ base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** re
                                                                uint64_t* bytes) {
   *done = Core::test(message, bytes);
   return outcome();
+}
+
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, Tested* tested) {
+  if (request.kind == RequestKind::kFlush) [[unlikely]] {
+    tested->lengths_bytes[0] = 0;
+    return test_flush(static_cast<FlushRequest&>(request), &tested->is_done);
+  }
+  auto& message = static_cast<ReceiveMessage&>(request);
+  tested->count = message.count;
+  return test(message, &tested->is_done, tested->lengths_bytes.data());
+}
+
+Statistics Receiver::close() {
+  Connection::close();
+  return statistics();
 }
 
 VERBENA_HOT_PATH base::Outcome Receiver::consume(ReceiveMessage& message) {

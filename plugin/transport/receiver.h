@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "protocol/receive_core.h"
 #include "transport/connection.h"
+#include "transport/ends.h"
 #include "transport/link/loopback.h"
 #include "transport/memory/bounce_pool.h"
 #include "transport/memory/control_ring.h"
@@ -43,7 +44,9 @@ struct ReceiverParts {
   base::Outcome fill_own_queue(verbs::QueuePair& pair, uint32_t queue_pair, std::vector<uint32_t> held);
 };
 
-class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public Connection {
+class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>,
+                       public Connection,
+                       public ReceivingEnd {
  public:
   using Core = protocol::ReceiveCore<Receiver, CoreTypes>;
   using Parts = ReceiverParts;
@@ -60,17 +63,23 @@ class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public
   // Null in `*request` if there is no room now. `tag`: of the sends that may fill it, where nothing is
   // staged.
   base::Outcome post(void* data, uint64_t length_bytes, const Registration* memory,
-                     ReceiveClass receive_class, Request** request, int32_t tag = 0);
+                     ReceiveClass receive_class, Request** request, int32_t tag = 0) override;
   // One request for up to protocol::kMaxGroup buffers. Only where nothing unpacks.
-  base::Outcome post_group(std::span<const Buffer> buffers, Request** request);
+  base::Outcome post_group(std::span<const Buffer> buffers, Request** request) override;
   // Writes *done, and *bytes if it is done: one for each buffer.
   base::Outcome test(ReceiveMessage& message, bool* done, uint64_t* bytes);
   // The GPU is done with the message: pages, slot and request are free again.
   base::Outcome consume(ReceiveMessage& message);
   // Makes what arrived in `data` visible to the GPU. Null in `*request`: nothing to wait for, as it is host
   // memory, or as softverbs says "done" when the bytes are there.
-  base::Outcome flush(const void* data, const Registration* memory, Request** request);
+  base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
   base::Outcome test_flush(FlushRequest& request, bool* done);
+  base::Outcome test(Request& request, Tested* tested) override;
+  base::Outcome consume(Request& request) override { return consume(static_cast<ReceiveMessage&>(request)); }
+  void release(const Registration*) override {}  // as Sender's
+  Statistics close() override;
+  observe::Connection* observer() const override { return observed(); }
+  using ReceivingEnd::unpacks;
 
  private:
   friend Core;

@@ -1,5 +1,5 @@
-// What NCCL holds between isend, irecv or iflush and the end of it. Owned by its connection, reused in ring
-// order.
+// What NCCL holds from isend, irecv or iflush until test reports that the operation is done. The end that
+// returned a request owns the request, and uses it again later.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,13 @@
 
 namespace verbena::transport {
 
-enum class RequestKind : uint8_t { kSend, kReceive, kFlush, kDatagramSend, kDatagramReceive, kDatagramFlush };
+class MessageEnd;
+
+enum class RequestKind : uint8_t { kSend, kReceive, kFlush };
 
 struct Request {
   RequestKind kind;
-  void* owner;  // the Sender or Receiver, or an end of datagram/channel.h
+  MessageEnd* owner;
 };
 
 // What the cores of protocol/ are made with.

@@ -45,6 +45,7 @@ Sender::Sender(Link link, ControlMemory control, const protocol::SendOptions& pe
                std::unique_ptr<PeerChannel> channel)
     : Core(complete(peer, link)),
       Connection(observe::Direction::kSend, std::move(link), std::move(channel), recovery()),
+      SendingEnd(Core::stages()),
       control_(std::move(control)) {
   for (SendMessage& message : ring_) {
     message.kind = RequestKind::kSend;
@@ -55,8 +56,13 @@ Sender::Sender(Link link, ControlMemory control, const protocol::SendOptions& pe
 
 // The peer writes to the control memory until the queue pairs are gone.
 Sender::~Sender() {
-  close();
+  Connection::close();
   link_ = Link();
+}
+
+Statistics Sender::close() {
+  Connection::close();
+  return statistics();
 }
 
 // One frame for all that every message takes.
@@ -70,6 +76,12 @@ Sender::~Sender() {
 [[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(SendMessage& message, bool* done) {
   *done = Core::test(message);
   return outcome();
+}
+
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, Tested* tested) {
+  auto& message = static_cast<SendMessage&>(request);
+  tested->lengths_bytes[0] = message.length_bytes;
+  return test(message, &tested->is_done);
 }
 
 // --- The port.

@@ -10,12 +10,13 @@
 #include "base/status.h"
 #include "protocol/send_core.h"
 #include "transport/connection.h"
+#include "transport/ends.h"
 #include "transport/memory/control_block.h"
 #include "transport/request.h"
 
 namespace verbena::transport {
 
-class Sender final : public protocol::SendCore<Sender, CoreTypes>, public Connection {
+class Sender final : public protocol::SendCore<Sender, CoreTypes>, public Connection, public SendingEnd {
  public:
   using Core = protocol::SendCore<Sender, CoreTypes>;
 
@@ -27,9 +28,14 @@ class Sender final : public protocol::SendCore<Sender, CoreTypes>, public Connec
   // Null in `*request` if the ring is full, or if the peer has posted no receive of this tag that is free
   // (where nothing is staged). `may_stage`: the caller believes that the receiving kernel unpacks.
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
-                     Request** request, int32_t tag = 0);
+                     Request** request, int32_t tag = 0) override;
   // Writes *done; a request that is done is free again. Requests may be tested in any order.
   base::Outcome test(SendMessage& message, bool* done);
+  base::Outcome test(Request& request, Tested* tested) override;
+  void release(const Registration*) override {}  // requests that still use the memory fail by themselves
+  Statistics close() override;
+  observe::Connection* observer() const override { return observed(); }
+  using SendingEnd::stages;
 
  private:
   friend Core;

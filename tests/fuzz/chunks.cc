@@ -69,7 +69,7 @@ class HostileSender {
     hello.traffic_class = -1;
     hello.control_address = reinterpret_cast<uintptr_t>(control_.get());
     exchange(sockets.peer, hello);
-    const transport::AcceptOptions options{-1, unpacks};
+    const transport::AcceptOptions options{.unpacks = unpacks};
     fuzz::require(static_cast<bool>(acceptor.poll(options)));
     protocol::Welcome welcome{};
     fuzz::require(recv(sockets.peer.fd(), &welcome, sizeof(welcome), MSG_DONTWAIT) == sizeof(welcome));

@@ -282,7 +282,7 @@ class Game {
     std::vector<std::byte> memory(data_.ConsumeIntegralInRange(0U, kMaxMessageBytes));
     transport::Request* request = nullptr;
     static_cast<void>(held->end->post(memory.data(), memory.size(), registration_,
-                                      protocol::ReceiveClass::kNoSlot, &request));
+                                      protocol::ReceiveClass::kNoSlot, &request, 0));
     if (request != nullptr) held->open.push_back({request, std::move(memory)});
   }
   void post_send() {
@@ -290,25 +290,22 @@ class Game {
     if (held == nullptr) return;
     std::vector<std::byte> memory(data_.ConsumeIntegralInRange(0U, kMaxMessageBytes));
     transport::Request* request = nullptr;
-    static_cast<void>(held->end->post(memory.data(), memory.size(), registration_, &request));
+    static_cast<void>(held->end->post(memory.data(), memory.size(), registration_, false, &request, 0));
     if (request != nullptr) held->open.push_back({request, std::move(memory)});
   }
-  static void test_one(datagram::SendEnd& end, transport::Request* request, size_t, bool* done) {
-    static_cast<void>(end.test(static_cast<datagram::SendRequest&>(*request), done));
-  }
-  static void test_one(datagram::ReceiveEnd& end, transport::Request* request, size_t room, bool* done) {
-    uint64_t length_bytes = 0;
-    static_cast<void>(end.test(static_cast<datagram::ReceiveRequest&>(*request), done, &length_bytes));
-    if (*done) fuzz::require(length_bytes <= room);
+  static bool test_one(transport::MessageEnd& end, transport::Request* request, size_t room) {
+    transport::Tested tested;
+    static_cast<void>(end.test(*request, &tested));
+    if (tested.is_done) fuzz::require(tested.lengths_bytes[0] <= room);
+    return tested.is_done;
   }
   template <typename Ends>
   void test(Ends& ends) {
     auto* const held = pick_end(ends);
     if (held == nullptr) return;
     for (auto open = held->open.begin(); open != held->open.end();) {
-      bool done = false;
-      test_one(*held->end, open->request, open->memory.size(), &done);
-      open = done ? held->open.erase(open) : open + 1;
+      const bool is_done = test_one(*held->end, open->request, open->memory.size());
+      open = is_done ? held->open.erase(open) : open + 1;
     }
   }
   void close() {

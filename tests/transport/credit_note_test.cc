@@ -54,7 +54,7 @@ class CreditNoteTest : public testing::Test {
 
   Host host_;
   Memory memory_{host_.nic(), 1 << 16};
-  ReceivingEnd end_;
+  AcceptedEnd end_;
   RawSender sender_{host_.nic(), false, &end_};
 };
 

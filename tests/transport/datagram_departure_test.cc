@@ -66,14 +66,11 @@ void receive(ReceiveEnd& end, Memory& memory) {
   std::ranges::fill(memory.bytes(), std::byte{0});
   Request* request = nullptr;
   ASSERT_TRUE(
-      end.post(memory.bytes().data(), kBytes, memory.registration(), ReceiveClass::kNoSlot, &request));
+      end.post(memory.bytes().data(), kBytes, memory.registration(), ReceiveClass::kNoSlot, &request, 0));
   ASSERT_NE(request, nullptr);
-  bool is_done = false;
-  uint64_t length_bytes = 0;
-  ASSERT_TRUE(poll_until([&] {
-    return !end.test(static_cast<datagram::ReceiveRequest&>(*request), &is_done, &length_bytes) || is_done;
-  }));
-  EXPECT_EQ(length_bytes, kBytes);
+  Tested tested;
+  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &tested) || tested.is_done; }));
+  EXPECT_EQ(tested.lengths_bytes[0], kBytes);
   EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte byte) { return byte == std::byte{0x5A}; }));
 }
 
@@ -81,12 +78,12 @@ void send(SendEnd& end, Memory& memory) {
   std::ranges::fill(memory.bytes(), std::byte{0x5A});
   Request* request = nullptr;
   ASSERT_TRUE(poll_until([&] {
-    return !end.post(memory.bytes().data(), kBytes, memory.registration(), &request) || request != nullptr;
+    return !end.post(memory.bytes().data(), kBytes, memory.registration(), false, &request, 0) ||
+           request != nullptr;
   }));
-  bool is_done = false;
-  ASSERT_TRUE(poll_until(
-      [&] { return !end.test(static_cast<datagram::SendRequest&>(*request), &is_done) || is_done; }));
-  EXPECT_TRUE(is_done);
+  Tested tested;
+  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &tested) || tested.is_done; }));
+  EXPECT_TRUE(tested.is_done);
 }
 
 uint32_t count_peers(Engine& engine) {

@@ -51,7 +51,7 @@ void receive_at(Channel& channel, Host& host, const Transfer& transfer, const Wo
   protocol::Handle handle;
   const auto listener = take(Listener::open(host.nic(), &handle), "a listener");
   channel.tell(handle);
-  ReceivingEnd end = accept(*listener, true);
+  AcceptedEnd end = accept(*listener, true);
   ReceivingSide side(end, host.nic(), transfer);
   work(side);
   end.receiver.reset();

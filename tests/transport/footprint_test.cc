@@ -142,7 +142,7 @@ class Process {
   MemoryUse before_, opened_;
   const Transfer transfer_ = make_transfer();
   std::vector<std::unique_ptr<Sender>> senders_;
-  std::vector<ReceivingEnd> receivers_;
+  std::vector<AcceptedEnd> receivers_;
 };
 
 void run(int rails, bool unpacks) {

@@ -38,7 +38,7 @@ TEST_P(LyingSenderTest, IsFoundOutAndCostsNoPage) {
   {
     const base::LogCapture log;
     Memory memory(nic_, 1 << 16);
-    ReceivingEnd end;
+    AcceptedEnd end;
     RawSender sender(nic_, true, &end);
     Request* request = nullptr;
     ASSERT_TRUE(end.receiver->post(memory.bytes().data(), memory.bytes().size(), memory.registration(),
@@ -124,7 +124,7 @@ TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
   const Nic& nic = host.nic();
   const base::LogCapture log;
   Memory memory(nic, 1 << 16);
-  ReceivingEnd end;
+  AcceptedEnd end;
   RawSender sender(nic, true, &end);
   Request *open = nullptr, *closed = nullptr;
   for (Request** request : {&open, &closed}) {
@@ -150,7 +150,7 @@ TEST(LyingSender, AStagedMessageBeyondTheThresholdIsRefused) {
   const Nic& nic = host.nic();
   const base::LogCapture log;
   Memory memory(nic, 1 << 16);
-  ReceivingEnd end;
+  AcceptedEnd end;
   RawSender sender(nic, true, &end);
   ConnectedPair neighbour = connect_here(nic, nic, true);  // whose descriptors lie behind
   Request* request = nullptr;

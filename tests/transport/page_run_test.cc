@@ -223,25 +223,22 @@ class DatagramChannel {
     for (size_t i = 0; i < bytes; ++i)
       sent.bytes()[i] = static_cast<std::byte>(i * 7 + (i >> 12) + messages_);
     Request *receive = nullptr, *send = nullptr;
-    bool is_sent = false, is_received = false;
-    uint64_t received_bytes = 0;
+    Tested sending, receiving;
     const int before = count_calls();
     EXPECT_TRUE(poll_until([&] {
       bool is_sound = true;
       if (receive == nullptr)
         is_sound = is_sound && receiver->post(received.bytes().data(), bytes, received.registration(),
-                                              ReceiveClass::kUnpacked, &receive);
+                                              ReceiveClass::kUnpacked, &receive, 0);
       if (send == nullptr)
-        is_sound = is_sound && sender->post(sent.bytes().data(), bytes, sent.registration(), &send);
-      if (send != nullptr && !is_sent)
-        is_sound = is_sound && sender->test(*static_cast<datagram::SendRequest*>(send), &is_sent);
-      if (receive != nullptr && !is_received)
-        is_sound = is_sound && receiver->test(*static_cast<datagram::ReceiveRequest*>(receive), &is_received,
-                                              &received_bytes);
+        is_sound = is_sound && sender->post(sent.bytes().data(), bytes, sent.registration(), false, &send, 0);
+      if (send != nullptr && !sending.is_done) is_sound = is_sound && sender->test(*send, &sending);
+      if (receive != nullptr && !receiving.is_done)
+        is_sound = is_sound && receiver->test(*receive, &receiving);
       EXPECT_TRUE(is_sound);
-      return (is_sent && is_received) || !is_sound;
+      return (sending.is_done && receiving.is_done) || !is_sound;
     }));
-    EXPECT_EQ(received_bytes, bytes);
+    EXPECT_EQ(receiving.lengths_bytes[0], bytes);
     copies += count_calls() - before;
     const auto slot = static_cast<uint64_t>(messages_ % kUnpackQueueDepthSlots);
     const uint64_t pieces = handle.meta->cnt[slot];
@@ -249,7 +246,7 @@ class DatagramChannel {
     const std::byte* const found = pieces != 0 ? unpacked.data() : received.bytes().data();
     EXPECT_EQ(std::memcmp(found, sent.bytes().data(), bytes), 0) << "message " << messages_;
     ++messages_;
-    EXPECT_TRUE(receiver->consume(*static_cast<datagram::ReceiveRequest*>(receive)));
+    EXPECT_TRUE(receiver->consume(*receive));
     return pieces;
   }
 

@@ -53,7 +53,7 @@ void expect_it_works(ConnectedPair& connection, const Nic& nic) {
 }
 
 // An end that waits for a message learns that its peer is gone.
-void expect_receiver_learns(ReceivingEnd& end, const Nic& nic) {
+void expect_receiver_learns(AcceptedEnd& end, const Nic& nic) {
   const Transfer transfer = make_transfer();
   ReceivingSide side(end, nic, transfer);
   EXPECT_TRUE(poll_until([&] { return side.step(); }));
@@ -181,7 +181,7 @@ TEST(PeerSocket, ThousandsOfConnectionsBetweenTwoProcessesHaveOne) {
   const Part receiving{[&](Channel& channel) {
     Host host;
     const Nic& nic = host.nic();
-    std::vector<ReceivingEnd> ends;
+    std::vector<AcceptedEnd> ends;
     for (size_t i = 0; i < kMany; ++i) {
       protocol::Handle handle;
       const auto listener = take(Listener::open(nic, &handle), "a listener");
@@ -208,7 +208,7 @@ TEST(PeerSocket, AllThatAreOnItLearnOfADeath) {
   const Part receiving{[](Channel& channel) {
     Host host;
     const Nic& nic = host.nic();
-    std::vector<ReceivingEnd> ends;
+    std::vector<AcceptedEnd> ends;
     for (size_t i = 0; i < kConnections; ++i) {
       protocol::Handle handle;
       const auto listener = take(Listener::open(nic, &handle), "a listener");

@@ -54,7 +54,7 @@ void run_transfer(const Shape& shape, const Transfer& transfer) {
     protocol::Handle handle;
     const auto listener = take(Listener::open(nic, &handle), "a listener");
     channel.tell(handle);
-    ReceivingEnd end = accept(*listener, shape.unpacks);
+    AcceptedEnd end = accept(*listener, shape.unpacks);
     ReceivingSide side(end, nic, transfer);
     EXPECT_TRUE(poll_until([&] { return side.step(); }));
     EXPECT_EQ(side.status(), base::Status::kOk);

@@ -87,9 +87,7 @@ Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
 }
 
 template <typename End, typename Requested>
-ChannelEndOf<End, Requested>::ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel,
-                                           uint16_t wire, observe::Direction direction, RequestKind kind)
-    : ChannelEnd(std::move(engine), peer, channel, wire, direction) {
+void ChannelEndOf<End, Requested>::own_requests(RequestKind kind) {
   for (Requested& request : requests_) {
     request.kind = kind;
     request.owner = static_cast<End*>(this);
@@ -97,7 +95,7 @@ ChannelEndOf<End, Requested>::ChannelEndOf(std::shared_ptr<Engine> engine, uint3
 }
 
 template <typename End, typename Requested>
-void ChannelEndOf<End, Requested>::close() {
+void ChannelEndOf<End, Requested>::leave() {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
   end_messages();
 }
@@ -108,7 +106,7 @@ void ChannelEndOf<End, Requested>::end_messages() {
 }
 
 template <typename End, typename Requested>
-void ChannelEndOf<End, Requested>::release(const Registration* memory) {
+void ChannelEndOf<End, Requested>::release_memory(const Registration* memory) {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
   if (!static_cast<End*>(this)->uses(memory)) return;
   end_messages();
@@ -172,8 +170,13 @@ bool SendEnd::is_read() const {
   });
 }
 
+Statistics SendEnd::close() {
+  leave();
+  return statistics_;
+}
+
 VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, const Registration* memory,
-                                       Request** out) {
+                                       bool /*may_stage*/, Request** out, int32_t /*tag*/) {
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
@@ -208,9 +211,11 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   return {};
 }
 
-VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
-  const Outcome outcome = look(request, "to", "send", done);
-  if (!*done) return outcome;
+VERBENA_HOT_PATH Outcome SendEnd::test(Request& tested_request, Tested* tested) {
+  auto& request = static_cast<SendRequest&>(tested_request);
+  const Outcome outcome = look(request, "to", "send", &tested->is_done);
+  if (!tested->is_done) return outcome;
+  tested->lengths_bytes[0] = request.length_bytes;
   note_done(request);
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};
@@ -229,12 +234,19 @@ base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr
 
 ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
                        std::unique_ptr<LendingQueue> lending)
-    : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kReceive,
-                   RequestKind::kDatagramReceive),
-      lending_(std::move(lending)) {}
+    : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kReceive),
+      ReceivingEnd(lending != nullptr, 1),
+      lending_(std::move(lending)) {
+  own_requests(RequestKind::kReceive);
+}
+
+Statistics ReceiveEnd::close() {
+  leave();
+  return statistics_;
+}
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
-                                          ReceiveClass receive_class, Request** out) {
+                                          ReceiveClass receive_class, Request** out, int32_t /*tag*/) {
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
@@ -268,11 +280,20 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   return {};
 }
 
-VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, uint64_t* length_bytes) {
-  const Outcome outcome = look(request, "from", "receive", done);
-  if (!*done) return outcome;
+// max_buffers() is 1.
+Outcome ReceiveEnd::post_group(std::span<const ReceiveBuffer> buffers, Request** out) {
+  const ReceiveBuffer& only = buffers.front();
+  return post(only.data, only.length_bytes, only.memory, ReceiveClass::kNoSlot, out, only.tag);
+}
+
+VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested_request, Tested* tested) {
+  if (tested_request.kind == RequestKind::kFlush)
+    return test_flush(static_cast<ChannelFlush&>(tested_request), tested);
+  auto& request = static_cast<ReceiveRequest&>(tested_request);
+  const Outcome outcome = look(request, "from", "receive", &tested->is_done);
+  if (!tested->is_done) return outcome;
   note_done(request);
-  *length_bytes = request.length_bytes;
+  tested->lengths_bytes[0] = request.length_bytes;
   statistics_.received_staged_bytes += request.length_bytes;
   ++statistics_.received_staged_messages;
   statistics_.unpack_descriptors += request.descriptors;
@@ -281,7 +302,8 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, u
   return {};
 }
 
-VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
+VERBENA_HOT_PATH Outcome ReceiveEnd::consume(Request& consumed) {
+  auto& request = static_cast<ReceiveRequest&>(consumed);
   if (lending_ == nullptr) return {};  // it was free once it was done
   if (request.state.load(std::memory_order_relaxed) != State::kReported)
     return base::fail(Status::kInvalidUsage,
@@ -314,7 +336,7 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
   if (flushes_ == nullptr) {
     flushes_ = std::make_unique<std::array<ChannelFlush, kRing>>();
     for (ChannelFlush& flush : *flushes_) {
-      flush.kind = RequestKind::kDatagramFlush;
+      flush.kind = RequestKind::kFlush;
       flush.owner = this;
     }
   }
@@ -333,9 +355,10 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
   return {};
 }
 
-Outcome ReceiveEnd::test(ChannelFlush& request, bool* done) {
-  const Outcome outcome = look(request, "from", "flush", done);
-  if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
+Outcome ReceiveEnd::test_flush(ChannelFlush& request, Tested* tested) {
+  tested->lengths_bytes[0] = 0;
+  const Outcome outcome = look(request, "from", "flush", &tested->is_done);
+  if (tested->is_done) request.state.store(State::kFree, std::memory_order_relaxed);
   return outcome;
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "base/status.h"
@@ -14,8 +15,8 @@
 #include "protocol/statistics.h"
 #include "protocol/unpack_queue.h"
 #include "transport/datagram/page_pool.h"
+#include "transport/ends.h"
 #include "transport/memory/registration.h"
-#include "transport/request.h"
 
 namespace verbena::transport::datagram {
 
@@ -95,7 +96,6 @@ class ChannelEnd {
   uint32_t peer() const { return peer_; }
   uint32_t channel() const { return channel_; }
   uint16_t wire() const { return wire_; }
-  const protocol::Statistics& statistics() const { return statistics_; }
   // Null: it is not observed.
   observe::Connection* observed() const { return observed_.get(); }
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
@@ -132,15 +132,16 @@ class ChannelEnd {
 // What they do alike, each with requests of its own. `End` is SendEnd or ReceiveEnd.
 template <typename End, typename Requested>
 class ChannelEndOf : public ChannelEnd {
- public:
-  // Before the memory goes. What still reads or writes it ends, and with it the channel.
-  void release(const Registration* memory);
-
  protected:
+  // Ends the channel if one of its requests uses the memory.
+  void release_memory(const Registration* memory);
   ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
-               observe::Direction direction, RequestKind kind);
-  // By End's destructor: the engine forgets it.
-  void close();
+               observe::Direction direction)
+      : ChannelEnd(std::move(engine), peer, channel, wire, direction) {}
+  // Once `End` is complete: requests name it as their owner.
+  void own_requests(RequestKind kind);
+  // The engine no longer knows the end once this returns.
+  void leave();
   // With the engine's token.
   void end_messages();
   void begin_request(Requested& request, uint32_t number, const Registration* memory);
@@ -152,30 +153,34 @@ class ChannelEndOf : public ChannelEnd {
   std::array<Requested, protocol::datagram::kRing> requests_;
 };
 
-class SendEnd final : public ChannelEndOf<SendEnd, SendRequest> {
+class SendEnd final : public ChannelEndOf<SendEnd, SendRequest>, public SendingEnd {
  public:
   SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
-      : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kSend,
-                     RequestKind::kDatagramSend) {}
-  ~SendEnd() { close(); }
+      : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kSend), SendingEnd(false) {
+    own_requests(RequestKind::kSend);
+  }
+  ~SendEnd() { leave(); }
 
   // Null in `*request`: not now. The memory is read until the request is done.
-  base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, Request** request);
-  base::Outcome test(SendRequest& request, bool* done);
+  base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
+                     Request** request, int32_t tag) override;
+  base::Outcome test(Request& request, Tested* tested) override;
+  void release(const Registration* memory) override { release_memory(memory); }
+  Statistics close() override;
+  observe::Connection* observer() const override { return observed(); }
   // With the engine's token, of an open one: whether it may need the peer, or only our device.
   bool awaits_peer(const SendRequest&) const { return true; }
   bool is_read() const;  // by datagrams that have not left
   bool uses(const Registration* memory) const;
 };
 
-class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
+class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public ReceivingEnd {
  public:
   // `lending`: null if no kernel unpacks here.
   ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
              std::unique_ptr<LendingQueue> lending);
-  ~ReceiveEnd() { close(); }
+  ~ReceiveEnd() { leave(); }
 
-  bool unpacks() const { return lending_ != nullptr; }
   // By the engine: nothing is written for it any more once this returns.
   void end_for(const base::Outcome& failure) {
     fail(failure);
@@ -185,22 +190,26 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
   void* device_handle() const { return lending_ == nullptr ? nullptr : lending_->device_handle(); }
   // Null in `*request`: not now.
   base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,
-                     Request** request);
-  base::Outcome test(ReceiveRequest& request, bool* done, uint64_t* length_bytes);
-  // The kernel is done with what was received: pages, slot and request are free again.
-  base::Outcome consume(ReceiveRequest& request);
+                     Request** request, int32_t tag) override;
+  base::Outcome post_group(std::span<const ReceiveBuffer> buffers, Request** request) override;
+  base::Outcome test(Request& request, Tested* tested) override;
+  base::Outcome consume(Request& request) override;
+  void release(const Registration* memory) override { release_memory(memory); }
+  Statistics close() override;
+  observe::Connection* observer() const override { return observed(); }
   // With the engine's token: the pages of a message that is here, in the order of its list.
   void describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target, uint32_t length_bytes);
   void publish(const ReceiveRequest& request) { lending_->slots.publish(request.slot); }
   // Makes what was received into `memory` visible to its GPU. Null in `*request`: it is.
-  base::Outcome flush(const void* data, const Registration* memory, Request** request);
-  base::Outcome test(ChannelFlush& request, bool* done);
+  base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
   // As SendEnd's.
   bool awaits_peer(const ReceiveRequest& request) const;
   bool awaits_peer(const ChannelFlush&) const { return false; }
   bool uses(const Registration* memory) const;
 
  private:
+  base::Outcome test_flush(ChannelFlush& request, Tested* tested);
+
   // Null until the first: few NICs need any.
   std::unique_ptr<std::array<ChannelFlush, protocol::datagram::kRing>> flushes_;
   const std::unique_ptr<LendingQueue> lending_;

@@ -106,7 +106,7 @@ Placer::Failed Placer::find_failed() const {
   return {};
 }
 
-void Placer::drop(uint32_t first_message, uint32_t messages, const void* flushes_owner) {
+void Placer::drop(uint32_t first_message, uint32_t messages, const MessageEnd* flushes_owner) {
   const auto is_theirs = [&](uint32_t page) { return placements_[page].message - first_message < messages; };
   const auto flushes = [&](const ChannelFlush* flush) { return flush->owner == flushes_owner; };
   if (std::any_of(under_way_.begin(), under_way_.end(), is_theirs) ||

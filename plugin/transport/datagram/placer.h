@@ -62,7 +62,7 @@ class Placer {
   // Those rails do not work any more: what is under way there begins again on others.
   void leave_rails(uint32_t rails, int64_t now_ns);
   // Nothing is written for them any more once this returns; their pages are nobody's.
-  void drop(uint32_t first_message, uint32_t messages, const void* flushes_owner);
+  void drop(uint32_t first_message, uint32_t messages, const MessageEnd* flushes_owner);
 
  private:
   struct Placement {

@@ -15,14 +15,9 @@
 #include "transport/link/rail_pairing.h"
 #include "transport/receiver.h"
 #include "transport/setup/handshake_watch.h"
+#include "transport/transport.h"
 
 namespace verbena::transport {
-
-struct AcceptOptions {
-  int traffic_class = -1;
-  bool unpacks = false;            // the caller gave a device handle to fill
-  uint32_t connections_ahead = 0;  // how many like it the caller expects to use at a time; 0: not known
-};
 
 class Acceptor final : public WatchedHandshake {
  public:

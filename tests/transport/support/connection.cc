@@ -30,8 +30,8 @@ std::unique_ptr<Sender> connect(const Nic& nic, const protocol::Handle& handle) 
   return sender;
 }
 
-ReceivingEnd accept(Listener& listener, bool unpacks) {
-  ReceivingEnd end;
+AcceptedEnd accept(Listener& listener, bool unpacks) {
+  AcceptedEnd end;
   void* handle = nullptr;
   AcceptOptions options;
   options.unpacks = unpacks;

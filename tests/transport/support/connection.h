@@ -17,7 +17,7 @@ inline constexpr int64_t kPatienceMs = 120'000;  // of a test: far more than any
 // Polls until `done` or the deadline; gives the CPU away when there was nothing to do.
 bool poll_until(const std::function<bool()>& done, int64_t patience_ms = kPatienceMs);
 
-struct ReceivingEnd {
+struct AcceptedEnd {
   std::unique_ptr<Receiver> receiver;
   const UnpackDeviceHandle* handle = nullptr;  // null without UNPACK
   uint64_t slots_used = 0;                     // what a kernel's head counts
@@ -25,12 +25,12 @@ struct ReceivingEnd {
 
 struct ConnectedPair {
   std::unique_ptr<Sender> sender;
-  ReceivingEnd receiving;
+  AcceptedEnd receiving;
 };
 
 // Each throws if it is not done within the patience.
 std::unique_ptr<Sender> connect(const Nic& nic, const protocol::Handle& handle);
-ReceivingEnd accept(Listener& listener, bool unpacks);
+AcceptedEnd accept(Listener& listener, bool unpacks);
 // Both ends in this process, on this thread.
 ConnectedPair connect_here(const Nic& sending, const Nic& receiving, bool unpacks);
 

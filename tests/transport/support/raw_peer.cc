@@ -36,7 +36,7 @@ Link make_link(const Nic& nic, std::span<verbs::SharedReceiveQueue* const> recei
 
 }  // namespace
 
-RawSender::RawSender(const Nic& nic, bool unpacks, ReceivingEnd* end)
+RawSender::RawSender(const Nic& nic, bool unpacks, AcceptedEnd* end)
     : memory_(nic, 1 << 20),
       link_(make_link(nic, {})),
       control_(take(ControlMemory::create(nic.rails), "control")) {

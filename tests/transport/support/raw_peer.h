@@ -9,7 +9,7 @@ namespace verbena::transport {
 class RawSender {
  public:
   // Meets a listener of this process; the receiver comes out in `*end`.
-  RawSender(const Nic& nic, bool unpacks, ReceivingEnd* end);
+  RawSender(const Nic& nic, bool unpacks, AcceptedEnd* end);
 
   const protocol::Welcome& welcome() const { return welcome_; }
   // Where the receiver writes.

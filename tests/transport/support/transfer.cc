@@ -78,7 +78,7 @@ bool SendingSide::test_some() {
   return true;
 }
 
-ReceivingSide::ReceivingSide(ReceivingEnd& end, const Nic& nic, const Transfer& transfer)
+ReceivingSide::ReceivingSide(AcceptedEnd& end, const Nic& nic, const Transfer& transfer)
     : end_(end),
       transfer_(transfer),
       memory_(nic, transfer.slot_bytes() * transfer.receives_ahead),

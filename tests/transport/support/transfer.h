@@ -56,7 +56,7 @@ class SendingSide {
 
 class ReceivingSide {
  public:
-  ReceivingSide(ReceivingEnd& end, const Nic& nic, const Transfer& transfer);
+  ReceivingSide(AcceptedEnd& end, const Nic& nic, const Transfer& transfer);
   bool step();
   base::Status status() const { return status_; }
   uint32_t posted() const { return next_; }
@@ -76,7 +76,7 @@ class ReceivingSide {
   void look_at(const Open& open, uint64_t bytes);
   std::span<std::byte> whole_place(uint32_t place);
 
-  ReceivingEnd& end_;
+  AcceptedEnd& end_;
   const Transfer& transfer_;
   Memory memory_;
   protocol::Random random_;

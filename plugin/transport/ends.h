@@ -1,0 +1,83 @@
+// The two ends of a channel as NCCL's adapter uses them. Each transport implements both: sender.h and receiver.h
+// over connected queue pairs, datagram/channel.h over datagrams. One thread at a time uses an end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "observe/connection.h"
+#include "transport/request.h"
+
+namespace verbena::transport {
+
+// The result of a test.
+struct Tested {
+  bool is_done = false;
+  uint32_t count = 1;  // buffers of the request
+  // Of each buffer: the bytes that were sent or received. Valid if the request is done.
+  std::array<uint64_t, protocol::kMaxGroup> lengths_bytes;
+};
+
+class MessageEnd {
+ public:
+  virtual ~MessageEnd() = default;
+  // Tests a request that this end returned. The end may use a request that is done again, except a receive
+  // that the caller has to consume.
+  virtual base::Outcome test(Request& request, Tested* tested) = 0;
+  // Ends the requests that use the memory, before the memory is deregistered.
+  virtual void release(const Registration* memory) = 0;
+  // Ends the channel. Only destruction may follow. Returns what the end has counted.
+  virtual Statistics close() = 0;
+  // Returns NULL if nothing observes this end.
+  virtual observe::Connection* observer() const = 0;
+};
+
+class SendingEnd : public MessageEnd {
+ public:
+  // Returns whether messages may be staged, so that post() needs a valid `may_stage`.
+  bool stages() const { return stages_; }
+  // Sends a message. The end reads the memory until the request is done.
+  // @param may_stage  whether the receiving kernel is expected to unpack the message
+  // @param request    receives NULL if the message cannot be sent now; try again later
+  virtual base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory,
+                             bool may_stage, Request** request, int32_t tag) = 0;
+
+ protected:
+  explicit SendingEnd(bool stages) : stages_(stages) {}
+
+ private:
+  const bool stages_;
+};
+
+// A buffer of a receive.
+using ReceiveBuffer = protocol::ReceiveBufferOf<CoreTypes>;
+
+class ReceivingEnd : public MessageEnd {
+ public:
+  // Returns whether a kernel unpacks receives. If so, each receive has one buffer and has to be consumed.
+  bool unpacks() const { return unpacks_; }
+  // Returns how many buffers a receive may have.
+  uint32_t max_buffers() const { return max_buffers_; }
+  // Receives a message into one buffer.
+  // @param request  receives NULL if no receive can be posted now; try again later
+  virtual base::Outcome post(void* data, uint64_t length_bytes, const Registration* memory,
+                             ReceiveClass receive_class, Request** request, int32_t tag) = 0;
+  // Receives a message into each of up to max_buffers() buffers, by one request.
+  virtual base::Outcome post_group(std::span<const ReceiveBuffer> buffers, Request** request) = 0;
+  // Frees the slot and the pages of a receive, after the kernel has unpacked the message.
+  virtual base::Outcome consume(Request& request) = 0;
+  // Makes the data that arrived in `data` visible to the GPU.
+  // @param request  receives NULL if there is nothing to wait for
+  virtual base::Outcome flush(const void* data, const Registration* memory, Request** request) = 0;
+
+ protected:
+  ReceivingEnd(bool unpacks, uint32_t max_buffers) : unpacks_(unpacks), max_buffers_(max_buffers) {}
+
+ private:
+  const bool unpacks_;
+  const uint32_t max_buffers_;
+};
+
+}  // namespace verbena::transport

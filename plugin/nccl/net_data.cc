@@ -140,13 +140,9 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
 
 VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
   auto* r = static_cast<transport::Request*>(request);
-  transport::Tested tested;
-  const Outcome outcome = r->owner->test(*r, &tested);
-  *done = tested.is_done ? 1 : 0;
-  if (tested.is_done && lengths_bytes != nullptr) {
-    lengths_bytes[0] = static_cast<int>(tested.lengths_bytes[0]);
-    for (uint32_t i = 1; i < tested.count; ++i) lengths_bytes[i] = static_cast<int>(tested.lengths_bytes[i]);
-  }
+  bool is_done;
+  const Outcome outcome = r->owner->test(*r, &is_done, lengths_bytes);
+  *done = is_done ? 1 : 0;
   return outcome;
 }
 

@@ -2,7 +2,6 @@
 // over connected queue pairs, datagram/channel.h over datagrams. One thread at a time uses an end.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 
@@ -12,20 +11,14 @@
 
 namespace verbena::transport {
 
-// The result of a test.
-struct Tested {
-  bool is_done = false;
-  uint32_t count = 1;  // buffers of the request
-  // Of each buffer: the bytes that were sent or received. Valid if the request is done.
-  std::array<uint64_t, protocol::kMaxGroup> lengths_bytes;
-};
-
 class MessageEnd {
  public:
   virtual ~MessageEnd() = default;
   // Tests a request that this end returned. The end may use a request that is done again, except a receive
   // that the caller has to consume.
-  virtual base::Outcome test(Request& request, Tested* tested) = 0;
+  // @param lengths_bytes  NULL, or receives for each buffer, once the request is done, the bytes that were
+  //                       sent or received
+  virtual base::Outcome test(Request& request, bool* done, int* lengths_bytes) = 0;
   // Ends the requests that use the memory, before the memory is deregistered.
   virtual void release(const Registration* memory) = 0;
   // Ends the channel. Only destruction may follow. Returns what the end has counted.

@@ -85,9 +85,9 @@ base::Outcome ReceiverParts::fill_own_queue(verbs::QueuePair& pair, uint32_t que
 }
 
 Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> channel)
-    : Core(choose_options(parts), make_queue(parts)),
+    : ReceivingEnd(parts.unpack != nullptr, parts.unpack != nullptr ? 1 : protocol::kMaxGroup),
+      Core(choose_options(parts), make_queue(parts)),
       Connection(observe::Direction::kReceive, std::move(parts.link), std::move(channel), recovery()),
-      ReceivingEnd(Core::unpacks(), Core::unpacks() ? 1 : protocol::kMaxGroup),
       parts_(std::move(parts)),
       peer_(peer) {
   for (ReceiveMessage& message : ring_) {
@@ -129,14 +129,20 @@ base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** re
   return outcome();
 }
 
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, Tested* tested) {
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, bool* done, int* lengths_bytes) {
   if (request.kind == RequestKind::kFlush) [[unlikely]] {
-    tested->lengths_bytes[0] = 0;
-    return test_flush(static_cast<FlushRequest&>(request), &tested->is_done);
+    if (lengths_bytes != nullptr) *lengths_bytes = 0;
+    return test_flush(static_cast<FlushRequest&>(request), done);
   }
   auto& message = static_cast<ReceiveMessage&>(request);
-  tested->count = message.count;
-  return test(message, &tested->is_done, tested->lengths_bytes.data());
+  const uint32_t count = message.count;
+  uint64_t bytes[protocol::kMaxGroup];
+  *done = Core::test(message, bytes);
+  if (*done && lengths_bytes != nullptr) {
+    lengths_bytes[0] = static_cast<int>(bytes[0]);
+    for (uint32_t i = 1; i < count; ++i) lengths_bytes[i] = static_cast<int>(bytes[i]);
+  }
+  return outcome();
 }
 
 Statistics Receiver::close() {

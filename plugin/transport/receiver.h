@@ -44,9 +44,10 @@ struct ReceiverParts {
   base::Outcome fill_own_queue(verbs::QueuePair& pair, uint32_t queue_pair, std::vector<uint32_t> held);
 };
 
-class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>,
-                       public Connection,
-                       public ReceivingEnd {
+// ReceivingEnd is the first base, as Sender's is.
+class Receiver final : public ReceivingEnd,
+                       public protocol::ReceiveCore<Receiver, CoreTypes>,
+                       public Connection {
  public:
   using Core = protocol::ReceiveCore<Receiver, CoreTypes>;
   using Parts = ReceiverParts;
@@ -74,7 +75,7 @@ class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>,
   // memory, or as softverbs says "done" when the bytes are there.
   base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
   base::Outcome test_flush(FlushRequest& request, bool* done);
-  base::Outcome test(Request& request, Tested* tested) override;
+  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
   base::Outcome consume(Request& request) override { return consume(static_cast<ReceiveMessage&>(request)); }
   void release(const Registration*) override {}  // as Sender's
   Statistics close() override;

@@ -43,9 +43,9 @@ protocol::SendOptions complete(protocol::SendOptions options, Link& link) {
 
 Sender::Sender(Link link, ControlMemory control, const protocol::SendOptions& peer,
                std::unique_ptr<PeerChannel> channel)
-    : Core(complete(peer, link)),
+    : SendingEnd(peer.staging),
+      Core(complete(peer, link)),
       Connection(observe::Direction::kSend, std::move(link), std::move(channel), recovery()),
-      SendingEnd(Core::stages()),
       control_(std::move(control)) {
   for (SendMessage& message : ring_) {
     message.kind = RequestKind::kSend;
@@ -78,10 +78,11 @@ Statistics Sender::close() {
   return outcome();
 }
 
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, Tested* tested) {
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, bool* done, int* lengths_bytes) {
   auto& message = static_cast<SendMessage&>(request);
-  tested->lengths_bytes[0] = message.length_bytes;
-  return test(message, &tested->is_done);
+  *done = Core::test(message);
+  if (*done && lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(message.length_bytes);
+  return outcome();
 }
 
 // --- The port.

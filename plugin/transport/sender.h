@@ -16,7 +16,8 @@
 
 namespace verbena::transport {
 
-class Sender final : public protocol::SendCore<Sender, CoreTypes>, public Connection, public SendingEnd {
+// SendingEnd is the first base, so that its virtual calls need no adjusted pointer.
+class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTypes>, public Connection {
  public:
   using Core = protocol::SendCore<Sender, CoreTypes>;
 
@@ -31,7 +32,7 @@ class Sender final : public protocol::SendCore<Sender, CoreTypes>, public Connec
                      Request** request, int32_t tag = 0) override;
   // Writes *done; a request that is done is free again. Requests may be tested in any order.
   base::Outcome test(SendMessage& message, bool* done);
-  base::Outcome test(Request& request, Tested* tested) override;
+  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
   void release(const Registration*) override {}  // requests that still use the memory fail by themselves
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }

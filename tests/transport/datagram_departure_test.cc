@@ -68,9 +68,10 @@ void receive(ReceiveEnd& end, Memory& memory) {
   ASSERT_TRUE(
       end.post(memory.bytes().data(), kBytes, memory.registration(), ReceiveClass::kNoSlot, &request, 0));
   ASSERT_NE(request, nullptr);
-  Tested tested;
-  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &tested) || tested.is_done; }));
-  EXPECT_EQ(tested.lengths_bytes[0], kBytes);
+  bool is_done = false;
+  int length_bytes = 0;
+  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &is_done, &length_bytes) || is_done; }));
+  EXPECT_EQ(static_cast<size_t>(length_bytes), kBytes);
   EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte byte) { return byte == std::byte{0x5A}; }));
 }
 
@@ -81,9 +82,9 @@ void send(SendEnd& end, Memory& memory) {
     return !end.post(memory.bytes().data(), kBytes, memory.registration(), false, &request, 0) ||
            request != nullptr;
   }));
-  Tested tested;
-  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &tested) || tested.is_done; }));
-  EXPECT_TRUE(tested.is_done);
+  bool is_done = false;
+  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &is_done, nullptr) || is_done; }));
+  EXPECT_TRUE(is_done);
 }
 
 uint32_t count_peers(Engine& engine) {

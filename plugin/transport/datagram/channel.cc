@@ -211,11 +211,11 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   return {};
 }
 
-VERBENA_HOT_PATH Outcome SendEnd::test(Request& tested_request, Tested* tested) {
-  auto& request = static_cast<SendRequest&>(tested_request);
-  const Outcome outcome = look(request, "to", "send", &tested->is_done);
-  if (!tested->is_done) return outcome;
-  tested->lengths_bytes[0] = request.length_bytes;
+VERBENA_HOT_PATH Outcome SendEnd::test(Request& tested, bool* done, int* lengths_bytes) {
+  auto& request = static_cast<SendRequest&>(tested);
+  const Outcome outcome = look(request, "to", "send", done);
+  if (!*done) return outcome;
+  if (lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(request.length_bytes);
   note_done(request);
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};
@@ -286,14 +286,16 @@ Outcome ReceiveEnd::post_group(std::span<const ReceiveBuffer> buffers, Request**
   return post(only.data, only.length_bytes, only.memory, ReceiveClass::kNoSlot, out, only.tag);
 }
 
-VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested_request, Tested* tested) {
-  if (tested_request.kind == RequestKind::kFlush)
-    return test_flush(static_cast<ChannelFlush&>(tested_request), tested);
-  auto& request = static_cast<ReceiveRequest&>(tested_request);
-  const Outcome outcome = look(request, "from", "receive", &tested->is_done);
-  if (!tested->is_done) return outcome;
+VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested, bool* done, int* lengths_bytes) {
+  if (tested.kind == RequestKind::kFlush) {
+    if (lengths_bytes != nullptr) *lengths_bytes = 0;
+    return test_flush(static_cast<ChannelFlush&>(tested), done);
+  }
+  auto& request = static_cast<ReceiveRequest&>(tested);
+  const Outcome outcome = look(request, "from", "receive", done);
+  if (!*done) return outcome;
   note_done(request);
-  tested->lengths_bytes[0] = request.length_bytes;
+  if (lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(request.length_bytes);
   statistics_.received_staged_bytes += request.length_bytes;
   ++statistics_.received_staged_messages;
   statistics_.unpack_descriptors += request.descriptors;
@@ -355,10 +357,9 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
   return {};
 }
 
-Outcome ReceiveEnd::test_flush(ChannelFlush& request, Tested* tested) {
-  tested->lengths_bytes[0] = 0;
-  const Outcome outcome = look(request, "from", "flush", &tested->is_done);
-  if (tested->is_done) request.state.store(State::kFree, std::memory_order_relaxed);
+Outcome ReceiveEnd::test_flush(ChannelFlush& request, bool* done) {
+  const Outcome outcome = look(request, "from", "flush", done);
+  if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
   return outcome;
 }
 

@@ -164,7 +164,7 @@ class SendEnd final : public ChannelEndOf<SendEnd, SendRequest>, public SendingE
   // Null in `*request`: not now. The memory is read until the request is done.
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
                      Request** request, int32_t tag) override;
-  base::Outcome test(Request& request, Tested* tested) override;
+  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
   void release(const Registration* memory) override { release_memory(memory); }
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }
@@ -192,7 +192,7 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public
   base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,
                      Request** request, int32_t tag) override;
   base::Outcome post_group(std::span<const ReceiveBuffer> buffers, Request** request) override;
-  base::Outcome test(Request& request, Tested* tested) override;
+  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
   base::Outcome consume(Request& request) override;
   void release(const Registration* memory) override { release_memory(memory); }
   Statistics close() override;
@@ -208,7 +208,7 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public
   bool uses(const Registration* memory) const;
 
  private:
-  base::Outcome test_flush(ChannelFlush& request, Tested* tested);
+  base::Outcome test_flush(ChannelFlush& request, bool* done);
 
   // Null until the first: few NICs need any.
   std::unique_ptr<std::array<ChannelFlush, protocol::datagram::kRing>> flushes_;

@@ -1,8 +1,7 @@
 /* Creates contexts over the symmetric memory of NCCL or NVSHMEM, for kernels that use
- * verbena/device/backends. The application must have loaded and initialised NCCL or NVSHMEM. verbena.h
- * describes everything else: the contexts' windows, teams, errors and destruction. With
- * VERBENA_SYMM_PATH=rdma, all peers are reached over the network of NCCL or NVSHMEM instead of by loads and
- * stores.
+ * verbena/device/backends. The application must have loaded and initialised NCCL or NVSHMEM. The calls of
+ * verbena.h apply to these contexts and to their windows, teams and errors. With VERBENA_SYMM_PATH=rdma, all
+ * peers are reached over the network of NCCL or NVSHMEM instead of by loads and stores.
  */
 #ifndef VERBENA_BACKENDS_H
 #define VERBENA_BACKENDS_H
@@ -13,12 +12,12 @@
 extern "C" {
 #endif
 
-/* ---- libverbena_nccl.so: NCCL, in the version that the library was built with (NcclSymmContext) ---- */
+/* ---- libverbena_nccl.so: NCCL, in the version with which the library was built (NcclSymmContext) ---- */
 
 struct ncclComm;
 /* Creates a context with the ranks of an NCCL communicator. Collective over the communicator, whose GPU must
  * be current. The context exchanges data by the communicator's all-gather. Its heap is one symmetric window
- * of the communicator, of heap_bytes plus the size of the teams' signal and barrier words.
+ * of the communicator. The window has heap_bytes bytes plus the size of the teams' signal and barrier words.
  * @param communicator  must outlive the context
  * @param heap_bytes    bytes for windows, the same on all ranks
  * @param context       receives the context; free it with verbena_context_destroy()
@@ -26,9 +25,9 @@ struct ncclComm;
 VERBENA_API verbena_result verbena_nccl_context_create(struct ncclComm* communicator, size_t heap_bytes,
                                                        verbena_context** context);
 
-/* Creates a context like verbena_nccl_context_create() that also contains a buffer of the application. The
- * buffer is registered as a window of the communicator, and kernels may use its addresses as symmetric
- * addresses.
+/* Creates a context like verbena_nccl_context_create(), and includes a buffer of the application in the
+ * context. The buffer is registered as a window of the communicator, and kernels may use addresses in the
+ * buffer as symmetric addresses.
  * @param buffer        memory from ncclMemAlloc() or cuMemCreate(), owned by the application, which must keep
  *                      it until the context is destroyed
  * @param buffer_bytes  size of the buffer, the same on all ranks */
@@ -39,8 +38,8 @@ VERBENA_API verbena_result verbena_nccl_context_create_with_buffer(struct ncclCo
 
 /* ---- libverbena_nvshmem.so: NVSHMEM 3, looked up in the process by name (NvshmemSymmContext) ---- */
 
-/* Initialises NVSHMEM for the current GPU, unless the application has already done so. Collective. Each rank
- * becomes the PE of the same number. */
+/* Initialises NVSHMEM for the current GPU, unless the application has already done so. Collective. Rank r
+ * becomes PE r. */
 VERBENA_API verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, void* argument, uint32_t rank,
                                                 uint32_t count_ranks);
 /* Creates a context over all PEs. Collective, with each PE's GPU current. The heap is allocated by
@@ -48,9 +47,10 @@ VERBENA_API verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, v
  * @param heap_bytes  bytes for windows, the same on all ranks
  * @param context     receives the context; free it with verbena_context_destroy() */
 VERBENA_API verbena_result verbena_nvshmem_context_create(size_t heap_bytes, verbena_context** context);
-/* Initialises NVSHMEM's device state in a module that was loaded at run time and whose kernels use such
- * contexts. Call it once per module, before its first launch and not during graph capture. NVSHMEM itself
- * initialises the modules that are linked into the application.
+/* Initialises NVSHMEM's device state in a module that was loaded at run time, for kernels of the module that
+ * use such contexts. Call this function once per module, before the first launch of a kernel of the module,
+ * and not during graph capture. Modules that are linked into the application need no call, because NVSHMEM
+ * itself initialises them.
  * @param module  a CUmodule */
 VERBENA_API verbena_result verbena_nvshmem_prepare_module(void* module);
 

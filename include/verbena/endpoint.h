@@ -1,28 +1,29 @@
-// One-sided RDMA operations between the ranks of a group: put and get bytes; write, add to and read 64-bit
-// words. They access memory that the peer has registered, without the peer's CPU.
+// One-sided RDMA operations between the ranks of a group. The operations put and get bytes, and write, add to
+// and read 64-bit words. They access memory that the peer has registered, without the peer's CPU.
 //
 // Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses, and
 // connect(). For each region of memory, call add_region(), exchange its region_address(), and call
 // add_remote_region(). Then post operations, ring() and poll().
 //
 // Order: a lane is an ordered channel to one peer. Gets and operations on words take effect at the peer after
-// everything that was posted earlier on the same lane: a rank that reads a word also sees the bytes of all
-// earlier puts. The following are not ordered:
+// all operations that were posted earlier on the same lane. Therefore a rank that reads a word also sees the
+// bytes of all earlier puts. The following are not ordered:
 // - operations on different lanes
 // - a put and earlier operations: the put may overtake them, with several rails or adaptive routing
 // - the result of an add or a get and later operations: use fence()
 // - the bytes of a get in local memory, until its completion
 //
-// Rails: an endpoint uses up to `rails` ports, those nearest to its GPU. Long puts are split over all rails;
-// other operations use one. If a rail fails, its operations continue on the other rails, or on the same rail
-// once it recovers. A word is written or added to exactly once, or the peer is marked as failed. A put is not
-// repeated after a word that was posted later has become visible. An add may take effect and lose its result;
-// its completion then says so (is_answer_lost). Failover needs a TCP connection between the two ends, and
-// both must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
+// Rails: an endpoint uses up to `rails` ports, namely the ports nearest to its GPU. A long put is split over
+// all rails; every other operation uses a single rail. If a rail fails, its operations continue on the other
+// rails, or on the same rail once it recovers. Each write or add to a word takes effect exactly once; if this
+// cannot be guaranteed, the peer is marked as failed. A put is not repeated after a word that was posted
+// later has become visible. If an add takes effect but its result is lost, its completion reports this
+// (is_answer_lost). Failover needs a TCP connection between the two ends, and both ends must call poll().
+// With VERBENA_FAILOVER=0, the peer fails at the first error.
 //
-// Atomicity: adds to the memory of one rank are atomic with respect to each other, for all ranks and lanes,
-// because one device of that rank executes them one at a time. They are not atomic with respect to loads and
-// stores, atomic operations of a CPU or GPU, and write_word().
+// Atomicity: all adds to the memory of one rank are atomic with respect to each other, whichever rank and
+// lane they come from, because a single device of that rank executes them one at a time. They are not atomic
+// with respect to loads and stores, atomic operations of a CPU or GPU, and write_word().
 //
 // Threads: ring(), poll(), fence(), give_up() and all operations must be called by one thread, the driver.
 // All other functions may be called from any thread, even while the driver runs, as long as the driver does
@@ -44,20 +45,22 @@ struct EndpointOptions {
   uint64_t nonce = 0;              // identifies the group; addresses with another nonce are refused
   int gpu = -1;                    // CUDA ordinal: uses the nearest ports; -1: uses the first healthy ports
   std::string device_filter = {};  // device names, as in VERBENA_HCA; empty: VERBENA_HCA
-  uint32_t rails = 4;              // max ports, 1 to 8; the same on all ranks
-  uint32_t lanes = 1;              // lanes per peer, 1 to 16; one queue pair per rail; same on all ranks
+  uint32_t rails = 4;              // max number of ports, 1 to 8; the same on all ranks
+  uint32_t lanes = 1;              // lanes per peer, 1 to 16, with a queue pair on each rail; same on all
+                                   // ranks
   uint32_t send_depth = 256;       // max operations in flight per lane and per queue pair, 16 to 32768
   uint32_t max_regions = 65536;    // region ids are 0 to max_regions - 1
   uint64_t max_message_bytes = 0;  // longer transfers are split; 0: the device's limit
-  bool pushes_all_gets = false;    // for tests: handles all gets like gets into GPU memory
-  bool is_observed = false;        // include in VERBENA_STATS and VERBENA_TRACE files and in state dumps
+  bool pushes_all_gets = false;    // for tests: executes every get as a get into GPU memory
+  bool is_observed = false;        // adds the endpoint to VERBENA_STATS and VERBENA_TRACE files and state
+                                   // dumps
 };
 
 // The result of posting an operation.
 enum class Posting : uint8_t {
-  kTaken,    // posted; a later completion counts it in count_done
-  kFull,     // not posted: the lane has no free entry; call ring() and poll(), then try again
-  kRefused,  // not posted: an argument is invalid; refusal() has the reason
+  kTaken,    // posted; the count_done of a later completion includes it
+  kFull,     // not posted because the lane has no free entry; call ring() and poll(), then retry
+  kRefused,  // not posted because an argument is invalid; refusal() returns the reason
 };
 
 // Memory to register. The dma-buf is used if Endpoint::wants_dmabuf() is true.
@@ -66,7 +69,8 @@ struct EndpointMemory {
   uint64_t bytes = 0;
   int dmabuf_fd = -1;          // owned by the caller, who may close it after the call
   uint64_t dmabuf_offset = 0;  // bytes from the start of the dma-buf to `address`
-  // false: no thread polls the memory, so puts may become visible in any order (PCIe relaxed ordering).
+  // false: no thread polls this memory, so the bytes of puts may become visible in any order (PCIe relaxed
+  // ordering).
   bool is_ordered = true;
 };
 
@@ -88,11 +92,11 @@ struct RemoteWord {
 
 struct EndpointCompletion {
   uint32_t peer, lane;
-  bool has_failed;      // the peer has failed, and its lanes get no more completions. Operations after
-                        // count_done may or may not have taken effect. error(peer) has the reason
+  bool has_failed;      // the peer has failed, and its lanes get no more completions. Operations beyond the
+                        // first count_done may or may not have taken effect. error(peer) returns the reason
   uint64_t count_done;  // number of operations on this lane, since connect(), that are complete at the peer
-  uint64_t cookie;      // cookie of the completed operation; 0: the operation had none
-  uint64_t value;       // the word that read_word() read, or the word's value before an update
+  uint64_t cookie;      // cookie of the completed operation; 0: the completion only counts
+  uint64_t value;       // the word's value that read_word() has read, or the value before an update
   bool is_answer_lost = false;  // the update took effect, but a failed rail lost `value`
 };
 
@@ -110,7 +114,8 @@ class Endpoint {
   // Binds the calling thread to the CPUs nearest to the first port, within its CPU affinity mask. Returns
   // false, and changes nothing, if these CPUs are unknown or not in the mask.
   virtual bool bind_thread() const = 0;
-  // Returns true if GPU memory must be registered as a dma-buf, or false if its address is enough.
+  // Returns true if GPU memory must be registered as a dma-buf, or false if it can be registered by its
+  // address.
   virtual bool wants_dmabuf() const = 0;
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.
   virtual size_t address_bytes() const = 0;
@@ -121,8 +126,8 @@ class Endpoint {
   virtual std::vector<std::byte> local_address(uint32_t peer, std::string* error) = 0;
   // Connects the lanes to `peer`. Call local_address(peer) first.
   // @param address  the result of local_address() on that peer for this rank
-  // @return false if the address is for another pair of ranks, if no two ports can be connected, or if no
-  //         port reaches the peer's words; *error has the reason
+  // @return false if the address belongs to another pair of ranks, if no two ports can be connected, or if no
+  //         port can access the peer's words; *error has the reason
   virtual bool connect(uint32_t peer, std::span<const std::byte> address, std::string* error) = 0;
 
   // Registers memory of the caller, who must keep it until remove_region(). Returns false on failure, with
@@ -138,10 +143,11 @@ class Endpoint {
   virtual void remove_region(uint32_t id) = 0;
   virtual void remove_remote_regions(uint32_t id) = 0;
 
-  // The operations. Each is checked against both regions, and is sent by ring() at the latest. Once an
-  // operation is complete, its local memory may be reused, and a GPU or CPU may read the bytes of a get.
-  // @param cookie  other than 0: the operation has its own completion with this cookie; 0: it has none, which
-  //                is cheaper
+  // The operations. Each operation is checked against the bounds of both regions, and is sent when ring() is
+  // called, or earlier. Once an operation is complete, its local memory may be reused, and a GPU or CPU may
+  // read the bytes of a get.
+  // @param cookie  other than 0: the operation has its own completion, with this cookie; 0: the operation has
+  //                no separate completion, which is cheaper
   virtual Posting put(const Transfer& transfer, uint64_t cookie) = 0;
   virtual Posting get(const Transfer& transfer, uint64_t cookie) = 0;
   virtual Posting write_word(const RemoteWord& word, uint64_t value, uint64_t cookie) = 0;
@@ -156,13 +162,13 @@ class Endpoint {
   virtual bool swaps_words() const { return false; }
   // Makes the next operation on this lane take effect after all earlier adds and gets of the lane.
   virtual void fence(uint32_t peer, uint32_t lane) = 0;
-  // Passes all posted operations to the device, and requests a completion that counts them.
+  // Passes all posted operations to the device, and requests a completion whose count_done includes them.
   virtual void ring() = 0;
   // Polls for completions, which are in order for each lane. Returns the number of entries written to `out`.
   virtual uint32_t poll(std::span<EndpointCompletion> out) = 0;
 
-  // Marks the peer as failed, with the given cause, for example after a timeout of the caller. Has no effect
-  // if the peer has already failed.
+  // Marks the peer as failed with the given cause, for example if the caller's own timeout has expired. Has
+  // no effect if the peer has already failed.
   virtual void give_up(uint32_t peer, const std::string& cause) = 0;
   // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty if the peer has not
   // failed. Only the driver may call it.

@@ -10,8 +10,8 @@
  * VERBENA_INVALID_USAGE, and destroying the queue has no effect.
  *
  * Timeouts are in milliseconds; -1 waits without a timeout. If a signal handler runs on the thread of a
- * waiting call, the call returns VERBENA_TIMEOUT early, so that an interpreter can react. If a process exits,
- * its peers notice within milliseconds.
+ * waiting call, the call returns VERBENA_TIMEOUT early, so that an interpreter such as Python can handle the
+ * signal. If a process exits, its peers notice within milliseconds.
  *
  * Security: if VERBENA_JOB_KEY_FILE is set, both ends of a connection must prove that they know the job key.
  */
@@ -39,13 +39,13 @@ typedef struct {
 /* Options of verbena_queue_create(). */
 typedef struct {
   uint32_t count_readers; /* 1 to 256 */
-  uint32_t count_chunks;  /* chunks of the ring, 2 to 65536: limits the messages in flight */
+  uint32_t count_chunks;  /* number of chunks of the ring, 2 to 65536; limits the messages in flight */
   size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
   int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1: never sleeps;
                              VERBENA_QUEUE_SPIN_ADAPTIVE: 20 us */
-  const char* address;    /* numeric IP address to listen at; NULL: the address of VERBENA_SOCKET_IFNAME */
-  const uint32_t* reader_ranks; /* [count_readers] ranks of the readers, for error messages;
-                                   VERBENA_QUEUE_ANY_READER, or NULL: no rank */
+  const char* address;    /* numeric IP address to listen on; NULL: the address of VERBENA_SOCKET_IFNAME */
+  const uint32_t* reader_ranks; /* [count_readers] ranks of the readers, for error messages. NULL: no reader
+                                   has a rank; an entry VERBENA_QUEUE_ANY_READER: this reader has no rank */
 } verbena_queue_options;
 
 /* Creates a writer. The ring is anonymous shared memory of count_chunks * chunk_bytes bytes. The system
@@ -55,12 +55,12 @@ typedef struct {
 VERBENA_API verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue);
 /* Returns the handle that readers pass to verbena_queue_attach(). */
 VERBENA_API verbena_result verbena_queue_get_handle(const verbena_queue* queue, verbena_queue_handle* handle);
-/* Returns the address at which readers connect, such as "10.0.0.1:4711" or "[fd00::1]:4711".
+/* Returns the address to which readers connect, such as "10.0.0.1:4711" or "[fd00::1]:4711".
  * @param text    receives the address, truncated to `length` bytes including the terminating NUL
  * @param length  size of `text` in bytes */
 VERBENA_API verbena_result verbena_queue_get_address(const verbena_queue* queue, char* text, size_t length);
 #define VERBENA_QUEUE_ANY_READER 0xffffffffu
-/* Creates a reader, without waiting for its connection.
+/* Creates a reader, without waiting until the reader is connected.
  * @param handle   from verbena_queue_get_handle()
  * @param reader   this reader's number, 0 to count_readers - 1, unique; VERBENA_QUEUE_ANY_READER: the highest
  *                 free number
@@ -71,27 +71,29 @@ VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* hand
                                                 int64_t spin_us, verbena_queue** queue);
 /* Waits until the writer and all readers are connected.
  * @param timeout_ms  milliseconds; -1: VERBENA_BOOTSTRAP_TIMEOUT_MS
- * @return VERBENA_TIMEOUT if the writer or readers are missing: the error names them */
+ * @return VERBENA_TIMEOUT if the writer or a reader is not connected; the error names all missing ends */
 VERBENA_API verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms);
-/* Returns 1 if this end uses shared memory only: a reader on the writer's host, or a writer whose readers are
- * all on its host. Otherwise returns 0. Valid once the queue is ready. */
+/* Returns 1 if this end uses shared memory only, and 0 if it also uses TCP. A reader uses shared memory only
+ * if it is on the writer's host; a writer, if all its readers are on its host. Valid once the queue is
+ * ready. */
 VERBENA_API int verbena_queue_is_local(const verbena_queue* queue);
 /* Pins the ring's memory, so that cudaMemcpyAsync() copies directly between messages and the current GPU.
  * Call it on the writer or on a local reader, once the queue is ready.
  * @return VERBENA_INVALID_USAGE if no GPU is current, or if this end has no ring */
 VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
-/* Shuts this end down. Any thread may call it, at any time, repeatedly.
+/* Shuts this end down. Any thread may call this function, at any time and more than once.
  *
  * If the writer shuts down, readers still get all messages that it has written, and then
- * VERBENA_REMOTE_ERROR. If a reader shuts down, the writer continues without it, once the reader has released
- * all its messages. Calls in progress on other threads return VERBENA_INVALID_USAGE before this call returns.
- * All later calls return VERBENA_INVALID_USAGE, except verbena_queue_release(). The handle stays valid until
- * verbena_queue_destroy(). */
+ * VERBENA_REMOTE_ERROR. If a reader shuts down, the writer continues without this reader, once the reader has
+ * released all its messages. Calls in progress on other threads return VERBENA_INVALID_USAGE before this call
+ * returns. All later calls of this end return VERBENA_INVALID_USAGE, except verbena_queue_release(). The
+ * handle stays valid until verbena_queue_destroy(). */
 VERBENA_API verbena_result verbena_queue_shutdown(verbena_queue* queue);
 /* Shuts the queue down and frees it. No other thread may be using the handle.
- * @return VERBENA_INVALID_USAGE if a message has not been released: the queue is unchanged */
+ * @return VERBENA_INVALID_USAGE if a message has not been released; in this case the queue does not change */
 VERBENA_API verbena_result verbena_queue_destroy(verbena_queue* queue);
-/* Makes the call in progress, or the next call, return VERBENA_INVALID_USAGE. Any thread may call it. */
+/* Makes the call in progress, or the next call, return VERBENA_INVALID_USAGE. Any thread may call this
+ * function. */
 VERBENA_API void verbena_queue_cancel(verbena_queue* queue);
 
 /* ---- The writer ---- */
@@ -101,16 +103,16 @@ typedef struct {
   size_t length;    /* bytes */
 } verbena_queue_part;
 
-/* Writes one message of any length, the concatenation of all parts.
+/* Writes one message of any length. The message is the concatenation of all parts.
  * @param parts  [count]
  * @param count  number of parts
- * @return VERBENA_TIMEOUT if a reader did not free a chunk in time: the message was not written, and the
+ * @return VERBENA_TIMEOUT if a reader did not free a chunk in time. The message was not written, and the
  *         error names the reader and how long it has held the chunk;
- *         VERBENA_REMOTE_ERROR if a reader has died: the error names it, and all later calls fail until
- *         verbena_queue_drop_reader() */
+ *         VERBENA_REMOTE_ERROR if a reader has died. The error names the reader, and all later calls fail
+ *         until verbena_queue_drop_reader() */
 VERBENA_API verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts,
                                                  size_t count, int64_t timeout_ms);
-/* Reserves the next chunk, for a message that the caller writes in place. Returns the same errors as
+/* Reserves the next chunk, so that the caller can write a message in place. Returns the same errors as
  * verbena_queue_enqueue().
  * @param data  receives the address of the chunk, which the queue owns */
 VERBENA_API verbena_result verbena_queue_reserve(verbena_queue* queue, int64_t timeout_ms, void** data);
@@ -130,15 +132,16 @@ typedef struct {
   uint64_t ticket;  /* for verbena_queue_release() */
 } verbena_queue_message;
 
-/* Takes the next message. The caller may read it until verbena_queue_release(). The writer does not overwrite
- * it meanwhile, so a reader that holds messages for long stops the writer.
+/* Takes the next message. The caller may read the message until verbena_queue_release(). Until then, the
+ * writer cannot reuse the message's chunks, so a reader that holds messages for a long time blocks the
+ * writer.
  * @param message  receives the message
  * @return VERBENA_TIMEOUT, without a log line, if no message came in time;
  *         VERBENA_INVALID_USAGE if this reader's unreleased messages fill the whole ring;
  *         VERBENA_REMOTE_ERROR if the writer has shut down or died, and all its messages have been taken */
 VERBENA_API verbena_result verbena_queue_dequeue(verbena_queue* queue, int64_t timeout_ms,
                                                  verbena_queue_message* message);
-/* Releases a message, whose chunks the writer may then reuse. Messages may be released in any order.
+/* Releases a message. The writer may then reuse the message's chunks. Messages may be released in any order.
  * @param ticket  verbena_queue_message::ticket
  * @return VERBENA_INVALID_USAGE if no unreleased message has this ticket */
 VERBENA_API verbena_result verbena_queue_release(verbena_queue* queue, uint64_t ticket);

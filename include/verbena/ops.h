@@ -1,20 +1,22 @@
 /* Collectives between the GPUs of one or several hosts: all-reduce, all-gather, reduce-scatter, broadcast and
- * all-to-all over a team of verbena.h. libverbena_ops.so runs them as kernels on a stream. Tensors are
- * pointers to GPU memory from any allocator; no call registers memory. Capturing and replaying CUDA graphs
- * needs no exchange between ranks. Every rank gets bitwise identical results.
+ * all-to-all. They run as kernels on a CUDA stream, between the members of a team (verbena.h). The library is
+ * libverbena_ops.so. Tensors are pointers to GPU memory from any allocator; no call registers memory.
+ * Capturing or replaying a CUDA graph needs no host-side communication between the ranks. Every rank gets
+ * bitwise identical results.
  *
  *   verbena_ops_create(context, team, NULL, &ops);               // once, on all ranks
  *   verbena_ops_all_reduce(ops, input, output, count, VERBENA_OPS_BFLOAT16, VERBENA_OPS_SUM, NULL, stream);
  *   verbena_ops_destroy(ops);
  *
  * Ranks: all members of the team must make the same calls, in the same order, with the same counts, types and
- * choices. Streams and addresses may differ between ranks. docs/collectives.md has the complete list. With
- * VERBENA_OPS_CHECK=1, the ranks compare the arguments of each call.
+ * `choice` arguments. Streams and addresses may differ between ranks. docs/collectives.md lists all arguments
+ * and settings that must be the same. With VERBENA_OPS_CHECK=1, the ranks compare the arguments of each call
+ * and report differences.
  *
  * Streams and capture: a call that takes a stream enqueues kernels on it and returns without synchronising.
- * It may be captured in a CUDA graph. The calls of one verbena_ops must run one after the other: to continue
- * on another stream, order the two streams by an event. Use a separate verbena_ops for each stream that runs
- * concurrently.
+ * It may be captured in a CUDA graph. The calls of one verbena_ops must run one after the other. To continue
+ * on another stream, make that stream wait for an event of the first stream. Use a separate verbena_ops for
+ * each stream that runs concurrently.
  *
  * Threads: only one thread at a time may use a verbena_ops.
  *
@@ -24,13 +26,13 @@
  * After an error, verbena_last_error() returns the reason. If an argument is out of range, a call enqueues
  * nothing and returns VERBENA_INVALID_ARGUMENT.
  *
- * Timeouts: kernels never hang. If a rank is late by more than VERBENA_SYMM_TIMEOUT_MS, the waiting kernel
- * gives up. All later kernels of the verbena_ops, also in replayed graphs, then compute nothing and fill
- * their outputs with bytes of 0xff (NaN in every floating-point type, -1 in int32). The next call on each
- * rank returns VERBENA_TIMEOUT, and its error text names the late rank. Counts in GPU memory that are out of
- * range have the same effect, but the next call returns VERBENA_INVALID_ARGUMENT. To continue, call
- * verbena_ops_reset() on all ranks. One exception: an all-gather by copy engines continues after a timeout,
- * because the driver's copies cannot be cancelled.
+ * Timeouts: kernels never hang. If a rank is late by more than VERBENA_SYMM_TIMEOUT_MS, the kernels that wait
+ * for this rank give up. From then on, every kernel of the verbena_ops, including kernels in replayed graphs,
+ * computes nothing and fills its output with 0xff bytes (NaN in every floating-point type, -1 in int32). The
+ * next call on each rank returns VERBENA_TIMEOUT, and its error text names the late rank. If a call's counts
+ * in GPU memory are out of range, the effect is the same, except that the next call returns
+ * VERBENA_INVALID_ARGUMENT. To continue, call verbena_ops_reset() on all ranks. There is one exception: an
+ * all-gather by copy engines continues after a timeout, because the driver's copies cannot be cancelled.
  */
 #ifndef VERBENA_OPS_H
 #define VERBENA_OPS_H
@@ -53,10 +55,10 @@ typedef enum {
   VERBENA_OPS_E4M3 = 4 /* FP8: 8 bits, no infinities */
 } verbena_ops_type;
 
-/* The operation that combines the ranks' elements. Floating-point elements are added in float, in rank order,
- * and rounded once. Across hosts, each host's ranks are added first, in rank order; then the hosts' sums are
- * added, in the order of each host's first rank. int32 wraps on overflow, and its MEAN truncates toward zero.
- * MIN and MAX propagate NaN. */
+/* The operation that combines the ranks' elements. Floating-point elements are converted to float, added in
+ * rank order, and rounded once. Across hosts, the elements of each host's ranks are added first, in rank
+ * order. Then the sums of the hosts are added, in the order of each host's lowest rank. int32 wraps on
+ * overflow, and its MEAN truncates toward zero. MIN and MAX propagate NaN. */
 typedef enum {
   VERBENA_OPS_SUM = 0,
   VERBENA_OPS_MEAN = 1,
@@ -68,17 +70,18 @@ typedef enum {
  *
  * AUTO             the library chooses: see verbena_ops_choose()
  * ONE_SHOT         each rank sends its whole tensor to every other rank, in packets
- * TWO_SHOT         rank r reduces the r-th part of the tensor and sends the result to all, in packets; in a
- *                  broadcast rank r receives the r-th part from the root and sends it to all
- * BULK_ONE_SHOT, BULK_TWO_SHOT   the same for large tensors: in chunks, with a flag after each chunk
- * DIRECT           an all-reduce whose input and output lie in windows of the context, each at the same offset
- *                  on all ranks and aligned to 16 bytes: kernels read inputs and write outputs in place. AUTO
- *                  chooses it only with verbena_ops_options::has_windows
- * COPY_ENGINES     an all-gather of one row whose output lies in a window of the context, at the same offset
- *                  on all ranks: copy engines move the data, and SMs are busy only in the barriers before and
- *                  after the copies. AUTO never chooses it
+ * TWO_SHOT         rank r reduces the r-th part of the tensor and sends the result to all ranks, in packets.
+ *                  In a broadcast, rank r receives the r-th part from the root and sends it to all ranks
+ * BULK_ONE_SHOT, BULK_TWO_SHOT   the same as ONE_SHOT and TWO_SHOT, but for large tensors: data is sent in
+ *                                chunks, with a flag after each chunk, instead of in packets
+ * DIRECT           an all-reduce that reads the peers' inputs and writes the peers' outputs in place. Input
+ *                  and output must lie in windows of the context, each at the same offset on all ranks and
+ *                  aligned to 16 bytes. AUTO chooses DIRECT only with verbena_ops_options::has_windows
+ * COPY_ENGINES     an all-gather whose data is moved by copy engines. SMs are busy only in the barriers
+ *                  before and after the copies. The gather must have a single row, and its output must lie in
+ *                  a window of the context, at the same offset on all ranks. AUTO never chooses COPY_ENGINES
  *
- * A packet is a 16-byte store without a flag: the receiver recognises the arrival by the data. */
+ * A packet is a 16-byte store without a flag; the receiver recognises the packet's arrival by the data. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT = 1,
@@ -87,11 +90,12 @@ typedef enum {
   VERBENA_OPS_BULK_TWO_SHOT = 4,
   VERBENA_OPS_COPY_ENGINES = 5,
   VERBENA_OPS_DIRECT = 6,
-  /* Codecs of quantised all-reduces, which sum float16 or bfloat16 by bulk two-shot. All ranks get the same
-   * rounded result; docs/quantisation.md has the error bounds. AUTO never chooses a codec. FP8 is e4m3 with
-   * one scale per 64 elements. INT8, INT6 and INT4 are integers with one minimum and one maximum per 128, 128
-   * and 32 elements, respectively. If the name has two formats, contributions are sent in the first format
-   * and sums in the second. Across hosts, only the sums of each host are quantised. */
+  /* Codecs of quantised all-reduces, which sum float16 or bfloat16 elements by the bulk two-shot algorithm.
+   * All ranks get the same rounded result; docs/quantisation.md has the error bounds. AUTO never chooses a
+   * codec. FP8 is e4m3 with one scale per 64 elements. INT8 and INT6 are integers with one minimum and one
+   * maximum per 128 elements; INT4 has one minimum and one maximum per 32 elements. If the name contains two
+   * formats, the ranks' contributions are sent in the first format and the sums in the second. Across hosts,
+   * only the sum of each host is quantised. */
   VERBENA_OPS_FP8 = 16,
   VERBENA_OPS_INT8 = 17,
   VERBENA_OPS_INT6 = 18,
@@ -107,29 +111,31 @@ typedef struct {
    * and 512 KiB per block for chunks (16 to 64 MiB in all). Across hosts, packets need no memory, and chunks
    * take two workspaces of 64 MiB each. */
   size_t packet_bytes, chunk_bytes;
-  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0: 128, or fewer if a GPU of
-   * the team has fewer multiprocessors; at most half of the multiprocessors if the process already has a
-   * verbena_ops. Blocks wait for blocks of other ranks. If kernels of several verbena_ops run concurrently,
-   * and ranks may launch them in different orders, then all their blocks together must fit on each GPU. */
+  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, or the number
+   * of multiprocessors if a GPU of the team has fewer; if the process already has a verbena_ops, 0 selects at
+   * most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if kernels of several
+   * verbena_ops run concurrently, and ranks may launch them in different orders, the blocks of all these
+   * kernels together must fit on each GPU. */
   uint32_t blocks;
-  /* 1: programmatic dependent launch (PDL): the stream's next kernel may start before this one has finished.
-   * Set this only if every kernel that is launched with PDL waits for its predecessor. */
+  /* 1: the library's kernels use programmatic dependent launch (PDL), so the stream's next kernel may start
+   * before the library's kernel has finished. Set this only if every kernel of the stream that is launched
+   * with PDL waits for its predecessor. */
   uint32_t programmatic_launch;
   /* Path of a tuning file, which verbena-bench coll --calibrate writes. verbena_ops_create() reads it. NULL:
    * VERBENA_TUNING_FILE. The content must be the same on all ranks. */
   const char* tuning_file;
-  /* For tests of PDL: each kernel pauses for this time before it waits for its predecessor, and after it has
+  /* For tests of PDL: pauses of each kernel, before the kernel waits for its predecessor, and after it has
    * let its successor start. */
   uint32_t pause_before_ns, pause_after_ns;
-  /* 1: the caller promises, for each all-reduce, that either all ranks have input and output in windows, at
-   * the same offsets, or no rank has both in windows. verbena_ops_all_reduce() then uses VERBENA_OPS_DIRECT
-   * where that is faster. */
+  /* 1: the caller promises that in each all-reduce, either all ranks pass an input and an output that lie in
+   * windows, at the same offsets, or no rank passes both in windows. verbena_ops_all_reduce() then uses
+   * VERBENA_OPS_DIRECT for the sizes for which it is faster. */
   uint32_t has_windows;
 } verbena_ops_options;
 
 /* An algorithm and the shape of its kernel, the same on all ranks. The library chooses a value for each field
- * that is 0. Only all-reduces, and bulk broadcasts between three or more ranks, distinguish one-shot from
- * two-shot; other calls always use one-shot. */
+ * that is 0. Only all-reduces, and bulk broadcasts between three or more ranks, have both a one-shot and a
+ * two-shot algorithm; all other calls always use one-shot. */
 typedef struct {
   verbena_ops_algorithm algorithm;
   uint32_t blocks;      /* at most verbena_ops_options::blocks; twice that for bulk algorithms and codecs */
@@ -140,18 +146,18 @@ typedef struct {
 /* Creates a communicator. Collective over the context, with each rank's GPU current. The call allocates GPU
  * memory and loads kernels, so it must not be made during graph capture.
  * @param context  must outlive the communicator
- * @param team     1 to 16 ranks; may be freed before the communicator. NULL on ranks that are not members:
- *                 they need their communicator only for the collective calls create, reset and destroy
+ * @param team     1 to 16 ranks; may be freed before the communicator. NULL on ranks that are not members.
+ *                 These ranks use their communicator only in the collective calls (create, reset and destroy)
  * @param options  copied; NULL: defaults
  * @param ops      receives the communicator, unchanged after an error; free it with verbena_ops_destroy()
  * @return VERBENA_INVALID_ARGUMENT if an option is out of range;
  *         VERBENA_INVALID_USAGE if options or settings differ between the ranks;
  *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
- * The team must meet one of two conditions: its ranks reach each other by loads and stores; or it has the
- * same number of ranks on each of several hosts, in a context of verbena_context_create(). Across hosts,
- * all-reduces use VERBENA_OPS_BULK_TWO_SHOT or a codec, and VERBENA_OPS_ALGORITHM and the tuning file have no
- * effect. A `choice` with another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
+ * Either all ranks of the team reach each other by loads and stores, or the team has the same number of ranks
+ * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, all-reduces
+ * use VERBENA_OPS_BULK_TWO_SHOT or a codec, and VERBENA_OPS_ALGORITHM and the tuning file have no effect.
+ * Calls whose `choice` has another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
  * VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
@@ -159,13 +165,13 @@ VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const ve
  * rank may still be using the communicator. */
 VERBENA_API verbena_result verbena_ops_destroy(verbena_ops* ops);
 /* Makes the communicator usable again after a failure. Collective over the context. Each rank waits until its
- * GPU is idle; then the workspaces of all ranks are cleared.
+ * GPU is idle. Then all ranks clear their workspaces.
  * @return VERBENA_CUDA_ERROR if this thread is capturing a stream */
 VERBENA_API verbena_result verbena_ops_reset(verbena_ops* ops);
 /* Checks whether the results of earlier calls are valid. Reads GPU memory, which takes a few microseconds.
  * @param text    receives the reason, truncated to `length` bytes including the terminating NUL; may be NULL
  * @param length  size of `text` in bytes
- * @return VERBENA_SUCCESS if they are valid;
+ * @return VERBENA_SUCCESS if the results are valid;
  *         VERBENA_TIMEOUT if a wait timed out: the text names the late rank;
  *         VERBENA_INVALID_ARGUMENT if a rank's arguments were invalid: the text names that rank;
  *         any error of verbena_context_get_error() */
@@ -182,8 +188,8 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use. VERBENA_OPS_ALGORITHM decides if it is set, otherwise the
- * tuning file, otherwise the library's built-in rules.
+/* Returns the algorithm that a call would use. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the
+ * tuning file decides if there is one, and otherwise the library's built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
@@ -194,17 +200,18 @@ VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_op
  * @param output     receives `count` elements; either `input` itself, or memory that does not overlap it
  * @param count      number of elements, the same on all ranks
  * @param reduction  sum, mean, minimum or maximum
- * @param choice     NULL: the library chooses */
+ * @param choice     algorithm and shape of the kernel; NULL: the library chooses */
 VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void* output,
                                                   size_t count, verbena_ops_type type,
                                                   verbena_ops_reduction reduction,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
-/* Sums `input` across all ranks and quantises the messages between them. Falls back to the exact
- * verbena_ops_all_reduce() for 32-bit elements, and for tensors for which the exact algorithm is faster, such
- * as small tensors.
+/* Sums `input` across all ranks, and quantises the messages between the ranks. The call falls back to the
+ * exact verbena_ops_all_reduce() for 32-bit elements, and for tensors that the exact algorithm sums faster,
+ * such as small tensors.
  * @param codec   VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8
- * @param seed    0: rounds to nearest; otherwise rounds stochastically, differently in each call
+ * @param seed    0: rounds to nearest; any other value: rounds stochastically, with different random numbers
+ *                in each call
  * @param choice  any exact or quantised algorithm; NULL: the library chooses
  * The other parameters are the same as in verbena_ops_all_reduce(). */
 VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, const void* input, void* output,
@@ -217,26 +224,29 @@ VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, co
 VERBENA_API verbena_result verbena_ops_choose_quantised(const verbena_ops* ops, verbena_ops_algorithm codec,
                                                         size_t bytes, verbena_ops_choice* choice);
 
-/* Formats of quantised rows. Each element is one byte, e4m3 (FP8) or int8, and element = byte * scale. */
+/* Formats of quantised rows. Each element is stored as one byte, an e4m3 (FP8) or int8 number; the element's
+ * value is that number times the scale. */
 typedef enum {
   VERBENA_OPS_NOT_QUANTISED = 0,
-  VERBENA_OPS_FP8_TENSOR = 1,         /* one float scale for the tensor, passed by the caller in `scales` */
+  VERBENA_OPS_FP8_TENSOR = 1,         /* one float scale for the tensor, which the caller passes in
+                                         `scales` */
   VERBENA_OPS_FP8_TOKEN = 2,          /* one float scale per row: the row's largest magnitude / 448 */
   VERBENA_OPS_FP8_BLOCK = 3,          /* one float scale per 128 elements of a row */
   VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* FP8_BLOCK with scales rounded up to powers of two */
-  VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* FP8_BLOCK_POWER with scales as UE8M0, four blocks per 32-bit word */
-  VERBENA_OPS_MXFP8_BLOCK = 6,        /* one E8M0 scale, one byte, per 32 elements */
-  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK in tiles of 128 rows by 4 scales, 512 bytes, 0-padded */
+  VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* FP8_BLOCK_POWER with UE8M0 scales, four per 32-bit word */
+  VERBENA_OPS_MXFP8_BLOCK = 6,        /* one E8M0 scale (one byte) per 32 elements */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK, scales in 512-byte tiles (128 rows by 4), 0-padded */
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
-/* Parameters of an RMSNorm of a tensor x, [rows][hidden] of float16 or bfloat16, with an optional residual
- * add before it and an optional quantisation after it:
+/* Parameters of an RMSNorm of a tensor x with [rows][hidden] elements of float16 or bfloat16. A residual may
+ * be added before the norm, and the output may be quantised after it:
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
- * All pointers are GPU addresses; the caller owns the memory. A tensor that is NULL is left out; a weight of
- * NULL means 1. residual_out may point to residual_in; otherwise no output may overlap another tensor.
- * Strides are distances between rows, in elements; quantised_stride is in bytes. */
+ * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is left out; if
+ * `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from that, no output may
+ * overlap another tensor. Strides are distances between the starts of rows, in elements; quantised_stride is
+ * in bytes. */
 typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
@@ -247,18 +257,18 @@ typedef struct {
   void* residual_out;
   void* output;
   size_t residual_in_stride, residual_out_stride, output_stride;
-  size_t padding; /* number of columns after `hidden` that are set to 0 in output and quantised rows */
+  size_t padding; /* number of columns after `hidden` that are set to 0, in `output` and `quantised` */
   verbena_ops_quantisation quantisation;
   void* quantised; /* one byte per element */
   size_t quantised_stride;
   /* The scale of block b of row r is element r * scale_row_stride + b * scale_block_stride of `scales`.
-   * Elements are floats, 32-bit words or bytes, as `quantisation` says. */
+   * The elements of `scales` are floats, 32-bit words or bytes, depending on `quantisation`. */
   void* scales;
   size_t scale_row_stride, scale_block_stride;
-  float min_scale; /* lower bound of computed float scales; 0: 1e-10 */
+  float min_scale; /* lower bound of the float scales that are computed; 0 means 1e-10 */
 } verbena_ops_norm;
 
-/* Normalises the rows of x. Local: no other rank takes part.
+/* Normalises the rows of x on this rank only, without communication.
  * @param x         [norm->rows][norm->hidden]; may point to norm->output or norm->residual_out
  * @param x_stride  distance between rows of x, in elements
  * @param type      VERBENA_OPS_FLOAT16 or VERBENA_OPS_BFLOAT16
@@ -267,45 +277,47 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
 /* Sums `input` across all ranks and normalises the rows of the sum. The results have the same bits as
- * verbena_ops_all_reduce() followed by verbena_ops_norm_rows(). For few rows, one kernel does both and keeps
- * the rows in registers. `choice` with VERBENA_OPS_ONE_SHOT also selects that kernel, if the rows fit into
- * registers and packet_bytes. Otherwise the call uses two kernels.
+ * verbena_ops_all_reduce() followed by verbena_ops_norm_rows(). If there are few rows, a single kernel sums
+ * and normalises the rows, and keeps them in registers. A `choice` with VERBENA_OPS_ONE_SHOT also selects
+ * that kernel, if the rows fit into the registers and into packet_bytes. Otherwise the call uses two kernels.
  * @param input  [norm->rows][norm->hidden] of `type`, contiguous
- * @param sum    receives the sum, contiguous; may point to `input`. If output_stride is `hidden`, it may also
- *               point to norm->output, which is fastest
- * @param codec  a codec of verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: an exact sum */
+ * @param sum    receives the sum, contiguous; may point to `input`. If norm->output_stride is norm->hidden,
+ *               `sum` may also point to norm->output, which is fastest
+ * @param codec  quantises the messages, as in verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: an exact
+ *               sum */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,
                                                        const verbena_ops_choice* choice,
                                                        verbena_stream stream);
-/* Does the same as verbena_ops_all_reduce_norm() in one kernel that splits the norm between the ranks: rank r
- * normalises the r-th share of the rows, ceil(rows / ranks) of them. Every rank gets all rows of `output` and
- * of the quantised output. VERBENA_OPS_MXFP8_SWIZZLED is not supported.
- * @param sum  receives the rows of this rank's share. norm->residual_in and norm->residual_out also have only
- *             these rows */
+/* Does the same as verbena_ops_all_reduce_norm() in one kernel that splits the norm between the ranks. Rank r
+ * normalises only the r-th share of the rows; a share has ceil(rows / ranks) rows. Then all ranks gather the
+ * results, so every rank gets all rows of `output` and of the quantised output. VERBENA_OPS_MXFP8_SWIZZLED is
+ * not supported.
+ * @param sum  receives the rows of this rank's share. norm->residual_in and norm->residual_out also contain
+ *             only the rows of this share */
 VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input,
                                                                       void* sum, verbena_ops_type type,
                                                                       const verbena_ops_norm* norm,
                                                                       const verbena_ops_choice* choice,
                                                                       verbena_stream stream);
 
-/* The tensors of the next calls are [rows][...], and every row has one part for each rank. To gather, scatter
- * or split along dimension d of a tensor, set `rows` to the product of the dimensions before d, which is 1
- * for d = 0. Calls that only move data take lengths in bytes; calls that reduce take lengths in elements. If
- * `choice` is NULL, the library chooses. */
+/* The tensors of the following calls consist of rows, and each row has one part for each rank. To gather,
+ * scatter or split along dimension d of a tensor, set `rows` to the product of the dimensions before d (1 if
+ * d is 0). The lengths that a call takes are in bytes if the call only moves data, and in elements if it
+ * reduces. If `choice` is NULL, the library chooses. */
 
 /* Concatenates the ranks' inputs along each row. Every rank gets the result.
- * @param input   [rows][row_bytes]. In place: if `rows` is 1, `input` may point to this rank's part of
- *                `output`
+ * @param input   [rows][row_bytes]. If `rows` is 1, the call can work in place: `input` may point to this
+ *                rank's part of `output`
  * @param output  [rows][ranks][row_bytes]: part r of each row comes from rank r */
 VERBENA_API verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output,
                                                   size_t rows, size_t row_bytes,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 /* Reduces the ranks' inputs element by element; each rank gets its part of the result.
  * @param input      [rows][ranks][row_count] elements of `type`
- * @param output     [rows][row_count]: this rank's part of the result. In place: if `rows` is 1, `output` may
- *                   point to this rank's part of `input`
+ * @param output     [rows][row_count]: this rank's part of the result. If `rows` is 1, the call can work in
+ *                   place: `output` may point to this rank's part of `input`
  * @param row_count  number of elements of one rank's part of a row */
 VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output,
                                                       size_t rows, size_t row_count, verbena_ops_type type,
@@ -313,46 +325,49 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const vo
                                                       const verbena_ops_choice* choice,
                                                       verbena_stream stream);
 /* Copies the root's `input` to the `output` of every rank.
- * @param input   length_bytes on rank `root`, where it may point to `output`; ignored on other ranks
- * @param output  length_bytes
+ * @param input   `length_bytes` bytes on rank `root`; may point to `output`. Ignored on all other ranks
+ * @param output  receives `length_bytes` bytes
  * @param root    a rank of the team */
 VERBENA_API verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output,
                                                  size_t length_bytes, uint32_t root,
                                                  const verbena_ops_choice* choice, verbena_stream stream);
-/* Sends message_bytes to each rank and receives message_bytes from each. input and output must not overlap.
+/* Sends `message_bytes` bytes to each rank and receives `message_bytes` bytes from each rank. `input` and
+ * `output` must not overlap.
  * @param input          [split_rows][ranks][...]: part r of each row goes to rank r
  * @param output         [joined_rows][ranks][...]: part r of each row comes from rank r
- * @param message_bytes  size of the message to one rank: one part of every row
- * @param split_rows     rows of the input; 1: the message to each rank is contiguous
- * @param joined_rows    rows of the output; 1: the message from each rank is contiguous */
+ * @param message_bytes  size of the message to one rank, which consists of one part of every row
+ * @param split_rows     number of rows of the input; 1 if the message to each rank is contiguous
+ * @param joined_rows    number of rows of the output; 1 if the message from each rank is contiguous */
 VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void* output,
                                                   size_t message_bytes, size_t split_rows, size_t joined_rows,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
-/* The next three calls take parts of different lengths. Counts and offsets are int64 [ranks] in GPU memory,
- * in units of unit_bytes, such as a row or an element. The kernel reads them, so they may change between
- * replays of a graph. If the offsets are NULL, the parts are contiguous. If a part exceeds input_bytes or
- * output_bytes, the kernel does nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
+/* In the next three calls, the ranks' parts may have different lengths. Counts and offsets are arrays of one
+ * int64 for each rank, in GPU memory. Their unit is unit_bytes, for example the size of a row or an element.
+ * The kernel reads the arrays, so their content may change between replays of a graph. If the offsets are
+ * NULL, the parts are contiguous. If a part extends past input_bytes or output_bytes, the kernel does
+ * nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
 typedef struct {
   size_t unit_bytes, input_bytes, output_bytes;
   size_t expected_bytes; /* size of a typical message, used to choose the algorithm; the same on all ranks */
 } verbena_ops_sizes;
-/* Gathers parts of different lengths: counts[r] units from rank r are written to offsets[r] of every rank's
- * output. The counts must be the same on all ranks. */
+/* Gathers parts of different lengths: counts[r] units from rank r are written at offsets[r] in the output of
+ * every rank. The counts must be the same on all ranks. */
 VERBENA_API verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* counts, const int64_t* offsets,
                                                     const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
-/* Reduces the ranks' inputs element by element; rank r gets the counts[r] units at offsets[r] of the result.
- * The counts must be the same on all ranks. */
+/* Reduces the ranks' inputs element by element; rank r gets the counts[r] units that start at offsets[r] in
+ * the result. The counts must be the same on all ranks. */
 VERBENA_API verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input, void* output,
                                                         const int64_t* counts, const int64_t* offsets,
                                                         const verbena_ops_sizes* sizes, verbena_ops_type type,
                                                         verbena_ops_reduction reduction,
                                                         const verbena_ops_choice* choice,
                                                         verbena_stream stream);
-/* Sends send_counts[r] units at send_offsets[r] of the input to rank r, and writes receive_counts[r] units
- * from rank r to receive_offsets[r] of the output. Each rank passes its own counts. */
+/* Sends the send_counts[r] units that start at send_offsets[r] in the input to rank r. Writes the
+ * receive_counts[r] units that come from rank r at receive_offsets[r] in the output. Each rank passes its own
+ * counts. */
 VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* send_counts, const int64_t* send_offsets,
                                                     const int64_t* receive_counts,
@@ -360,14 +375,15 @@ VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void
                                                     const verbena_ops_sizes* sizes,
                                                     const verbena_ops_choice* choice, verbena_stream stream);
 
-/* Group the calls between begin and end: group_end() enqueues the calls on its own `stream`, in order, in as
- * few kernels as possible. The stream arguments of the grouped calls are ignored. A call must not read data
- * that an earlier call of the group writes, unless both calls use the same algorithm, length and address, so
- * that the same block does both. */
+/* Group the calls between verbena_ops_group_begin() and verbena_ops_group_end(). verbena_ops_group_end()
+ * enqueues these calls, in order and in as few kernels as possible, on its `stream` argument. The stream
+ * arguments of the grouped calls are ignored. A call must not read data that an earlier call of the group
+ * writes. The only exception is two calls with the same algorithm, length and address, because then the same
+ * block writes and reads each part of the data. */
 VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);
 VERBENA_API verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream);
 
-/* Makes the stream wait for length_ns nanoseconds; for measurements. */
+/* Makes the stream pause for length_ns nanoseconds, for use in measurements. */
 VERBENA_API verbena_result verbena_ops_pause(verbena_ops* ops, uint64_t length_ns, verbena_stream stream);
 
 #ifdef __cplusplus

@@ -1,12 +1,14 @@
-// Layout of the put queues, through which the kernels of a rank request RDMA from the host's proxy thread.
-// Kernels write descriptors with device/symm_queue.cuh; the proxy reads them with device/put_queue.
+// Memory layout of the put queues, through which the kernels of a rank ask the host's proxy thread for RDMA
+// operations. Kernels write descriptors with the functions of device/symm_queue.cuh; the proxy reads them
+// with the code in device/put_queue.
 //
-// A queue is a ring of descriptors in pinned host memory. Any thread of a kernel can be a producer: it waits
-// for free space, reserves positions and fills them in. Positions only grow; position p is in slot p % depth.
-// The turn of position p is p / depth + 1. The proxy takes descriptors in order, each as soon as both words
-// of its second half contain the turn of its position, and publishes its progress. It posts the operations
-// for one peer in the order of the queue, to the lane of the queue (endpoint.h). Operations for different
-// peers do not wait for each other.
+// A queue is a ring of descriptors in pinned host memory. Any thread of a kernel can be a producer. A
+// producer waits for free slots, reserves positions, and writes the descriptors of these positions. Positions
+// only grow; the descriptor of position p is in slot p % depth. The turn of position p is p / depth + 1; both
+// words of a descriptor's second half contain it. The proxy takes descriptors in order. It takes a descriptor
+// as soon as both words contain the turn of its position, and publishes its progress. For each peer, the
+// proxy posts the operations in the order of the queue, on the queue's lane (endpoint.h). Operations for
+// different peers do not wait for each other.
 #ifndef VERBENA_PUT_ABI_H
 #define VERBENA_PUT_ABI_H
 
@@ -24,25 +26,26 @@ enum class PutOperation : uint8_t {
   kGet,        // copies bytes from the peer's heap to this rank's
   kWriteWord,  // writes a 64-bit word
   kAddWord,    // adds to a 64-bit word
-  kSetSignal,  // sets a signal, which is the sum of two words of the peer: see SymmContext::signals
-  // Delays later positions of this queue for the peer until all positions below `operand` of another queue
-  // for the same peer are complete.
+  kSetSignal,  // sets a signal, which is the sum of two words of the peer (SymmContext::signals)
+  // Delays this queue's later operations on the peer. They start only after all operations on the same peer
+  // at positions below `operand` of another queue are complete.
   kAwaitQueue,
-  kFetchAdd,     // kAddWord with a reply: the previous value of the word
-  kCompareSwap,  // sets a 64-bit word to `operand` if it is `extent`; the reply is the previous value
-  kRows,         // repeats the next position, a kPut or kGet to the same peer, for a number of rows
+  kFetchAdd,     // kAddWord with a reply, which is the previous value of the word
+  kCompareSwap,  // sets a word to `operand` if it equals `extent`; the reply is the previous value
+  kRows,         // repeats the operation of the next position (kPut or kGet, same peer) for each row
 };
 
 // Offsets are bytes from the start of a heap, below 2^48. Words are aligned to 8 bytes.
 inline constexpr uint32_t kPutTurnShift = 48;  // the turn is the upper 16 bits of `place` and of `action`
 inline constexpr uint64_t kPutMaxOffset = (uint64_t{1} << kPutTurnShift) - 1;
 inline constexpr uint32_t kPutOperationShift = 32;  // 8 bits of `action`; the next 8 bits are flags
-// Flag: the proxy marks the reply of this position once the position is complete, without waiting for earlier
+// Flag: once this position is complete, the proxy marks the position's reply, without waiting for earlier
 // positions.
 inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 
-// A producer writes the first half (operand, extent) before the second half (place, action). The second half
-// is one 16-byte store, a release at system scope; its two words may become visible in either order.
+// A producer writes the first half (operand, extent) before the second half (place, action). It writes the
+// second half by one 16-byte store, which is a release at system scope. The two words of this half may become
+// visible in either order.
 struct alignas(32) PutDescriptor {
   // kPut, kGet: offset in this rank's heap; kAwaitQueue: a position of the other queue; kRows: bytes between
   // rows in this rank's heap; other operations: the value
@@ -65,15 +68,16 @@ struct alignas(128) PutCursors {
 
 // Written by the proxy, in pinned host memory. Each counter has its own cache line.
 struct alignas(128) PutProgress {
-  alignas(64) uint64_t consumed;  // the slots of positions below this one are free
-  alignas(
-      64) uint64_t completed;  // positions below this one are complete at the peer; data of gets has arrived
+  // The slots of positions below this one are free.
+  alignas(64) uint64_t consumed;
+  // Positions below this one are complete at the peer, and the data of their gets has arrived.
+  alignas(64) uint64_t completed;
 };
 
-// The reply to one position, in pinned host memory. When a position p that wants a reply is complete, the
-// proxy sets `told` to p + 1. If the reply has a value, the reader owns it until it adds kPutReplyLeft to
-// `told`, after it has read the value or has given up; only then does the proxy reuse the slot. A reply
-// without a value has no owner, and the reply to a later position may overwrite it.
+// The reply to one position, in pinned host memory. When a position p with a reply is complete, the proxy
+// sets `told` to p + 1. If the reply has a value, the thread that waits for the value owns the reply. After
+// this thread has read the value, or has given up, it adds kPutReplyLeft to `told`; only then does the proxy
+// reuse the slot. A reply without a value has no owner, and the reply to a later position may overwrite it.
 struct alignas(16) PutReply {
   uint64_t value;
   uint64_t told;

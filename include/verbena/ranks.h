@@ -1,11 +1,11 @@
 /* Connects the ranks of a job over TCP and exchanges bytes between them, without GPUs. Process groups and
- * message queues are set up over it. C API of libverbena.so.
+ * message queues use this interface for their setup. C API of libverbena.so.
  *
- * Threads: verbena_ranks_* calls are collective unless marked otherwise. Each rank must make them from one
- * thread at a time.
+ * Threads: verbena_ranks_* calls are collective unless marked otherwise. On each rank, only one thread at a
+ * time may make such a call.
  *
- * Errors: each call returns within its timeout. If a rank fails or leaves, the call returns at once, and the
- * error names that rank. After an error all later calls fail, too.
+ * Errors: each call returns within its timeout. If a rank fails or leaves, calls on the other ranks return at
+ * once, and the error names that rank. After an error, all later calls fail, too.
  *
  * Security: if VERBENA_JOB_KEY_FILE is set, both ends of a connection must prove that they know the job key.
  */
@@ -22,21 +22,22 @@ typedef struct verbena_ranks verbena_ranks;
 
 /* Options of verbena_ranks_join(). */
 typedef struct {
-  const char* host;     /* host of rank 0; NULL: from the environment of torchrun, Open MPI, PMI or Slurm */
-  uint16_t port;        /* TCP port at which rank 0 listens; ignored if `host` is NULL */
-  uint32_t count_ranks; /* 0: `rank` and the number of ranks also come from the environment */
+  const char* host;     /* host of rank 0; NULL: read from the environment of torchrun, Open MPI, PMI or
+                           Slurm */
+  uint16_t port;        /* TCP port on which rank 0 listens; ignored if `host` is NULL */
+  uint32_t count_ranks; /* 0: `rank` and the number of ranks are also read from the environment */
   uint32_t rank;
   int64_t timeout_ms; /* timeout of each call, milliseconds; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS */
 } verbena_ranks_options;
 
-/* Returns an identifier of the host. Two processes get the same identifier if they can share memory: they
- * have the same kernel, network namespace and VERBENA_HOSTID. Not collective.
+/* Returns an identifier of the host. Two processes get the same identifier if they can share memory, that is,
+ * if they have the same kernel, network namespace and VERBENA_HOSTID. Not collective.
  * @param text    receives the identifier, at most 128 characters, truncated to `length` bytes including the
  *                terminating NUL
  * @param length  size of `text` in bytes */
 VERBENA_API verbena_result verbena_identify_host(char* text, size_t length);
 
-/* Joins the job, and returns once all ranks have joined.
+/* Joins the job. Returns when all ranks have joined.
  * @param options  copied
  * @param ranks    receives a handle; free it with verbena_ranks_leave() */
 VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_options* options, verbena_ranks** ranks);
@@ -70,7 +71,7 @@ typedef struct {
 /* Opens this rank's end, which listens for connections from the other ranks. Not collective.
  * @param rank         this process's rank, 0 to count_ranks - 1
  * @param count_ranks  the number of ranks
- * @param address      numeric IP address of this host to listen at; NULL: the address of
+ * @param address      numeric IP address of this host to listen on; NULL: the address of
  *                     VERBENA_SOCKET_IFNAME
  * @param pairs        receives a handle; free it with verbena_pairs_close() */
 VERBENA_API verbena_result verbena_pairs_open(uint32_t rank, uint32_t count_ranks, const char* address,
@@ -81,18 +82,18 @@ VERBENA_API verbena_result verbena_pairs_get_address(const verbena_pairs* pairs,
 /* Sets the addresses of all ranks. Call it before the first message.
  * @param all  [count_ranks] addresses in rank order; copied */
 VERBENA_API verbena_result verbena_pairs_connect(verbena_pairs* pairs, const verbena_pairs_address* all);
-/* Sends a message. Returns when all data has been handed to the operating system. Receives messages from
- * other ranks meanwhile, so two ranks may send to each other at the same time.
+/* Sends a message. Returns when all data has been handed to the operating system. While the call waits, it
+ * also receives messages from other ranks, so two ranks may send to each other at the same time.
  * @param to          rank of the receiver
- * @param tag         any value; the receiver selects messages by it
- * @param data        `length` bytes, which may be reused after the call
+ * @param tag         any value; the receiver selects messages by this value
+ * @param data        `length` bytes; the memory may be reused after the call
  * @param timeout_ms  milliseconds
  * @return VERBENA_REMOTE_ERROR if the receiver has left; VERBENA_TIMEOUT after timeout_ms */
 VERBENA_API verbena_result verbena_pairs_send(verbena_pairs* pairs, uint32_t to, uint64_t tag,
                                               const void* data, size_t length, int64_t timeout_ms);
 
 typedef struct {
-  const void* data; /* valid until verbena_pairs_release(); aligned as by malloc() */
+  const void* data; /* valid until verbena_pairs_release(); aligned like memory from malloc() */
   size_t length;    /* bytes */
   void* owner;      /* private */
 } verbena_pairs_message;

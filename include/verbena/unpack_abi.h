@@ -1,6 +1,7 @@
-// Memory layout of NCCL's UNPACK device handle (version 7): the descriptors by which the GPU copies a
-// received message from bounce pages to its destination. The plugin, NCCL's kernels,
-// verbena/device/unpack.cuh and the CPU reference use it. Valid in C++11 and later, on host and device.
+// Memory layout of NCCL's UNPACK device handle (version 7). The handle refers to descriptors, by which the
+// GPU copies a received message from bounce pages to the message's destination. The plugin, NCCL's kernels,
+// verbena/device/unpack.cuh and the CPU reference implementation use this layout. This header is valid in
+// C++11 and later, on host and device.
 //
 // Each receive communicator has one UnpackDeviceHandle and one NetUnpackMeta. All communicators of a GPU
 // share one bounce region. A receive uses slot (H0 + 1 + k) % 16, where H0 is the initial head of the handle
@@ -11,7 +12,8 @@
 //   GPU:    reads cnt[slot] once, copies  bounce + src_off -> data + dst_off,  len bytes, for each descriptor
 //   plugin: in irecvConsumed writes cnt[slot] = 0 and recycles the pages
 //
-// At every other time cnt[slot] must be 0: after an abort, a stale count makes NCCL's kernels loop forever.
+// At every other time cnt[slot] must be 0, because a stale count makes NCCL's kernels loop forever after an
+// abort.
 #ifndef VERBENA_UNPACK_ABI_H
 #define VERBENA_UNPACK_ABI_H
 
@@ -21,18 +23,19 @@
 namespace verbena {
 
 constexpr int kUnpackQueueDepthSlots = 16;        // receives between irecv and irecvConsumed; NCCL uses <= 8
-constexpr int kUnpackMaxDescriptors = 2048;       // per slot; the plugin must check it, as the GPU does not
-constexpr size_t kUnpackMaxSliceBytes = 4194304;  // 4 MiB: the largest staged receive
+constexpr int kUnpackMaxDescriptors = 2048;       // per slot; the plugin must check this limit, because the
+                                                  // GPU does not
+constexpr size_t kUnpackMaxSliceBytes = 4194304;  // 4 MiB, the size of the largest staged receive
 constexpr size_t kUnpackPageBytes = 4096;         // NCCL's page size; descriptors may have any length
 constexpr size_t kUnpackBounceAlignmentBytes =
     16;  // alignment of bounce_buf: the GPU checks the alignment of offsets only
-constexpr uint64_t kUnpackFreshHead = ~uint64_t(0);  // H0 with which the first receive uses slot 0
+constexpr uint64_t kUnpackFreshHead = ~uint64_t(0);  // value of H0 with which the first receive uses slot 0
 
-// A descriptor of one part of a message. The plugin writes it; a warp reads it by one 16-byte load. Offsets
-// and length are in bytes; a length of 0 is allowed. The parts of a slot are copied in parallel and must not
-// overlap at the destination.
+// Describes one part of a message. The plugin writes the descriptor; the GPU reads it by a single 16-byte
+// load. Offsets and length are in bytes; a length of 0 is allowed. The parts of a slot are copied in parallel
+// and must not overlap at the destination.
 struct alignas(16) LoadMeta {
-  uint32_t src_off;  // from bounce_buf: a bounce region spans at most 4 GiB
+  uint32_t src_off;  // from bounce_buf; a bounce region spans at most 4 GiB
   uint32_t len;
   uint64_t dst_off;  // from the `data` pointer of the irecv
 };
@@ -43,14 +46,14 @@ static_assert(offsetof(LoadMeta, len) == 4 && offsetof(LoadMeta, dst_off) == 8, 
 // frees it in closeRecv.
 struct NetUnpackMeta {
   LoadMeta mem[kUnpackQueueDepthSlots][kUnpackMaxDescriptors];
-  uint64_t cnt[kUnpackQueueDepthSlots];  // valid descriptors of each slot
+  uint64_t cnt[kUnpackQueueDepthSlots];  // number of valid descriptors of each slot
 };
 static_assert(sizeof(NetUnpackMeta) == 524416 && offsetof(NetUnpackMeta, cnt) == 524288,
               "NCCL's unpack queue");
 
 // The device handle, in the receiving GPU's memory. The plugin owns and frees it, and writes it once, before
-// accept returns the communicator. Afterwards only the GPU accesses it: a kernel loads the three members at
-// the start of a primitive and stores head at the end.
+// accept returns the communicator. Afterwards only the GPU accesses it. A kernel loads the three members at
+// the start of a primitive, and stores `head` at the end.
 struct UnpackDeviceHandle {
   NetUnpackMeta* meta;  // address valid on the GPU
   void* bounce_buf;     // address valid on the GPU; the same for all receive communicators of one GPU

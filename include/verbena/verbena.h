@@ -1,7 +1,7 @@
-/* Host API for symmetric memory between GPUs: creates the contexts, windows and teams that the kernels of
- * verbena/device/symm.cuh use. Kernels access GPUs of the same host by loads and stores. For GPUs of other
- * hosts, this library executes the kernels' operations by RDMA. This is the C API of libverbena.so;
- * verbena.hpp wraps it in C++ objects.
+/* Host API for symmetric memory between GPUs. It creates the contexts, windows and teams with which kernels
+ * call the functions of verbena/device/symm.cuh. Kernels access the memory of GPUs of the same host by loads
+ * and stores. For GPUs of other hosts, this library executes the kernels' operations by RDMA. This is the C
+ * API of libverbena.so; verbena.hpp wraps it in C++ objects.
  *
  *   verbena_context_create_from_environment(&context);           // torchrun, mpirun, srun; on every rank
  *   verbena_window_allocate(context, 1 << 20, &window);
@@ -15,9 +15,9 @@
  * VERBENA_BOOTSTRAP_TIMEOUT_MS even if a rank has exited. All other calls may be made from any thread at any
  * time between a context's creation and its destruction.
  *
- * Errors: a call that fails logs one line, which verbena_last_error() also returns, and leaves its output
- * parameters unchanged. The library reads its settings from the environment (docs/parameters.md) once, in the
- * first call of a process.
+ * Errors: a call that fails logs one line and leaves its output parameters unchanged. verbena_last_error()
+ * returns the same line. The library reads its settings from the environment (docs/parameters.md) once, in
+ * the first call of a process.
  */
 #ifndef VERBENA_VERBENA_H
 #define VERBENA_VERBENA_H
@@ -38,7 +38,7 @@ typedef enum {
   VERBENA_SYSTEM_ERROR = 2,     /* a call of the operating system or of the verbs library failed */
   VERBENA_INTERNAL_ERROR = 3,   /* a bug in this library */
   VERBENA_INVALID_ARGUMENT = 4, /* an argument is NULL or out of range */
-  VERBENA_INVALID_USAGE = 5,    /* a wrong setting, a call out of order, or ranks whose calls differ */
+  VERBENA_INVALID_USAGE = 5,    /* a setting is wrong, a call is out of order, or the ranks' calls differ */
   VERBENA_REMOTE_ERROR = 6,     /* a peer, or the network to the peer, failed */
   VERBENA_TIMEOUT = 7           /* a peer did not respond in time */
 } verbena_result;
@@ -54,11 +54,11 @@ typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2
  * other lines.
  * @param sink  called from any thread; NULL restores the default */
 VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
-/* Sets a function that runs pending signal handlers. Interpreters such as Python need it, because they defer
- * signal handlers while a C call runs. A call on the process's first thread that waits for other processes
- * calls the function after each signal and several times a second.
- * @param check  returns 0 to continue, or another value to end the waiting call with an error; NULL: no
- *               check */
+/* Sets a function that runs pending signal handlers. Interpreters such as Python need this, because they
+ * defer signal handlers while a C call runs. If a call on the process's first thread waits for other
+ * processes, it calls the function after each signal and several times a second.
+ * @param check  returns 0 to let the waiting call continue, or another value to end the call with an error;
+ *               NULL: no check */
 VERBENA_API void verbena_set_interrupt_check(int (*check)(void));
 
 /* ---- Contexts ---- */
@@ -68,12 +68,13 @@ typedef struct verbena_window verbena_window;
 typedef struct verbena_team verbena_team;
 typedef struct verbena_workspace verbena_workspace;
 
-/* Opaque rendezvous id. One process creates it; the application distributes it to all ranks. */
+/* Opaque id by which the ranks of a context find each other. One process creates the id, and the application
+ * distributes it to all ranks. */
 typedef struct {
   uint8_t bytes[128];
 } verbena_unique_id;
 
-/* Creates an id. The calling process listens until all ranks have connected to it.
+/* Creates an id. The calling process listens for connections until all ranks have connected to it.
  * @param id  receives the id */
 VERBENA_API verbena_result verbena_get_unique_id(verbena_unique_id* id);
 
@@ -109,12 +110,12 @@ VERBENA_API uint32_t verbena_context_rank(const verbena_context* context);
 VERBENA_API uint32_t verbena_context_size(const verbena_context* context);
 /* Waits until all ranks have made this call. Collective. Does not wait for running kernels. */
 VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
-/* Waits until all RDMA operations that this rank's finished kernels have posted are complete at the peers.
- * The caller may then reuse the source memory of puts. Not collective.
- * @return VERBENA_REMOTE_ERROR if the context fails, at the latest after VERBENA_SYMM_TIMEOUT_MS without
- *         progress;
+/* Waits until all RDMA operations that were posted by finished kernels of this rank are complete at the
+ * peers. After the call, the source memory of puts may be reused. Not collective.
+ * @return VERBENA_REMOTE_ERROR if the context fails, which happens at the latest after
+ *         VERBENA_SYMM_TIMEOUT_MS without progress;
  *         VERBENA_INVALID_USAGE if the context uses another library's heap and some ranks cannot be reached
- *         by loads and stores: call that library's own quiet instead */
+ *         by loads and stores; call that library's quiet function instead */
 VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
 /* Checks whether the context or one of its teams has failed. Reads GPU memory, which takes a few
  * microseconds.
@@ -126,8 +127,9 @@ VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
  *         verbena_context_abort() was called;
  *         VERBENA_INVALID_ARGUMENT if a team has failed because a member passed invalid arguments to a call;
  *         VERBENA_TIMEOUT if a kernel's wait timed out, on this rank or on a peer. The text names the wait,
- *         the team and the late rank. Until verbena_team_reset(), all waits of that team return immediately,
- *         on all members that loads and stores reach and on all other members that could be notified */
+ *         the team and the late rank. From then until verbena_team_reset(), all waits of that team return
+ *         immediately. This applies to all members that can be reached by loads and stores, and to all other
+ *         members that could be notified */
 VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
 /* Fails the context: all current and later waits of this rank's kernels in this context return
  * immediately. */
@@ -135,17 +137,17 @@ VERBENA_API void verbena_context_abort(verbena_context* context);
 
 /* ---- Contexts over another library's symmetric memory (docs/add-a-backend.md) ---- */
 
-/* Memory that has a second address besides its symmetric one, such as a buffer of the application. Kernels
- * may pass either address. */
+/* Memory that has two addresses: a symmetric address and, for example, the address of the application's
+ * buffer. Kernels may use either address. */
 typedef struct {
   const void* begin; /* the second address */
   size_t length_bytes;
   const void* symmetric; /* the symmetric address of the same memory */
 } verbena_alias;
 
-/* A heap of this rank: the signal and barrier words of all teams, followed by the windows. `type`, the
- * lengths and `is_world_only` must be the same on all ranks. verbena_context_create_over_heap() copies the
- * arrays. */
+/* A heap of this rank. It contains the signal and barrier words of all teams, followed by the windows.
+ * `type`, the lengths and `is_world_only` must be the same on all ranks. verbena_context_create_over_heap()
+ * copies the arrays. */
 typedef struct {
   /* SymmContext::type of the backend. */
   int32_t type;
@@ -154,27 +156,27 @@ typedef struct {
   void* begin;
   /* Size of the heap: verbena_heap_words() plus all windows, each rounded up to 512 bytes. */
   size_t length_bytes;
-  /* [count_ranks]: the bytes to add to an address in this rank's heap to get the address of the same offset
-   * in rank r's heap. 0 for this rank; INT64_MIN (kSymmOutOfReach) if loads and stores do not reach rank r.
-   * Ranks that reach each other must reach the same ranks. */
+  /* [count_ranks], in bytes. Adding deltas[r] to an address in this rank's heap gives the address at the same
+   * offset in rank r's heap. The value is 0 for this rank, and INT64_MIN (kSymmOutOfReach) if loads and
+   * stores do not reach rank r. If two ranks reach each other, both must reach the same set of ranks. */
   const int64_t* deltas;
-  /* Byte offset from an address of this rank to the multicast address of all ranks that loads and stores
-   * reach; 0: no multicast. Teams that contain all of these ranks use it. */
+  /* In bytes. Adding multicast_delta to an address of this rank gives the multicast address of all ranks that
+   * loads and stores reach. 0: no multicast. Only teams that contain all of these ranks use multicast. */
   uint64_t multicast_delta;
-  /* The members that a structure derived from SymmContext adds, aligned to at most 16 bytes. The library
-   * places them directly after each team's SymmContext. extension_bytes is the size of the derived structure
-   * minus sizeof(SymmContext); 0: no such members. */
+  /* Values of the data members that the backend's context type adds to SymmContext, aligned to at most 16
+   * bytes. The library places them directly after each team's SymmContext. extension_bytes is the size of the
+   * derived type minus sizeof(SymmContext), or 0 if the type adds no members. */
   const void* extension;
   size_t extension_bytes;
-  /* 1: the backend's network serves signals and barriers of the world team only. Other teams with members
-   * that loads and stores do not reach are refused. */
+  /* 1: the backend's network supports signals and barriers of the world team only. The library then refuses
+   * to create any other team in which some members do not reach each other by loads and stores. */
   int32_t is_world_only;
   /* Called once, with `argument`, as the last step of verbena_context_destroy() or of a failed create. NULL:
    * no call. */
   void (*release)(void* argument);
   void* argument;
-  /* Addresses up to begin + reach_bytes are symmetric, although memory after length_bytes is not part of the
-   * heap. 0: length_bytes. */
+  /* Addresses up to begin + reach_bytes are symmetric, even though memory after the first length_bytes bytes
+   * is not part of the heap. 0 means length_bytes. */
   size_t reach_bytes;
   /* [count_aliases]; NULL: no aliases. */
   const verbena_alias* aliases;
@@ -182,11 +184,11 @@ typedef struct {
 } verbena_heap;
 
 /* Returns the size of the signal and barrier words of all VERBENA_SYMM_TEAMS teams, in bytes, a multiple of
- * 512. Returns 0 if a setting is wrong. */
+ * 512. Returns 0 if a setting in the environment is wrong. */
 VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
 /* Creates a context that allocates its windows from the given heap. Collective. Memory cannot be registered
  * in such a context. Members that loads and stores do not reach are reached by the backend's network only.
- * Settings for memory and paths have no effect, except VERBENA_SYMM_TEAMS. */
+ * Apart from VERBENA_SYMM_TEAMS, settings for memory and paths have no effect. */
 VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
                                                             verbena_all_gather all_gather, void* argument,
                                                             uint32_t rank, uint32_t count_ranks,
@@ -203,22 +205,22 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * until the window is freed.
  *
  * The memory must come from cuMemCreate() with a POSIX file descriptor handle. ncclMemAlloc() and PyTorch's
- * expandable segments allocate such memory. All ranks must register the same range of allocations of the same
- * size. The window maps the memory at a second, symmetric address. Kernels and calls on streams accept both
- * addresses; the symmetric one is faster to translate.
+ * expandable segments allocate such memory. The allocations must have the same size on all ranks, and all
+ * ranks must register the same range of them. The window maps the memory at a second, symmetric address.
+ * Kernels and calls on streams accept both addresses; the symmetric address is faster to translate.
  *
- * Registering the same range of the same allocations again returns the same window, which must then be freed
- * once per registration. If a rank has meanwhile mapped different memory at its address, all ranks get a new
- * window. The old window keeps the old memory until it is freed, and verbena_window_find() finds it only by
- * its symmetric address.
+ * If the same range of the same allocations is registered again, the call returns the same window, which must
+ * then be freed once per registration. If a rank has mapped different memory at its address since the first
+ * registration, all ranks get a new window. The old window keeps the old memory until the old window is
+ * freed, and verbena_window_find() finds it only by its symmetric address.
  * @param address       this rank's address of the memory; may differ between ranks
  * @param length_bytes  1 or more, the same on all ranks
  * @param window        receives the window; free it with verbena_window_free()
- * @return VERBENA_INVALID_USAGE if the memory is not of this kind */
+ * @return VERBENA_INVALID_USAGE if the memory comes from another allocator */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
-/* Frees the window once the operations of finished kernels are complete. Collective. No kernel on any rank
- * may still be using the window. */
+/* Waits until all operations of finished kernels are complete, then frees the window. Collective. No kernel
+ * on any rank may still be using the window. */
 VERBENA_API verbena_result verbena_window_free(verbena_window* window);
 /* Returns the symmetric address of this rank's memory, for kernels and cudaMemcpy. */
 VERBENA_API void* verbena_window_address(const verbena_window* window);
@@ -227,19 +229,19 @@ VERBENA_API size_t verbena_window_length(const verbena_window* window);
 /* Returns the address at which this rank's GPU accesses the window of `rank`, or NULL if loads and stores do
  * not reach that rank. */
 VERBENA_API void* verbena_window_peer_address(const verbena_window* window, uint32_t rank);
-/* Returns the window that contains `address`, which may be symmetric or registered, or NULL if there is
- * none. */
+/* Returns the window that contains `address`, or NULL if no window contains it. The address may be symmetric
+ * or registered. */
 VERBENA_API verbena_window* verbena_window_find(verbena_context* context, const void* address);
 
 /* ---- Teams: groups of ranks, each with its own signals and barriers ---- */
 
-/* Return the team of all ranks, and the team of the ranks that this rank reaches by loads and stores. The
- * context owns both teams: do not free them. */
+/* Return the team of all ranks (world), and the team of the ranks that this rank reaches by loads and stores
+ * (lsa). The context owns both teams, so do not free them. */
 VERBENA_API verbena_team* verbena_team_world(verbena_context* context);
 VERBENA_API verbena_team* verbena_team_lsa(verbena_context* context);
 /* Splits a team: the members of `parent` with the same color form a new team. Collective over the context.
  * @param parent  NULL on ranks that are not members of the parent
- * @param color   0 or more; negative: this rank joins no team
+ * @param color   0 or more; if negative, this rank joins no team
  * @param key     members are sorted by key, then by rank
  * @param team    receives the team; free it with verbena_team_free(). NULL on ranks that join no team */
 VERBENA_API verbena_result verbena_team_split(verbena_context* context, const verbena_team* parent,
@@ -251,12 +253,12 @@ VERBENA_API verbena_result verbena_team_split(verbena_context* context, const ve
 VERBENA_API verbena_result verbena_team_create(verbena_context* context, const uint32_t* ranks, size_t count,
                                                verbena_team** team);
 /* Resets a team after a wait has timed out. Collective over the context. Waits until the operations of the
- * members' kernels are complete, then clears the team's signals, barriers and failure. Device contexts keep
- * their addresses. No kernel on any member may be using the team.
- * @param team  any team, also world or lsa; NULL on ranks that are not members
- * @return VERBENA_INVALID_USAGE if the context has failed, or if NCCL's network reaches members: the host can
- *         neither clear signals in NCCL's own memory nor wait for signals in flight. In both cases, create a
- *         new context */
+ * members' kernels are complete, then clears the team's signals, barriers and failure word. The addresses of
+ * the team's device contexts do not change. No kernel on any member may be using the team.
+ * @param team  any team, including world and lsa; NULL on ranks that are not members
+ * @return VERBENA_INVALID_USAGE if the context has failed, or if some members are reached by NCCL's network,
+ *         because the host can neither clear signals in NCCL's memory nor wait for signals in flight. In both
+ *         cases, create a new context */
 VERBENA_API verbena_result verbena_team_reset(verbena_context* context, verbena_team* team);
 /* Frees a team. Not collective. No kernel on any member may still be using the team. */
 VERBENA_API verbena_result verbena_team_free(verbena_team* team);
@@ -266,33 +268,34 @@ VERBENA_API uint32_t verbena_team_size(const verbena_team* team);
 /* Returns the world rank of a member.
  * @param rank  a rank of the team */
 VERBENA_API uint32_t verbena_team_world_rank(const verbena_team* team, uint32_t rank);
-/* Return the argument that kernels need: a struct SymmContext (verbena/symm_abi.h), followed by the backend's
- * extension if the context uses another library's heap. Pass the device context, which is in GPU memory, as a
- * pointer. Copy the host context into the kernel's arguments, which makes kernels faster. Both are valid
- * until the team is freed. */
+/* Return the team's SymmContext (verbena/symm_abi.h), which kernels need as an argument. If the context uses
+ * another library's heap, the backend's extension follows the SymmContext. The device context is in GPU
+ * memory: pass it to kernels as a pointer. The host context is in host memory: pass it to kernels by value,
+ * which makes the kernels faster. Both are valid until the team is freed. */
 VERBENA_API const void* verbena_team_device_context(const verbena_team* team);
 VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
 
 /* ---- Workspaces: signals, barriers and slots for one stream or one purpose ---- */
 
 /* Creates a workspace. Collective over the context. Like a team, a workspace has its own signals, barriers
- * and failure word; it also has slots for the packets of low_latency.cuh. Kernels that run at the same time,
- * each with its own workspace, do not interfere.
- * @param team         the members; may be freed before the workspace. NULL on ranks that are not members:
- *                     they need their workspace only for the collective calls
+ * and failure word. It also has slots for the packets of low_latency.cuh. Kernels that run at the same time
+ * do not interfere with each other if each uses a different workspace.
+ * @param team         the members; may be freed before the workspace. NULL on ranks that are not members.
+ *                     These ranks use their workspace only in the collective calls
  * @param slots_bytes  bytes of GPU memory for slots, the same on all ranks; 0: no slots. The memory is split
  *                     into 4 * blocks * members slots, which must have at least 128 bytes each
  * @param blocks       number of blocks of the largest grid that uses the workspace, 1 to 512, the same on all
  *                     ranks
- * @param workspace    receives the workspace; verbena_workspace_free() or its context frees it */
+ * @param workspace    receives the workspace; free it with verbena_workspace_free(), or by destroying the
+ *                     context */
 VERBENA_API verbena_result verbena_workspace_create(verbena_context* context, const verbena_team* team,
                                                     size_t slots_bytes, uint32_t blocks,
                                                     verbena_workspace** workspace);
-/* Resets a workspace after a wait has timed out, like verbena_team_reset(), and clears its slots. Collective
- * over the context. */
+/* Resets a workspace after a wait has timed out, as verbena_team_reset() does for a team, and clears the
+ * workspace's slots. Collective over the context. */
 VERBENA_API verbena_result verbena_workspace_reset(verbena_workspace* workspace);
-/* Frees the workspace once the operations of finished kernels are complete. Collective over the context. No
- * kernel on any rank may still be using the workspace. */
+/* Waits until all operations of finished kernels are complete, then frees the workspace. Collective over the
+ * context. No kernel on any rank may still be using the workspace. */
 VERBENA_API verbena_result verbena_workspace_free(verbena_workspace* workspace);
 /* Checks whether this workspace has failed. Failures of other teams and workspaces are not reported. The
  * parameters are the same as in verbena_context_get_error().
@@ -304,35 +307,36 @@ VERBENA_API verbena_result verbena_workspace_get_error(verbena_workspace* worksp
 /* Returns the size of one slot in bytes; 0 if the workspace has no slots, or on ranks that are not
  * members. */
 VERBENA_API size_t verbena_workspace_slot_bytes(const verbena_workspace* workspace);
-/* Return the argument that kernels need: a struct SymmWorkspace (verbena/symm_abi.h). It begins with a
- * SymmContext, so it may also be passed where a team's context is expected. As for a team, the device
- * workspace is in GPU memory, and the host workspace is for kernel arguments. Both are valid until the
- * workspace is freed, and NULL on ranks that are not members. */
+/* Return the SymmWorkspace (verbena/symm_abi.h), which kernels need as an argument. It begins with a
+ * SymmContext, so it may also be passed where a team's context is expected. The device workspace is in GPU
+ * memory: pass it to kernels as a pointer. The host workspace is in host memory: pass it to kernels by value.
+ * Both are valid until the workspace is freed. Return NULL on ranks that are not members. */
 VERBENA_API const void* verbena_workspace_device_context(const verbena_workspace* workspace);
 VERBENA_API const void* verbena_workspace_host_context(const verbena_workspace* workspace);
-/* Returns a team with the same members that uses the workspace's signals and barriers. Pass it to the calls
- * below and to other calls that take a team. The workspace owns the team. NULL on ranks that are not
- * members. */
+/* Returns a team with the same members that uses the workspace's signals and barriers. Pass this team to the
+ * calls below and to other calls that take a team. The workspace owns the team. Returns NULL on ranks that
+ * are not members. */
 VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* workspace);
 
 /* ---- Calls in the order of a stream ---- */
 
-/* Each call enqueues a kernel on `stream` and returns. The kernel does the work of the device function of the
- * same name, such as symm_barrier() or symm_signal(). `stream` is a cudaStream_t or CUstream of the context's
- * GPU, which must be current. The calls are ordered with the stream's other work, and a signal is sent after
- * all earlier puts of the stream. They may be captured in a CUDA graph. They are not collective.
+/* Each call enqueues a kernel on `stream` and returns. The kernel calls the corresponding device function:
+ * for example, verbena_barrier_on_stream() calls symm_barrier(). `stream` is a cudaStream_t or CUstream of
+ * the context's GPU, which must be current. The calls run in order with the stream's other work, and a signal
+ * is sent after all earlier puts of the stream. They may be captured in a CUDA graph. They are not
+ * collective.
  *
- * The first call on a GPU loads the kernel, and loading waits for running kernels. Make the first call before
- * any kernel waits for a peer.
+ * The first call on a GPU loads the kernel, and loading waits for running kernels. To avoid a deadlock, make
+ * the first call before any kernel waits for a peer.
  * @return VERBENA_INVALID_ARGUMENT if an argument is invalid;
- *         VERBENA_INVALID_USAGE if the context has no GPU, or if only another library's network reaches a
- *         member. A wait that times out is reported by verbena_context_get_error() or
- *         verbena_workspace_get_error() */
+ *         VERBENA_INVALID_USAGE if the context has no GPU, or if some member can be reached only by another
+ *         library's network. If a wait times out, verbena_context_get_error() or
+ *         verbena_workspace_get_error() reports it */
 
-/* Makes the stream wait until the streams of all members have reached the barrier. All earlier puts of the
- * members are complete then.
- * @param barrier  0 to 511; streams and kernels of a team that may wait at the same time must use different
- *                 barriers */
+/* Makes the stream wait until the streams of all members have reached the barrier. When the stream continues,
+ * all earlier puts of the members are complete.
+ * @param barrier  0 to 511; if streams or kernels may wait at the same time in the same team, they must use
+ *                 different barriers */
 VERBENA_API verbena_result verbena_barrier_on_stream(const verbena_team* team, uint32_t barrier,
                                                      void* stream);
 /* Sets a signal of a peer, or adds to it.
@@ -343,7 +347,8 @@ VERBENA_API verbena_result verbena_signal_on_stream(const verbena_team* team, ui
                                                     uint64_t value, int operation, void* stream);
 /* Makes the stream wait until a signal of this rank satisfies a comparison with `value`.
  * @param signal   0 to 255
- * @param compare  1 ==, 2 !=, 3 >, 4 >=, 5 <, 6 <= (SymmCompare); signed, with the signal on the left */
+ * @param compare  1 ==, 2 !=, 3 >, 4 >=, 5 <, 6 <= (SymmCompare); the comparison is signed, and the signal is
+ *                 the left operand */
 VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint32_t signal, int compare,
                                                   int64_t value, void* stream);
 /* Copies bytes to a peer.
@@ -355,8 +360,8 @@ VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint
 VERBENA_API verbena_result verbena_put_on_stream(const verbena_team* team, void* destination,
                                                  const void* source, size_t length_bytes, uint32_t peer,
                                                  void* stream);
-/* Copies bytes from a peer. Later work of the stream sees them.
- * @param destination   GPU memory; in a window if loads and stores do not reach the peer
+/* Copies bytes from a peer. Later work of the stream sees the bytes.
+ * @param destination   GPU memory; must lie in a window if loads and stores do not reach the peer
  * @param source        address in a window of this rank; the peer's memory at the same offset is read
  * @param length_bytes  bytes to copy
  * @param peer          a rank of the team */
@@ -368,9 +373,9 @@ VERBENA_API verbena_result verbena_quiet_on_stream(const verbena_team* team, voi
 
 /* ---- Pools: window memory for the allocator of a framework ---- */
 
-/* A pool allocates from a window, so its memory is symmetric without registration. Each pool has an index n
- * and two functions with the signatures of PyTorch's CUDAPluggableAllocator. The framework looks them up in
- * libverbena.so by name:
+/* A pool allocates memory from a window, so the memory is symmetric without registration. Each pool has an
+ * index n and two functions with the signatures that PyTorch's CUDAPluggableAllocator expects. The framework
+ * looks up the two functions in libverbena.so by name:
  *
  *   void* verbena_pool_allocate_n(ssize_t length_bytes, int gpu, cudaStream_t stream);
  *   void verbena_pool_release_n(void* address, ssize_t length_bytes, int gpu, cudaStream_t stream);
@@ -387,8 +392,8 @@ VERBENA_API verbena_result verbena_pool_create(verbena_context* context, size_t 
  * may still call its two functions. */
 VERBENA_API verbena_result verbena_pool_free(verbena_pool* pool);
 /* Checks that all ranks have made the same allocations. Collective.
- * @return VERBENA_INVALID_USAGE if the ranks' allocations differ, so that one offset may belong to different
- *         tensors on different ranks */
+ * @return VERBENA_INVALID_USAGE if the ranks' allocations differ, because the same offset may then belong to
+ *         different tensors on different ranks */
 VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
 /* Returns the index n in the names of the pool's two functions. */
 VERBENA_API uint32_t verbena_pool_index(const verbena_pool* pool);

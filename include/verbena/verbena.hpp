@@ -1,7 +1,7 @@
-// C++ wrapper of verbena.h: objects own the handles and free them, and errors are exceptions. verbena.h
-// documents each call, its units, and whether it is collective. Objects are movable and not thread-safe.
-// Destroy windows, teams, workspaces and pools before their context. A destructor is collective if the free
-// call that it makes is collective. Destructors log errors and do not throw.
+// C++ wrapper of verbena.h. Objects own the handles and free them, and errors are thrown as exceptions.
+// verbena.h documents each call, its units, and whether the call is collective. Objects are movable and not
+// thread-safe. Destroy windows, teams, workspaces and pools before their context. A destructor is collective
+// if the C function that it calls is collective. Destructors log errors and do not throw.
 #ifndef VERBENA_VERBENA_HPP
 #define VERBENA_VERBENA_HPP
 
@@ -68,7 +68,8 @@ class SymmetricTeam {
   uint32_t size() const { return verbena_team_size(handle_.get()); }
   uint32_t world_rank(uint32_t rank) const { return verbena_team_world_rank(handle_.get(), rank); }
   // Returns the context to pass to a kernel by value (const __grid_constant__ verbena::SymmContext). If the
-  // context uses another library's heap, Context is the type of that backend, which derives from SymmContext.
+  // context uses another library's heap, Context is the backend's context type, which derives from
+  // SymmContext.
   template <typename Context = SymmContext>
   const Context& context() const {
     return *static_cast<const Context*>(verbena_team_host_context(handle_.get()));
@@ -79,8 +80,8 @@ class SymmetricTeam {
     return static_cast<const Context*>(verbena_team_device_context(handle_.get()));
   }
   verbena_team* handle() const { return handle_.get(); }
-  // Returns the 1024 words for the `meta_data` of a TileScale program (device/tilescale_ranks.cuh). Throws if
-  // the team has more than 1021 ranks.
+  // Returns the 1024 words that the `meta_data` symbol of a TileScale program must contain
+  // (device/tilescale_ranks.cuh). Throws if the team has more than 1021 ranks.
   std::vector<uint64_t> make_tilescale_table(const SymmetricWindow& window) const {
     constexpr size_t kWords = 1024, kFirstBase = 2;
     if (size() > kWords - kFirstBase - 1)
@@ -94,7 +95,7 @@ class SymmetricTeam {
     return table;
   }
 
-  // Enqueue verbena_*_on_stream() on a stream.
+  // Call the corresponding verbena_*_on_stream() function.
   void barrier_on(void* stream, uint32_t barrier = 0) const {
     check(verbena_barrier_on_stream(handle_.get(), barrier, stream));
   }
@@ -127,7 +128,7 @@ class SymmetricWorkspace {
  public:
   explicit SymmetricWorkspace(verbena_workspace* handle) : handle_(handle) {}
 
-  // Returns false on a rank that is not a member of the team. Such a rank needs its workspace only for the
+  // Returns false on a rank that is not a member of the team. Such a rank uses its workspace only in the
   // collective calls.
   explicit operator bool() const { return verbena_workspace_host_context(handle_.get()) != nullptr; }
   // Resets the workspace after a wait has timed out. Collective.

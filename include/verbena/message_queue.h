@@ -73,9 +73,9 @@ VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* hand
  * @param timeout_ms  milliseconds; -1: VERBENA_BOOTSTRAP_TIMEOUT_MS
  * @return VERBENA_TIMEOUT if the writer or a reader is not connected; the error names all missing ends */
 VERBENA_API verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms);
-/* Returns 1 if this end uses shared memory only, and 0 if it also uses TCP. A reader uses shared memory only
- * if it is on the writer's host; a writer, if all its readers are on its host. Valid once the queue is
- * ready. */
+/* Returns 1 if this end uses shared memory only, otherwise 0. A reader uses shared memory only if it is on
+ * the writer's host. A writer uses shared memory only if all its readers are on its host. The result is valid
+ * once the queue is ready. */
 VERBENA_API int verbena_queue_is_local(const verbena_queue* queue);
 /* Pins the ring's memory, so that cudaMemcpyAsync() copies directly between messages and the current GPU.
  * Call it on the writer or on a local reader, once the queue is ready.

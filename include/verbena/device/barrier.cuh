@@ -1,10 +1,12 @@
 // Reusable barriers between the blocks of a grid, and between the GPUs (ranks) of a system. Everything that
-// any thread did before a barrier is visible to every thread after it, at the barrier's scope. The barriers
-// count rounds in 64-bit words that are never reset, so a late thread cannot confuse two rounds.
+// any thread did before a barrier is visible to every thread after the barrier, at the barrier's scope. The
+// barriers count rounds in 64-bit words that are never reset, so a late thread cannot mistake one round for
+// another.
 //
-// Every call ends within its limits. After any result but kReached, the counts are out of step: before the
-// barrier is used again, the host must zero the words of all ranks while no kernel runs. All blocks that take
-// part must be resident at the same time: use a cooperative launch, or no more blocks than fit on the GPU.
+// Every call ends within its limits. After a result other than kReached, the counts are out of step. In this
+// case the host must set the words of all ranks to zero, while no kernel runs, before the barrier is used
+// again. All blocks that take part must be resident at the same time, so use a cooperative launch, or no more
+// blocks than fit on the GPU.
 #ifndef VERBENA_DEVICE_BARRIER_CUH
 #define VERBENA_DEVICE_BARRIER_CUH
 
@@ -14,14 +16,15 @@
 
 namespace verbena::device {
 
-// A barrier between `count_blocks` blocks of one GPU. The number must be the same in each use. `arrived` is a
-// dedicated word in global memory, which is 0 before its first use and keeps its value between kernels.
+// A barrier between `count_blocks` blocks of one GPU. The number must be the same in each use. `arrived`
+// points to a dedicated word in global memory, which must be 0 before its first use and must keep its value
+// between kernels.
 struct GridBarrier {
   uint64_t* arrived;
   uint32_t count_blocks;
 
-  // Called by one thread of each block, after a block barrier if other threads' work must be visible. A
-  // release.
+  // Called by one thread of each block. If the work of other threads must be visible, the block must sync
+  // before the call. A release at GPU scope.
   // @return the value of `arrived` once the last block has arrived
   VERBENA_DEVICE uint64_t arrive() const {
     const uint64_t before = fetch_add<Order::kRelease, Scope::kGpu>(arrived, 1);
@@ -45,11 +48,11 @@ struct GridBarrier {
   }
 };
 
-// A barrier between one group of threads on each of `count_ranks` GPUs or processes. Each rank has
-// `count_ranks` words that the ranks write, and a word that counts its own rounds. All words are 0 before the
-// first use.
+// A barrier between `count_ranks` GPUs or processes, with one group of threads on each. Each rank has
+// `count_ranks` words, one for each rank to write, and a word that counts its own rounds. All words must be 0
+// before the first use.
 struct SystemBarrier {
-  uint64_t* const* arrivals;  // [count_ranks] pointers to the words of each rank; rank r writes word r
+  uint64_t* const* arrivals;  // [count_ranks] addresses of each rank's words; rank r writes word r
   uint64_t* rounds;           // this rank's round
   uint32_t rank;
   uint32_t count_ranks;
@@ -87,22 +90,22 @@ struct SystemBarrier {
   }
 };
 
-// A barrier of all blocks of all ranks. It consists of a grid barrier, a system barrier that block 0 of each
-// rank enters, and another grid barrier.
+// A barrier of all blocks of all ranks. It consists of a grid barrier, a system barrier for block 0 of each
+// rank, and another grid barrier.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
 [[nodiscard]] VERBENA_DEVICE WaitResult sync_all_ranks(const GridBarrier& grid, const SystemBarrier& system,
                                                        const WaitLimits& limits) {
   WaitResult result = grid.sync<BackOff, kSpinsPerCheck>(limits);
   if (result == WaitResult::kReached && block_index() == 0)
     result = system.sync<BackOff, kSpinsPerCheck>(limits);
-  if (result != WaitResult::kReached) return result;  // the other blocks' waits end by their own limits
+  if (result != WaitResult::kReached) return result;  // the waits of the other blocks end by their own limits
   return grid.sync<BackOff, kSpinsPerCheck>(limits);
 }
 
 // All threads of a grid as a group (group.cuh), for any function that takes a group, such as symm_barrier()
-// or symm_put_async(). Blocks must consist of whole warps. Nothing else may use the group's barrier. If a
-// sync() timed out or was aborted, is_broken() and any() return true from then on, so that no wait counts as
-// reached. The host must then zero the words, as for the barrier.
+// or symm_put_async(). Blocks must consist of whole warps. The GridBarrier must not be used for anything
+// else. If a sync() times out or is aborted, is_broken() and any() return true from then on, so that no later
+// wait is reported as successful. The host must then set the words to zero, as for the barriers above.
 struct GridGroup {
   static constexpr uint32_t kWords = 4;
 
@@ -117,9 +120,9 @@ struct GridGroup {
   VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
   VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
 
-  // Rounds use three words in turn. While the threads vote in the word of this round, other threads may still
-  // read the word of the previous round. Block 0 clears the word of the next round, which all threads have
-  // already read.
+  // Consecutive rounds use three words in turn, because other threads may still read the word of the previous
+  // round while the threads vote in the word of this round. Block 0 clears the word of the next round, which
+  // all threads have already read.
   VERBENA_DEVICE bool any(bool vote) const {
     if (is_broken()) return true;
     const BlockGroup block;

@@ -1,5 +1,5 @@
-// A packet: 16 bytes of a message, sent by one store without a flag. The receiver recognises the arrival by
-// the data itself. low_latency.cuh sends messages as packets.
+// A packet: 16 bytes of a message, sent by one store without a flag. The receiver recognises the packet's
+// arrival by the data itself. low_latency.cuh sends messages as packets.
 #ifndef VERBENA_DEVICE_PACKET_CUH
 #define VERBENA_DEVICE_PACKET_CUH
 
@@ -9,8 +9,9 @@ namespace verbena::device {
 
 namespace detail {
 
-// Store and load packets. The accesses are strong, because both ranks access the slot at the same time.
-// Relaxed order is enough, because the same access transfers the data and shows its arrival.
+// Store and load packets. The accesses are strong, because sender and receiver access the slot at the same
+// time. Relaxed order is enough, because a single access both transfers the data and shows that the data has
+// arrived.
 template <typename T>
 VERBENA_DEVICE void send_bits(char* there, const T& bits) {
   store<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(reinterpret_cast<T*>(there), bits);
@@ -23,30 +24,30 @@ VERBENA_DEVICE T poll_bits(const char* here) {
 
 }  // namespace detail
 
-// A packet consists of two 8-byte halves, because a store of 16 bytes may arrive as two stores of 8. A half
-// is empty while its first 32-bit word is 0. The sender XORs this word with kSentinel, so that data rarely
-// becomes 0. The receiver sets the packet to 0 after reading it.
+// A packet consists of two 8-byte halves, because a 16-byte store may arrive as two 8-byte stores. A half is
+// empty while its first 32-bit word is 0. The sender XORs this word with kSentinel, so that words of real
+// data rarely become 0. The receiver sets the packet to 0 after reading it.
 //
-// Two values of the word need more: kSentinel would be sent as 0, which looks empty, and kSentinel ^ 1 as
-// kNoted. Both are sent as kNoted, and a note says which value is meant. Each packet of a slot has a note, a
-// word that also contains the number of the call. So every bit pattern arrives unchanged; these two values
-// take longer.
+// Two values of the word need extra handling. kSentinel would be sent as 0, which looks empty, and kSentinel
+// ^ 1 would be sent as kNoted. Both values are sent as kNoted, and a note says which value is meant. Each
+// packet of a slot has a note, which is a word that also contains the number of the call. So every bit
+// pattern arrives unchanged, but these two values take longer.
 struct Packet {
   using Data = Vector16;
   static constexpr uint32_t kBytes = 16, kNoteBytes = 8;
   static constexpr uint32_t kSentinel = 0xd92e'8e14, kNoted = 1;
 
-  // Return the offset of a packet's data in the message, and the number of packets of a message, at least
-  // one.
+  // Return the offset of a packet's data in the message, and the number of packets of a message, which is at
+  // least one.
   VERBENA_DEVICE static uint32_t offset(uint32_t index) { return index * kBytes; }
   VERBENA_DEVICE static uint32_t count(uint32_t length_bytes) {
     return length_bytes == 0 ? 1 : (length_bytes - 1) / kBytes + 1;
   }
-  // Converts data to the words that are stored, and back.
+  // Converts data to the words that are stored, and stored words to data.
   VERBENA_DEVICE static Data mask(const Data& data) {
     return {data.x ^ kSentinel, data.y, data.z ^ kSentinel, data.w};
   }
-  // Returns whether both halves have arrived and need no note.
+  // Returns whether both halves have arrived and neither needs a note.
   VERBENA_DEVICE static bool is_plain(const Data& stored) {
     // FAULT(second_half_is_not_looked_at)
     return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
@@ -56,8 +57,8 @@ struct Packet {
     if (is_plain(stored)) return send_plain(there, stored);
     send_noted(there, note, stored, epoch);
   }
-  // Sends data that needs a note. Bits 0 and 1 of the note are the masked first words of the two halves, if
-  // these are 0 or 1. The higher bits are the number of the call.
+  // Sends data that needs a note. If the masked first word of half i is 0 or 1, bit i of the note contains
+  // it. The higher bits of the note contain the number of the call.
   VERBENA_DEVICE static void send_noted(char* there, char* note, Data stored, uint64_t epoch) {
     detail::send_bits(note, epoch << 2 | uint64_t{stored.z & 1} << 1 | (stored.x & 1));
     if (stored.x <= kNoted) stored.x = kNoted;
@@ -76,8 +77,8 @@ struct Packet {
     if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note >> 1 & 1);
     return true;
   }
-  // Returns the data of a packet that has arrived, and sets the packet to 0. The store must be strong, like
-  // the sender's store, because only the value orders the two stores.
+  // Returns the data of a packet that has arrived, and sets the packet to 0. This store must be strong, like
+  // the sender's store, because nothing but the packet's value orders the two stores.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
     empty(here);
     return mask(stored);

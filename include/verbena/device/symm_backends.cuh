@@ -1,4 +1,4 @@
-// SymmAnyContext: a context whose backend is known only at run time, for Python, Triton and C.
+// SymmAnyContext: a context whose backend is known only at run time, for use from Python, Triton and C.
 #ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
 #define VERBENA_DEVICE_SYMM_BACKENDS_CUH
 
@@ -6,8 +6,8 @@
 
 namespace verbena {
 
-// Refers to a context of one of the types `Contexts`; the `type` member says which. Use it by reference only,
-// because the members of the backend follow.
+// Stands for a context of one of the types `Contexts`; the `type` member says which. Use it by reference
+// only, because a copy would not include the members that the backend's type adds.
 template <typename... Contexts>
 struct SymmAnyContext : SymmContext {};
 
@@ -15,9 +15,9 @@ struct SymmAnyContext : SymmContext {};
 
 namespace verbena::device {
 
-// Dispatches calls to the backend of the context. Code that all backends share does not read the type, so
-// operations on peers that loads and stores reach cost nothing extra. If no backend serves the type, only
-// these peers can be reached.
+// Dispatches calls to the backend of the context. Code shared by all backends does not read the context's
+// type, so operations on peers reachable by loads and stores have no extra cost. If no backend handles the
+// context's type, only peers reachable by loads and stores can be used.
 template <typename... Contexts>
 struct SymmNetwork<SymmAnyContext<Contexts...>> {
   using Context = SymmAnyContext<Contexts...>;
@@ -175,7 +175,7 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   }
 
  private:
-  // The result of choose() if no backend serves the type. Calls on such a context do nothing.
+  // The result of choose() if no backend handles the context's type. Calls on such a context do nothing.
   static constexpr WaitResult kNone = WaitResult::kReached;
 
   // Returns `call(network, context)`, with the context cast to the type of its backend. Compiles to a switch.
@@ -187,7 +187,8 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
         ((SymmNetwork<Contexts>::serves(type) && (call_one<Contexts>(context, call, &result), true)) || ...));
     return result;
   }
-  // Does the same for functions that not all networks have. A network without them gets no call.
+  // Like choose(), for functions that not all networks have. If the network does not have the function,
+  // nothing is called.
   enum Kind : uint8_t { kOfGets, kOfUpdates };
   template <Kind kind, typename Call>
   VERBENA_DEVICE static WaitResult choose_of(const Context& context, const Call& call) {
@@ -210,7 +211,8 @@ namespace detail {
 template <typename... Contexts>
 struct NetworkTraits<SymmAnyContext<Contexts...>> : SymmNetwork<SymmAnyContext<Contexts...>> {};
 
-// The context type for the given backends: with one backend its own type, with several SymmAnyContext.
+// Selects the context type for the given backends: if there is only one backend, its own context type, and
+// otherwise SymmAnyContext.
 template <typename... Contexts>
 struct ChosenContext {
   using Type = SymmAnyContext<Contexts...>;

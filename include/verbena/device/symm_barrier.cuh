@@ -1,14 +1,14 @@
-// Barriers of a team: one group of threads on each rank waits for the groups of all other ranks or, in
-// symm_lsa_*, for the groups of the ranks that loads and stores reach. After the barrier, all threads of
-// these groups see everything that any of them did before it, at system scope. A barrier of the whole team
-// also completes earlier puts and signals by NICs.
+// Barriers of a team. One group of threads on each rank waits for the groups of all other ranks. In
+// symm_lsa_*, it waits only for the groups of the ranks that loads and stores reach. After the barrier, all
+// threads of these groups see everything that any of these threads did before the barrier, at system scope. A
+// barrier of the whole team also completes earlier puts and signals by NICs.
 //
-// Each barrier has a number, 0 to kSymmBarriers - 1. If two groups of a rank may wait at the same time, they
-// must use different numbers, such as their block indices. Round counters in GPU memory only grow, so a CUDA
-// graph with barriers may be replayed.
+// Each barrier has a number from 0 to kSymmBarriers - 1. If two groups of a rank may wait at the same time,
+// they must use different numbers, such as their block indices. A CUDA graph with barriers may be replayed,
+// because the round counters are in GPU memory and are never reset.
 //
-// Every wait ends within the context's timeout. If a barrier returns anything but kDone, the ranks are out of
-// step, and the hosts must reset the team (verbena_team_reset).
+// Every wait ends within the context's timeout. If a barrier returns a status other than kDone, the ranks are
+// out of step, and the hosts must reset the team (verbena_team_reset).
 #ifndef VERBENA_DEVICE_SYMM_BARRIER_CUH
 #define VERBENA_DEVICE_SYMM_BARRIER_CUH
 
@@ -40,8 +40,8 @@ VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const G
 }
 
 // Returns whether ranks that reach each other must wait for each other twice per barrier. This is needed if
-// the network orders an arrival only after puts to the same peer. The arrival words then count two rounds per
-// barrier, while the network counts one.
+// SymmContext::meets_twice is 1, or if the network orders an arrival only after puts to the same peer. In
+// these cases the arrival words count two rounds per barrier, while the network counts one.
 template <typename Context>
 VERBENA_DEVICE bool meets_twice(const Context& context) {
   return context.has_remote != 0 &&
@@ -52,8 +52,8 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
   return meets_twice(context) ? (round + 1) / 2 : round;
 }
 
-// Notifies the ranks that only the network reaches. If kCompletes, first waits until all earlier operations
-// of this rank are complete, where the network requires that.
+// Notifies the ranks that only the network reaches. If kCompletes is true and the network requires it, the
+// function first waits until all earlier operations of this rank are complete.
 template <bool kCompletes, typename Context, typename Group>
 VERBENA_DEVICE SymmStatus arrive_remote(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
@@ -159,7 +159,7 @@ template <typename Group = BlockGroup>
   return detail::await_reach(context, barrier, detail::arrive(context, barrier, group), group);
 }
 
-// The two halves of symm_barrier(). The first half waits for earlier operations by NICs.
+// The two halves of symm_barrier(). The first half waits until earlier operations by NICs are complete.
 template <typename Context, typename Group>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier_arrive(const Context& context, uint32_t barrier,
                                                             const Group& group) {
@@ -184,8 +184,8 @@ template <typename Context, typename Group = BlockGroup>
   return status == SymmStatus::kDone ? detail::await_whole(context, barrier, round, group) : status;
 }
 
-// Waits for the whole team like symm_barrier(), but does not complete operations by NICs. Loads and stores
-// between ranks that reach each other are visible afterwards; puts by NICs may not be.
+// Waits for the whole team like symm_barrier(), but does not complete operations by NICs. Afterwards, stores
+// between ranks that reach each other are visible, but puts by NICs may not be visible yet.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_sync(const Context& context, uint32_t barrier,
                                                   const Group& group = {}) {

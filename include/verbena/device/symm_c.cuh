@@ -1,13 +1,14 @@
 // The symm_* functions with C names, for callers that find device functions by name, such as Triton.
-// Addresses are integers; `context` is the address of a SymmContext in memory that the GPU can access. All
-// threads of a block make the same call, and the operation happens once per block. Functions without a
-// barrier argument use the barrier with the block's number, so the blocks with that number must make the call
-// on all ranks. Functions that return int32 return a SymmStatus unless their comment says otherwise.
+// Addresses are passed as integers; `context` is the address of a SymmContext in memory that the GPU can
+// access. All threads of a block make the same call, and the operation happens once per block. symm_barrier()
+// and symm_all_reduce() have no barrier argument and use the barrier whose number is the block index.
+// Therefore the blocks with this index must make the call on all ranks. Functions that return an int32 return
+// a SymmStatus, unless their comment says otherwise.
 //
 // Two macros may be defined before inclusion. VERBENA_SYMM_FUNCTION sets the attributes of each function
 // definition, after `extern "C"`. VERBENA_SYMM_CONTEXTS lists the context types of the backends to support.
-// If there are several backends, SymmContext::type selects the backend that reaches members beyond loads and
-// stores. If there is one backend, the type is not read.
+// If there are several, SymmContext::type selects the backend that reaches the members that loads and stores
+// do not reach. If there is only one, the type is not read.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -35,8 +36,8 @@ template <typename T>
 VERBENA_DEVICE int64_t as_number(T* pointer) {
   return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
 }
-// Return the result of `call(context)` as an integer; a null context is invalid. run() passes the context as
-// the type of its backend, run_in_reach() as a SymmContext.
+// Return the result of `call(context)` as an integer, or kInvalid if the context is null. run() passes the
+// context as the context type of its backend; run_in_reach() passes it as a SymmContext.
 template <typename Call>
 VERBENA_DEVICE int32_t run(int64_t context, const Call& call) {
   using Context = ChosenContext<VERBENA_SYMM_CONTEXTS>::Type;
@@ -47,8 +48,8 @@ template <typename Call>
 VERBENA_DEVICE int32_t run_in_reach(int64_t context, const Call& call) {
   return static_cast<int32_t>(context == 0 ? SymmStatus::kInvalid : call(as_context(context)));
 }
-// Returns the result of `call(context, length_bytes)`, like run(), for `count` elements of element_bytes
-// each. Negative counts are invalid.
+// Returns the result of `call(context, length_bytes)`, like run(), where length_bytes is the length of
+// `count` elements of element_bytes each. Returns kInvalid for negative counts.
 template <typename Call>
 VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_bytes, const Call& call) {
   return run(context, [&](const auto& on) {
@@ -69,7 +70,7 @@ VERBENA_DEVICE SymmRequest as_request(int64_t number) {
   return {bits / kPutMaxQueues, static_cast<uint32_t>(bits % kPutMaxQueues)};
 }
 
-// Returns a value that does not satisfy the comparison with `wanted`, if such a value exists.
+// Returns a value for which the comparison with `wanted` is false, if such a value exists.
 VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted) {
   if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
   if (compare == SymmCompare::kLessEqual) return INT64_MAX;
@@ -80,7 +81,8 @@ VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted
 
 extern "C" {
 
-// Return the address that the function of the same name in symm_team.cuh returns, or 0.
+// Return the same address as the function with this name in symm_team.cuh, or 0 if that function returns
+// null.
 VERBENA_SYMM_FUNCTION int64_t symm_lsa_ptr(int64_t context, int64_t local, int32_t peer) {
   using namespace verbena::device;
   if (context == 0) return 0;
@@ -113,8 +115,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_team_lsa(int64_t context, int32_t peer) {
   return context != 0 && symm_team_lsa(detail::as_context(context), peer) ? 1 : 0;
 }
 
-// `index` is the number of a barrier of the whole team or, in symm_lsa_*, of the members that loads and
-// stores reach.
+// `index` is the number of a barrier. symm_lsa_barrier*() use the barriers of the members that loads and
+// stores reach; symm_barrier_*() use the barriers of the whole team.
 #define VERBENA_SYMM_BARRIER(name, run)                                               \
   VERBENA_SYMM_FUNCTION int32_t name(int64_t context, int32_t index) {                \
     using namespace verbena::device;                                                  \
@@ -172,8 +174,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal(int64_t context, int32_t signal, int32
                        static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
   });
 }
-// Waits for a signal of this rank, and returns its last value in all threads. If that value does not satisfy
-// the comparison, the wait has failed. `compare` is a SymmCompare.
+// Waits for a signal of this rank, and returns the signal's last value in all threads. If this value does not
+// satisfy the comparison, the wait has failed. `compare` is a SymmCompare.
 VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t signal, int32_t compare,
                                                      int64_t wanted) {
   using namespace verbena::device;
@@ -194,7 +196,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_reset(int64_t context, int32_t signal)
   });
 }
 
-// Puts `count` elements of element_size bytes.
+// Puts `count` elements of element_size bytes each.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async(int64_t context, int64_t destination, int64_t source,
                                              int32_t count, int32_t element_size, int32_t peer) {
   using namespace verbena::device;
@@ -223,7 +225,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
   });
 }
 
-// Puts through put queue `queue`; negative: the block's queue. See SymmQueue for the order of operations.
+// Puts through put queue number `queue`; if the number is negative, through the block's queue. SymmQueue
+// describes the order of operations.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async_by(int64_t context, int64_t destination, int64_t source,
                                                 int32_t count, int32_t element_size, int32_t peer,
                                                 int32_t queue) {
@@ -264,8 +267,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t si
   });
 }
 
-// Returns a request for symm_request_wait(), which any block may call. 0: the data has already arrived; below
-// 0: a SymmStatus.
+// Returns a request to pass to symm_request_wait(), which any block may call. If the result is 0, the data
+// has already arrived. If it is below 0, it is a SymmStatus.
 VERBENA_SYMM_FUNCTION int64_t symm_get_async(int64_t context, int64_t destination, int64_t source,
                                              int32_t count, int32_t element_size, int32_t peer,
                                              int32_t queue) {
@@ -316,7 +319,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_get_rows(int64_t context, int64_t destination
   });
 }
 
-// Update a peer's 64-bit word in a window (symm_word.cuh). `word` is this rank's address of the same offset.
+// Update a 64-bit word in a window of a peer (symm_word.cuh). `word` is the local address at the same offset.
 VERBENA_SYMM_FUNCTION int32_t symm_put_value(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   return detail::run(context, [&](const auto& on) {
@@ -330,8 +333,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t va
     return symm_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, BlockGroup{});
   });
 }
-// Return the word's previous value in all threads, or INT64_MIN if the call failed. A previous value of
-// INT64_MIN looks like a failure.
+// Return the word's previous value in all threads, or INT64_MIN if the call failed. If the previous value is
+// INT64_MIN, the caller cannot distinguish it from a failure.
 VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   uint64_t before = 0;
@@ -351,7 +354,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_compare_swap(int64_t context, int64_t word, i
   });
   return status != 0 ? INT64_MIN : static_cast<int64_t>(before);
 }
-// Waits for a word of this rank. Like symm_signal_wait_until(), returns its last value.
+// Waits for a word of this rank. Returns the word's last value, like symm_signal_wait_until().
 VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int32_t compare,
                                               int64_t wanted) {
   using namespace verbena::device;
@@ -374,8 +377,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words
   });
 }
 // Waits until one of `count` contiguous words satisfies the comparison. Returns the index of that word, or a
-// SymmStatus below 0. `skipped` is 0 or the address of one int32 per word: words whose int32 is not 0 are
-// ignored.
+// SymmStatus below 0. `skipped` is 0, or the address of an array with one int32 per word; a word is ignored
+// if its int32 is not 0.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted, int64_t skipped) {
   using namespace verbena::device;
@@ -388,9 +391,10 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words
   return status != 0 ? status : static_cast<int32_t>(which);
 }
 
-// Convert elements (packed.cuh). symm_widen() converts the element in the lowest bits of `bits` to float and
-// returns the bits of the float. symm_narrow() converts back and rounds to nearest even. `type`: 1 half, 2
-// bfloat16, 3 e4m3, 4 e5m2; other types return 0. A single thread may call them.
+// Convert elements (packed.cuh). symm_widen() converts the element in the lowest bits of `bits` to a float,
+// and returns the bits of the float. symm_narrow() converts a float to an element, and rounds to nearest
+// even. `type` is 1 (half), 2 (bfloat16), 3 (e4m3) or 4 (e5m2); for other types the functions return 0. A
+// single thread may call these functions.
 VERBENA_SYMM_FUNCTION int32_t symm_widen(int32_t bits, int32_t type) {
   using namespace verbena::device;
   const auto pattern = static_cast<uint32_t>(bits);
@@ -410,8 +414,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_narrow(int32_t float_bits, int32_t type) {
   return type == 4 ? narrow<E5m2>(value).bits : 0;
 }
 
-// Sums floats across all members, in place. `byte_offset` is added to `local`. `operation` must be 0 (sum)
-// and `type` 0 (float).
+// Sums floats across all members, in place. The floats start at `local + byte_offset`. `operation` must be 0
+// (sum), and `type` must be 0 (float).
 VERBENA_SYMM_FUNCTION int32_t symm_all_reduce(int64_t context, int64_t local, int32_t byte_offset,
                                               int32_t count, int32_t operation, int32_t type) {
   using namespace verbena::device;

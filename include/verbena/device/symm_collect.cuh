@@ -1,5 +1,5 @@
-// Broadcast and all-gather for kernels that also do other work, made of puts and a barrier. collectives/ has
-// faster collectives over a workspace.
+// Broadcast and all-gather for kernels that also do other work. They consist of puts and a barrier. The
+// folder collectives/ has faster collectives, which use a workspace.
 #ifndef VERBENA_DEVICE_SYMM_COLLECT_CUH
 #define VERBENA_DEVICE_SYMM_COLLECT_CUH
 
@@ -10,8 +10,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Puts the source to every member, including this rank. Each rank starts with its successor, so that the
-// ranks put to different peers at any time.
+// Puts the source to every member, including this rank. Each rank starts with its successor, so that at any
+// time the ranks put to different peers.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, const void* source,
                                      uint64_t length_bytes, const Group& group) {
@@ -19,7 +19,7 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
   group.sync();
   for (int32_t i = 1; i <= size; ++i) {
     const int32_t peer = (context.team_rank + i) % size;
-    // This rank's destination may be the source itself.
+    // On this rank, the destination may be the source itself.
     if (peer == context.team_rank && destination == source) continue;
     const SymmStatus status = symm_put_async(context, destination, source, length_bytes, peer, group);
     if (status != SymmStatus::kDone) return status;
@@ -29,8 +29,8 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
 
 }  // namespace detail
 
-// Copies the root's `source` to the `destination` of every member, and waits in a barrier. One group of each
-// member calls. No other group may use the barrier or the destinations at the same time.
+// Copies the root's `source` to the `destination` of every member, and waits in a barrier. On each member,
+// one group makes the call. No other group may use the barrier or the destinations at the same time.
 // @param destination  address in a window, at the same offset on all ranks
 // @param source       as in symm_put_async(); may be `destination` itself; ignored on all ranks but the root
 template <typename Context, typename Group = BlockGroup>

@@ -1,5 +1,6 @@
-// The failure word of a team. A wait that times out sets the word on this rank and on its peers, so that the
-// hosts can report the timeout, and no member waits for a member that has given up. Internal to symm_*.
+// The failure word of a team. A wait that times out sets the failure word on this rank and on its peers, so
+// that the hosts can report the timeout, and so that no member waits for a member that has given up. Internal
+// to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_FAILURE_CUH
 #define VERBENA_DEVICE_SYMM_FAILURE_CUH
 
@@ -15,7 +16,7 @@ namespace detail {
 struct Awaited {
   SymmWait wait;
   uint32_t number = 0;          // number of the barrier or signal
-  uint32_t peer = kSymmNobody;  // member that is waited for
+  uint32_t peer = kSymmNobody;  // the member for which the rank waits
   uint64_t begun_ns = 0;        // result of begin_wait(); 0: the wait is not recorded
 };
 
@@ -34,9 +35,9 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
   return has_failed(context.failure);
 }
 
-// Sets the failure word of all members. Called by each thread whose wait timed out; the first thread's value
-// stays. Members that only the network reaches are notified without waiting, at best effort: their waits time
-// out, too.
+// Sets the failure word of all members. Called by each thread whose wait timed out; the value of the first
+// thread remains. Members that only the network reaches are notified without waiting, at best effort. If a
+// notification is lost, the member's own waits time out.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;
@@ -54,8 +55,8 @@ VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited
   }
 }
 
-// Returns the combined result of all threads of a group, as agree() does. A thread whose wait timed out
-// records the failure.
+// Returns the combined result of all threads of a group, like agree(). A thread whose wait timed out also
+// sets the failure word.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, WaitResult mine,
                                    const Awaited& awaited) {

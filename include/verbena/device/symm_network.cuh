@@ -1,10 +1,9 @@
 // The interface of a network backend, which reaches the members that loads and stores do not reach. A backend
-// is a context type that derives from SymmContext, and a specialisation of SymmNetwork for that type.
-// Everything else (members that loads and stores reach, groups, timeouts, comparisons) is common code on top
-// of these functions. docs/add-a-backend.md shows how to write a backend.
+// consists of a context type that derives from SymmContext, and a specialisation of SymmNetwork for this
+// type. Everything else (members that loads and stores reach, groups, timeouts, comparisons) is common code,
+// which calls the functions of the backend. docs/add-a-backend.md shows how to write a backend.
 //
-// The type of the context selects the backend at compile time, so a kernel contains no code of other
-// backends.
+// The context type selects the backend at compile time, so a kernel contains no code of other backends.
 #ifndef VERBENA_DEVICE_SYMM_NETWORK_CUH
 #define VERBENA_DEVICE_SYMM_NETWORK_CUH
 
@@ -13,15 +12,15 @@
 namespace verbena::device {
 
 // A specialisation has the following static functions and constants. Each function is called by one thread.
-// `peer` is a member that loads and stores do not reach ("out of reach"). For memory of the peer, callers
-// pass this rank's address of the same offset. All ranges are in the heap. A function that returns a
+// `peer` is a member that loads and stores do not reach ("out of reach"). To access memory of the peer,
+// callers pass the local address at the same offset. All ranges are in the heap. A function that returns a
 // WaitResult ends within the context's timeout, unless the comment at the top of the backend's header says
 // otherwise.
 //
 //   bool serves(type)        returns whether contexts with this SymmContext::type belong to this backend
 //   bool kGets               the backend has get(), get_async() and await()
 //   bool kUpdates            the backend has write_word(), add_word(), fetch_add() and compare_swap()
-//   bool kRows               the backend has put_rows() and get_rows(); otherwise rows are moved one by one
+//   bool kRows               the backend has put_rows() and get_rows(); if false, rows are moved one by one
 //   bool kArrivesAfterPuts   true: arrive() is ordered after all earlier puts of this rank, to any peer;
 //                            false: arrive() is ordered after earlier puts to the same peer only
 //   bool is_there(context)   returns whether a network is available; if not, operations on members out of
@@ -30,58 +29,61 @@ namespace verbena::device {
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
 //                            start an operation. A rank that sees the signal also sees all writes that this
-//                            thread had observed, and all earlier puts to that rank by this thread's block
-//                            or through the same queue. `operation` is kSet or kAdd. The source must not
-//                            change until release_sources(). A backend may ignore the SymmQueue
+//                            thread had observed, and all earlier puts to that rank that this thread's block
+//                            has posted or that were posted through the same queue. `operation` is kSet or
+//                            kAdd. The source must not change until release_sources(). A backend may ignore
+//                            the SymmQueue
 //   WaitResult follow_all(context, peer, queue)
-//                            orders this thread's next operation on the peer after all puts of this rank to
-//                            the peer that this thread has observed
+//                            makes this thread's next operation on the peer take effect after all puts of
+//                            this rank to the peer that this thread has observed
 //   WaitResult get(context, peer, destination, source, length_bytes, queue)
 //                            waits until the data has arrived
 //   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* request)
 //                            starts a get
 //   WaitResult await(context, request)   waits until the data of the get_async() has arrived
-//   bool has_answered(context, request)  returns whether the data has arrived, without waiting; false if
-//                            unknown
+//   bool has_answered(context, request)  returns whether the data has arrived, without waiting; returns false
+//                            if this is unknown
 //   WaitResult put_rows(context, peer, destination, source, rows, queue)
 //   WaitResult get_rows(context, peer, destination, source, rows, queue)
-//                            do the same as put() and get(), for SymmRows
+//                            put and get rows (SymmRows); otherwise the same as put() and get()
 //   WaitResult write_word(context, peer, word, value, queue)
 //   WaitResult add_word(context, peer, word, value, queue)
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
 //   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
-//                            are ordered like signal(). add_word(), fetch_add() and compare_swap() accept any
-//                            member as `peer`, and are atomic with respect to each other for all ranks of the
-//                            team. fetch_add() and compare_swap() acquire
+//                            write or update a 64-bit word of the peer, in the same order as signal().
+//                            add_word(), fetch_add() and compare_swap() accept any member as `peer`, and are
+//                            atomic with respect to each other, whichever rank of the team calls them.
+//                            fetch_add() and compare_swap() acquire
 //   bool swaps(context)      returns whether compare_swap() works with this context
 //   WaitResult complete(context)          waits until all earlier operations are complete at every peer
 //   WaitResult complete_at(context, peer)   waits until all earlier operations on one peer are complete
 //   WaitResult release_sources(context)   waits until the sources of earlier operations may be reused
 //   uint64_t read_signal(context, signal, delta_bytes)
-//                            returns the network's part of a signal, which is not in SymmContext::signals.
-//                            `delta_bytes` selects the member whose signal is read: this rank, or one that
-//                            loads and stores reach. Acquires
+//                            returns the part of a signal's value that NICs have written, which is not in
+//                            SymmContext::signals. `delta_bytes` selects the member whose signal is read:
+//                            this rank, or a member that loads and stores reach. Acquires
 //   void reset_signal(context, signal)
-//                            is called before this rank sets its own signal; read_signal() may afterwards
-//                            return 0 or the previous value
+//                            is called before this rank sets one of its own signals. Afterwards,
+//                            read_signal() may return 0 or the previous value
 //   WaitResult arrive(context, peer, barrier, round)
-//                            notifies the peer; the rounds of a barrier count from 1
+//                            notifies the peer that this rank has arrived; the rounds of a barrier count from
+//                            1
 //   bool has_arrived(context, peer, barrier, round)   returns whether the peer has called arrive(); acquires
 //   void notify(context, peer, word, value)
 //                            writes `value` to the word in the peer's heap; best effort, never waits
 template <typename Context>
 struct SymmNetwork;
 
-// Rows of equal length. A stride is the distance from the start of one row to the start of the next.
+// Rows of equal length. A stride is the distance from the start of a row to the start of the next row.
 struct SymmRows {
   uint64_t count, row_bytes;
-  uint64_t stride_here, stride_there;  // bytes, in this rank's memory and in the peer's
+  uint64_t stride_here, stride_there;  // bytes, in this rank's memory and in the peer's memory
 };
 
-// Barrier arrivals for networks that can add to a peer's words but not write them: each arrival adds 1. A
-// barrier has two words, one for odd and one for even rounds. No rank gets two rounds ahead of another, so
-// the word of a round never contains arrivals of later rounds. A round is complete when every member out of
-// reach has added to the word.
+// Barrier arrivals for networks that can add to a word of a peer but cannot write it. Each arrival adds 1. A
+// barrier has two words, one for odd rounds and one for even rounds. No rank gets two rounds ahead of
+// another, so the word of a round never contains arrivals of later rounds. A round is complete when every
+// member out of reach has added to the round's word.
 struct SymmArrivalCount {
   static constexpr uint32_t kWords = 2 * kSymmBarriers;
 
@@ -106,12 +108,12 @@ struct NetworkTraits {
   }
 };
 
-// Returns the words of a barrier, one for each member. `row` is the number of an LSA barrier, or
+// Returns the address of a barrier's words, one for each member. `row` is the number of an LSA barrier, or
 // kSymmBarriers plus the number of a barrier of the whole team.
 VERBENA_DEVICE uint64_t* find_arrivals(const SymmContext& context, uint32_t row) {
   return context.arrivals + uint64_t{row} * static_cast<uint32_t>(context.team_size);
 }
-// Returns a member's word of a barrier of the whole team.
+// Returns the address of a member's word in a barrier of the whole team.
 VERBENA_DEVICE uint64_t* find_arrival(const SymmContext& context, uint32_t barrier, int32_t member) {
   return find_arrivals(context, kSymmBarriers + barrier) + member;
 }

@@ -1,5 +1,6 @@
-// Counters, traces and injected faults of symm_* calls, for profilers and tests: see SymmProbes (symm_abi.h).
-// Compiled in only with VERBENA_DEVICE_PROBES or VERBENA_DEVICE_FAULTS. Internal to symm_*.
+// Counters, traces and injected faults of symm_* calls, for profilers and tests (see SymmProbes in
+// symm_abi.h). This code is compiled in only if VERBENA_DEVICE_PROBES or VERBENA_DEVICE_FAULTS is defined.
+// Internal to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_PROBE_CUH
 #define VERBENA_DEVICE_SYMM_PROBE_CUH
 
@@ -14,7 +15,8 @@ VERBENA_DEVICE void count_probe(uint64_t* counter, uint64_t amount) {
   reduce_add<Order::kRelaxed, Scope::kSystem>(counter, amount);
 }
 
-// Counts and traces a call of a group. All threads call this function; one of them records.
+// Counts and traces a call of a group. All threads of the group call this function; one of them records the
+// call.
 template <typename Group>
 VERBENA_DEVICE void record_call(const SymmContext& context, const Group& group, TraceEvent event,
                                 uint32_t number, int32_t peer, uint64_t second, uint64_t SymmProbes::*calls,
@@ -49,7 +51,7 @@ VERBENA_DEVICE void record_update(const SymmContext& context, const Group& group
   record_call(context, group, TraceEvent::kSymmUpdate, 0, peer, value, &SymmProbes::updates);
 }
 
-// Returns the start time of a wait, for record_wait(); 0 if waits are not recorded.
+// Returns the start time of a wait, for record_wait(), or 0 if waits are not recorded.
 VERBENA_DEVICE uint64_t begin_wait(const SymmContext& context) {
   if constexpr (kHasProbes || kHasFaults) {
     return context.probes == nullptr ? 0 : clock_ns() | 1;
@@ -75,7 +77,7 @@ VERBENA_DEVICE void record_wait(const SymmContext& context, const Group& group, 
   }
 }
 
-// Returns whether the fault is to happen here, and clears it. Called by one thread.
+// Returns whether the fault must be injected here, and clears the fault's bit. Called by one thread.
 VERBENA_DEVICE bool take_fault(const SymmContext& context, SymmFault fault) {
   if constexpr (kHasFaults) {
     if (context.probes == nullptr) return false;

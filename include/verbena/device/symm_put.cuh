@@ -1,16 +1,18 @@
-// Puts data into peers' memory, gets data from it, and updates words by atomics. All threads of a group
-// (group.cuh) make the same call and copy the range together. Lengths are bytes; ranges must not overlap.
+// Puts data into peers' memory, gets data from peers' memory, and updates words of peers by atomics. All
+// threads of a group (group.cuh) make the same call and copy the range together. Lengths are in bytes; source
+// and destination must not overlap.
 //
-// Addresses: for memory of the peer, pass this rank's address of the same offset in a window (symm_abi.h).
-// The other side of the copy is any memory of this GPU if loads and stores reach the peer. Otherwise a NIC
-// copies, and that side must be in a window, too. Any thread may read any part of the source, so sync the
-// group before a put if its threads have just written the source.
+// Addresses: to access memory of the peer, pass the local address at the same offset; it must lie in a window
+// (symm_abi.h). If loads and stores reach the peer, the local side of the copy may be any memory of this GPU.
+// Otherwise a NIC copies the data, so the local side must lie in a window, too. Any thread of the group may
+// read any part of the source, so sync the group before a put if its threads have just written the source.
 //
-// Completion: a put may still be in flight when the call returns. The peer may read the data after a signal
-// or a barrier that follows the put. The source may be reused immediately if loads and stores reach the peer,
-// otherwise after symm_flush(). A put of 4 or 8 aligned bytes is one relaxed store at system scope, so a peer
-// may poll such a word and sees either the old or the new value. A peer that does not wait for a signal may
-// see any part of a longer put.
+// Completion: a put may still be in flight when the call returns. The peer may read the data once it has
+// waited for a signal or a barrier that follows the put. The source may be reused immediately if loads and
+// stores reach the peer, and otherwise after symm_flush(). If loads and stores reach the peer, a put of 4 or
+// 8 aligned bytes is one relaxed store at system scope, so the peer may poll such a word and sees either the
+// old or the new value. A peer that reads the bytes of a longer put without waiting may see only a part of
+// them.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH
 #define VERBENA_DEVICE_SYMM_PUT_CUH
 
@@ -32,8 +34,8 @@ VERBENA_DEVICE void copy_together(const Group& group, void* destination, const v
   copy_group(group, destination, source, length_bytes);
 }
 
-// Returns whether `peer` is a member and the range is in a window. Replaces a registered address by the
-// symmetric one.
+// Returns whether `peer` is a member and the range lies in a window. If the address is a registered one,
+// replaces it with the symmetric address.
 template <typename T>
 VERBENA_DEVICE bool is_at_peer(const SymmContext& context, T** symmetric, uint64_t length_bytes,
                                int32_t peer) {
@@ -57,7 +59,8 @@ VERBENA_DEVICE bool put_word(void* destination, const void* source, uint64_t len
   return true;
 }
 
-// Puts to a member that loads and stores reach. The source must not change before the group's next sync().
+// Puts data into the memory of a member that loads and stores reach. The source must not change before the
+// group's next sync().
 template <typename Group>
 VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* source,
                                   uint64_t length_bytes) {
@@ -69,8 +72,8 @@ VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* s
                     put_word<uint32_t>(there, source, length_bytes));
 }
 
-// Gets from a member that only the network reaches: one thread of the group calls `ask(network,
-// destination)`. Returns kUnreachable if the network has no gets.
+// Gets data from a member that only the network reaches. One thread of the group calls `ask(network,
+// destination)`. Returns kUnreachable if the network does not support gets.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* destination, uint64_t length_bytes,
                                              int32_t peer, const Group& group, const Ask& ask) {
@@ -86,7 +89,7 @@ VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* desti
   }
 }
 
-// Puts to a member that only the network reaches: one thread of the group calls `ask(network, source)`,
+// Puts data to a member that only the network reaches. One thread of the group calls `ask(network, source)`,
 // unless the length is 0.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void* source,
@@ -98,8 +101,8 @@ VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void*
   return post_once(context, peer, group, [=] { return ask(SymmNetwork<Context>{}, source); });
 }
 
-// Returns the length of the range from the start of the first row to the end of the last row, in bytes;
-// UINT64_MAX if it is longer than any heap.
+// Returns the number of bytes from the start of the first row to the end of the last row, or UINT64_MAX if
+// the range is longer than any heap.
 VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
   if (rows == 0 || row_bytes == 0) return 0;
   constexpr uint64_t kMaxCount = uint64_t{1} << 60;
@@ -107,7 +110,7 @@ VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t
   return row_bytes > kMaxCount ? UINT64_MAX : (rows - 1) * stride_bytes + row_bytes;
 }
 
-// Copies rows in units of T, which the threads take in turn, row by row.
+// Copies rows in units of T. The units of all rows are distributed over the threads round robin.
 template <typename T, typename Group>
 VERBENA_DEVICE void copy_units(const Group& group, char* destination, uint64_t destination_stride,
                                const char* source, uint64_t source_stride, uint64_t row_bytes,
@@ -141,7 +144,7 @@ VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_
   copy_units<uint8_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
 }
 
-// Put and get rows of a member that only the network reaches. Called by one thread.
+// Put rows to, and get rows from, a member that only the network reaches. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_rows_remote(const Context& context, int32_t peer, void* destination,
                                               const void* source, const SymmRows& rows, SymmQueue queue) {
@@ -176,7 +179,7 @@ VERBENA_DEVICE_FAR WaitResult get_rows_remote(const Context& context, int32_t pe
 
 // Puts data into the peer's memory, without waiting for the network.
 // @param destination  address in a window of this rank; the peer's memory at the same offset is written
-// @param source       memory of this GPU; in a window if loads and stores do not reach the peer
+// @param source       memory of this GPU; must lie in a window if loads and stores do not reach the peer
 // @param peer         a rank of the team
 // @return kInvalid if `peer` or an address is invalid; kUnreachable if no network reaches the peer
 template <typename Context, typename Group = ThreadGroup>
@@ -198,7 +201,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
   return SymmStatus::kDone;
 }
 
-// Puts data, then signals the peer. A peer that has waited for the signal sees the data.
+// Puts data, then signals the peer. Once the peer has waited for the signal, it sees the data.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* destination, const void* source,
                                                 uint64_t length_bytes, int32_t peer, uint32_t signal,
@@ -226,7 +229,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                 });
 }
 
-// Gets data from a peer and waits: all threads of the group see it when the call returns.
+// Gets data from a peer and waits for it. When the call returns, all threads of the group see the data.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, const void* source,
                                    uint64_t length_bytes, int32_t peer, const Group& group = {},
@@ -247,8 +250,8 @@ VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, co
 
 // Starts a get. If loads and stores reach the peer, the data has arrived when the call returns. Otherwise the
 // data arrives before symm_request_wait() or symm_quiet() returns.
-// @param asked  private to each thread; receives the request, the same in all threads. Another group may wait
-//               for it
+// @param asked  a variable of each thread; receives the request, which is the same in all threads. Another
+//               group may also wait for the request
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destination, const void* source,
                                          uint64_t length_bytes, int32_t peer, SymmRequest* asked,
@@ -275,7 +278,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
   return status;
 }
 
-// Waits for the data of a symm_get_async(). All threads of the group see the data when the call returns.
+// Waits for the data of a symm_get_async(). When the call returns, all threads of the group see the data.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_request_wait(const Context& context, const SymmRequest& asked,
                                                           const Group& group = {}) {
@@ -287,7 +290,8 @@ template <typename Context, typename Group = ThreadGroup>
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
 // Returns whether the data of a symm_get_async() has arrived. If it has, the calling thread sees the data.
-// Over a network that does not report single operations, the call returns false until symm_request_wait().
+// Some networks do not report the completion of a single operation. With these networks, the call returns
+// false until symm_request_wait() has been called.
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {
@@ -297,9 +301,9 @@ VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest&
   }
 }
 
-// Puts `rows` rows of `row_bytes` each, such as a part of a matrix or a column of a halo. Strides are in
-// bytes, from the start of one row to the start of the next. Networks with support for rows get a single
-// request. Rows at the destination must not overlap.
+// Puts `rows` rows of `row_bytes` bytes each, such as a part of a matrix or a column of a halo. Strides are
+// the distances from the start of one row to the start of the next, in bytes. If the network supports rows,
+// all rows are sent as a single request. Rows at the destination must not overlap.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destination,
                                         uint64_t destination_stride, const void* source,
@@ -323,8 +327,8 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
   return SymmStatus::kDone;
 }
 
-// Gets rows and waits. All threads of the group see the rows when the call returns. The parameters are those
-// of symm_put_rows().
+// Gets rows and waits for them. When the call returns, all threads of the group see the rows. The parameters
+// are the same as in symm_put_rows().
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destination,
                                         uint64_t destination_stride, const void* source,
@@ -348,7 +352,7 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
   return SymmStatus::kDone;
 }
 
-// Updates a word of 4 or 8 bytes of a peer by an atomic. Each calling thread makes its own update.
+// Updates a 4-byte or 8-byte word of a peer by an atomic. Each calling thread makes a separate update.
 // @param address  this rank's address of the word, in a window
 // @param before   receives the previous value; may be null
 // @return kUnreachable if loads and stores do not reach the peer (symm_team_lsa)
@@ -370,12 +374,14 @@ VERBENA_DEVICE void symm_fence() {
 }
 
 // Waits until all puts, gets and signals of this rank that happen before the call are complete at all peers.
-// These include operations of the same block before a block barrier, and of earlier kernels. Not collective.
+// This includes the operations of earlier kernels, and the operations that any thread of the block started
+// before a block barrier. Not collective.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);
   group.sync();
-  fence<Order::kAcquireRelease, Scope::kSystem>();  // in each thread, so that each may publish the completion
+  fence<Order::kAcquireRelease, Scope::kSystem>();  // in each thread, so that every thread may publish the
+                                                    // completion
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = SymmNetwork<Context>::complete(context);
   return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, kSymmNobody, begun_ns});
@@ -396,7 +402,7 @@ template <typename Context, typename Group = ThreadGroup>
                           {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer), begun_ns});
 }
 
-// Waits until the sources of all puts that symm_quiet() would wait for may be reused.
+// Waits until the sources of earlier puts may be reused. This applies to the same puts as in symm_quiet().
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_flush(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);

@@ -1,8 +1,8 @@
-// Requests RDMA from the host's proxy, through descriptors in the put queues (put_abi.h). By default a block
-// always uses the same queue of a context, so its signals follow its earlier puts to the same peer. Internal
-// to symm_*.
+// Asks the host's proxy for RDMA operations, through descriptors in the put queues (put_abi.h). By default, a
+// block always uses the same queue of a context, so its signals take effect after its earlier puts to the
+// same peer. Internal to symm_*.
 //
-// Every wait ends within the context's timeout. A producer that gives up has not reserved anything.
+// Every wait ends within the context's timeout. A producer that gives up has not reserved any position.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
 #define VERBENA_DEVICE_SYMM_QUEUE_CUH
 
@@ -13,7 +13,8 @@ namespace verbena::device {
 
 namespace detail {
 
-inline constexpr uint32_t kLooksPerCheck = 64;  // polls between checks of the timeout; a poll reads over PCIe
+inline constexpr uint32_t kLooksPerCheck = 64;  // polls between checks of the timeout; each poll reads over
+                                                // PCIe
 
 struct PutRequest {
   PutOperation operation;
@@ -42,22 +43,22 @@ VERBENA_DEVICE uint32_t get_world_rank(const SymmContext& context, int32_t peer)
                                                                       : context.more_world_ranks[peer]);
 }
 
-// Returns whether `count` slots from position `next` on are free. Stale values are safe: positions only grow,
-// so with a stale `consumed` the queue looks fuller than it is, and with a stale `next` the compare-exchange
-// fails.
+// Returns whether the slots of `count` positions, starting at position `next`, are free. Stale values are
+// safe because positions only grow: if `consumed` is stale, the queue looks fuller than it is, and if `next`
+// is stale, the compare-exchange fails.
 VERBENA_DEVICE bool has_space(const SymmContext& context, uint64_t next, uint32_t count, uint64_t consumed) {
   return static_cast<int64_t>(next + count - consumed) <= int64_t{1} << context.queues.depth_shift;
 }
 
-// Reads the proxy's progress over PCIe, and caches it in GPU memory for other threads. The cached value may
-// decrease for a moment, which only makes a thread poll again.
+// Reads the proxy's progress over PCIe, and caches the value in GPU memory for other threads. If two threads
+// do this at the same time, the cached value may decrease for a moment, which only makes a thread poll again.
 VERBENA_DEVICE uint64_t poll_for_space(const SymmContext& context, uint32_t queue) {
   const uint64_t consumed = load_acquire<Scope::kSystem>(&context.queues.progress[queue].consumed);
   store_release<Scope::kGpu>(&context.queues.cursors[queue].consumed_seen, consumed);
   return consumed;
 }
 
-// Reserves `count` consecutive positions whose slots are free. `*position` receives the first of them.
+// Reserves `count` consecutive positions whose slots are free. `*position` receives the first position.
 VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, uint32_t count, bool waits,
                                   uint64_t* position) {
   PutCursors& cursors = context.queues.cursors[queue];
@@ -99,7 +100,7 @@ VERBENA_DEVICE void write_first_half(PutDescriptor* slot, const PutRequest& requ
       reinterpret_cast<Vector16*>(&slot->operand), __builtin_bit_cast(Vector16, half));
 }
 
-// Publishes a descriptor. The caller has executed a fence, which makes this store a release.
+// Publishes a descriptor. The caller must have executed a fence, which makes this store a release.
 VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor* slot, uint64_t position,
                                       uint32_t world_rank, const PutRequest& request) {
   const uint64_t turn = ((position >> context.queues.depth_shift) + 1) << kPutTurnShift;
@@ -137,8 +138,8 @@ VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, SymmQueue by, int3
   return enqueue(context, by, peer, requests, kCount, true, asked);
 }
 
-// Makes the queue's next request for the peer start only after the requests of all other queues for that peer
-// are complete. This includes only requests that this thread has observed. Called by one thread.
+// Delays the queue's next request for the peer until the requests for the same peer in all other queues are
+// complete. Only requests that this thread has observed are included. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer, SymmQueue by) {
   const uint32_t mine = choose_queue(context, by);
@@ -159,7 +160,7 @@ VERBENA_DEVICE PutReply* find_reply(const SymmContext& context, const SymmReques
 }
 
 // Returns whether a request with the flag kPutReports is complete; acquires. If the reply of a later position
-// has overwritten the reply, PutProgress::completed shows the completion.
+// has overwritten this reply, PutProgress::completed shows that the request is complete.
 VERBENA_DEVICE bool is_complete(const SymmContext& context, const SymmRequest& asked) {
   return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.after ||
          load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.after;
@@ -170,8 +171,8 @@ VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRe
   return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
 }
 
-// Requests an update of a word, and waits for the previous value. Called by one thread. The thread owns the
-// reply until it adds kPutReplyLeft to PutReply::told, which it also does after a timeout.
+// Requests an update of a word, and waits for the previous value. Called by one thread. This thread owns the
+// reply until it adds kPutReplyLeft to PutReply::told, even if the wait times out.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by, int32_t peer,
                                             const PutRequest& request, uint64_t* before) {
@@ -196,7 +197,7 @@ VERBENA_DEVICE WaitResult await_completed(const SymmContext& context, uint32_t q
   return result;
 }
 
-// Waits until all earlier requests in all queues that this thread has observed are complete. Called by one
+// Waits until all earlier requests that this thread has observed, in all queues, are complete. Called by one
 // thread. Reads nothing over PCIe if nothing is in flight.
 VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   WaitResult result = WaitResult::kReached;
@@ -209,8 +210,9 @@ VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   return result;
 }
 
-// Waits until the requests to one peer are complete: enqueues an empty put with a reply in each queue that
-// has requests in flight, and waits for the replies. `place` is the offset of any word of the heap.
+// Waits until the requests for one peer are complete. To do so, enqueues an empty put with a reply in each
+// queue that has requests in flight, and waits for the replies. `place` is the offset of any word in the
+// heap.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult complete_at(const Context& context, int32_t peer, uint64_t place) {
   SymmRequest asked[kPutMaxQueues];

@@ -1,10 +1,10 @@
 // All-reduces (sums) for teams whose members all reach each other by loads and stores. On each rank, a group
-// of whole warps calls. Each group has its own range and barrier, so a grid can split a tensor over its
-// blocks. Elements are added in rank order, so all ranks get the same bits. Elements of one and two bytes are
-// added in float and rounded once (packed.cuh).
+// of whole warps makes the call. Each group has a separate range of elements and a separate barrier, so a
+// grid can split a tensor over its blocks. Elements are added in rank order, so all ranks get the same bits.
+// Elements of one or two bytes are converted to float, added, and rounded once (packed.cuh).
 //
-// One-shot: each rank reads all inputs; best for small tensors. Two-shot: rank r sums the r-th part in place
-// and writes the sum to all ranks, so each link carries every byte once.
+// One-shot: each rank reads the inputs of all ranks; best for small tensors. Two-shot: rank r sums the r-th
+// part in place and writes the sum to all ranks, so each byte crosses each link only once.
 #ifndef VERBENA_DEVICE_SYMM_REDUCE_CUH
 #define VERBENA_DEVICE_SYMM_REDUCE_CUH
 
@@ -16,8 +16,9 @@ namespace verbena::device {
 
 namespace detail {
 
-// Checks that loads and stores reach all members, that the team has `ranks` members unless `ranks` is 0, and
-// that the data is in a window. Replaces a registered address by the symmetric one.
+// Checks that loads and stores reach all members, that the team has `ranks` members (unless `ranks` is 0),
+// and that the data lies in a window. If the address is a registered one, replaces it with the symmetric
+// address.
 template <typename T>
 VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks, T** data,
                                           uint64_t length_bytes) {
@@ -28,7 +29,8 @@ VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks,
 
 }  // namespace detail
 
-// Writes the sum of all ranks' `input` to `output`. The input may be changed when the call returns.
+// Writes the sum of all ranks' `input` to `output`. The caller may change the input as soon as the call
+// returns.
 // @tparam kRanks  size of the team, if known when the kernel is compiled; otherwise 0
 // @param output   `count` elements of this GPU's memory; must not overlap `input`
 // @param input    `count` elements in a window, at the same offset on all ranks
@@ -69,8 +71,8 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
   return symm_lsa_barrier(context, barrier, group);
 }
 
-// Sums `data` across all ranks, in place, in the NVLink switches (multimem.cuh): rank r has them sum the r-th
-// part and store it at all ranks. The switches choose the order of the additions.
+// Sums `data` across all ranks, in place, in the NVLink switches (multimem.cuh). Rank r makes the switches
+// sum the r-th part and store the sum at all ranks. The switches choose the order of the additions.
 // @param data   `count` elements of float, Half or Bfloat16 in a window, at the same offset on all ranks,
 //               aligned to 16 bytes
 // @param count  a multiple of the number of elements in 16 bytes

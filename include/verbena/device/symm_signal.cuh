@@ -1,11 +1,11 @@
-// Signals: 64-bit words of a team. A rank sets a signal of any rank or adds to it, and waits for its own
-// signals. All threads of a group (group.cuh) make the same call, and the group signals or waits once. A rank
-// may set a signal only while no other rank sets it or adds to it.
+// Signals: 64-bit words that belong to a team. A rank may set a signal of any rank, add to a signal of any
+// rank, and wait for its own signals. All threads of a group (group.cuh) make the same call, and the group
+// signals or waits once. A rank may set a signal only while no other rank sets it or adds to it.
 //
-// A rank that has waited for a signal sees everything that the sending group did before: its loads and
-// stores, and all puts and signals to the same peer that its block, or the given queue, has posted. To
-// include NIC operations on other peers, call symm_quiet() before the signal. symm_word.cuh has signals in
-// windows of your own.
+// A rank that has waited for a signal sees everything that the sending group did before the signal. This
+// includes the group's loads and stores, and all puts and signals to the same peer that were posted by the
+// group's block or through the given queue. To include NIC operations on other peers, call symm_quiet()
+// before the signal. symm_word.cuh has functions for words in the application's windows.
 #ifndef VERBENA_DEVICE_SYMM_SIGNAL_CUH
 #define VERBENA_DEVICE_SYMM_SIGNAL_CUH
 
@@ -50,7 +50,8 @@ VERBENA_DEVICE void write_signal(const Context& context, int64_t delta_bytes, ui
                                  SymmSignalOperation operation) {
   uint64_t* const word = shift(context.signals + signal, delta_bytes);
   if (operation == SymmSignalOperation::kAdd) return reduce_add<Order::kRelease, Scope::kSystem>(word, value);
-  // The signal is the sum of two words. Subtracting the network's word makes the sum `value`.
+  // The signal is the sum of this word and the network's word. Subtracting the network's word makes the sum
+  // equal to `value`.
   if (context.has_remote != 0) value -= SymmNetwork<Context>::read_signal(context, signal, delta_bytes);
   store_release<Scope::kSystem>(word, value);
 }
@@ -67,8 +68,8 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
 }
 
 // Calls `ask()` once for the group, for a member that only the network reaches. `ask` should capture
-// everything by value except the context: captures by reference would put the variables into memory for all
-// members.
+// everything except the context by value. A variable that is captured by reference is kept in memory instead
+// of registers, even if the call concerns a member that loads and stores reach.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, const Group& group,
                                         const Ask& ask) {
@@ -89,10 +90,10 @@ VERBENA_DEVICE WaitResult signal_remote(const Context& context, int32_t peer, ui
 
 }  // namespace detail
 
-// Sets the peer's signal to `value`, adds `value`, or adds 1 (kIncrement, which ignores `value`). For a peer
-// that only the network reaches, the call waits only for a free queue entry. Setting a signal of such a peer
-// takes a round trip, which delays later operations of the queue on that peer; symm_put_value() has no such
-// delay.
+// Sets the peer's signal to `value`, adds `value`, or adds 1 (kIncrement, which ignores `value`). If only the
+// network reaches the peer, the call waits only for a free queue entry. Setting a signal of such a peer takes
+// a round trip, during which later operations of the queue on this peer are delayed. symm_put_value() has no
+// such delay.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, int32_t peer, uint64_t value,
                                       SymmSignalOperation operation, const Group& group = {},
@@ -113,9 +114,10 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   return SymmStatus::kDone;
 }
 
-// Signals the peer after all puts and signals to the peer, by any block, that happen before the call: before
-// a grid barrier or in an earlier kernel. One signal thus covers the puts of many blocks. The caller does not
-// wait for these puts, except over NVSHMEM.
+// Signals the peer after all puts and signals to the peer that happen before the call, whichever block has
+// posted them. For example, they may precede a grid barrier before the call, or belong to an earlier kernel.
+// So one signal is enough for the puts of many blocks. The caller does not wait for these puts, except over
+// NVSHMEM.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
@@ -140,8 +142,9 @@ VERBENA_DEVICE uint64_t symm_signal_read(const Context& context, uint32_t signal
 
 // Waits until a signal of this rank satisfies the comparison with `wanted`. Acquires at system scope for all
 // threads of the group.
-// @tparam T    type of the comparison: int64_t, or int32_t for the lower half of the signal
-// @param seen  null in all threads or in none; receives the last value read, also after an error
+// @tparam T    type of the comparison: int64_t, or int32_t to compare only the lower half of the signal
+// @param seen  null in all threads or in none; receives the value that was read last, even if the call
+//              returns an error
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until(const Context& context, uint32_t signal,
                                                                SymmCompare compare, T wanted,
@@ -165,7 +168,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Sets this rank's signal to 0. No rank may signal it at the same time.
+// Sets a signal of this rank to 0. No rank may set this signal or add to it at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_reset(const Context& context, uint32_t signal,
                                             const Group& group = {}) {

@@ -1,5 +1,5 @@
-// Returns the ranks of a team, and the addresses of peers' symmetric memory. Any thread may call these
-// functions. They do not wait.
+// Functions that return the ranks of a team and the addresses of peers' symmetric memory. Any thread may call
+// them, and they do not wait.
 #ifndef VERBENA_DEVICE_SYMM_TEAM_CUH
 #define VERBENA_DEVICE_SYMM_TEAM_CUH
 
@@ -8,15 +8,16 @@
 
 namespace verbena::device {
 
-// The put queue through which a call requests RDMA. The number is taken modulo the number of queues; the
-// default is the block's queue (SymmContext::first_queue). At a peer, a signal or an update of a word takes
-// effect after all earlier operations through the same queue. Networks without put queues ignore it.
+// The put queue through which a call requests RDMA. The queue's number is taken modulo the number of queues;
+// the default is the block's queue (SymmContext::first_queue). A signal, or an update of a word, takes effect
+// at the peer after all earlier operations on this peer through the same queue. Networks without put queues
+// ignore a SymmQueue.
 struct SymmQueue {
   static constexpr uint32_t kOfBlock = ~uint32_t{0};
   uint32_t number = kOfBlock;
 };
 
-// An operation that has been started: see symm_get_async().
+// An operation in flight; see symm_get_async().
 struct SymmRequest {
   uint64_t after = 0;  // the queue position after the operation; 0: the operation is complete
   uint32_t queue = 0;
@@ -28,7 +29,8 @@ VERBENA_DEVICE bool is_member(const SymmContext& context, int32_t peer) {
   return static_cast<uint32_t>(peer) < static_cast<uint32_t>(context.team_size);
 }
 
-// Returns the bytes from an address of this rank to a member's address of the same offset.
+// Returns the number of bytes to add to an address of this rank to get the member's address at the same
+// offset.
 VERBENA_DEVICE int64_t get_delta(const SymmContext& context, int32_t peer) {
   return context.team_size <= kSymmInlineDeltas ? context.inline_deltas[peer] : context.more_deltas[peer];
 }
@@ -42,7 +44,8 @@ VERBENA_DEVICE bool is_in_heap(const SymmContext& context, const void* address, 
   return begin >= context.heap_begin && begin <= context.heap_end && length_bytes <= context.heap_end - begin;
 }
 
-// Returns the symmetric address of registered memory outside the heap, or 0 if the memory is not registered.
+// Returns the symmetric address of registered memory, which lies outside the heap, or 0 if the memory is not
+// registered.
 template <typename Context>
 VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, uint64_t length_bytes) {
   const SymmAliases* const aliases = context.aliases;
@@ -55,8 +58,8 @@ VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, u
   }
   return 0;
 }
-// Returns whether the `length_bytes` bytes at `*address` are in the heap or in registered memory. Replaces a
-// registered address by the symmetric one.
+// Returns whether the `length_bytes` bytes at `*address` are in the heap or in registered memory. If the
+// memory is registered, replaces `*address` with the symmetric address.
 template <typename T>
 VERBENA_DEVICE bool find_symmetric(const SymmContext& context, T** address, uint64_t length_bytes) {
   if (is_in_heap(context, *address, length_bytes)) return true;
@@ -75,8 +78,8 @@ VERBENA_DEVICE WaitLimits limit_wait(const SymmContext& context) {
   return limits;
 }
 
-// Converts the result of a wait. After an abort, reads the reason from the abort word, which keeps its first
-// value.
+// Converts the result of a wait to a status. After an abort, reads the reason from the abort word, which
+// keeps its first value.
 VERBENA_DEVICE SymmStatus as_status(const SymmContext& context, WaitResult result) {
   if (result == WaitResult::kReached) return SymmStatus::kDone;
   if (result == WaitResult::kTimedOut) return SymmStatus::kTimedOut;
@@ -108,9 +111,9 @@ VERBENA_DEVICE bool symm_team_lsa(const SymmContext& context, int32_t peer) {
   return detail::find_delta(context, peer) != kSymmOutOfReach;
 }
 
-// Returns the address of the peer's memory at the same offset as `local`, for loads, stores and atomics. It
-// is valid until the window is freed. Returns null if loads and stores do not reach the peer, or if `local`
-// is not in a window.
+// Returns the address of the peer's memory at the same offset as `local`, for loads, stores and atomics. The
+// address is valid until the window is freed. Returns null if loads and stores do not reach the peer, or if
+// `local` is not in a window.
 // @param local  address of this rank, symmetric or registered
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t peer) {
@@ -119,16 +122,17 @@ VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t pee
   return detail::shift(local, delta_bytes);
 }
 
-// Returns the multicast address that corresponds to `local`. A multimem instruction on it accesses the memory
-// of all LSA ranks (the ranks that loads and stores reach). Returns null if the team has no multicast.
+// Returns the multicast address that corresponds to `local`. A multimem instruction on this address accesses
+// the memory of all LSA ranks (the ranks that loads and stores reach). Returns null if the team has no
+// multicast.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
   if (context.multicast_delta == 0 || !detail::find_symmetric(context, &local, 1)) return nullptr;
   return detail::shift(local, static_cast<int64_t>(context.multicast_delta));
 }
 
-// Returns the address of the peer's kSymmSignals signal words that symm_signal() writes, for loads and stores
-// by the kernel. Returns null if loads and stores do not reach the peer.
+// Returns the address of the peer's array of kSymmSignals words, which symm_signal() writes. The kernel may
+// load and store these words. Returns null if loads and stores do not reach the peer.
 VERBENA_DEVICE uint64_t* symm_lsa_signal_ptr(const SymmContext& context, int32_t peer) {
   return symm_lsa_ptr(context, context.signals, peer);
 }

@@ -1,5 +1,5 @@
-// Verbena's own network backend for members that loads and stores do not reach. It sends requests to the
-// host's proxy through put queues (symm_queue.cuh).
+// Verbena's own network backend, which reaches the members that loads and stores do not reach. It sends
+// requests to the host's proxy through put queues (symm_queue.cuh).
 #ifndef VERBENA_DEVICE_SYMM_VERBENA_CUH
 #define VERBENA_DEVICE_SYMM_VERBENA_CUH
 
@@ -119,7 +119,8 @@ struct SymmNetwork<SymmContext> {
     return detail::follow_queues(context, peer, queue);
   }
 
-  // Also used by release_sources(): the proxy reports only completed puts, which have released their sources.
+  // Also used by release_sources(), because the proxy reports only when a put is complete, which also means
+  // that its source may be reused.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
   }
@@ -132,7 +133,8 @@ struct SymmNetwork<SymmContext> {
                                              int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + signal, delta_bytes));
   }
-  // Does nothing: setting a signal changes the word in SymmContext::signals so that the sum is right.
+  // Does nothing, because setting a signal changes the word in SymmContext::signals so that the sum has the
+  // right value.
   VERBENA_DEVICE static void reset_signal(const SymmContext& context, uint32_t signal) {
     static_cast<void>(context), static_cast<void>(signal);
   }

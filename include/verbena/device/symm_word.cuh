@@ -1,17 +1,19 @@
-// Signals of your own: 64-bit words in windows. Any rank may write, add to or compare-and-swap a word of any
-// rank, and wait for its own words. A word is aligned to 8 bytes; functions take this rank's address of the
-// word. All threads of a group (group.cuh) make the same call, and the group executes it once.
+// 64-bit words in windows that the application uses as signals or counters. Any rank may write, add to or
+// compare-and-swap a word of any rank, and wait for its own words. A word is aligned to 8 bytes. To access a
+// word of a peer, pass the local address at the same offset. All threads of a group (group.cuh) make the same
+// call, and the group executes it once.
 //
-// Visibility: a rank that reads the new value of a word sees everything that the updating group did before:
-// its loads and stores, and all puts and signals to the same peer that its block, or the given queue, has
-// posted. An update that returns the previous value also acquires what earlier updates have released.
+// Visibility: a rank that reads the new value of a word sees everything that the updating group did before
+// the update. This includes the group's loads and stores, and all puts and signals to the same peer that were
+// posted by the group's block or through the given queue. An update that returns the previous value also
+// acquires everything that earlier updates have released.
 //
 // Atomicity: updates of a word by the members of a team are atomic with respect to each other.
 // symm_put_value() is not atomic with respect to updates: while one rank writes a word, no rank may update
-// it. Atomics of GPUs and NICs are not atomic with respect to each other. So if a team has members that only
-// the network reaches, NICs execute all updates, also updates of this rank's own words; such an update is
-// complete after symm_quiet(context, peer). NCCL's networks cannot update words: calls that need a NIC return
-// kUnreachable.
+// it. GPU atomics and NIC atomics are not atomic with respect to each other. Therefore, if a team has members
+// that only the network reaches, NICs execute all updates, even updates of this rank's own words. Such an
+// update is complete after symm_quiet(context, peer). NCCL's networks cannot update words, so calls that need
+// a NIC return kUnreachable.
 #ifndef VERBENA_DEVICE_SYMM_WORD_CUH
 #define VERBENA_DEVICE_SYMM_WORD_CUH
 
@@ -21,15 +23,15 @@ namespace verbena::device {
 
 namespace detail {
 
-// Returns whether `peer` is a member and the `count` words are aligned and in a window. Replaces a registered
-// address by the symmetric one.
+// Returns whether `peer` is a member, and whether the `count` words are aligned and lie in a window. If the
+// address is a registered one, replaces it with the symmetric address.
 template <typename Word>
 VERBENA_DEVICE bool find_words(const SymmContext& context, Word** word, int32_t peer, uint64_t count = 1) {
   return is_member(context, peer) && reinterpret_cast<uint64_t>(*word) % sizeof(uint64_t) == 0 &&
          find_symmetric(context, word, count * sizeof(uint64_t));
 }
 
-// Updates a word of any member through the network: one thread of the group calls `ask(network)`.
+// Updates a word of any member through the network. One thread of the group calls `ask(network)`.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE SymmStatus update_by_network(const Context& context, int32_t peer, const Group& group,
                                             const Ask& ask) {
@@ -41,15 +43,15 @@ VERBENA_DEVICE SymmStatus update_by_network(const Context& context, int32_t peer
   }
 }
 
-// Shares the previous value, which the elected thread has, with all threads.
+// Passes the previous value from the elected thread to all threads.
 template <typename Group>
 VERBENA_DEVICE void share_before(const Group& group, bool is_elected, uint64_t found, uint64_t* before) {
   found = group.share(found, is_elected);
   if (before != nullptr) *before = found;
 }
 
-// Waits until `find()` returns a value other than kNoWord in one of the threads. `*found` receives that value
-// in all threads.
+// Waits until `find()` returns a value other than kNoWord in one of the threads. In all threads, `*found`
+// receives this value.
 inline constexpr uint64_t kNoWord = ~uint64_t{0};
 template <typename Group, typename Find>
 VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& group, const Find& find,
@@ -77,8 +79,8 @@ VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, Symm
     mine = wait_for(limits, [&] { return holds(static_cast<int64_t>(read(i)), compare, wanted); });
   return conclude(context, group, mine, awaited);
 }
-// Waits until `read(i)` satisfies the comparison for one i below `count`. `*which` receives that i. Ignores
-// each i with skipped[i] != 0; returns kInvalid if all are ignored.
+// Waits until `read(i)` satisfies the comparison with `wanted` for one i below `count`. `*which` receives
+// this i. Ignores each i for which skipped[i] is not 0; returns kInvalid if all are ignored.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, const uint32_t* skipped, uint32_t* which, Awaited awaited,
@@ -103,7 +105,8 @@ VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, Symm
 
 }  // namespace detail
 
-// Writes the peer's word, by a store or a NIC. No other rank may write or update the word at the same time.
+// Writes the peer's word, by a store or through a NIC. No other rank may write or update the word at the same
+// time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                          const Group& group = {}, SymmQueue queue = {}) {
@@ -137,7 +140,8 @@ VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint6
   return SymmStatus::kDone;
 }
 
-// Adds to the peer's word and returns its previous value. Waits for the reply of the network.
+// Adds to the peer's word, and returns the word's previous value. If a NIC executes the update, the call
+// waits for its reply.
 // @param before  receives the previous value, the same in all threads; may be null
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fetch_add(const Context& context, uint64_t* word, uint64_t value,
@@ -164,9 +168,10 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Sets the peer's word to `desired` if it equals `expected`. Waits for the reply of the network.
+// Sets the peer's word to `desired` if it equals `expected`. If a NIC executes the update, the call waits for
+// its reply.
 // @param before  receives the previous value, which equals `expected` if the word was set; may be null
-// @return kUnreachable if the NIC has no compare-and-swap
+// @return kUnreachable if the NIC does not support compare-and-swap
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_compare_swap(const Context& context, uint64_t* word,
                                                           uint64_t expected, uint64_t desired, int32_t peer,
@@ -196,8 +201,8 @@ template <typename Context, typename Group = ThreadGroup>
   return SymmStatus::kDone;
 }
 
-// Waits until a word of this rank satisfies the comparison with `wanted`. T, `seen` and memory order are the
-// same as in symm_signal_wait_until().
+// Waits until a word of this rank satisfies the comparison with `wanted`. T, `seen` and the memory order are
+// the same as in symm_signal_wait_until().
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until(const Context& context, const uint64_t* word,
                                                         SymmCompare compare, T wanted, T* seen = nullptr,
@@ -232,8 +237,8 @@ template <typename Context, typename Group = ThreadGroup>
 }
 
 // Waits until one of `count` contiguous words satisfies the comparison with `wanted`.
-// @param skipped  [count], readable by all threads: a word i with skipped[i] != 0 is ignored; null: no word
-//                 is ignored
+// @param skipped  [count], readable by all threads. Word i is ignored if skipped[i] is not 0. If the pointer
+//                 is null, no word is ignored
 // @param which    receives the index of a word that satisfies the comparison, the same in all threads
 // @return kInvalid if all words are ignored
 template <typename Context, typename Group = ThreadGroup>

@@ -1,15 +1,15 @@
-// Unpacks received messages. The descriptors in a slot of the unpack queue (verbena/unpack_abi.h) name parts
-// of bounce pages; a group of threads copies these parts to the message's destination.
+// Unpacks received messages. The descriptors in a slot of the unpack queue (verbena/unpack_abi.h) refer to
+// parts of bounce pages. A group of threads copies these parts to the message's destination.
 //
 // All threads of a group (group.cuh: a warp, several warps or a block) call each function with the same
-// arguments. A kernel calls wait_message() and unpack_message() for each message. Slots and pages are reused
-// after the consumption has been reported to the plugin (irecvConsumed).
+// arguments. A kernel calls wait_message() and unpack_message() for each message. The plugin reuses slots and
+// pages after the application has reported their consumption (irecvConsumed).
 //
 // Work is distributed over warps by bytes. The group loads a batch of descriptors into shared memory, splits
-// each into pieces of a few rows, and numbers the pieces of the batch by a prefix sum. Warp w of W copies
-// pieces w, w + W, and so on. So all warps are equally busy, whether a message is one page of 64 KiB or a
-// thousand pages of 16 bytes. The descriptors are in host memory: each is read over PCIe once, in a coalesced
-// load, at the same time as the count.
+// each descriptor into pieces of a few rows, and numbers the pieces of the batch by a prefix sum. If there
+// are W warps, warp w copies pieces w, w + W, and so on. So all warps have the same amount of work, whether a
+// message consists of one page of 64 KiB or of a thousand pages of 16 bytes. The descriptors are in host
+// memory. Each descriptor is read over PCIe only once, in a coalesced load, at the same time as the count.
 #ifndef VERBENA_DEVICE_UNPACK_CUH
 #define VERBENA_DEVICE_UNPACK_CUH
 
@@ -18,9 +18,9 @@
 
 namespace verbena::device {
 
-// A copy method that uses registers. It works on every architecture, and needs no memory but the scratch.
-// Each copy method has two functions. copy() copies this thread's share of a batch; it may leave copies in
-// flight, which no longer need the scratch. drain() waits for these copies.
+// A copy method that uses registers. It works on every architecture, and needs no memory except the scratch.
+// Every copy method has two functions. copy() copies this thread's share of a batch; when it returns, copies
+// may still be in flight, but they no longer need the scratch. drain() waits for these copies.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
@@ -38,13 +38,13 @@ struct CopyThroughRegisters {
 
 enum class UnpackResult : uint8_t {
   kDone,
-  kBadCount,  // the count exceeds kUnpackMaxDescriptors: nothing was written
+  kBadCount,  // the count exceeds kUnpackMaxDescriptors; nothing was written
 };
 
 namespace detail {
 
-// The first loads of a slot: the count, and descriptor i in thread i. They cross PCIe at the same time;
-// descriptors after the count are ignored.
+// The first loads of a slot: every thread loads the count, and thread i loads descriptor i. These loads cross
+// PCIe at the same time. Descriptors at index `count` and above are ignored.
 struct SlotHead {
   const LoadMeta* list;
   uint64_t count;
@@ -59,8 +59,8 @@ struct SlotHead {
   }
 };
 
-// Unpacks one message. Calls `load_next` once, before the copies of the last batch, so that its loads overlap
-// them.
+// Unpacks one message. Calls `load_next` once, before the copies of the last batch, so that the loads of
+// `load_next` overlap with these copies.
 template <typename Group, int kBatch, typename Copy, typename LoadNext>
 VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                 const SlotHead& head, const char* bounce, char* data, LoadNext&& load_next) {
@@ -84,11 +84,12 @@ VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scrat
 
 }  // namespace detail
 
-// Unpacks the messages of `messages` consecutive slots; slot 0 follows slot 15. One call is faster than a
-// call per message, because it loads the descriptors of the next message while it copies one. A message with
-// a count of 0 writes nothing. All threads of the group must have acquired all messages before the call: one
-// thread by loads at system scope (wait_message, or NCCL's step), the others by a barrier. When the call
-// returns, every thread of the group can read all bytes.
+// Unpacks the messages of `messages` consecutive slots; slot 0 follows slot 15. A single call is faster than
+// one call per message, because it loads the descriptors of the next message while it copies the current
+// message. A message with a count of 0 writes nothing. All threads of the group must have acquired all
+// messages before the call. For example, one thread acquires them by loads at system scope (wait_message, or
+// NCCL's step), and then the group syncs. When the call returns, every thread of the group can read all
+// bytes.
 // @param first_slot  0 to 15
 // @param place  place(i) returns the destination (void*) of message i; all threads call it
 // @return kBadCount if a count exceeds kUnpackMaxDescriptors
@@ -127,9 +128,9 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return unpack_messages(group, scratch, copy, meta, slot, 1, bounce, [data](uint32_t) { return data; });
 }
 
-// Unpacks one message, given the count that wait_message() returned. Faster than the overload without a
-// count: it reads only the descriptors of the message, and short messages need neither the scratch nor its
-// barriers.
+// Unpacks one message, given the count that wait_message() returned. This overload is faster than the
+// overload without a count, because it reads only the descriptors of the message, and because short messages
+// need neither the scratch nor its barriers.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, uint64_t count,
@@ -155,9 +156,9 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return UnpackResult::kDone;
 }
 
-// Unpacks one message without shared memory and barriers. Each warp takes whole batches of descriptors; if
-// the message has few descriptors, the warps share its pieces. The caller must sync the group before a thread
-// reads bytes that another thread has written.
+// Unpacks one message without shared memory and barriers. Each warp copies whole batches of descriptors. If
+// the message has at most 32 descriptors, the warps share the pieces of these descriptors instead. The caller
+// must sync the group before a thread reads bytes that another thread has written.
 template <typename Group>
 VERBENA_DEVICE UnpackResult unpack_by_warps(const Group& group, const NetUnpackMeta* meta, uint32_t slot,
                                             const void* bounce, void* data) {
@@ -193,7 +194,8 @@ struct MessageWait {
   uint64_t count;  // number of descriptors of the message, if the result is kReached
 };
 
-// Waits for the message in a slot. Between two calls, the group must call sync() or unpack a message.
+// Waits until the message in a slot has arrived. Between two calls, the group must call sync() or unpack a
+// message.
 // @return kReached and the count, or the reason why the wait ended early
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Group, int kBatch>

@@ -1,6 +1,6 @@
 // Float arithmetic with bitwise identical results in all kernels and on the host. Each operation rounds once,
-// to nearest, keeps subnormal values, and is never fused with another one, whatever the compiler options.
-// Internal to the device library.
+// to nearest, and keeps subnormal values. It is never fused with another operation, whatever the compiler
+// options are. Internal to the device library.
 #ifndef VERBENA_DEVICE_ARITHMETIC_CUH
 #define VERBENA_DEVICE_ARITHMETIC_CUH
 
@@ -50,8 +50,8 @@ VERBENA_DEVICE float divide(float a, float b) {
   return a / b;
 #endif
 }
-// Returns an approximation of a / b, faster than divide(). The divisor, the quotient and their inverses must
-// be normal numbers. The result may be off by one in the last bit, and may differ between platforms.
+// Returns an approximation of a / b; faster than divide(). The divisor, the quotient and their inverses must
+// be normal numbers. The last bit of the result may be off by one, and may differ between platforms.
 VERBENA_DEVICE float divide_nearly(float a, float b) {
 #if VERBENA_PTX
   float inverse;
@@ -62,7 +62,7 @@ VERBENA_DEVICE float divide_nearly(float a, float b) {
   return a / b;
 #endif
 }
-// Returns 1 / sqrt(a); its relative error is below 2^-22.
+// Returns 1 / sqrt(a), with a relative error below 2^-22.
 VERBENA_DEVICE float find_inverse_root(float a) {
 #if VERBENA_PTX
   VERBENA_ONE("rsqrt.approx.f32", a);
@@ -71,7 +71,7 @@ VERBENA_DEVICE float find_inverse_root(float a) {
 #endif
 }
 
-// Return the larger or the smaller value, or a NaN if one of the values is NaN.
+// Return the larger (or smaller) of two values, or NaN if one of the values is NaN.
 VERBENA_DEVICE float choose_larger(float a, float b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   VERBENA_TWO("max.NaN.f32", a, b);
@@ -86,7 +86,8 @@ VERBENA_DEVICE float choose_smaller(float a, float b) {
   return a != a || a < b ? a : b;
 #endif
 }
-// Returns the larger values of two pairs of bfloat16, like choose_larger(). Each word has one pair.
+// Like choose_larger(), for two words with two bfloat16 values each. Compares the values at the same
+// position.
 VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -99,10 +100,10 @@ VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #endif
 }
 
-// The next functions return powers of two in E8M0, which is the exponent field of a float, with 255 for NaN.
-// Exponents are at least 1, so that the power and its inverse are normal floats.
+// The next functions return powers of two in the E8M0 format. An E8M0 number is the exponent field of a
+// float, with 255 for NaN. Exponents are at least 1, so that the power and its inverse are normal floats.
 
-// Returns the smallest power of two that is not below the magnitude, which is at most 2^126.
+// Returns the smallest power of two that is not below the magnitude. The magnitude is at most 2^126.
 VERBENA_DEVICE uint32_t round_up_to_power(float magnitude) {
   const uint32_t bits = to_bits(magnitude);
   if (bits >= 0x7f800000u) return 255;

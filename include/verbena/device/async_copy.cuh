@@ -1,8 +1,8 @@
-// Asynchronous copies between global and shared memory. cp.async (sm_80) copies 16 bytes per thread. One
-// thread starts a bulk copy, cp.async.bulk (sm_90). An mbarrier tracks the completion of bulk copies to
-// shared memory. Bulk groups track the completion of bulk copies to global memory. On older architectures
-// ptxas rejects the instructions. In the emulation, a bulk copy is complete when the function returns;
-// cp.async is not emulated.
+// Asynchronous copies between global and shared memory. cp.async (sm_80) copies 16 bytes per thread.
+// cp.async.bulk (sm_90) is a bulk copy, which a single thread starts. An mbarrier tracks the completion of
+// bulk copies to shared memory. Bulk groups track the completion of bulk copies to global memory. On older
+// architectures, ptxas rejects these instructions. In the emulation, a bulk copy is complete when the
+// function returns; cp.async is not emulated.
 //
 // Addresses and lengths of bulk copies are multiples of 16 bytes. Parameters named `shared` are generic
 // addresses of this block's shared memory; other pointers point to global memory.
@@ -19,12 +19,13 @@ namespace verbena::device {
 #if VERBENA_PTX
 
 // An mbarrier, in shared memory. A phase ends when count_arrivals threads and all expected bytes have
-// arrived. A wait passes the parity of the phase that it waits for, which is 0 for the first phase.
+// arrived. To wait for the end of a phase, pass the parity of the phase, which is 0 for the first phase.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };
 
-// Returns the address in the shared state space, for the .shared forms of instructions.
+// Converts a generic address to an address in the shared state space, which the .shared forms of instructions
+// need.
 VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
   uint32_t result;
   asm("{\n\t.reg .u64 address;\n\tcvta.to.shared.u64 address, %1;\n\tcvt.u32.u64 %0, address;\n\t}"
@@ -45,8 +46,8 @@ VERBENA_DEVICE void destroy_copy_barrier(CopyBarrier* barrier) {
   asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(get_shared_address(barrier)) : "memory");
 }
 
-// Arrives, as a release at block scope, and adds length_bytes, at most 2^20 - 1, to the bytes that the phase
-// expects.
+// Arrives at the barrier (a release at block scope), and adds length_bytes to the number of bytes that the
+// phase expects. length_bytes is at most 2^20 - 1.
 VERBENA_DEVICE void arrive_expecting(CopyBarrier* barrier, uint32_t length_bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.release.cta.shared.b64 _, [%0], %1;" ::"r"(get_shared_address(barrier)),
@@ -59,8 +60,9 @@ VERBENA_DEVICE void arrive(CopyBarrier* barrier) {
                : "memory");
 }
 
-// Returns whether the phase with this parity has ended. If so, the bytes copied in the phase are visible to
-// the caller (acquire at block scope). May sleep for a limited time before it returns false.
+// Returns whether the phase with this parity has ended. If so, the bytes that were copied in the phase are
+// visible to the caller (acquire at block scope). The call may sleep for a limited time before it returns
+// false.
 VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity) {
   uint32_t is_over;
   asm volatile(
@@ -72,7 +74,7 @@ VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity)
   return is_over != 0;
 }
 
-// Starts a bulk copy. Called by one thread. The barrier's phase counts the bytes as they arrive.
+// Starts a bulk copy. Called by one thread. Bytes that arrive are counted in the barrier's current phase.
 VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
                                                CopyBarrier* barrier) {
   asm volatile(
@@ -82,8 +84,8 @@ VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global,
       : "memory");
 }
 
-// Starts a bulk copy, which belongs to the bulk group that the thread commits next. Called by one thread,
-// after fence_async_proxy() if threads have written the bytes.
+// Starts a bulk copy, which belongs to the bulk group that the thread commits next. Called by one thread. If
+// threads have written the bytes, call fence_async_proxy() first.
 VERBENA_DEVICE void copy_bulk_shared_to_global(void* global, const void* shared, uint32_t length_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(get_shared_address(shared)), "r"(length_bytes)
@@ -107,8 +109,8 @@ VERBENA_DEVICE void wait_bulk_groups_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
 }
 
-// Order this thread's accesses to shared memory, or to all memory, before the accesses of bulk copies that it
-// starts later.
+// Order this thread's accesses to shared memory, or to all memory, before the accesses of bulk copies that
+// the thread starts later.
 VERBENA_DEVICE void fence_async_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -135,8 +137,8 @@ VERBENA_DEVICE void wait_async_groups() {
 
 #else
 
-// In the emulation, `word` counts the phases that have ended. The host pass of nvcc does not call these
-// functions.
+// In the emulation, `word` counts the phases that have ended. In the host pass of nvcc, these functions are
+// only compiled and never called.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };

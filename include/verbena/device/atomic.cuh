@@ -1,7 +1,7 @@
 // Atomic read-modify-write operations on 4 and 8 bytes, with the memory orders and scopes of PTX. update()
 // and fetch_* return the previous value. reduce() and reduce_* return nothing and are cheaper. Addresses are
 // generic or global, as in memory_order.cuh, and aligned to the size. Any thread may call these functions.
-// Combinations that PTX lacks do not compile.
+// Combinations that PTX does not have do not compile.
 #ifndef VERBENA_DEVICE_ATOMIC_CUH
 #define VERBENA_DEVICE_ATOMIC_CUH
 
@@ -25,7 +25,8 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
 }  // namespace detail
 
 #if VERBENA_PTX
-// Update the word at the address with `bits`. VERBENA_ATOM also writes the previous value to `before`.
+// Update the word at the address, with `bits` as the operand. VERBENA_ATOM also writes the previous value to
+// `before`.
 #define VERBENA_ATOM(opcode, type32, type64)                                                                 \
   if constexpr (sizeof(T) == 4)                                                                              \
     asm volatile("atom" opcode type32 " %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(bits) : "memory"); \
@@ -80,7 +81,7 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
   }
 #endif
 
-// Replaces the value by `desired` if it equals `expected`.
+// Replaces the value at the address with `desired` if it equals `expected`.
 // @return the previous value, which equals `expected` if the value was replaced
 template <Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T compare_exchange(T* address, detail::Same<T> expected, detail::Same<T> desired) {
@@ -124,8 +125,8 @@ VERBENA_DEVICE T exchange(T* address, detail::Same<T> value) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Computes minimum and maximum of signed integers, because the emulator's functions compare unsigned
-// integers.
+// Computes the minimum or maximum of signed integers. This is needed because the emulator's functions compare
+// unsigned integers.
 template <Operation operation, Order order, Scope scope, typename T>
 VERBENA_DEVICE T update_signed(T* address, T value) {
   T before = load<Order::kRelaxed, scope>(address);
@@ -141,7 +142,7 @@ VERBENA_DEVICE T update_signed(T* address, T value) {
 #endif
 
 // Applies `operation` to the integer at the address and `value`, and returns the previous value. Minimum and
-// maximum are signed if T is.
+// maximum are signed if T is signed.
 template <Operation operation, Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T update(T* address, detail::Same<T> value) {
   static_assert(operation != Operation::kExchange && operation != Operation::kCompareExchange,
@@ -189,8 +190,8 @@ VERBENA_DEVICE void reduce(T* address, detail::Same<T> value) {
 #endif
 }
 
-// Define functions named after each operation: fetch_add<order, scope>(address, value) returns the previous
-// value, reduce_add() returns nothing.
+// Define functions that are named after the operations. For example, fetch_add<order, scope>(address, value)
+// returns the previous value, and reduce_add<order, scope>(address, value) returns nothing.
 #define VERBENA_NAME_UPDATE(name, operation)                                     \
   template <Order order, Scope scope, Space space = Space::kGeneric, typename T> \
   VERBENA_DEVICE T fetch_##name(T* address, detail::Same<T> value) {             \

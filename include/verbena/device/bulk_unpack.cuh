@@ -1,7 +1,7 @@
 // Unpacks messages by bulk copies through shared memory, on sm_90 and later. The bulk copy engine loads
-// pieces into shared memory and stores them from there, so no register waits for a load. If a piece is not
-// aligned to 16 bytes, the engine loads it and the warp realigns and stores it. Pass a CopyThroughShared to
-// the functions of unpack.cuh.
+// pieces into shared memory and stores them from there, so the copies in flight occupy no registers. If a
+// piece is not aligned to 16 bytes, the engine loads it, and the warp realigns and stores it. To use this
+// method, pass a CopyThroughShared to the functions of unpack.cuh.
 #ifndef VERBENA_DEVICE_BULK_UNPACK_CUH
 #define VERBENA_DEVICE_BULK_UNPACK_CUH
 
@@ -10,25 +10,25 @@
 
 namespace verbena::device {
 
-// A copy method (unpack.cuh) with a ring of stages in shared memory for each warp. A stage holds one piece;
-// while there is work, all stages are in flight. All threads of the group construct the object once per
-// kernel, and use it for any number of messages.
+// A copy method (unpack.cuh). Each warp has a ring of stages in shared memory. A stage holds one piece; as
+// long as there are enough pieces, all stages are in flight. All threads of the group construct the object
+// once per kernel, and use it for any number of messages.
 class CopyThroughShared {
  public:
   static constexpr int kPieceShift = 12;
-  // The alignment of loads. Without it the engine is 20 % slower.
+  // The alignment of loads. Unaligned loads make the engine 20 % slower.
   static constexpr uint32_t kLineBytes = 128;
-  // A piece may start inside a line, and have a head of up to 15 bytes.
+  // A piece may start inside a line, and may have a head of up to 15 bytes.
   static constexpr uint32_t kStageBytes = (1u << kPieceShift) + 2 * kLineBytes;
 
   // Returns the size of the shared memory for a group, in bytes.
-  // @param stages  stages per warp, 2 to 32; three reach the speed of a copy kernel
+  // @param stages  stages per warp, 2 to 32; with three stages, unpacking reaches the speed of a copy kernel
   VERBENA_HOST_DEVICE static constexpr uint32_t count_shared_bytes(uint32_t warps, uint32_t stages) {
     return warps * stages * (kStageBytes + sizeof(CopyBarrier));
   }
 
   // @param shared  count_shared_bytes() bytes of shared memory, aligned to kLineBytes; reserved for this
-  //                object until its destruction
+  //                object until the object is destroyed
   template <typename Group>
   VERBENA_DEVICE CopyThroughShared(const Group& group, void* shared, uint32_t stages)
       : stages_(static_cast<char*>(shared) + (group.rank() / kWarpLanes) * stages * kStageBytes),
@@ -39,12 +39,13 @@ class CopyThroughShared {
     if (lane() == 0) {
       for (uint32_t stage = 0; stage < stages; ++stage) init_copy_barrier(barriers_ + stage, 1);
     }
-    // The group syncs while it stages a batch, before the other lanes use the barriers.
+    // No sync is needed here, because the group syncs while it stages a batch, before the other lanes use the
+    // barriers.
   }
 
-  // Lane 0 may destroy the barriers, because no lane is still waiting: the lanes sync after each wait that
-  // they all make. The memory may then be used by another object, or, after a barrier of the group, for
-  // another purpose.
+  // Lane 0 may destroy the barriers, because no lane is still waiting: the lanes sync after each wait in
+  // which all lanes take part. Afterwards another object may use the memory. After a barrier of the group,
+  // the memory may also be used for another purpose.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
     if (lane() != 0) return;
@@ -57,11 +58,11 @@ class CopyThroughShared {
   VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
                            const char* bounce, char* data) {
     detail::PieceWalk<kBatch> walk(group, scratch, batch, bounce, data);
-    if (batch.piece_shift == kRowShift) {  // a short message: registers are faster
+    if (batch.piece_shift == kRowShift) {  // a short message is copied faster through registers
       detail::copy_rows(walk);
       return;
     }
-    if (lane() == 0) fence_async_proxy();  // makes everything that the group can read visible to the engine
+    if (lane() == 0) fence_async_proxy();  // makes all data that the group can read visible to the engine
     while (walk.has_next()) {
       if (in_flight_ == stage_count_) finish();
       begin(walk.take());
@@ -74,7 +75,7 @@ class CopyThroughShared {
   }
 
  private:
-  // A position in the ring, and the parity of its round, which alternates.
+  // A position in the ring, and the parity of the current round through the ring.
   struct Cursor {
     uint32_t stage = 0, parity = 0;
     VERBENA_DEVICE void advance(uint32_t stages) {
@@ -86,14 +87,14 @@ class CopyThroughShared {
     const uint32_t stage = begun_.stage;
     begun_.advance(stage_count_);
     ++in_flight_;
-    // Starting the load at a line boundary is safe: the bytes before the piece are on the same page.
+    // Starting the load at a line boundary is safe, because the bytes before the piece are on the same page.
     const auto offset = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(piece.source)) % kLineBytes;
     if (lane() == stage) {
       destination_ = piece.destination;
       offset_and_length_ = offset | piece.length_bytes * kLineBytes;
     }
     if (lane() != 0) return;
-    wait_bulk_groups_read<0>();  // the engine may still be reading the stage's last piece
+    wait_bulk_groups_read<0>();  // the engine may still be reading the stage's previous piece
     const uint32_t units = (offset + piece.length_bytes + kVectorBytes - 1) / kVectorBytes;
     arrive_expecting(barriers_ + stage, units * kVectorBytes);
     copy_bulk_global_to_shared(stages_ + stage * kStageBytes, piece.source - offset, units * kVectorBytes,
@@ -115,7 +116,7 @@ class CopyThroughShared {
     if (!is_whole) {
       wait(stage, parity);
       store_realigned(CopyShape::of(piece));
-      sync_warp();  // all lanes have read the stage, which may now be filled again
+      sync_warp();  // all lanes have read the stage, so it may be filled again
     } else if (lane() == 0) {
       wait(stage, parity);
       copy_bulk_shared_to_global(piece.destination, piece.source, piece.length_bytes);
@@ -151,7 +152,7 @@ class CopyThroughShared {
   const uint32_t stage_count_;
   Cursor begun_, finished_;
   uint32_t in_flight_ = 0;  // number of stages between finished_ and begun_
-  // Lane s holds the state of stage s.
+  // Lane s keeps the state of stage s.
   char* destination_ = nullptr;
   uint32_t offset_and_length_ = 0;
 };

@@ -1,14 +1,15 @@
 // Copies any number of bytes between any two addresses, in 16-byte vectors with many independent loads in
-// flight. If source and destination differ modulo 16, the source is realigned in registers.
+// flight. If the addresses of source and destination differ modulo 16, the data is realigned in registers.
 //
 // copy_group() copies with all threads of a group, copy_thread() with one thread. Source and destination must
 // not overlap. Only the bytes of the destination are written. The source is read in aligned 16-byte units, so
-// up to 15 bytes before and after the source are read and ignored. Allocations consist of such units, but a
-// bounds checker may report these reads.
+// up to 15 bytes before and after the source are also read, and ignored. This is safe because allocations
+// consist of whole units, but a bounds checker may report these reads.
 //
-// All accesses are weak. Before a thread reads data of other threads, it must have acquired the data
-// (load_acquire, or a barrier after one), which also drops stale lines of the L1 cache. Loads at system scope
-// would not need that, but from mapped host memory they take 30 ns for each thread, one after the other.
+// All accesses are weak. Before a thread copies data that other threads have written, it must acquire the
+// data (by load_acquire, or by a barrier after another thread's load_acquire). This also drops stale lines of
+// the L1 cache. Loads at system scope would not need it, but from mapped host memory they take 30 ns for each
+// thread, one after the other.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 
@@ -20,7 +21,8 @@ namespace verbena::device {
 
 inline constexpr uint32_t kVectorBytes = sizeof(Vector16);
 inline constexpr uint32_t kRowShift = 9;
-inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // bytes that one instruction of a warp moves
+inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // number of bytes that one instruction of a warp
+                                                        // moves
 static_assert(kRowBytes == kVectorBytes * kWarpLanes, "verbena: a vector a lane");
 
 namespace detail {
@@ -29,7 +31,7 @@ VERBENA_DEVICE uint32_t offset_in_vector(const void* address) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) % kVectorBytes;
 }
 
-// Returns the bytes up to the first 16-byte boundary.
+// Returns the number of bytes up to the first 16-byte boundary.
 VERBENA_DEVICE uint32_t get_head_bytes(const void* address) {
   return (kVectorBytes - offset_in_vector(address)) % kVectorBytes;
 }
@@ -51,7 +53,7 @@ VERBENA_DEVICE void copy_byte(char* destination, const char* source) {
       reinterpret_cast<uint8_t*>(destination), value);
 }
 
-// Returns bytes shift to shift + 15 of the 32 bytes (low, high); shift is 0 to 15.
+// Returns bytes `shift` to `shift` + 15 of the 32 bytes (low, high). `shift` is 0 to 15.
 VERBENA_DEVICE Vector16 realign(Vector16 low, Vector16 high, uint32_t shift) {
   uint32_t w0 = low.x, w1 = low.y, w2 = low.z, w3 = low.w, w4 = high.x, w5 = high.y, w6 = high.z;
   if ((shift & 8) != 0) w0 = w2, w1 = w3, w2 = w4, w3 = w5, w4 = w6, w5 = high.w;
@@ -76,7 +78,7 @@ struct CopyShape {
   uint32_t head_bytes = 0, vectors = 0, tail_bytes = 0;
   uint32_t shift = 0;            // bytes from `source` to the bytes of the first vector
   char* destination = nullptr;   // address of the first vector
-  const char* source = nullptr;  // aligned unit of the source in which the first vector starts
+  const char* source = nullptr;  // the aligned unit of the source in which the first vector starts
 
   VERBENA_DEVICE static CopyShape of(const CopyPiece& piece) {
     const auto [destination, source, length_bytes] = piece;
@@ -107,8 +109,9 @@ struct CopyShape {
   }
 };
 
-// A copy of at most kRows rows by a warp, in two steps: load() and store(). Other work, such as the loads of
-// a second piece, can run between the two. All 32 lanes call the functions, with the same piece.
+// A copy of at most kRows rows by a warp, in two steps: load() and store(). Between the two steps, the warp
+// can do other work, such as the loads of a second piece. All 32 lanes call the functions, with the same
+// piece.
 template <int kRows>
 class WarpPiece {
  public:
@@ -118,7 +121,8 @@ class WarpPiece {
     shape_ = CopyShape::of(piece);
     const uint32_t lane = device::lane();
     const char* const from = shape_.source + lane * kVectorBytes;
-    // A shifted vector also needs the next unit, so the copy needs one unit more than vectors.
+    // A vector that is not aligned in the source spans two units, so the copy then needs one unit more than
+    // there are vectors.
     const uint32_t units = shape_.shift == 0 || shape_.vectors == 0 ? shape_.vectors : shape_.vectors + 1;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -139,8 +143,8 @@ class WarpPiece {
   }
 
  private:
-  // Each lane needs the unit of the next lane. The last lane needs the first unit of the next row, which lane
-  // 0 passes on.
+  // Each lane also needs the unit of the next lane. The last lane needs the first unit of the next row, which
+  // it gets from lane 0.
   VERBENA_DEVICE Vector16 realign_row(uint32_t row, uint32_t lane) {
     Vector16 mine = rows_[row];
     if (lane == 0) mine = row + 1 < kRows ? rows_[row + 1 < kRows ? row + 1 : row] : beyond_;
@@ -162,8 +166,8 @@ inline constexpr uint32_t kCopyPieceShift = 11;
 static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
               "verbena: a piece fills the registers");
 
-// Returns piece `index` of a copy that is split into pieces of 2^piece_shift bytes. Each piece but the first
-// starts at a 16-byte boundary of the destination; the first also contains the head.
+// Returns piece `index` of a copy that is split into pieces of 2^piece_shift bytes. The first piece also
+// contains the head. Every other piece starts at a 16-byte boundary of the destination.
 template <typename Length>
 VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length length_bytes, Length index,
                                    uint32_t piece_shift) {
@@ -181,7 +185,8 @@ VERBENA_DEVICE Length count_pieces(const char* destination, Length length_bytes,
   return ((length_bytes - head - 1) >> piece_shift) + 1;
 }
 
-// Copies pieces first, first + step, ... with one warp. Loads the next piece while it stores one.
+// Copies pieces `first`, `first + step`, and so on with one warp. Loads the next piece while the current
+// piece is being stored.
 VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t length_bytes, uint64_t first,
                                 uint64_t step) {
   const uint64_t pieces = count_pieces(destination, length_bytes, kCopyPieceShift);
@@ -202,8 +207,8 @@ VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t 
 
 }  // namespace detail
 
-// Copies all bytes with one thread. Not unrolled, because each store waits for its load: unrolling would not
-// be faster.
+// Copies all bytes with one thread. The loops are not unrolled, because each store waits for its load, so
+// unrolling would not make them faster.
 VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t length_bytes) {
   auto* const to = static_cast<char*>(destination);
   const auto* const from = static_cast<const char*>(source);
@@ -220,8 +225,8 @@ VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t le
   for (; done < length_bytes; ++done) detail::copy_byte(to + done, from + done);
 }
 
-// Copies with all threads of a group (group.cuh), which must consist of whole warps. Call group.sync() before
-// a thread reads bytes that another thread has copied.
+// Copies bytes with all threads of a group (group.cuh), which must consist of whole warps. Call group.sync()
+// before a thread reads bytes that another thread has copied.
 template <typename Group>
 VERBENA_DEVICE void copy_group(const Group& group, void* destination, const void* source,
                                size_t length_bytes) {

@@ -32,7 +32,8 @@ VERBENA_DEVICE uint64_t* find_shared_word(int barrier) {
   return words + barrier;
 }
 
-// Syncs twice: after the word is written, and after it is read, so that it may be written again.
+// Syncs twice: once after the word is written, and once after all threads have read the word, so that the
+// word may be written again.
 template <typename Group>
 VERBENA_DEVICE uint64_t share_by_word(const Group& group, uint64_t* word, uint64_t value, bool is_giver) {
   if (is_giver) store_relaxed<Scope::kBlock>(word, value);
@@ -44,7 +45,7 @@ VERBENA_DEVICE uint64_t share_by_word(const Group& group, uint64_t* word, uint64
 
 }  // namespace detail
 
-// The calling thread alone.
+// A group that consists only of the calling thread.
 struct ThreadGroup {
   VERBENA_DEVICE uint32_t rank() const { return 0; }
   VERBENA_DEVICE uint32_t size() const { return 1; }
@@ -60,7 +61,7 @@ struct WarpGroup {
   VERBENA_DEVICE uint32_t size() const { return kWarpLanes; }
   VERBENA_DEVICE void sync() const { sync_warp(); }
   VERBENA_DEVICE bool any(bool vote) const {
-    sync_warp();  // a ballot orders no memory
+    sync_warp();  // a ballot does not order memory accesses
     return ballot(kFullWarp, vote) != 0;
   }
   VERBENA_DEVICE bool elect() const { return elect_one(); }
@@ -85,7 +86,7 @@ struct BlockGroup {
   }
 };
 
-// A group whose rank and size are kept in registers, so that they are not computed again.
+// A group whose rank and size are kept in registers, so that they are computed only once.
 template <typename Group>
 struct KeptGroup : Group {
   VERBENA_DEVICE explicit KeptGroup(const Group& group)

@@ -1,7 +1,7 @@
-// The state of a kernel that receives by UNPACK, in shared memory: the channel of the block, the receive
-// queues of each group and peer, whether the block was aborted, and the addresses of errors and traces. A
-// block declares one KernelState in static or dynamic shared memory. All threads of the block call
-// start_kernel() first and finish_kernel() at the end.
+// The state of a kernel that receives messages by UNPACK, in shared memory. It contains the block's channel,
+// the receive queues of each group and peer, whether the block was aborted, and the addresses of the error
+// word and the trace ring. A block declares one KernelState in static or dynamic shared memory. All threads
+// of the block call start_kernel() first, and finish_kernel() at the end.
 //
 // start_kernel() writes all fields. Afterwards, only the thread with rank 0 of a group writes the group's
 // heads, and any thread may set `aborted` to 1.
@@ -31,29 +31,30 @@ struct alignas(8) ErrorWord {
 };
 
 // Faults that a test injects through KernelArguments::faults, in kernels compiled with VERBENA_DEVICE_FAULTS.
-// Other kernels ignore the mask.
+// Other kernels ignore KernelArguments::faults.
 enum class Fault : uint64_t {
-  kDelayPlacing = 1,  // a group pauses for about a microsecond before it unpacks a message
-  kForceAbort = 2,    // the next receive ends as if the abort word were set
-  kCorruptCount = 4,  // the count of a message is replaced by an invalid one
+  kDelayPlacing = 1,  // a group pauses for about 1 us before it unpacks a message
+  kForceAbort = 2,    // the next receive behaves as if the abort word were set
+  kCorruptCount = 4,  // the count of a message is replaced by an invalid count
 };
 
 // The arguments of a launch. The host writes them once, to memory that the GPU can read. The size is a
 // multiple of 16 bytes.
 struct alignas(16) KernelArguments {
   static constexpr int kMaskWords = 4;
-  uint64_t channel_mask[kMaskWords];           // block b works on the channel of the b-th set bit
-  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; an entry is null without a queue
+  uint64_t channel_mask[kMaskWords];           // block b uses the channel of the b-th set bit
+  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; null entry: no queue
   const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be NULL
   ErrorWord* error;                            // may be NULL
   TraceRing* trace;                            // may be NULL
-  uint32_t groups, peers;                      // dimensions of receive_handles, at most the state's
+  uint32_t groups, peers;                      // dimensions of receive_handles, at most those of the
+                                               // KernelState
   uint64_t timeout_ns;                         // timeout of each wait
-  uint64_t faults;                             // set of Fault
+  uint64_t faults;                             // set of Fault bits
 };
 static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
 
-// A receive queue of a group. As in NCCL, a receive first increments `head` and then uses slot head % 16.
+// A receive queue of a group. As in NCCL, a receive first increments `head`, and then uses slot `head % 16`.
 struct alignas(16) ReceiveQueue {
   UnpackDeviceHandle* handle;  // null: no queue
   const NetUnpackMeta* meta;
@@ -84,7 +85,8 @@ struct alignas(16) KernelState {
     return kHasFaults && (arguments.faults & static_cast<uint64_t>(fault)) != 0;
   }
 
-  // Reports an error to the host. The host gets only the first error of a launch. Any thread may call it.
+  // Reports an error to the host. The host gets only the first error of a launch. Any thread may call this
+  // function.
   VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {
     if (arguments.error != nullptr) {
       const uint64_t bits = ErrorWord::pack(code, group, peer, slot, block_index());
@@ -102,8 +104,8 @@ VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
   return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
 }
 
-// Returns the channel of a block: the position of the set bit of the mask that has `block` set bits below it.
-// Returns ~0 if there is no such bit.
+// Returns the channel of a block, which is the position of the set bit that has `block` set bits below it in
+// the mask. Returns ~0 if there is no such bit.
 VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
   for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
     uint64_t bits = mask[word];
@@ -120,8 +122,8 @@ VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMa
 
 }  // namespace detail
 
-// Reads the arguments of the launch and the handles of this block's channel. All threads of the block call it
-// first. It ends with a barrier of the block.
+// Reads the arguments of the launch and the handles of this block's channel. All threads of the block must
+// call this function before any other. It ends with a barrier of the block.
 // @return false if the block has no channel
 template <typename State>
 VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments) {
@@ -130,7 +132,8 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   auto* const to = reinterpret_cast<Vector16*>(&state.arguments);
   for (uint32_t i = block.rank(); i < sizeof(KernelArguments) / sizeof(Vector16); i += block.size())
     to[i] = from[i];
-  // A thread of the second warp, if there is one, so that its loads overlap with the loads of the first warp.
+  // The thread belongs to the second warp, if there is one, so that its loads overlap with the loads of the
+  // first warp.
   if (block.rank() == (block.size() > kWarpLanes ? kWarpLanes : 0)) {
     state.channel = detail::find_channel(arguments->channel_mask, block_index());
     state.aborted = 0;
@@ -155,7 +158,8 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   return true;
 }
 
-// Writes the heads back to the handles, for the next launch. All threads of the block call it last.
+// Writes the heads back to the handles, for the next launch. All threads of the block must call this function
+// last.
 template <typename State>
 VERBENA_DEVICE void finish_kernel(State& state) {
   const BlockGroup block;

@@ -1,11 +1,11 @@
 // Messages of a few KiB between ranks that reach each other by loads and stores, with the latency of one trip
-// over NVLink. Messages are sent in packets, whose arrival the receiver recognises by the data (packet.cuh).
-// No flag, fence, barrier or signal is needed.
+// over NVLink. Messages are sent in packets; the receiver recognises the arrival of a packet by its data
+// (packet.cuh). So no flag, fence, barrier or signal is needed.
 //
-// A call is an exchange between the blocks with the same index on all ranks. It consists of send() or
-// broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
-// the same order. A message is received in the call in which it was sent. Sources and destinations need no
-// alignment.
+// A call is an exchange between the blocks that have the same index on all ranks. It consists of send() or
+// broadcast(), followed by receive() or receive_reduce(), followed by turn() or finish(). All ranks make the
+// same calls in the same order. A message is received in the call in which it was sent. Sources and
+// destinations need no alignment.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -13,26 +13,27 @@
 //   status = exchange.receive_reduce(input, output, count, group);
 //   status = exchange.finish(group);
 //
-// All threads of the group make these calls with the same arguments. The kernels may be captured in a CUDA
-// graph. A packet does not order other memory accesses: use signals or barriers for that. Each wait ends
-// within the context's timeout. After any status but kDone the ranks are out of step. Later kernels find the
-// workspace's failure word set, and neither send nor receive until the hosts have reset the workspace
-// (verbena_workspace_reset).
+// All threads of the group call these functions with the same arguments. The kernels may be captured in a
+// CUDA graph. A packet does not order other memory accesses; use signals or barriers to order them. Each wait
+// ends within the context's timeout. After a status other than kDone, the ranks are out of step. Later
+// kernels see that the workspace's failure word is set, and neither send nor receive until the hosts have
+// reset the workspace (verbena_workspace_reset).
 //
 // Why no barrier is needed between calls: for each block, every member has four slots in the memory of every
-// other member, and call k uses slot k % 4. Four slots are enough under two rules. First, in each call every
-// rank receives a message, which may be empty, from every other rank. Second, at least once every two calls,
-// each rank executes a fence or ends its kernel. This orders its reading and emptying of slots before its
-// next sends. Assume that rank p starts to write call k+4 into its slot at rank q. Let f be the last call
-// before rank p's most recent fence:
-//   1. k+4 is the first or the second call after that fence, so f is k+3 or k+2.
-//   2. p has finished call f, so p has received q's message of call f.
-//   3. q sent that message at least two calls after call k. By the second rule, q had executed a fence before
-//      that, after it had emptied the slot of call k.
-//   4. So q has emptied the packets of call k from the slot that p writes now.
-// If some rank does not receive from every other rank in a call, as in a broadcast by one rank or in a ring,
-// pass Heard::kSome to turn() or finish(). This adds a barrier, from which step 3 follows. A kernel that
-// breaks the rules reads wrong data, or waits for overwritten data until the timeout.
+// other member, and call k uses slot k % 4. Four slots are enough if the kernel follows two rules. First, in
+// each call, every rank receives a message (which may be empty) from every other rank. Second, each rank
+// executes a fence or ends its kernel at least once every two calls. The fence orders the rank's reading and
+// emptying of slots before its next sends. Assume that rank p starts to write the packets of call k+4 into
+// its slot at rank q. Let f be the last call before rank p's most recent fence:
+//   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
+//   2. Rank p has finished call f, so it has received q's message of call f.
+//   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
+//      between emptying the slot of call k and sending this message.
+//   4. So the packets of call k are no longer in the slot that p writes now, because q has emptied the slot.
+// In some exchanges, such as a broadcast by one rank or a ring, a rank does not receive from every other
+// rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which
+// step 3 follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the
+// timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -45,13 +46,14 @@ namespace verbena::device {
 // Says whether each rank has received a message from every other rank in a call.
 enum class Heard : uint8_t { kEverybody, kSome };
 
-// Limits the total time of all waits of a thread. Reads the clock only after a wait has taken
+// Limits the total time that a thread spends in waits. Reads the clock only once a wait has taken
 // kDefaultSpinsPerCheck polls.
 class Patience {
  public:
   VERBENA_DEVICE explicit Patience(const SymmContext& context) : context_(context) {}
 
-  // Returns kReached while the wait for `member` may continue. Not inlined, which keeps loops short.
+  // Returns kReached as long as the wait for `member` may continue. The function is not inlined, which keeps
+  // loops short.
   VERBENA_DEVICE_FAR WaitResult check(int32_t member = 0) {
     WaitLimits limits = detail::limit_wait(context_);
     if (deadline_ns_ != 0) limits.deadline_ns = deadline_ns_;
@@ -77,7 +79,7 @@ class LowLatency {
   using Data = Packet::Data;
   // Number of polls after which the fast path gives up on a packet.
   static constexpr uint32_t kPollsAtOnce = 64;
-  // Max calls in flight together: half of the slots from one member to another.
+  // Max number of calls in flight at the same time, which is half of the slots from one member to another.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
   // Constructed by all threads of the calling group.
@@ -104,16 +106,16 @@ class LowLatency {
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
   VERBENA_DEVICE uint32_t block() const { return block_; }
 
-  // Begins the first call of a kernel, or the first `calls` calls if they are in flight together (see `ahead`
-  // below). Earlier kernels that use the workspace's block must have finished.
+  // Begins the first call of a kernel, or the first `calls` calls if several calls are in flight at the same
+  // time (see `ahead` below). Earlier kernels that use the same block of the workspace must have finished.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
     return conclude(group, trouble());
   }
-  // The two steps of begin(). Only load_epoch() must wait for earlier kernels. If trouble() is not 0
-  // afterwards, the thread must not send or receive, and passes trouble() to conclude().
+  // The two steps of begin(). Only load_epoch() must come after the wait for earlier kernels. If trouble() is
+  // not 0 afterwards, the thread must not send or receive, and must pass trouble() to conclude().
   [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
@@ -134,9 +136,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls > kCallsAtOnce) {
-      // Orders the reads and the emptying of slots by all threads before their next sends. The send of one
-      // thread may overwrite a slot that another thread reads, so the group must sync before the fence, as
-      // receive() does, and after it.
+      // Orders the reading and emptying of slots by all threads before their next sends. A send by one thread
+      // may overwrite a slot that another thread reads. Therefore the group must sync before the fence (which
+      // receive() has done) and after the fence.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -153,8 +155,8 @@ class LowLatency {
     return status;
   }
 
-  // Sends a message to one other member, at most once per member and call. The source may be changed after
-  // the group's next sync().
+  // Sends a message to one other member. In each call, at most one message may be sent to a member. The
+  // source may be changed after the group's next sync().
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus send(int32_t peer, const void* source, uint64_t length_bytes,
                                                const Group& group = {}) const {
@@ -199,7 +201,7 @@ class LowLatency {
 
   // Writes the sum of all members' messages to `destination`. Elements are added in rank order, so all ranks
   // get the same bits.
-  // @param own  this rank's `count` elements of T; may be `destination` itself
+  // @param own  this rank's `count` elements of type T; may be `destination` itself
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive_reduce(const T* own, T* destination, uint64_t count,
                                                          const Group& group = {}) const {
@@ -215,11 +217,12 @@ class LowLatency {
   }
 
   // ---- Single packets. Each thread calls these functions independently. `ahead` selects a call in flight; 0
-  // is the first. A function returns false if a packet did not arrive in time; `patience` then names the
-  // sender. Call conclude() after receiving: once it returns, all packets of the group have been read.
+  // is the first call. A function returns false if a packet did not arrive in time; in this case `patience`
+  // contains the packet's sender. Call conclude() after receiving. When conclude() returns, all packets of
+  // the group have been read.
 
-  // Packets of several members in rank order: packets of all members if kRanks is known, otherwise packets of
-  // up to 4 members at a time.
+  // Packets of several members, in rank order. If kRanks is not 0, these are the packets of all members, and
+  // otherwise the packets of up to 4 members.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -252,7 +255,8 @@ class LowLatency {
     data = some[0];
     return true;
   }
-  // Receives packet index[i] of peers[i] for each set bit i of `which`. Polls all these packets together.
+  // Receives the packet at index[i] from peers[i], for each set bit i of `which`. Polls all these packets in
+  // each round.
   template <uint32_t kCount>
   VERBENA_DEVICE bool receive_packets(const int32_t (&peers)[kCount], const uint32_t (&index)[kCount],
                                       uint32_t which, Patience& patience, Data (&data)[kCount]) const {
@@ -266,10 +270,11 @@ class LowLatency {
     }
     return true;
   }
-  // Receives packets index[i] of each member, from a few members at a time.
-  // @param has  has(i, member) returns whether the member sends packet index[i] to this rank; if not, own[i]
-  //             is used instead
-  // @param take  take(i, addends) is called for each i and group of members, in rank order
+  // For each i, receives the packet at index[i] from every member, from a few members at a time.
+  // @param has  has(i, member) returns whether the member sends the packet at index[i] to this rank; if not,
+  //             own[i] is used instead
+  // @param take  take(i, addends) is called for each i and each batch of members. The batches, and the
+  //              addends in a batch, are in rank order
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
                                       const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
@@ -307,8 +312,8 @@ class LowLatency {
     }
     return true;
   }
-  // Reduces packets index[i] of all members with `reduce` (reduction.cuh). data[i] has this rank's packet,
-  // and receives the result.
+  // For each i, reduces the packets at index[i] of all members with `reduce` (reduction.cuh). data[i]
+  // contains this rank's packet, and receives the result.
   template <int kRanks, uint32_t kCount, typename Reduce>
   VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], Patience& patience,
                                      Data (&data)[kCount], const Reduce& reduce) const {
@@ -324,22 +329,22 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
-  // ---- Exchanges in which all members send to all members, including themselves. So no data stays in
-  // registers while a thread waits, and this rank's packet is not a special case. Data that needs notes
-  // (packet.cuh) and delayed packets are rare. Functions that are not inlined handle them and take their
-  // arguments by value, which keeps the loops short and their variables in registers.
+  // ---- Exchanges in which every member sends to every member, including itself. So a thread keeps no data
+  // in registers while it waits, and this rank's packet is not a special case. Data that needs notes
+  // (packet.cuh) is rare, and so are delayed packets. Both are handled by functions that are not inlined and
+  // take their arguments by value, which keeps the loops short and their variables in registers.
 
-  // The reason why a packet did not arrive: a WaitResult in the low 8 bits, and the sender above them. 0: the
-  // packet arrived.
+  // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
+  // sender. 0: the packet arrived.
   using Trouble = uint32_t;
-  // Returns a value other than 0 if the team had failed before load_epoch(). A peer may fail at any moment,
-  // so threads of a group may get different results; conclude() combines them.
+  // Returns a value other than 0 if the team had failed before load_epoch(). A peer may set the failure word
+  // at any moment, so threads of a group may get different results, which conclude() combines.
   VERBENA_DEVICE Trouble trouble() const {
     return has_failed_ ? static_cast<Trouble>(WaitResult::kTimedOut) : 0;
   }
 
-  // Loads the addresses that send_to_members() needs. Call it before waiting for earlier kernels, so that the
-  // loads overlap with the wait.
+  // Loads the addresses that send_to_members() needs. Call this function before waiting for earlier kernels,
+  // so that the loads overlap with the wait.
   template <int kRanks>
   VERBENA_DEVICE void prepare() const {
     VERBENA_UNROLL
@@ -362,8 +367,8 @@ class LowLatency {
         Packet::send_plain(detail::shift(mine, find_delta<kRanks>(member)), stored);
     }
   }
-  // Reduces packets index[i] of all members with `reduce`, for each set bit i of `which`. Writes the results
-  // to data[i].
+  // For each set bit i of `which`, reduces the packets at index[i] of all members with `reduce`, and writes
+  // the result to data[i].
   template <int kRanks, uint32_t kCount, typename Reduce>
   [[nodiscard]] VERBENA_DEVICE Trouble reduce_from_members(const uint32_t (&index)[kCount], uint32_t which,
                                                            Data (&data)[kCount], const Reduce& reduce) const {
@@ -410,7 +415,7 @@ class LowLatency {
     Packet::send_plain(detail::shift(find_own_slot(ahead) + index * Packet::kBytes, peers.delta_bytes[peer]),
                        stored);
   }
-  // Receives packets index[i] from all peers: data[i][k] comes from peer k.
+  // Receives the packets at index[i] from all peers; data[i][k] receives the packet from peer k.
   template <int kRanks, uint32_t kCount>
   [[nodiscard]] VERBENA_DEVICE Trouble receive_from_peers(const Peers<kRanks>& peers,
                                                           const uint32_t (&index)[kCount], uint32_t ahead,
@@ -438,8 +443,8 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Calls `body(index)` for this thread's share of `packets` packets until `body` returns false. `index` is
-  // an array of kCount packet indices; for the last packets, it is an array of a single index.
+  // Calls `body(index)` for this thread's share of `packets` packets, until `body` returns false. `index` is
+  // an array of kCount packet indices or, for the last packets, an array of one index.
   // @return the last result of `body`
   template <uint32_t kCount = 2, typename Group, typename Body>
   VERBENA_DEVICE static bool for_several(uint32_t packets, const Group& group, const Body& body) {
@@ -477,21 +482,21 @@ class LowLatency {
       return true;
     });
   }
-  // Return the slot of `peer` that this rank writes, and the slot of this rank that `peer` writes. Callers
-  // use them to access packets in slots directly.
+  // Return the slot in the memory of `peer` that this rank writes, and the slot in the memory of this rank
+  // that `peer` writes. Callers use the slots to access packets directly.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // Returns the number of bytes of a slot that hold packets. The notes of the packets follow these bytes.
+  // Returns the number of bytes of a slot that contain packets. The packets' notes follow these bytes.
   VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + data_bytes() + index * Packet::kNoteBytes;
   }
-  // Returns the combined result of all threads of the group, from their waits and from the team's state at
-  // the start of the kernel.
+  // Returns the combined result of all threads of the group. The result covers the threads' waits, and a
+  // failure of the team before the kernel started.
   // @param have_come  false if a wait of this thread timed out
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
@@ -507,11 +512,12 @@ class LowLatency {
     return detail::is_member(context_, peer) && peer != context_.team_rank;
   }
 
-  // Returns the slot of this rank that `source` writes.
+  // Returns the slot in the memory of this rank that `source` writes.
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
     return find_turn(slots_, ahead) + static_cast<uint32_t>(source) * slot_bytes_;
   }
-  // Returns the local slot with the same offset as the slots of other ranks that this rank writes.
+  // Returns the local slot at the same offset as the slots that this rank writes in the memory of other
+  // ranks.
   VERBENA_DEVICE char* find_own_slot(uint32_t ahead) const { return find_turn(own_slots_, ahead); }
   VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
     return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
@@ -522,8 +528,8 @@ class LowLatency {
 
     VERBENA_DEVICE char* packet() const { return slot + Packet::offset(index); }
   };
-  // Waits for the packet at find(i), sent by member_of(i), for each set bit i of `awaited`. Polls all of them
-  // in each round.
+  // For each set bit i of `awaited`, waits for the packet at find(i), which member_of(i) sends. Polls all
+  // these packets in each round.
   template <uint32_t kCount, typename Find, typename MemberOf>
   VERBENA_DEVICE bool await(uint32_t awaited, Data (&stored)[kCount], const Find& find,
                             const MemberOf& member_of, Patience& patience, uint32_t ahead) const {
@@ -583,8 +589,8 @@ class LowLatency {
     }
     return trouble;
   }
-  // Fast path: takes the data of the packets at find(i, k) and empties their slots. Returns false, and takes
-  // nothing, unless all arrive within kPollsAtOnce polls and need no notes.
+  // Fast path: takes the data of the packets at find(i, k), and empties the packets. If some packet does not
+  // arrive within kPollsAtOnce polls, or needs a note, the function returns false and takes nothing.
   template <uint32_t kCount, uint32_t kSenders, typename Find>
   VERBENA_DEVICE bool poll_at_once(const Find& find, Data (&data)[kCount][kSenders]) const {
     const auto for_each = [&](const auto& body) {
@@ -670,7 +676,7 @@ class LowLatency {
     return Packet::count(static_cast<uint32_t>(length_bytes));
   }
 
-  // Ends a call. With Heard::kEverybody no barrier is needed: the threads of the group have synced in
+  // Ends a call. With Heard::kEverybody no barrier is needed, because the threads of the group have synced in
   // receive().
   template <typename Group>
   VERBENA_DEVICE SymmStatus close(const Group& group, Heard heard) const {
@@ -684,14 +690,15 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // Addresses of the block's slots, computed early: only the epoch has to be added.
+  // Addresses of the block's slots. They are computed early, so that later only the offset of the epoch must
+  // be added.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;
   const uint64_t* failure_;  // the team's failure word, read together with the epoch
   uint32_t block_;
   uint32_t calls_ = 1;           // calls in flight
-  uint32_t unfenced_calls_ = 0;  // calls finished since the last fence or the start of the kernel
+  uint32_t unfenced_calls_ = 0;  // number of calls since the last fence or the start of the kernel
   uint64_t epoch_ = 0;           // number of the first call in flight
   bool has_failed_ = false;
 };

@@ -1,7 +1,7 @@
 // GPU instructions that C++ does not have: thread and block indices, barriers of blocks, warps and clusters,
-// warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words. They are
-// written in PTX; on the host they call emulation.h. The sync functions order the memory accesses of the
-// participating threads, at block scope.
+// warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words. On a GPU
+// they are PTX instructions; on the host they call the functions of emulation.h. The sync functions order the
+// memory accesses of the participating threads, at block scope.
 #ifndef VERBENA_DEVICE_MACHINE_CUH
 #define VERBENA_DEVICE_MACHINE_CUH
 
@@ -18,7 +18,7 @@ inline constexpr int kHardwareBarriers = 16;  // per block
 #define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
 namespace detail {
 
-// Converts a three-dimensional index to a one-dimensional one, in the order in which CUDA numbers lanes.
+// Converts a three-dimensional index to a one-dimensional index, in the order in which CUDA numbers lanes.
 VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t width, uint32_t height) {
   return x + width * (y + height * z);
 }
@@ -26,8 +26,9 @@ VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t wid
 }  // namespace detail
 #endif
 
-// Returns the value, and makes the compiler compute it here and keep it in a register. Otherwise compilers
-// may move the computation to the use of the value, which may be after a wait.
+// Returns `value`, and makes the compiler compute it at this point and keep it in a register. Without this
+// call, the compiler may move the computation to the place where the value is used, which may be after a
+// wait.
 template <typename T>
 VERBENA_DEVICE T keep(T value) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -151,7 +152,7 @@ VERBENA_DEVICE void sync_block() {
 
 // The two halves of a barrier of all threads of the cluster. The lanes of a warp must call each half
 // together. Everything that a thread has stored before the first half is visible to all threads after the
-// second.
+// second half.
 VERBENA_DEVICE void arrive_at_cluster() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -159,7 +160,7 @@ VERBENA_DEVICE void arrive_at_cluster() {
 }
 VERBENA_DEVICE void await_cluster() {
 #if VERBENA_EMULATED
-  emulation::sync_cluster();  // does both halves
+  emulation::sync_cluster();  // does the work of both halves
 #elif VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
@@ -168,8 +169,8 @@ VERBENA_DEVICE void await_cluster() {
 }
 
 // Returns the address of the same variable in the shared memory of another block of the cluster. Sync the
-// cluster before the first access, so that all blocks have started, and after the last access, so that none
-// has ended.
+// cluster before the first access, to be sure that every block has started, and again after the last access,
+// so that no block exits while another block still accesses its memory.
 template <typename T>
 VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #if VERBENA_EMULATED
@@ -184,8 +185,8 @@ VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #endif
 }
 
-// Waits until `count_threads` threads have made this call. They must be whole warps, whose lanes make the
-// call together.
+// Waits until `count_threads` threads have made this call. The threads must form whole warps, and the lanes
+// of a warp make the call together.
 // @param barrier  0 to 15; sync_block() uses 0
 VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
@@ -200,7 +201,7 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Combines votes in one word per barrier. `meet` waits in the barrier; its first call makes sure that all
+// Combines votes in one word per barrier. `meet` waits in the barrier. Its first call makes sure that all
 // threads have read the votes of the previous round.
 template <typename Meet>
 VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
@@ -260,7 +261,7 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 // In the functions from sync_warp() to elect_one(), `lanes` is a mask of lanes. All these lanes must call
 // with the same mask.
 
-// Waits for the lanes.
+// Waits until all lanes of the mask have called.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #if VERBENA_EMULATED
   emulation::sync_warp(lanes);
@@ -271,7 +272,7 @@ VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #endif
 }
 
-// Returns the `value` of lane source_lane, which must be in the mask.
+// Returns the `value` that lane source_lane has passed. This lane must be in the mask.
 VERBENA_DEVICE uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane) {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -316,8 +317,8 @@ VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #endif
 }
 
-// Returns true in exactly one lane, the lowest. On sm_90 it uses an instruction that lets the compiler know
-// that only one lane continues.
+// Returns true in exactly one lane, the lowest lane of the mask. On sm_90, the function uses an instruction
+// from which the compiler knows that only one lane continues.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   uint32_t elected;
@@ -333,10 +334,11 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 }
 
 // Programmatic dependent launch (sm_90). wait_for_earlier_grids() returns when the earlier grids of the
-// stream have ended and their writes are visible. Before this call, a kernel must not write, and must not
-// read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start once
-// every block has called it or has ended. On older GPUs, and in kernels that are launched without it, both
-// functions do nothing, because a grid starts after the earlier grids have ended.
+// stream have ended and their writes are visible. Before this call, a kernel must not write memory, and must
+// not read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start
+// once every block has called this function or has ended. On older GPUs, and in kernels that are launched
+// without programmatic dependent launch, both functions do nothing, because a grid starts only after the
+// earlier grids have ended.
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -364,8 +366,8 @@ VERBENA_DEVICE uint64_t clock_ns() {
   return result;
 }
 
-// Pauses this warp for about `nanoseconds`, so that other warps of the SM can run. The pause may be twice as
-// long, and is at most 1 ms.
+// Pauses this warp for about `nanoseconds` ns, so that other warps of the SM can run. The pause may take
+// twice as long. It takes at most 1 ms.
 VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #if VERBENA_EMULATED
   emulation::pause(nanoseconds);
@@ -376,17 +378,17 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #endif
 }
 
-// Waits for the earlier kernels of the stream. A kernel calls it before its first access to memory that these
-// kernels may write or read. With programmatic dependent launch, the work before the call overlaps with these
-// kernels.
+// Waits for the earlier kernels of the stream. A kernel calls it before the first access to memory that these
+// kernels may write or read. With programmatic dependent launch, the work before the call overlaps with the
+// earlier kernels.
 struct GridStart {
-  uint32_t programmatic_launch = 0;  // 1: lets the next kernel start
+  uint32_t programmatic_launch = 0;  // 1: lets the stream's next kernel start early
   // For tests: pauses before the wait for earlier grids, and after the trigger.
   uint32_t pause_before_ns = 0, pause_after_ns = 0;
 
   VERBENA_DEVICE void operator()() const {
     const uint32_t lets = keep(programmatic_launch), after_ns = keep(pause_after_ns);
-    // This is a branch, which compilers do not move computations across.
+    // Compilers do not move computations across this branch.
     if (pause_before_ns != 0) pause(pause_before_ns);
     wait_for_earlier_grids();
     if (lets != 0) let_next_grid_start();

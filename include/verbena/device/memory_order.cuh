@@ -1,12 +1,12 @@
 // Loads, stores and fences with the memory orders and scopes of PTX, for memory that other threads, GPUs, the
-// host or a NIC may access at the same time. On the host they call emulation.h.
+// host or a NIC may access at the same time. On the host, they call the functions of emulation.h.
 //
-// Addresses must be aligned to the size of the access. They are generic, unless Space::kGlobal states that
-// they are in global memory (of this GPU, of a peer, or mapped host memory), which is a little faster. An
-// access of up to 8 bytes is single-copy atomic. An access of 16 bytes consists of two of 8 bytes with the
+// Addresses must be aligned to the size of the access. Addresses are generic by default. With Space::kGlobal,
+// which is slightly faster, they must point to global memory (of this GPU, of a peer, or mapped host memory).
+// An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte accesses with the
 // same order. Any thread may call these functions, unless a comment says that a whole warp or block must call
-// them. Combinations that PTX lacks do not compile. Below sm_90 a cluster is one block, and cluster scope is
-// compiled as the wider .gpu scope.
+// them. Combinations that PTX does not have do not compile. Below sm_90 a cluster is one block, and cluster
+// scope is compiled as the wider .gpu scope.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 
@@ -18,7 +18,8 @@
 namespace verbena::device {
 
 // Cache hints. Non-coherent loads (ld.global.nc) work on global memory only. Use them only for bytes that
-// nothing writes while a kernel may read them this way, because no acquire makes such a load see new values.
+// nobody writes while a kernel may load them in this way, because no acquire can make such a load see new
+// values.
 enum class Cache : uint8_t {
   kDefault,
   kNoAllocate,
@@ -58,7 +59,7 @@ template <typename T>
 struct Unchanged {
   using Type = T;
 };
-// A parameter of this type takes no part in template deduction: fetch_add(&word64, 1) adds a 64-bit 1.
+// A parameter of this type takes no part in template deduction, so fetch_add(&word64, 1) adds a 64-bit 1.
 template <typename T>
 using Same = typename Unchanged<T>::Type;
 
@@ -110,9 +111,9 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
   } else {                                       \
     VERBENA_BY_CACHE(leaf, opcode);              \
   }
-// Load into `bits`, or store from `bits`. Registers have at least 32 bits. A weak access of 16 bytes is split
-// into words. An ordered one is split into 64-bit halves, the largest size that is atomic on every
-// architecture.
+// Load into `bits`, or store from `bits`. Registers have at least 32 bits. A weak 16-byte access is split
+// into words. An ordered 16-byte access is split into 64-bit halves, which is the largest size that is atomic
+// on every architecture.
 #define VERBENA_LOAD(opcode)                                                        \
   if constexpr (sizeof(T) <= 4) {                                                   \
     uint32_t word;                                                                  \

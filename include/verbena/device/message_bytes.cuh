@@ -1,6 +1,6 @@
 // Reads and writes the bytes of a message in the caller's tensor, packet by packet. The tensor needs no
-// alignment, may have any length, and is contiguous or in rows. Whole vectors are used where alignment
-// allows.
+// alignment and may have any length. It is either contiguous or made of contiguous rows with a stride between
+// them. Aligned parts of the tensor are accessed in whole vectors.
 #ifndef VERBENA_DEVICE_MESSAGE_BYTES_CUH
 #define VERBENA_DEVICE_MESSAGE_BYTES_CUH
 
@@ -8,9 +8,9 @@
 
 namespace verbena::device {
 
-// A message in rows of row_bytes bytes, which start stride_bytes apart. The message starts at byte `first` of
-// the rows' data; gaps between rows are not counted. If row_bytes equals stride_bytes, the bytes are
-// contiguous.
+// A message that is stored in rows of row_bytes bytes each. The stride between the starts of rows is
+// stride_bytes. The message starts at byte `first` of the rows' data, where gaps between rows are not
+// counted. If row_bytes equals stride_bytes, the bytes are contiguous.
 struct Rows {
   char* begin;
   uint64_t row_bytes, stride_bytes;
@@ -24,7 +24,7 @@ struct Rows {
   VERBENA_DEVICE char* find(uint64_t offset) const {
     offset += first;
     if (is_contiguous()) return begin + offset;
-    // A 32-bit division is several times as fast as a 64-bit one.
+    // A 32-bit division is several times faster than a 64-bit division.
     const uint64_t row = (offset | row_bytes) >> 32 == 0  // FAULT(rows_wrap_at_4_gib)
                              ? static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)
                              : offset / row_bytes;
@@ -43,7 +43,7 @@ VERBENA_DEVICE char* find_byte(char* place, uint64_t offset) {
 VERBENA_DEVICE char* find_byte(const Rows& place, uint64_t offset) {
   return place.find(offset);
 }
-// Returns the address of the `bytes` bytes at `offset` if they are contiguous, otherwise null.
+// Returns the address of the `bytes` bytes at `offset` if these bytes are contiguous, and null otherwise.
 template <typename Place>
 VERBENA_DEVICE auto find_part(const Place& place, uint64_t offset, uint64_t bytes) {
   auto* const first = find_byte(place, offset);
@@ -56,9 +56,9 @@ VERBENA_DEVICE char* find_part(char* place, uint64_t offset, uint64_t) {
   return place + offset;
 }
 
-// Load and store a Part byte by byte. This is needed if the part is not aligned to its size, so that a thread
-// cannot access it at once, or if it extends past the end of the message. Not inlined, which keeps the fast
-// path short. Bytes after the end of the message are loaded as 0.
+// Load and store a Part byte by byte. This is needed if a single access is not possible because the part is
+// not aligned to its size, or if the part extends past the end of the message. These functions are not
+// inlined, which keeps the fast path short. Bytes after the end of the message are loaded as 0.
 template <typename Part, typename Place>
 VERBENA_DEVICE_FAR Part load_by_bytes(const Place source, uint32_t offset, uint32_t length_bytes) {
   Part part = 0;
@@ -79,9 +79,9 @@ VERBENA_DEVICE_FAR void store_by_bytes(const Place destination, uint32_t offset,
         reinterpret_cast<uint8_t*>(find_byte(destination, offset + i)),
         static_cast<uint8_t>(part >> (8 * i)));
 }
-// Returns whether the part at `address` can be accessed at once: it is aligned, and entirely inside the
-// message.
-// @param address  result of find_part(); null: the part is not contiguous
+// Returns whether the part at `address` can be accessed by a single load or store, because it is aligned and
+// lies entirely inside the message.
+// @param address  result of find_part(); null if the part is not contiguous
 template <typename Part, typename Address>
 VERBENA_DEVICE bool is_whole(Address address, uint32_t offset, uint32_t length_bytes) {
   constexpr auto kBytes = static_cast<uint32_t>(sizeof(Part));
@@ -103,8 +103,8 @@ VERBENA_DEVICE void store_part(const Place& destination, uint32_t offset, uint32
   store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Part*>(to), part);
 }
 
-// Load and store 16 bytes of a message, which needs no alignment. `offset` is a multiple of 16. Bytes after
-// the end of the message are loaded as 0.
+// Load and store 16 bytes of a message. The message needs no alignment. `offset` is a multiple of 16. Bytes
+// after the end of the message are loaded as 0.
 template <typename Place>
 VERBENA_DEVICE Vector16 load_vector(const Place& from, uint32_t offset, uint32_t length_bytes) {
   const char* const whole = find_part(from, offset, kVectorBytes);
@@ -130,7 +130,7 @@ VERBENA_DEVICE_FAR void store_vector_apart(const Place to, uint32_t offset, uint
   store_vector(to, offset, length_bytes, vector);
 }
 
-// Returns the address if the bytes are contiguous and aligned to 16, otherwise null.
+// Returns the address of the message if its bytes are contiguous and aligned to 16 bytes, and null otherwise.
 VERBENA_DEVICE char* find_vectors(const char* place) {
   return offset_in_vector(place) == 0 ? const_cast<char*>(place) : nullptr;
 }
@@ -140,9 +140,9 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 
 }  // namespace detail
 
-// A message in memory, accessed packet by packet. It needs no alignment. Bytes after its end are loaded as 0.
-// If the message is contiguous and aligned to 16 bytes, each packet takes one load or store, otherwise a
-// function call.
+// A message in memory that is accessed packet by packet. The message needs no alignment. Bytes after its end
+// are loaded as 0. If the message is contiguous and aligned to 16 bytes, each packet takes one load or store.
+// Otherwise each packet takes a function call.
 template <typename Place>
 class MessageBytes {
  public:

@@ -1,10 +1,10 @@
 // Accesses the memory of all GPUs of a multicast group at once, through NVLink switches (sm_90). A load
-// reduces the values of all GPUs; stores and updates go to all GPUs. Addresses are multicast addresses, such
-// as symm_lsa_multicast_ptr() returns. Call fence_multicast() and a barrier between accesses to the same
-// memory by multicast address and by ordinary address. All accesses are relaxed at system scope; for a
-// release, add a fence before them.
+// returns a reduction of the values of all GPUs; stores and updates go to all GPUs. Addresses are multicast
+// addresses, for example from symm_lsa_multicast_ptr(). Call fence_multicast() and a barrier between accesses
+// to the same memory by multicast address and by ordinary address. All accesses are relaxed at system scope;
+// to make an access a release, execute a fence before it.
 //
-// The emulation accesses the GPUs one after the other, in the order of the group.
+// The emulation accesses the GPUs one after the other, in the order of the multicast group.
 #ifndef VERBENA_DEVICE_MULTIMEM_CUH
 #define VERBENA_DEVICE_MULTIMEM_CUH
 
@@ -58,8 +58,9 @@ inline constexpr bool kIsReduction =
 
 }  // namespace detail
 
-// Returns the reduction of the words of all GPUs: sum (modulo 2^32 or 2^64), minimum, maximum, and, or, xor.
-// @tparam T  an integer of 4 or 8 bytes; minimum and maximum are signed if T is
+// Returns the reduction of the words of all GPUs: the sum (modulo 2^32 or 2^64), minimum, maximum, bitwise
+// and, or, or xor.
+// @tparam T  an integer of 4 or 8 bytes; minimum and maximum are signed if T is signed
 template <Operation operation, typename T>
 VERBENA_DEVICE T multimem_load_reduce(const T* address) {
   static_assert(detail::kIsWord<T> && detail::kIsReduction<operation>,
@@ -158,8 +159,8 @@ VERBENA_DEVICE void multimem_add(T* address, detail::Same<T> value) {
 #endif
 }
 
-// The next functions take 16 bytes of float, Half or Bfloat16, aligned to 16. The switch sums in float, in an
-// order that it chooses, and rounds once.
+// The next functions take 16 bytes of float, Half or Bfloat16 elements, aligned to 16 bytes. The switch adds
+// the elements in float, in an order that the switch chooses, and rounds once.
 #define VERBENA_MULTICAST_NUMBER(T)                                                  \
   static_assert(__is_same(T, float) || __is_same(T, Half) || __is_same(T, Bfloat16), \
                 "verbena: switches add float, Half and Bfloat16")
@@ -207,7 +208,7 @@ VERBENA_DEVICE void multimem_store_packed(T* address, const Packed<T>& packed) {
   multimem_store(reinterpret_cast<Vector16*>(address), __builtin_bit_cast(Vector16, packed));
 }
 
-// Adds to the elements at each GPU, which rounds the results.
+// Adds `packed` to the elements at each GPU. Each GPU rounds its results.
 template <typename T>
 VERBENA_DEVICE void multimem_add_packed(T* address, const Packed<T>& packed) {
   VERBENA_MULTICAST_NUMBER(T);

@@ -6,8 +6,8 @@
 //   unpack      when the receive is complete               ncclNetDeviceUnpack<1>
 //   save        when the primitive is over                 ncclNetDeviceSaveHead
 //
-// There are two differences from NCCL. A call with an index out of range reports an error and does nothing.
-// After an abort, unpacking returns immediately, whatever the counts are.
+// There are two differences from NCCL. If an index is out of range, a call reports an error and does nothing.
+// After an abort, unpacking returns immediately, even if a slot has a stale count of descriptors.
 #ifndef VERBENA_DEVICE_NCCL_UNPACK_CUH
 #define VERBENA_DEVICE_NCCL_UNPACK_CUH
 
@@ -40,7 +40,7 @@ VERBENA_DEVICE void ncclNetDeviceUnpackSetup(State& state, void* handle, uint32_
   state.queues[group][index] = {queue, queue->meta, static_cast<const char*>(queue->bounce_buf), queue->head};
 }
 
-// Counts a receive. Called by one thread of the group.
+// Increments the head of a queue, before a receive. Called by one thread of the group.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceIncrementHead(State& state, uint32_t group, uint32_t index) {
   if (detail::is_queue(state, group, index)) state.queues[group][index].head++;
@@ -54,13 +54,13 @@ VERBENA_DEVICE void ncclNetDeviceSaveHead(State& state, void* handle, uint32_t g
     static_cast<UnpackDeviceHandle*>(handle)->head = state.queues[group][index].head;
 }
 
-// Unpacks the receive at the head of one queue to `data`. Called by all threads of the group.
+// Unpacks the message at the head of one queue to `data`. Called by all threads of the group.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, Copy& copy,
                                              uint32_t group_index, uint32_t index, void* data) {
   const ReceiveQueue& queue = state.queues[group_index][index];
   const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
-  // The group decides together, because another group may abort meanwhile.
+  // The threads of the group decide together, because another group may abort the block at any moment.
   if (group.any(state.is_aborted() || queue.meta == nullptr)) return;
   const UnpackResult result =
       unpack_message(group, state.scratch[group_index], copy, queue.meta, slot, queue.bounce, data);
@@ -69,9 +69,9 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, C
   trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
 }
 
-// Unpacks the receive at the head of queue p to data[p], for each set bit p of `mask`. Called by all threads
-// of the group, which must have acquired the messages, as NCCL's kernels do by their steps. Does nothing for
-// sends (kReceive 0).
+// Unpacks the message at the head of queue p to data[p], for each set bit p of `mask`. Called by all threads
+// of the group. They must have acquired the messages; NCCL's kernels do so by reading their steps. Does
+// nothing for sends (kReceive is 0).
 template <int kReceive, typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                         uint32_t mask, void* const* data) {
@@ -87,10 +87,10 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
   }
 }
 
-// Receives a message: waits for the message in the next slot and unpacks it. All threads of the group call it
-// and get the same result. An abort, a timeout, a count out of range and a queue without a handle are
-// reported as errors, and make all later receives return immediately. A failed receive does not advance the
-// head: the next receive, of this launch or a later one, waits for the same message.
+// Receives a message: waits for the message in the next slot, and unpacks it. All threads of the group call
+// this function and get the same result. An abort, a timeout, a count out of range or a queue without a
+// handle is reported as an error, and makes all later receives return immediately. A failed receive does not
+// advance the head, so the next receive, in this launch or a later one, waits for the same message.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {

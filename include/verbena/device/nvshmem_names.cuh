@@ -1,11 +1,11 @@
-// Functions with NVSHMEM's names and arguments over a Verbena team, for kernels that were written or
-// generated for NVSHMEM, such as TileScale's. The team is the team of the program's table
+// Functions with NVSHMEM's names and arguments that work on a Verbena team, for kernels that were written or
+// generated for NVSHMEM, such as TileScale's kernels. The team is the one in the program's table
 // (tilescale_ranks.cuh). The NVSHMEM library is not needed. As in NVSHMEM, only one thread, warp or block per
-// rank may use a team's barriers at the same time.
+// rank may use a team's barriers at a time.
 //
-// Differences from NVSHMEM: calls return a SymmStatus, which is kUnreachable without a team. Waits end within
-// the context's timeout. Signals may be any 64-bit words in windows. A team is the address of its SymmContext
-// in GPU memory; NVSHMEM_TEAM_WORLD is the team of the table.
+// Differences from NVSHMEM: calls return a SymmStatus, which is kUnreachable if the table has no team. Waits
+// end within the context's timeout. Any 64-bit word in a window may be a signal. A team is the address of its
+// SymmContext in GPU memory; NVSHMEM_TEAM_WORLD is the team of the table.
 #ifndef VERBENA_DEVICE_NVSHMEM_NAMES_CUH
 #define VERBENA_DEVICE_NVSHMEM_NAMES_CUH
 
@@ -44,7 +44,7 @@ VERBENA_DEVICE SymmStatus signal_by_name(uint64_t* word, uint64_t value, int ope
 template <bool kReusable, typename Group>
 VERBENA_DEVICE SymmStatus put_by_name(void* destination, const void* source, size_t bytes, int pe) {
   return by_team(NVSHMEM_TEAM_WORLD, [&](const SymmContext& world) {
-    Group{}.sync();  // because any thread may have written the source
+    Group{}.sync();  // any thread of the group may have written the source
     const SymmStatus status = symm_put_async(world, destination, source, bytes, pe, Group{});
     return kReusable && status == SymmStatus::kDone ? symm_flush(world, Group{}) : status;
   });
@@ -106,8 +106,8 @@ VERBENA_DEVICE void* nvshmem_ptr(const void* dest, int pe) {
   return verbena::device::symm_lsa_ptr(*world, const_cast<void*>(dest), pe);
 }
 
-// Stores a value at a peer. Returns kUnreachable if stores do not reach the peer, because NICs write 64-bit
-// values only (nvshmemx_signal_op).
+// Stores a value in the memory of a peer. Returns kUnreachable if stores do not reach the peer, because NICs
+// write only 64-bit values (use nvshmemx_signal_op).
 VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   namespace vd = verbena::device;
   auto* const there = static_cast<int*>(nvshmem_ptr(dest, pe));
@@ -116,8 +116,9 @@ VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
   return verbena::SymmStatus::kDone;
 }
 
-// Orders this thread's earlier puts before its later puts. Waits until puts by NICs are complete, since a NIC
-// may let a put overtake another put. A signal follows earlier puts to the same peer even without a fence.
+// Orders this thread's earlier puts before its later puts. The call waits until puts by NICs are complete,
+// because on a NIC a later put may overtake an earlier put. A signal takes effect after earlier puts to the
+// same peer even without a fence.
 VERBENA_DEVICE verbena::SymmStatus nvshmem_fence() {
   tl::memory_fence_sys();
   return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {
@@ -148,8 +149,8 @@ VERBENA_DEVICE uint64_t nvshmem_signal_fetch(uint64_t* sig_addr) {
   return verbena::device::load_acquire<verbena::device::Scope::kSystem>(sig_addr);
 }
 
-// Define the functions that a thread, a warp or a block calls. When a put without `nbi` returns, its source
-// may be reused. When a get returns, its data has arrived.
+// Define the functions for a thread, a warp and a block. When a put without `nbi` returns, its source may be
+// reused. When a get without `nbi` returns, its data has arrived.
 #define VERBENA_NAME_SCOPE(prefix, suffix, group)                                                          \
   VERBENA_DEVICE verbena::SymmStatus prefix##_barrier_all##suffix() {                                      \
     return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {    \

@@ -1,12 +1,13 @@
-// Loads, stores and sums the elements of tensors in vectors of 4 to 32 bytes. float, Half, Bfloat16, E4m3 and
-// E5m2 have the bits of CUDA's float, __half, __nv_bfloat16, __nv_fp8_e4m3 and __nv_fp8_e5m2: cast pointers
-// to convert. They are summed in float and rounded once. Other classes of two bytes are also summed in float,
-// by their own conversions. All other types are summed in their own type.
+// Loads, stores and sums the elements of tensors in vectors of 4 to 32 bytes. Half, Bfloat16, E4m3 and E5m2
+// have the same representation as CUDA's __half, __nv_bfloat16, __nv_fp8_e4m3 and __nv_fp8_e5m2, so pointers
+// can be cast between them. Elements of these types are summed in float and rounded once. Elements of any
+// other two-byte class are also summed in float, by the conversions of the class. All other types are summed
+// in their own type.
 //
 // Rounding is to nearest even. Values too large for a half or a bfloat16 become infinite. Values too large
 // for e4m3 or e5m2, including infinities, become the largest finite value (448 or 57344). NaNs become 0x7fff
-// or 0x7f. Conversions use PTX where possible, otherwise arithmetic (e4m3 and e5m2 below sm_89, bfloat16
-// below sm_80, and on the host). Both give the same bits.
+// or 0x7f. Conversions use PTX instructions where these exist, and otherwise arithmetic (e4m3 and e5m2 below
+// sm_89, bfloat16 below sm_80, and on the host). Both give the same bits.
 #ifndef VERBENA_DEVICE_PACKED_CUH
 #define VERBENA_DEVICE_PACKED_CUH
 
@@ -36,8 +37,8 @@ VERBENA_DEVICE float from_bits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-// A floating-point format with kExponent and kMantissa bits, as in IEEE 754. If the format has no infinities,
-// its largest exponent is used for finite values, too.
+// A floating-point format with kExponent exponent bits and kMantissa mantissa bits, as in IEEE 754. If the
+// format has no infinities, its largest exponent is used for finite values, too.
 template <int kExponent, int kMantissa, bool kHasInfinity, bool kSaturates>
 struct SmallFloat {
   static constexpr int kShift = 23 - kMantissa;  // shift from this mantissa to a float's mantissa
@@ -49,8 +50,8 @@ struct SmallFloat {
   // The bias of a float minus the bias of this type, at the position of a float's exponent.
   static constexpr uint32_t kRebias = static_cast<uint32_t>(128 - (1 << (kExponent - 1))) << 23;
   static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as the bits of a float
-  // The bits of a power of two. Adding that float to a value rounds the value to a multiple of this type's
-  // smallest subnormal number.
+  // The bits of a float that is a power of two. Adding this float to a value rounds the value to a multiple
+  // of this type's smallest subnormal number.
   static constexpr uint32_t kSubnormalUnit = kRebias + (static_cast<uint32_t>(kShift + 1) << 23);
 
   VERBENA_DEVICE static float widen(uint32_t bits) {
@@ -70,7 +71,7 @@ struct SmallFloat {
     const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
     const uint32_t sign = bits >> 31 << (kBits - 1);
     if (magnitude > 0x7f800000u) return kNan;
-    // Adds half of the last bit; minus one if the value is even, so that ties round to even.
+    // Adds half of the last bit. If the value is even, adds one less, so that ties round to even.
     const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1);
     uint32_t result = (rounded - kRebias) >> kShift;
     if (magnitude < kSmallestNormal) {
@@ -121,13 +122,13 @@ VERBENA_DEVICE void widen_halves(uint32_t word, float* numbers) {
       : "=f"(numbers[0]), "=f"(numbers[1])
       : "r"(word));
 }
-// The first source operand goes to the upper half.
+// The first source operand becomes the upper half of the result.
 #if VERBENA_ARCH >= 800
 #define VERBENA_NARROW_PAIR(type) \
   asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(numbers[1]), "f"(numbers[0]))
 #endif
 #if VERBENA_ARCH >= 890
-// Widens through halves, which represent all 8-bit elements exactly.
+// Converts 8-bit elements to halves first, which represent all of them exactly.
 #define VERBENA_WIDEN_BYTES(type)                                                      \
   uint32_t low, high;                                                                  \
   asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\t"              \
@@ -152,8 +153,9 @@ using E5m2Word = WordArithmetic<E5m2Arithmetic, 8>;
 
 }  // namespace detail
 
-// Defines the unit of memory in which elements are accessed, and the type in which they are summed. The first
-// element is in the lowest bits of the unit. Types without a specialisation below must have conversions.
+// Defines the unit of memory in which elements are accessed, and the type in which elements are summed. The
+// first element is in the lowest bits of the unit. A type without a specialisation below must be convertible
+// to and from `Sum`.
 template <typename T>
 struct Element {
   using Unit = decltype(detail::make_bits<(sizeof(T) < 4 ? size_t{4} : sizeof(T))>());
@@ -278,7 +280,7 @@ struct Element<E5m2> {
   }
 };
 
-// A vector of contiguous elements, of 4, 8, 16 or 32 bytes; or a single element, in the lowest bits of its
+// A vector of 4, 8, 16 or 32 bytes of contiguous elements, or a single element in the lowest bits of its
 // unit.
 template <typename T, uint32_t kBytes = 16>
 struct Packed {
@@ -300,8 +302,8 @@ struct TwoVectors {
 
 }  // namespace detail
 
-// Load and store a vector in global memory by weak accesses. The address must be aligned to kBytes. 32 bytes
-// need an alignment of 16, and are two accesses.
+// Load and store a vector in global memory by weak accesses. The address must be aligned to kBytes. A vector
+// of 32 bytes only needs an alignment of 16 bytes, and takes two accesses.
 template <uint32_t kBytes = 16, typename T>
 VERBENA_DEVICE Packed<T, kBytes> load_packed(const T* address) {
   if constexpr (kBytes == 32) {
@@ -341,13 +343,13 @@ VERBENA_DEVICE void store_packed(T* address, const Packed<T, kBytes>& packed) {
   }
 }
 
-// Sums of packed elements, in the type in which they are added. Adding the elements in rank order gives the
-// same bits on all ranks.
+// Sums of packed elements, in the type in which elements are added. If every rank adds the elements in rank
+// order, all ranks get the same bits.
 template <typename T, uint32_t kBytes = 16>
 struct PackedSum {
   using Elements = Packed<T, kBytes>;
   using Sum = typename Element<T>::Sum;
-  static constexpr uint32_t kCount = Elements::kCount;  // number of sums that are used
+  static constexpr uint32_t kCount = Elements::kCount;  // number of elements of `sums` that are used
 
   Sum sums[Elements::kUnits * Element<T>::kPerUnit];
 

@@ -1,6 +1,6 @@
-// Distributes a message over the warps of a group, for unpack.cuh. A batch of descriptors is loaded into
-// shared memory and split into pieces. A prefix sum numbers the pieces of the batch, and each warp copies its
-// share of them.
+// Distributes the work of unpacking a message over the warps of a group, for unpack.cuh. A batch of
+// descriptors is loaded into shared memory and split into pieces. A prefix sum numbers the pieces of the
+// batch, and each warp copies its share of the pieces.
 #ifndef VERBENA_DEVICE_PIECE_WALK_CUH
 #define VERBENA_DEVICE_PIECE_WALK_CUH
 
@@ -9,8 +9,8 @@
 
 namespace verbena::device {
 
-// The number of pieces of a warp's descriptors, if they are split into single rows, and if into pieces of
-// full size.
+// The number of pieces of a warp's descriptors: `rows` if the descriptors are split into single rows,
+// `pieces` if they are split into pieces of full size.
 struct StagedCounts {
   uint32_t rows, pieces;
 };
@@ -37,16 +37,16 @@ VERBENA_DEVICE T load_queue(const T* address) {
   return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(address);
 }
 
-// Returns the max descriptors of a batch: one per thread, up to kBatch.
+// Returns the max number of descriptors of a batch: one per thread, up to kBatch.
 template <int kBatch, typename Group>
 VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
   return group.size() < kBatch ? group.size() : kBatch;
 }
 
-// The pieces of a batch, the same in all threads of the group.
+// The pieces of a batch. All threads of the group have the same values.
 struct Batch {
   uint32_t pieces;       // number of pieces
-  uint32_t piece_shift;  // pieces have 2^piece_shift bytes; a descriptor's first piece also has its head
+  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first one of a descriptor also has the head
 };
 
 // Returns the inclusive prefix sum over the lanes of a warp.
@@ -61,7 +61,7 @@ VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
 }
 
 // Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a
-// batch has too few pieces for all warps, it is split into single rows.
+// batch has fewer than half as many pieces as there are warps, the batch is split into single rows instead.
 template <int kPieceShift, int kBatch, typename Group>
 VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
                                  uint32_t count, const char* data) {
@@ -93,8 +93,8 @@ VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scra
   return small ? Batch{rows_in_all, kRowShift} : Batch{pieces_in_all, kPieceShift};
 }
 
-// Iterates over a warp's pieces of a batch. The piece numbers grow, so the search for the next descriptor
-// starts at the last one.
+// Iterates over a warp's pieces of a batch. The piece numbers grow, so the search for a piece's descriptor
+// starts at the descriptor of the previous piece.
 template <int kBatch>
 class PieceWalk {
  public:
@@ -114,8 +114,8 @@ class PieceWalk {
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // The lanes read the first pieces of the next 32 descriptors. Descriptors that start at or before the
-      // piece are in consecutive lanes from lane 0 on.
+      // Each lane reads the number of the first piece of one of the next 32 descriptors. The descriptors that
+      // start at or before the wanted piece are in consecutive lanes, starting with lane 0.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));
       if (begun != kFullWarp) break;
@@ -135,8 +135,8 @@ class PieceWalk {
   uint32_t descriptor_ = 0;
 };
 
-// Iterates like PieceWalk, for a message of at most 32 descriptors. Lane i of every warp has descriptor i, so
-// no shared memory is needed.
+// Iterates over a warp's pieces, like PieceWalk, for a message of at most 32 descriptors. Lane i of every
+// warp keeps descriptor i in registers, so no shared memory is needed.
 template <uint32_t kPieceShift = kRowShift>
 class LaneWalk {
  public:
@@ -152,7 +152,8 @@ class LaneWalk {
     pieces_ = shuffle(kFullWarp, so_far, kWarpLanes - 1);
   }
 
-  // Returns whether each warp has at most two pieces. Longer messages are faster through shared memory.
+  // Returns whether each warp has at most two pieces. Messages with more pieces are copied faster with
+  // PieceWalk.
   template <typename Group>
   VERBENA_DEVICE bool is_short(const Group& group) const {
     return pieces_ <= group.size() / kWarpLanes * 2;
@@ -178,7 +179,7 @@ class LaneWalk {
   uint32_t first_ = ~0u;  // number of the descriptor's first piece
 };
 
-// Copies pieces of kRows rows. Loads the next piece while it stores one.
+// Copies pieces of kRows rows. Loads the next piece while the current piece is being stored.
 template <int kRows, typename Walk>
 VERBENA_DEVICE void copy_walk(Walk& walk) {
   if (!walk.has_next()) return;
@@ -196,7 +197,7 @@ VERBENA_DEVICE void copy_walk(Walk& walk) {
   }
 }
 
-// Copies the pieces of a short message, which are single rows, two at a time.
+// Copies the pieces of a short message, two at a time. The pieces are single rows.
 template <typename Walk>
 VERBENA_DEVICE void copy_rows(Walk& walk) {
   while (walk.has_next()) {

@@ -45,10 +45,11 @@
 #define VERBENA_DEVICE inline
 #define VERBENA_DEVICE_FAR inline
 #endif
-// VERBENA_DEVICE_FAR marks templates that are not inlined: slow paths that are rare or wait for PCIe, which
-// would take registers and code size from the fast paths. In bitcode for a single backend everything is
-// inlined. In bitcode for several backends (VERBENA_BITCODE_CALLS) these templates are not inlined, because
-// the slow paths of all backends together would slow the fast paths down.
+// VERBENA_DEVICE_FAR marks templates that are not inlined. They are slow paths that are rare or wait for
+// PCIe, and if they were inlined, they would cost the fast paths registers and code size. In bitcode for a
+// single backend, however, everything is inlined. In bitcode for several backends (VERBENA_BITCODE_CALLS),
+// these templates are not inlined, because the slow paths of all backends together would slow down the fast
+// paths.
 
 // The GPU architecture of this compiler pass, such as 900 for sm_90; 0 on the host and in the host pass of
 // nvcc.
@@ -58,7 +59,8 @@
 #define VERBENA_ARCH 0
 #endif
 
-// 1 if device instructions may be used. The host pass of nvcc only parses the bodies of device functions.
+// 1 if device instructions may be used. They may not be used in the host pass of nvcc, which only parses the
+// bodies of device functions.
 #if !VERBENA_EMULATED && VERBENA_ARCH > 0
 #define VERBENA_PTX 1
 #else
@@ -76,8 +78,8 @@
 
 namespace verbena::device {
 
-// VERBENA_DEVICE_FAULTS compiles in faults for tests, VERBENA_DEVICE_PROBES counters of symm_* calls for
-// profilers. Without these macros, neither costs an instruction.
+// VERBENA_DEVICE_FAULTS compiles in fault injection for tests. VERBENA_DEVICE_PROBES compiles in counters of
+// symm_* calls for profilers. Without these macros, no instruction is added.
 #ifdef VERBENA_DEVICE_FAULTS
 inline constexpr bool kHasFaults = true;
 #else
@@ -92,7 +94,7 @@ inline constexpr bool kHasProbes = false;
 inline constexpr int kWarpLanes = 32;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
-// The memory orders and scopes of PTX. kWeak is an access that the program orders by other means.
+// The memory orders and scopes of PTX. kWeak is for accesses that the program orders by other means.
 enum class Order : uint8_t { kWeak, kVolatile, kRelaxed, kAcquire, kRelease, kAcquireRelease, kSequential };
 enum class Scope : uint8_t { kThreads, kBlock, kCluster, kGpu, kSystem };
 enum class Operation : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCompareExchange };

@@ -1,9 +1,10 @@
 // Sums a range of elements across the ranks of a team that reach each other by loads and stores. A group of
-// threads keeps the loads of several ranks and vectors in flight. Two functions of the caller transform each
-// rank's elements (the prologue) and consume the sums (the epilogue).
+// threads keeps the loads of several ranks and vectors in flight. The caller passes two functions: the
+// prologue transforms each rank's elements before they are added, and the epilogue receives the sums.
 //
-// If the team's size is known at compile time (kRanks; otherwise 0), the ranks' addresses stay in registers
-// and no loop branches. Nothing here waits: the caller synchronises by barriers, signals or flags.
+// If the team's size is known at compile time, pass it as kRanks; otherwise pass 0. If it is known, the
+// ranks' addresses stay in registers, and the loops over ranks contain no branches. No function here waits,
+// so the caller must synchronise the ranks by barriers, signals or flags.
 #ifndef VERBENA_DEVICE_REDUCE_COPY_CUH
 #define VERBENA_DEVICE_REDUCE_COPY_CUH
 
@@ -13,7 +14,8 @@
 
 namespace verbena::device {
 
-// The deltas of all ranks. at() returns a rank's address of the same offset; for_each() calls `body(rank)`.
+// The deltas of all ranks. at() returns the address of a rank's memory at the same offset; for_each() calls
+// `body(rank)` for each rank.
 template <int kRanks>
 class RankDeltas {
  public:
@@ -35,7 +37,7 @@ class RankDeltas {
  private:
   int64_t bytes_[kRanks];
 };
-// For teams whose size is not known at compile time: reads the deltas from the context each time.
+// For teams whose size is not known at compile time. Reads the deltas from the context each time.
 template <>
 class RankDeltas<0> {
  public:
@@ -64,9 +66,9 @@ struct AsTheyAre {
 
 namespace detail {
 
-inline constexpr uint32_t kLoadsInFlight = 8;  // per thread, 16 bytes each
+inline constexpr uint32_t kLoadsInFlight = 8;  // loads per thread, of 16 bytes each
 
-// Sums the first `count` of kVectors vectors, which are `step` elements apart.
+// Sums the first `count` vectors of at most kVectors. The vectors are `step` elements apart.
 template <int kRanks, uint32_t kBytes, uint32_t kVectors, typename T, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* input, uint64_t first,
                                   uint64_t step, uint32_t count, const Prologue& prologue,
@@ -124,12 +126,12 @@ VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& 
 
 // Sums `count` elements at `input` across all ranks, and calls `epilogue(index, sum)` for each vector of
 // sums.
-// @param input  address of this rank, in a window, at the same offset on all ranks
-// @param is_aligned  true: all addresses are multiples of 16, so vectors of 16 bytes are used where possible;
-//                    false: single elements are used
+// @param input  address of this rank's elements; it must lie in a window, at the same offset on all ranks
+// @param is_aligned  true: all addresses are multiples of 16, so elements are processed in 16-byte vectors
+//                    where possible; false: elements are processed one by one
 // @param prologue  prologue(rank, elements) returns the Packed elements to add for a rank
-// @param epilogue  `sum` is a PackedSum of the elements from `index` on, added in float in rank order
-//                  (packed.cuh). Its round() rounds and packs them
+// @param epilogue  `sum` is a PackedSum (packed.cuh) of the elements that start at `index`; the ranks'
+//                  elements are added in rank order. sum.round() rounds and packs the sums
 template <int kRanks = 0, typename T, typename Group, typename Prologue, typename Epilogue>
 VERBENA_DEVICE void reduce_copy(const SymmContext& context, const Group& group, const T* input,
                                 uint64_t count, bool is_aligned, const Prologue& prologue,

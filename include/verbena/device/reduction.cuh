@@ -1,6 +1,7 @@
-// Reduces elements across ranks: sum, mean, minimum and maximum, of types known at compile time or at run
-// time. Floating-point elements are added in float, in rank order, and rounded once (packed.cuh). int32 wraps
-// on overflow, and its mean truncates toward zero. Minimum and maximum propagate NaN.
+// Reduces elements across ranks: sum, mean, minimum and maximum. The type of the elements may be known at
+// compile time or only at run time. Floating-point elements are converted to float, added in rank order, and
+// rounded once (packed.cuh). int32 wraps on overflow, and its mean truncates toward zero. Minimum and maximum
+// propagate NaN.
 #ifndef VERBENA_DEVICE_REDUCTION_CUH
 #define VERBENA_DEVICE_REDUCTION_CUH
 
@@ -32,11 +33,11 @@ VERBENA_DEVICE Sum choose_addend(Sum a, Sum b, bool is_min) {
 
 namespace detail {
 
-// The sums of the elements in `Bits`, which has 4, 8 or 16 bytes.
+// The sums of the elements in a value of type `Bits`, which has 4, 8 or 16 bytes.
 template <typename T, typename Bits>
 using SumsOf = PackedSum<T, sizeof(Bits)>;
 
-// Adds the addends of ranks `first` to first + count - 1.
+// Adds the addends of ranks `first` to `first + count - 1`.
 template <typename T, int kMaxCount, typename Bits>
 VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&addends)[kMaxCount],
                                  int32_t first, int32_t count) {
@@ -74,8 +75,8 @@ VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32
 }  // namespace detail
 
 // A reduction whose type and operation are known at compile time. Every reduction has a type Sums, which
-// accumulates 4, 8 or 16 bytes of contiguous elements. add() adds the elements of `count` ranks from rank
-// `first` on; the calls go through all ranks in order. finish() returns the result.
+// accumulates 4, 8 or 16 bytes of contiguous elements. add() adds the elements of `count` ranks, starting
+// with rank `first`; consecutive calls must cover all ranks in order. finish() returns the result.
 template <typename T, Reduction kReduction = Reduction::kSum>
 struct ReduceAs {
   template <typename Bits>
@@ -93,8 +94,8 @@ struct ReduceAs {
 };
 
 // A reduction whose type and operation are known at run time; each call has a branch. Sums of float, half and
-// bfloat16 are fast. All other cases are in functions that are not inlined, so that they do not slow the fast
-// cases down.
+// bfloat16 are the fast cases. All other cases are in functions that are not inlined, so that they do not
+// slow down the fast cases.
 struct ReduceAny {
   DataType type;
   Reduction reduction;
@@ -112,7 +113,7 @@ struct ReduceAny {
       if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, addends, first, count);
       if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, addends, first, count);
     }
-    // A variable whose address is passed to a call is kept in memory. Passing a copy leaves the caller's
+    // A variable whose address is passed to a function is kept in memory. Passing a copy keeps the caller's
     // variable in registers.
     Sums<Bits> copy = sums;
     for (int32_t addend = 0; addend < kMaxCount; ++addend) {
@@ -133,8 +134,8 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
-  // count_words() returns the number of words of the unrounded sums of `Bits`. merge_words() combines a word
-  // of some ranks' sums with the same word of later ranks' sums.
+  // count_words() returns the number of words that the unrounded sums of a `Bits` take. merge_words()
+  // combines a word of the sums over some ranks with the same word of the sums over later ranks.
   template <typename Bits>
   VERBENA_DEVICE uint32_t count_words() const {
     return type == DataType::kE4m3 ? sizeof(Bits)

@@ -1,14 +1,14 @@
-// RMSNorm of the rows of a tensor, by blocks or clusters. Optionally adds a residual first and quantises the
-// result, as inference engines do between an all-reduce and the next matrix product:
+// RMSNorm of the rows of a tensor, by blocks or clusters. Optionally adds a residual before the norm and
+// quantises the output, as inference engines do between an all-reduce and the next matrix product:
 //
 //   h = x + residual              x: the row
 //   residual_out = h
 //   output = h / sqrt(mean(h^2) + epsilon) * (weight_offset + weight)
 //   quantised = output as e4m3 or int8, with scales
 //
-// norm_rows() normalises rows in memory; all_reduce_norm.cuh passes rows in registers. The arithmetic is in
-// float, in an order that depends only on the length of the row. So the results have the same bits in every
-// kernel, with any number of threads.
+// norm_rows() normalises rows in memory; all_reduce_norm.cuh normalises rows in registers. Arithmetic is in
+// float, and the order of operations depends only on the length of the row. So the results have the same bits
+// in every kernel, with any number of threads.
 #ifndef VERBENA_DEVICE_RMS_NORM_CUH
 #define VERBENA_DEVICE_RMS_NORM_CUH
 
@@ -18,41 +18,43 @@
 
 namespace verbena::device {
 
-// Formats of quantised rows. Each element is one byte, e4m3 or int8, and element = byte * scale.
+// Formats of quantised rows. Each element is stored as one byte, an e4m3 or int8 number; the element's value
+// is that number times the scale.
 enum class RowQuantisation : uint32_t {
   kNone = 0,
-  kFloat8Tensor = 1,  // e4m3; one float scale for the tensor, passed by the caller
+  kFloat8Tensor = 1,  // e4m3; one float scale for the tensor, which the caller passes
   kFloat8Token = 2,   // e4m3; one float scale per row: the row's largest magnitude / 448
   kFloat8Block = 3,   // e4m3; one float scale per 128 elements of a row
-  // kFloat8Block with scales rounded up to powers of two: stored as floats, or as exponents (UE8M0), four
-  // blocks per word.
+  // kFloat8Block with scales that are rounded up to powers of two. kFloat8BlockPower stores the scales as
+  // floats; kFloat8BlockExponent stores them as exponents (UE8M0), four per word.
   kFloat8BlockPower = 4,
   kFloat8BlockExponent = 5,
-  kMxFloat8 = 6,          // e4m3; one E8M0 scale, one byte, per 32 elements
-  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4, as tensor cores read them
+  kMxFloat8 = 6,          // e4m3; one E8M0 scale (one byte) per 32 elements
+  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4, the layout that tensor cores
+                          // read
   kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
-// The quantised rows. The scale of block b of row r is element r * scale_row_stride + b * scale_block_stride
-// of `scales`. In kFloat8BlockExponent, a word has the scales of four blocks, so b / 4 replaces b. In
-// kMxFloat8Swizzled, the scales are in the order of the tiles, and the strides are ignored. Unused scales in
-// the last word or tile are set to 0.
+// The memory of the quantised rows. The scale of block b of row r is element r * scale_row_stride + b *
+// scale_block_stride of `scales`. In kFloat8BlockExponent, a word contains the scales of four blocks, so b /
+// 4 replaces b in this formula. In kMxFloat8Swizzled, the scales are in the order of the tiles, and the
+// strides are ignored. Unused scales in the last word or tile are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
-  uint64_t row_bytes = 0;  // distance between rows
-  void* scales = nullptr;  // floats, words or bytes; input for kFloat8Tensor, otherwise output
+  uint64_t row_bytes = 0;  // distance between the starts of rows
+  void* scales = nullptr;  // floats, words or bytes; an input for kFloat8Tensor, otherwise an output
   uint64_t scale_row_stride = 1, scale_block_stride = 1;
-  float min_scale = 1e-10F;  // lower bound of computed float scales
+  float min_scale = 1e-10F;  // lower bound of the float scales that are computed
 };
 
-// The tensors of a norm. Rows have `hidden` elements; strides are distances between rows, in elements. A
-// tensor that is null is left out. residual_out may be residual_in; apart from that, no output may overlap
-// another tensor.
+// The tensors of a norm. Rows have `hidden` elements; strides are distances between the starts of rows, in
+// elements. A tensor whose pointer is null is left out. residual_out may equal residual_in; apart from that,
+// no output may overlap another tensor.
 template <typename T>
 struct RmsNorm {
   uint64_t rows, hidden;
-  const T* weight;  // [hidden]; null: 1
+  const T* weight;  // [hidden]; null: all weights are 1
   float epsilon = 1e-6F, weight_offset = 0;
   // rounds_sum: h is rounded to T before it is squared. rounds_normed: h / sqrt(...) is rounded to T before
   // it is multiplied by the weight.
@@ -69,19 +71,20 @@ struct RmsNorm {
 
 namespace detail {
 
-// The number of words through which the threads of a row combine partial results. A warp handles pieces of 32
-// vectors, one at a time; word w combines pieces w, w + kCountWords, and so on.
+// The number of words through which the threads of a row combine their partial results. A warp processes the
+// row in pieces of 32 vectors. Word w combines the results of pieces w, w + kCountWords, and so on.
 inline constexpr uint32_t kCountWords = 64;
 
 // A warp's partial result, for the other warps. A turn is one reduction over a row. If a cluster shares the
-// row, the word also has the number of the turn, so that one store is enough and no barrier is needed. A
-// barrier of the cluster would be slow: it waits for all stores of its threads, including those to peers.
+// row, the word also contains the number of the turn, so that one store is enough and no barrier is needed. A
+// barrier of the cluster would be slow, because it waits for all stores of its threads, including stores to
+// peers.
 struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Returns the words of two turns, which reductions use alternately. A thread that has received all words of
-// one turn knows that all threads have read the words of the previous turn.
+// Returns the words of two turns; consecutive turns use them alternately. This is enough, because a thread
+// that has received all words of one turn knows that all threads have read the words of the previous turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -96,7 +99,7 @@ VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
   return turn % 2 * kCountWords;
 }
 
-// Returns the combination of the values of `lanes` adjacent lanes, with the same bits in all of them.
+// Returns the combination of the values of `lanes` adjacent lanes. All these lanes get the same bits.
 template <typename Combine>
 VERBENA_DEVICE float combine_lanes(float value, uint32_t lanes, const Combine& combine) {
   for (uint32_t step = lanes / 2; step > 0; step /= 2)
@@ -111,9 +114,9 @@ struct ChooseLarger {
   VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
 };
 
-// RowOfBlock and RowOfCluster are owners of a row: a block, or a cluster of blocks. A warp publishes its
-// partial results by put(), and all threads read them by take(); in a cluster each block has a copy of the
-// words. The number of the owner's warps must divide kCountWords. `word` is below 2 * kCountWords.
+// RowOfBlock and RowOfCluster are the possible owners of a row: a block, or a cluster of blocks. A warp
+// publishes its partial results by put(), and all threads read them by take(). In a cluster, each block has a
+// copy of the words. The owner's number of warps must divide kCountWords. `word` is below 2 * kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;
@@ -134,7 +137,7 @@ class RowOfBlock {
   RowWord* words_ = find_row_words();
 };
 // In each turn, every warp puts a word for each of its pieces, even for pieces after the end of the row. So
-// no warp gets a turn ahead of another.
+// no warp gets more than one turn ahead of another.
 class RowOfCluster {
  public:
   static constexpr bool kIsOfCluster = true;
@@ -142,8 +145,8 @@ class RowOfCluster {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
   VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
-  // Resets the words. All threads call it before the first put(). await_others() is the second half: after
-  // it, the words of the other blocks are also reset.
+  // Resets the words of this block. All threads call begin() before the first put(), and then await_others().
+  // After await_others(), the words of the other blocks are reset, too.
   VERBENA_DEVICE void begin() const {
     for (uint32_t i = thread_index(); i < 2 * kCountWords; i += threads_per_block())
       store<Order::kRelaxed, Scope::kCluster>(words_ + i, RowWord{0, 0});
@@ -166,12 +169,13 @@ class RowOfCluster {
   }
 
  private:
-  // others_words_ are the words of the block with the lane's number; null in lanes without such a block.
+  // others_words_ points to the words of the block whose index is the lane's number; null if there is no such
+  // block.
   RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;
 };
 
 // Waits until all warps have put their words of a turn, and returns the combination of the first `count`
-// words, with the same bits in all threads. For a cluster, returns -1 if a word is negative.
+// words. All threads get the same bits. For a cluster, returns -1 if a word is negative.
 template <typename Owner, typename Combine>
 VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
                                    const Combine& combine) {
@@ -181,7 +185,7 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
   float first = 0, second = 0;
   bool have_come = false;
   // The wait needs no timeout, because the blocks of a cluster run at the same time. The lanes leave the loop
-  // together: otherwise the shuffles after it would be several times as slow.
+  // together, because otherwise the shuffles after the loop would be several times slower.
   do {
     have_come = (!has_first || owner.take(word, turn, first)) &&
                 (!has_second || owner.take(word + kWarpLanes, turn, second));
@@ -192,8 +196,8 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
 
 // The vectors of a row that a thread handles.
 struct RowVectors {
-  uint32_t first, step;    // the thread's first vector, and the number of threads of the row
-  uint64_t hidden, whole;  // the number of elements, and of full vectors, of the row
+  uint32_t first, step;    // the thread's first vector, and the number of threads that share the row
+  uint64_t hidden, whole;  // the numbers of elements and of full vectors of the row
 
   VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
   template <uint32_t kElements>
@@ -241,8 +245,8 @@ class RowQuantiser {
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
-  // Quantises and stores a vector. All lanes of a warp call it together, even if their vectors are after the
-  // end of the row.
+  // Quantises and stores a vector. All lanes of a warp call this function together, even lanes whose vectors
+  // are after the end of the row.
   VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
     const uint32_t count = vectors_.template count_elements<kElements>(vector);
@@ -271,8 +275,8 @@ class RowQuantiser {
     for (uint32_t i = 0; i < count; ++i)
       store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
   }
-  // Sets `padding` elements after the row to 0. In tiles of scales, also clears the unused scales of the row
-  // and, after the last row, of the rows that fill up the tile.
+  // Sets `padding` elements after the row to 0. If the scales are in tiles, also sets the row's unused scales
+  // to 0. After the last row, this includes the scales of the missing rows of the last tile.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
       store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
@@ -299,7 +303,8 @@ class RowQuantiser {
                                            scale);
     return scale;
   }
-  // Returns the factor by which elements are multiplied before rounding. Also writes the scale of the block.
+  // Returns the factor by which elements are multiplied before rounding. Also stores the scale of the block
+  // that contains the vector.
   VERBENA_DEVICE float find_inverse(uint64_t vector, const Elements& numbers) const {
     const RowQuantisation kind = to_.kind;
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
@@ -377,10 +382,10 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
          (reinterpret_cast<uint64_t>(address) | step * sizeof(T)) % alignment_bytes == 0;
 }
 
-// Normalises rows, vector by vector. If n threads share a row, thread t handles vectors t, t + n, and so on.
-// A thread loads its first kKept vectors together, with their weights, and keeps them in registers. Longer
-// rows are only possible with a single block per row; their remaining vectors are loaded again in each pass.
-// Outputs are written in the last pass, so an output may be the same tensor as x.
+// Normalises rows, vector by vector. If n threads share a row, thread t processes vectors t, t + n, and so
+// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. Rows
+// with more vectors need a single block per row; the remaining vectors are loaded again in each pass. Outputs
+// are written in the last pass, so an output may be the same tensor as x.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -411,12 +416,12 @@ class RowNorm {
   }
 
   // Normalises a row.
-  // @param load_sum  load_sum(vector) returns elements of x, with zeros after the end of the row. It is
-  //                  called once for each of the thread's first kKept vectors, and up to three times for
-  //                  others
+  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. It is
+  //                  called once for each of the thread's first kKept vectors, and up to three times for each
+  //                  further vector
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
-    // All loads are in flight together.
+    // All loads are in flight at the same time.
     load_addends(row);
     Elements x[kMaxKept];
     VERBENA_UNROLL
@@ -425,7 +430,7 @@ class RowNorm {
     (void)finish(load_sum);
   }
   VERBENA_DEVICE Owner& owner() { return owner_; }
-  // load_addends(), add_kept() and finish() do the same as apply() in three steps, for x in registers.
+  // load_addends(), add_kept() and finish() do the same as apply() in three steps, if x is in registers.
   VERBENA_DEVICE void load_addends(uint64_t row) {
     row_ = row;
     residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
@@ -437,7 +442,7 @@ class RowNorm {
     }
   }
   // @param x  x[k] is vector find_vector(k)
-  // @param is_there  false if x has not arrived in this block of a cluster
+  // @param is_there  false if x has not arrived in this block of the cluster
   template <uint32_t kCount, typename LoadSum>
   VERBENA_DEVICE void add_kept(const Elements (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
@@ -448,17 +453,17 @@ class RowNorm {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
-      // -1 reports missing data: sums of squares are not negative.
+      // -1 reports missing data, which is possible because sums of squares are never negative.
       put_piece(vector, is_there ? squares : -1);
     });
-    // This overlaps with the exchange of the words.
+    // The following stores overlap with the exchange of the words.
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       if (is_there) store_residual(find_vector(k), kept_[k]);
       factors_[k] = find_factors(weights_[k]);
     }
   }
-  // Returns false, and writes nothing more, if x has not arrived in all blocks of the cluster.
+  // If x has not arrived in all blocks of the cluster, returns false and writes nothing more.
   template <typename LoadSum>
   VERBENA_DEVICE bool finish(const LoadSum& load_sum) {
     const float squares = combine_words(owner_, turn_, count_words_, AddFloats{});
@@ -504,7 +509,7 @@ class RowNorm {
  private:
   using Quantiser = RowQuantiser<T, Owner>;
   // Bits that say which tensors and options the norm has. They are computed before the wait for earlier
-  // kernels, where the computation costs nothing.
+  // kernels, so that the computation takes no extra time.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
@@ -529,8 +534,8 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // A scale per row needs one more reduction, which takes a turn. No turn may be skipped: otherwise its words
-  // would be taken for words of the next turn.
+  // If each row has one scale, one more reduction is needed, which takes a turn. No turn may be skipped,
+  // because its words would be mistaken for words of the next turn.
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);
@@ -557,7 +562,7 @@ class RowNorm {
     const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);
     if (!Owner::kIsOfCluster) {
       if (vector - lane() >= count_vectors_) return;
-      // The same warp handles all pieces of a word, in order.
+      // All pieces of a word are processed by the same warp, in order.
       if (piece >= kCountWords && lane() == 0) {
         float before = 0;
         (void)owner_.take(word, turn_, before);
@@ -595,8 +600,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors, written as a recursion so that every compiler unrolls it: it indexes
-  // registers.
+  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it, which is
+  // necessary because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -624,7 +629,7 @@ class RowNorm {
     for (uint32_t i = 0; i < kElements; ++i) h[i] = sums.sums[i];
   }
 
-  // Returns weight_offset + weight, the factors of the normalised elements.
+  // Returns weight_offset + weight, by which the normalised elements are multiplied.
   VERBENA_DEVICE Sums find_factors(const Elements& weights) const {
     Sums factors;
     factors.begin(weights);
@@ -665,9 +670,10 @@ class RowNorm {
 
 }  // namespace detail
 
-// Normalises rows first, first + step, and so on below `end` of a tensor x in memory. Called by all threads
-// of a block of 1, 2, 4, 8, 16 or 32 warps, after their earlier writes are visible to the block.
-// @param x  may be residual_out or output if the strides are equal
+// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. Called by all threads
+// of a block of 1, 2, 4, 8, 16 or 32 warps. Earlier writes of these threads must be visible to the whole
+// block.
+// @param x  may be the same tensor as residual_out or output if the strides are equal
 // @param x_stride  distance between rows of x, in elements
 template <uint32_t kKept = 2, typename T>
 VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_stride, uint64_t first,

@@ -1,14 +1,15 @@
 // Functions with TileScale's names (src/tl_templates/cuda: ldst.h, sync.h, intrin.h), for kernels that
-// TileScale generates. Each calls a function of this library. Names, template parameters and the order of
-// arguments are the same as in TileScale. include/verbena/tilescale has TileScale's file names;
-// tilescale_ranks.cuh has the functions between ranks.
+// TileScale generates. Each function calls a function of this library. Names, template parameters and the
+// order of arguments are the same as in TileScale. The folder include/verbena/tilescale has headers with
+// TileScale's file names; tilescale_ranks.cuh has the functions for communication between ranks.
 //
-// Differences from TileScale: weak loads are valid PTX. Waits and barriers acquire, end within their limits
-// and return a result. A block arrives at a barrier after the work of all its threads. Waits without limits,
-// as in generated code, end after VERBENA_TILESCALE_TIMEOUT_NS.
+// Differences from TileScale: weak loads are valid PTX. Waits and barriers acquire, end within their limits,
+// and return a result. A block arrives at a barrier only after the work of all its threads. If a wait is
+// called without limits, as in generated code, it ends after VERBENA_TILESCALE_TIMEOUT_NS.
 //
-// Loads and stores move 1, 2, 4, 8 or 16 bytes. `na` selects L1::no_allocate, `nc` the non-coherent path. The
-// scope of a weak or volatile access is ignored, as in TileScale, because PTX has no such scope.
+// Loads and stores move 1, 2, 4, 8 or 16 bytes. `na` selects L1::no_allocate, and `nc` selects the
+// non-coherent path. The scope of a weak or volatile access is ignored, as in TileScale, because these
+// accesses have no scope in PTX.
 #ifndef VERBENA_DEVICE_TILESCALE_CUH
 #define VERBENA_DEVICE_TILESCALE_CUH
 
@@ -77,7 +78,8 @@ VERBENA_DEVICE const int32_t* as_words(uint64_t address) {
 
 }  // namespace detail
 
-// Store and load a value of type T. P is a pointer to global memory, or its address as a uint64_t.
+// Store and load a value of type T. P is the type of a pointer to global memory, or uint64_t if the address
+// is passed as an integer.
 template <Semantic semantic, ::Scope scope, bool na, typename P, typename T>
 VERBENA_DEVICE void st(P ptr, T value) {
   detail::vd::store<detail::kOrder<semantic>, detail::kScope<semantic, scope>, detail::kCache<false, na>,
@@ -110,7 +112,7 @@ VERBENA_DEVICE int ld_volatile_global(const int* ptr) {
                           detail::vd::Cache::kDefault, detail::vd::Space::kGlobal>(ptr);
 }
 
-// Add to a word and return the previous value. The pointers are to const because they are in TileScale.
+// Add to a word and return the previous value. The pointers are pointers to const, as in TileScale.
 #define VERBENA_NAME_ADD(name, order, scope)                                                                 \
   VERBENA_DEVICE uint32_t name(const uint32_t* ptr, uint32_t value) {                                        \
     return detail::vd::fetch_add<detail::vd::Order::order, detail::vd::Scope::scope>((uint32_t*)ptr, value); \
@@ -129,8 +131,9 @@ VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
 }
 
-// A barrier for a single use by kExpected blocks. Call init_barrier_gpu() in an earlier kernel, because in
-// the same kernel another block might arrive first. The host may write kBarrierStart instead.
+// A barrier that kExpected blocks can use once. Call init_barrier_gpu() in an earlier kernel, because in the
+// same kernel another block might arrive before the initialisation. Instead of this call, the host may write
+// kBarrierStart.
 template <uint32_t kExpected>
 inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
 template <const uint32_t kExpected>
@@ -160,8 +163,8 @@ VERBENA_DEVICE detail::vd::WaitResult sync_barrier_gpu(uint32_t* barrier) {
   return sync_barrier_gpu(barrier, detail::limit_by_default());
 }
 
-// A reusable barrier of all blocks of a grid, which must be resident at the same time. `barrier` is a word
-// that is 0 before the first use. Its highest bit toggles when all blocks have arrived.
+// A reusable barrier of all blocks of a grid, which must be resident at the same time. `barrier` points to a
+// word that must be 0 before the first use. The word's highest bit toggles when all blocks have arrived.
 VERBENA_DEVICE uint32_t sync_grids_arrive(uint32_t* barrier) {
   detail::vd::sync_block();
   if (!IS_MASTER_THREAD()) return 0;
@@ -212,8 +215,8 @@ VERBENA_DEVICE int get_warp_idx(int warp_size = 32) {
 VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 4) {
   return get_warp_idx(warp_size) / (warps_per_group > 0 ? warps_per_group : 4);
 }
-// Returns true in one thread of every `thread_extent` threads of a block, a multiple of 32. 0 stands for the
-// whole block.
+// Returns true in one of every `thread_extent` threads of a block. thread_extent is a multiple of 32; 0
+// stands for the whole block.
 template <int thread_extent>
 VERBENA_DEVICE bool tl_shuffle_elect() {
   static_assert(thread_extent >= 0 && thread_extent % 32 == 0, "verbena: an extent is of whole warps");
@@ -224,10 +227,10 @@ VERBENA_DEVICE bool tl_shuffle_elect() {
   }
 }
 
-// Copy N elements with a warp or a block. All threads of the warp or block call, and must sync before a
-// thread reads elements that another has copied. At least one of the addresses is a pointer, which gives the
-// type of the elements. Addresses may have any alignment. UNROLL_FACTOR and enable_aggressive_vectorize have
-// no effect.
+// Copy N elements with a warp or a block. All threads of the warp or block make the call, and must sync
+// before a thread reads elements that another thread has copied. At least one of the two addresses must be a
+// pointer, because its type determines the type of the elements. Addresses may have any alignment.
+// UNROLL_FACTOR and enable_aggressive_vectorize have no effect.
 template <int N, int UNROLL_FACTOR = 4, bool enable_aggressive_vectorize = false, typename D, typename S>
 VERBENA_DEVICE void cp_warp(D dst, S src) {
   constexpr uint32_t kBytes =
@@ -243,7 +246,7 @@ VERBENA_DEVICE void cp_block(D dst, S src) {
   detail::vd::copy_block((void*)dst, (const void*)src, size_t{N} * kBytes);
 }
 
-// For sm_90a only: see warpgroup.cuh.
+// For sm_90a only; see warpgroup.cuh.
 VERBENA_DEVICE void warpgroup_arrive() {
   detail::vd::fence_warpgroup();
 }

@@ -1,12 +1,14 @@
-// Functions with TileScale's names for communication between ranks: the table of ranks, copies between ranks,
-// and barriers of blocks on all ranks. Every program has its own table `meta_data` in constant memory. Before
-// a launch, the host fills it with the result of a team's make_tilescale_table() (verbena.hpp, Python):
+// Functions with TileScale's names for communication between ranks. They read the table of ranks, copy
+// between ranks, and wait in barriers between blocks of all ranks. Every program has a table of ranks,
+// `meta_data`, in constant memory. Before a launch, the host fills the table with the result of a team's
+// make_tilescale_table() (verbena.hpp, Python):
 //   [0]      this rank
 //   [1]      number of ranks, at most kTilescaleMaxRanks
-//   [2 + r]  address of rank r's memory on this GPU; 0: loads and stores do not reach rank r
-//   [1023]   address of the team's SymmContext in GPU memory, for nvshmem_names.cuh; 0: none
-// For memory of a peer, pass this rank's address of the same offset, in the window of the table. Data moves
-// by loads and stores; nvshmem_names.cuh also serves peers that they do not reach.
+//   [2 + r]  address at which this GPU maps rank r's memory; 0 if loads and stores cannot reach rank r
+//   [1023]   address of the team's SymmContext in GPU memory, for nvshmem_names.cuh; 0 if there is none
+// To access memory of a peer, pass the local address at the same offset; it must lie in the window from which
+// the table was made. Data moves by loads and stores. For peers that loads and stores do not reach, use
+// nvshmem_names.cuh.
 #ifndef VERBENA_DEVICE_TILESCALE_RANKS_CUH
 #define VERBENA_DEVICE_TILESCALE_RANKS_CUH
 
@@ -21,7 +23,7 @@ inline constexpr int kTilescaleMaxRanks = kTilescaleTableWords - 3;
 
 }  // namespace tl
 
-// Defines TileScale's symbol meta_data, so only one source file of a device link may include this header.
+// This header defines TileScale's symbol meta_data, so only one source file of a device link may include it.
 #if VERBENA_FREESTANDING
 extern "C" {
 __attribute__((constant)) uint64_t meta_data[tl::kTilescaleTableWords];
@@ -37,7 +39,7 @@ namespace tl {
 namespace detail {
 
 #if VERBENA_EMULATED
-// The table is in the block's shared memory; the kernel of a test writes it first.
+// The table is in the block's shared memory. The kernel of a test writes the table first.
 inline uint64_t* find_table() {
   static const char key = 0;
   return static_cast<uint64_t*>(
@@ -49,7 +51,7 @@ VERBENA_DEVICE const uint64_t* find_table() {
 }
 #endif
 
-// Returns the context in the table, or null if it has none.
+// Returns the context in the table, or null if the table has none.
 VERBENA_DEVICE const verbena::SymmContext* find_team() {
   return reinterpret_cast<const verbena::SymmContext*>(find_table()[kTilescaleTableWords - 1]);
 }
@@ -70,8 +72,8 @@ VERBENA_DEVICE uint64_t get_uintptr_t(T* ptr) {
   return reinterpret_cast<uint64_t>(ptr);
 }
 
-// Returns the address of the same offset at rank `pe`, which loads and stores must reach; -1 stands for this
-// rank.
+// Returns the address of the memory of rank `pe` at the same offset as `ptr`. Loads and stores must reach the
+// rank. A negative `pe` stands for this rank.
 template <typename P>
 VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
   if (pe < 0) return ptr;
@@ -79,8 +81,8 @@ VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
              get_remote_base_ptr(static_cast<uint64_t>(pe)));
 }
 
-// Copy N elements from `src` to `dst`. In a put `dst` is at rank `pe`, in a get `src`. The peer sees the data
-// of a put after a signal or barrier that follows it.
+// Copy N elements from `src` to `dst`. In a put, `dst` is at rank `pe`; in a get, `src` is at rank `pe`. The
+// peer sees the data of a put after a signal or barrier that follows the put.
 #define VERBENA_NAME_COPY(scope)                               \
   template <int N, typename D, typename S>                     \
   VERBENA_DEVICE void put_##scope(D dst, S src, int pe = -1) { \
@@ -95,10 +97,10 @@ VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
 // A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
-// call it. It also orders memory accesses before and after it, whatever need_fence is.
+// call it. The barrier always orders the memory accesses before it and after it, even if need_fence is false.
 //
-// Word p of rank r belongs to the pair of r and p: r adds a constant to it, and p subtracts the same
-// constant. Rank r waits until the word is 0 or less, which means that p has arrived.
+// Word p of rank r belongs to the ranks r and p. Rank r adds a constant to the word, and rank p subtracts the
+// same constant. Rank r waits until the word is 0 or less, which means that rank p has arrived.
 // @param offset  bytes from the start of a rank's memory to `num_ranks` 32-bit words, which are 0 before the
 //                first use
 template <bool need_fence = true>
@@ -126,9 +128,9 @@ VERBENA_DEVICE detail::vd::WaitResult sync_blocks(uint64_t offset, int rank, int
   return barrier_blocks<false>(offset, rank, num_ranks);
 }
 
-// Functions of a team, whose context is a SymmContext or the context of a SymmWorkspace. One block of each
-// member makes the call. The functions use barrier 511 of the team. barrier_all() completes requests to NICs;
-// sync_all() does not.
+// Collective functions of a team. `team` is a SymmContext, or the context of a SymmWorkspace. One block of
+// each member makes the call. The functions use barrier 511 of the team. barrier_all() also completes earlier
+// operations by NICs; sync_all() does not.
 inline constexpr uint32_t kBarrierOfAll = verbena::kSymmBarriers - 1;
 
 template <typename Context, typename Group = detail::vd::BlockGroup>
@@ -139,13 +141,13 @@ template <typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus sync_all(const Context& team, const Group& group = {}) {
   return detail::vd::symm_sync(team, kBarrierOfAll, group);
 }
-// Copies `count` elements of the root to `dst` of every member.
+// Copies `count` elements from `src` of the root to `dst` of every member.
 template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus broadcast(const Context& team, T* dst, const T* src, uint64_t count,
                                              int root, const Group& group = {}) {
   return detail::vd::symm_broadcast(team, dst, src, count * sizeof(T), root, kBarrierOfAll, group);
 }
-// Gathers `count` elements of each member to `dst` of every member, in rank order.
+// Gathers `count` elements from each member in `dst` of every member, in rank order.
 template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus fcollect(const Context& team, T* dst, const T* src, uint64_t count,
                                             const Group& group = {}) {

@@ -1,6 +1,6 @@
 // Waits for a word that another thread, another GPU, the host or a NIC writes. A wait is an acquire at its
-// scope: after kReached, everything that the writer did before its release is visible. A deadline and an
-// abort word end every wait; both are checked every kSpinsPerCheck polls.
+// scope, so after kReached, everything that the writer did before its release is visible. Every wait ends at
+// a deadline, or when the abort word is set. Both are checked every kSpinsPerCheck polls.
 #ifndef VERBENA_DEVICE_WAIT_CUH
 #define VERBENA_DEVICE_WAIT_CUH
 
@@ -18,7 +18,8 @@ enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kG
 struct WaitLimits {
   uint64_t deadline_ns;                 // in the time of clock_ns()
   const uint32_t* abort_word;           // a value other than 0 ends the wait; may be null
-  const uint64_t* late_word = nullptr;  // a value other than 0: another wait has timed out; may be null
+  const uint64_t* late_word = nullptr;  // a value other than 0 means that another wait has timed out; may be
+                                        // null
 
   VERBENA_DEVICE static WaitLimits within(uint64_t timeout_ns, const uint32_t* abort_word = nullptr) {
     const uint64_t now_ns = clock_ns();
@@ -34,8 +35,8 @@ struct WaitLimits {
   }
 };
 
-// Pauses between two polls of a wait. SpinWithoutPause is best for waits of microseconds.
-// PauseLongerAndLonger leaves the SM to other warps.
+// Pauses between two polls of a wait. SpinWithoutPause is best for waits of a few microseconds.
+// PauseLongerAndLonger leaves more of the SM's time to other warps.
 struct SpinWithoutPause {
   VERBENA_DEVICE void pause() {}
 };
@@ -68,7 +69,7 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
   }
 }
 
-// Waits until `condition()` returns true; calls it in each poll. Called by one thread.
+// Waits until `condition()` returns true. Each poll calls `condition()`. Called by one thread.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Condition>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_for(const WaitLimits& limits, const Condition& condition) {
@@ -86,7 +87,7 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
 }
 
 // Waits until the word at `address` satisfies the relation to `value`. Called by one thread.
-// @tparam T  an integer of 1 to 8 bytes; signed types are compared as signed
+// @tparam T  an integer of 1 to 8 bytes; if T is signed, the comparison is signed
 // @param seen  receives the value that ended the wait; may be null
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename T>
@@ -101,16 +102,16 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
   });
 }
 
-// Returns the combined result of all threads of a group: kReached if all have reached it; otherwise kAborted
-// if any was aborted, or kTimedOut. All threads call it. Afterwards everything that each has acquired is
-// visible to all.
+// Returns the combined result of all threads of a group: kReached if all threads have this result; otherwise
+// kAborted if some thread has this result; otherwise kTimedOut. All threads of the group call this function.
+// Afterwards, everything that one thread has acquired is visible to all threads of the group.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE WaitResult agree(const Group& group, WaitResult mine) {
   if (!group.any(mine != WaitResult::kReached)) return WaitResult::kReached;
   return group.any(mine == WaitResult::kAborted) ? WaitResult::kAborted : WaitResult::kTimedOut;
 }
 
-// Makes all threads of a group wait, of which one polls.
+// Makes all threads of a group wait. Only one thread of the group polls the word.
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename Group, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_together(const Group& group, const T* address,

@@ -1,7 +1,7 @@
-// Instructions for warpgroups of sm_90a, which are four warps that multiply matrices together. The
-// instructions order matrix operations, and move registers between warps. All lanes of all four warps must
-// call. On other GPUs, ptxas rejects the instructions. In the emulation, which has no matrix operations, each
-// call syncs the warp.
+// Instructions for warpgroups (sm_90a). A warpgroup consists of four warps that multiply matrices together.
+// The instructions order matrix operations, and move registers between warps. All lanes of all four warps
+// must make each call. On other GPUs, ptxas rejects the instructions. In the emulation, which has no matrix
+// operations, each call only syncs the warp.
 #ifndef VERBENA_DEVICE_WARPGROUP_CUH
 #define VERBENA_DEVICE_WARPGROUP_CUH
 
@@ -20,7 +20,7 @@ VERBENA_DEVICE void fence_warpgroup() {
 #endif
 }
 
-// Commits all matrix operations so far as a group, for wait_warpgroup().
+// Commits all matrix operations so far as one group, for wait_warpgroup().
 VERBENA_DEVICE void commit_warpgroup() {
 #if VERBENA_EMULATED
   sync_warp();
@@ -40,8 +40,8 @@ VERBENA_DEVICE void wait_warpgroup() {
 #endif
 }
 
-// Set the number of registers per thread of the warp. take_registers() raises it, and waits until other warps
-// have released enough registers. give_registers() lowers the number.
+// Set the number of registers per thread of the warp. take_registers() increases the number, and waits until
+// other warps have released enough registers. give_registers() decreases the number.
 template <uint32_t kRegisters>
 VERBENA_DEVICE void take_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,

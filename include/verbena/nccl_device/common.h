@@ -1,6 +1,6 @@
-// Defines a block's ncclShmem for kernels that NCCL does not launch. It has the members that NCCL's own
-// kernels use between their primitives and ncclNetDeviceUnpack, with NCCL's names and order. The kernel
-// zeroes ncclShmem and syncs the block. Then one thread writes srcs[] and the mask, and calls
+// Defines a block's ncclShmem for kernels that NCCL does not launch. ncclShmem has those members through
+// which NCCL's primitives and ncclNetDeviceUnpack exchange data, with NCCL's names and order. The kernel must
+// set ncclShmem to zero and sync the block. Then one thread writes srcs[] and the mask, and calls
 // ncclNetDeviceUnpackSetup.
 #ifndef VERBENA_NCCL_COMMON_H
 #define VERBENA_NCCL_COMMON_H

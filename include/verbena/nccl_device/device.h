@@ -1,4 +1,4 @@
-// The limits per block in NCCL's device.h, as far as kernels with UNPACK need them.
+// The limits per block from NCCL's device.h that kernels with UNPACK need.
 #ifndef VERBENA_NCCL_DEVICE_H
 #define VERBENA_NCCL_DEVICE_H
 

@@ -1,4 +1,4 @@
-// NVSHMEM names over a Verbena team.
+// NVSHMEM's names for the functions of a Verbena team. See nvshmem_names.cuh.
 #ifndef VERBENA_TILESCALE_NVSHMEMX_H
 #define VERBENA_TILESCALE_NVSHMEMX_H
 

@@ -1,19 +1,20 @@
-// Network backend over NCCL's device API (2.28 and later). GIN puts and signals of a device communicator
-// reach the members that loads and stores do not reach ("out of reach"). The heap is a window of the
-// communicator (ncclCommWindowRegister), which starts at heap_begin. Compile kernels with the headers of the
-// NCCL version that runs.
+// Network backend over NCCL's device API (2.28 and later). Members that loads and stores do not reach ("out
+// of reach") are reached by GIN puts and signals of a device communicator. The heap is a window of the
+// communicator (ncclCommWindowRegister) that starts at heap_begin. Compile kernels with the headers of the
+// NCCL version that is used at run time.
 //
 // Limits of GIN, and their consequences:
-// - Signals: GIN adds to its own signals, and cannot set them. When a rank resets a signal, `remote_signals`
-//   gets the negative of GIN's value. So no rank may set a signal that members out of reach add to, before
-//   the signal's owner has reset it.
-// - Completion: GIN reports that sources may be reused, but not that data has arrived at a peer. So
-//   symm_quiet() is only as strong as symm_flush(); use a signal or a barrier to make data visible.
-// - Gets need NCCL 2.30. GIN cannot update words in windows. GIN waits for queue space without a timeout.
+// - Signals: GIN can add to its signals but cannot set them. When a rank resets a signal, the negative of
+//   GIN's value is therefore written to `remote_signals`. If members out of reach add to a signal, no rank
+//   may set this signal before the signal's owner has reset it.
+// - Completion: GIN reports when sources may be reused, but not when data has arrived at a peer. So
+//   symm_quiet() guarantees only as much as symm_flush(). Use a signal or a barrier to make data visible.
+// - Gets are not supported; GIN has gets only from NCCL 2.30 on. GIN cannot update words in windows. GIN
+//   waits for queue space without a timeout.
 //
-// All operations use GIN context 0, in which a signal follows all puts to the same peer. Barriers use GIN
-// signals for members out of reach, so the arrival words of these members are free. These words are used as
-// the sources of puts that send the value of a signal.
+// All operations use GIN context 0, in which a signal takes effect after all earlier puts to the same peer.
+// For members out of reach, barriers use GIN signals instead of arrival words. The arrival words of these
+// members are therefore free, and serve as the sources of puts that send the value of a signal.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 
@@ -27,10 +28,10 @@ namespace verbena {
 inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 
 struct NcclSymmContext : SymmContext {
-  const ncclDevComm* communicator;  // in GPU memory; null: members out of reach cannot be reached
+  const ncclDevComm* communicator;  // in GPU memory; null if members out of reach cannot be reached
   ncclWindow_t window;              // window of the heap
-  // A second window, of a buffer of the application, with the symmetric addresses buffer_begin to buffer_end;
-  // may be null.
+  // A second window for a buffer of the application; may be null. The symmetric addresses of the buffer are
+  // buffer_begin to buffer_end.
   ncclWindow_t buffer;
   uint64_t buffer_begin, buffer_end;
 };
@@ -78,7 +79,7 @@ struct SymmNetwork<NcclSymmContext> {
       add_signal(context, peer, number, value);
     } else {
       // Sends the value by a put, because putValue() fails in the proxy of NCCL 2.28. Each signal of each
-      // peer has its own source word.
+      // peer has a separate source word.
       uint64_t* const source = detail::find_arrivals(context, number) + peer;
       store_relaxed<Scope::kSystem>(source, value);
       put(context, peer, context.signals + number, source, sizeof(value));
@@ -86,7 +87,8 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
-  // Does nothing: all blocks put through one GIN context, whose signals follow all its puts to the peer.
+  // Does nothing, because all blocks put through the same GIN context, in which a signal takes effect after
+  // all earlier puts to the peer.
   VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t, SymmQueue) {
     return WaitResult::kReached;
   }
@@ -97,7 +99,7 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
-  // Returns 0 for another rank's signal, because a rank can read only its own GIN signals.
+  // Returns 0 for a signal of another rank, because a rank can read only its own GIN signals.
   VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
     if (delta_bytes != 0 || !is_there(context)) return 0;
     return make_gin(context).readSignal(number) + context.remote_signals[number];
@@ -116,8 +118,8 @@ struct SymmNetwork<NcclSymmContext> {
     const uint32_t number = kSymmSignals + SymmArrivalCount::find_word(barrier, round);
     return make_gin(context).readSignal(number) >= SymmArrivalCount::count_all(context, round);
   }
-  // Does nothing, because GIN may wait forever if the peer has exited. Waits of members out of reach time
-  // out, too.
+  // Does nothing, because GIN may wait forever if the peer has exited. The waits of members out of reach time
+  // out on their own.
   VERBENA_DEVICE static void notify(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:

@@ -2,10 +2,11 @@
 // offset on every PE. World ranks are PEs. The host must initialise the device library in the module
 // (nvshmemx_cumodule_init) before the first launch.
 //
-// NVSHMEM waits without a timeout: if a peer has exited, get() and complete() do not return.
+// NVSHMEM waits without a timeout, so get() and complete() do not return if a peer has exited.
 //
-// By default this header includes NVSHMEM's headers. Without CUDA's headers, or with VERBENA_NVSHMEM_BY_NAME,
-// it declares NVSHMEM's device functions itself, to be linked by name.
+// By default this header includes NVSHMEM's headers. If CUDA's headers are not available, or if
+// VERBENA_NVSHMEM_BY_NAME is defined, this header declares NVSHMEM's device functions itself, and they are
+// linked by name.
 #ifndef VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 #define VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 
@@ -86,7 +87,7 @@ struct SymmNetwork<NvshmemSymmContext> {
     nvshmem_getmem(destination, source, length_bytes, find_pe(context, peer));
     return WaitResult::kReached;
   }
-  // NVSHMEM does not report the completion of single requests.
+  // NVSHMEM does not report the completion of single requests, so await() waits for all requests.
   VERBENA_DEVICE static WaitResult get_async(const Context& context, int32_t peer, void* destination,
                                              const void* source, uint64_t length_bytes, SymmQueue,
                                              SymmRequest* asked) {
@@ -136,13 +137,15 @@ struct SymmNetwork<NvshmemSymmContext> {
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult complete_at(const Context& context, int32_t) { return complete(context); }
-  // Completes all operations, because NVSHMEM has no call that waits only until sources may be reused.
+  // Waits until all operations are complete, because NVSHMEM has no call that waits only until sources may be
+  // reused.
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) { return complete(context); }
 
   VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + number, delta_bytes));
   }
-  // Does nothing: setting a signal changes the word in SymmContext::signals so that the sum is right.
+  // Does nothing, because setting a signal changes the word in SymmContext::signals so that the sum has the
+  // right value.
   VERBENA_DEVICE static void reset_signal(const Context&, uint32_t) {}
 
   VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,
@@ -156,8 +159,8 @@ struct SymmNetwork<NvshmemSymmContext> {
                                          uint64_t round) {
     return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
   }
-  // Does nothing, because NVSHMEM may wait forever if the peer has exited. Waits of other members time out,
-  // too.
+  // Does nothing, because NVSHMEM may wait forever if the peer has exited. The waits of other members time
+  // out on their own.
   VERBENA_DEVICE static void notify(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:
@@ -169,12 +172,12 @@ struct SymmNetwork<NvshmemSymmContext> {
     fence<Order::kAcquireRelease, Scope::kSystem>();
     nvshmem_fence();
   }
-  // Returns NVSHMEM's value for the operation.
+  // Returns NVSHMEM's constant for the operation (NVSHMEM_SIGNAL_ADD or NVSHMEM_SIGNAL_SET).
   VERBENA_DEVICE static constexpr int name(SymmSignalOperation operation) {
     return operation == SymmSignalOperation::kAdd ? 10 : 9;
   }
-  // Returns the operand of the NIC's update. To set a signal, the sum of its two words must become `value`,
-  // so the word in SymmContext::signals is subtracted.
+  // Returns the operand of the NIC's update. When a signal is set, the sum of its two words must become
+  // `value`, so the peer's word in SymmContext::signals is subtracted.
   VERBENA_DEVICE static uint64_t find_operand(const Context& context, int32_t peer, uint32_t number,
                                               uint64_t value, SymmSignalOperation operation) {
     if (operation == SymmSignalOperation::kAdd) return value;

@@ -1,9 +1,10 @@
 // ncclNetDeviceUnpack and related functions with NCCL's own signatures, for kernels that were written for
-// NCCL's header of the same name. ncclShmem comes from "common.h": NCCL's, the application's, or the one in
-// verbena/nccl_device. The functions and their order are those of verbena/device/nccl_unpack.cuh.
+// NCCL's header of the same name. ncclShmem comes from "common.h", which may be NCCL's file, the
+// application's file, or the file in verbena/nccl_device. The functions, and the order in which a kernel
+// calls them, are the same as in verbena/device/nccl_unpack.cuh.
 //
-// Differences from NCCL: no barriers and no scratch of a warp are used. A queue that was not set up, or a
-// count that exceeds a slot, unpacks nothing.
+// Differences from NCCL: the functions use no barriers and no scratch memory per warp. If a queue was not set
+// up, or if a count exceeds the capacity of a slot, nothing is unpacked.
 #ifndef VERBENA_NCCL_UNPACK_H
 #define VERBENA_NCCL_UNPACK_H
 
@@ -14,7 +15,8 @@
 
 namespace verbena::device::detail {
 
-// NCCL's worker threads as a group (group.cuh). It has no sync(), because unpack_by_warps() does not need it.
+// NCCL's worker threads as a group (group.cuh). The group has no sync(), because unpack_by_warps() does not
+// need it.
 struct NcclWorkers {
   uint32_t thread, count_threads;
 
@@ -47,8 +49,8 @@ VERBENA_DEVICE void ncclNetDeviceSaveHead(void* ohandle, const int group, const 
         ncclShmem.groups[group].devicePlugin.unpack.head[index];
 }
 
-// Unpacks one message. `src` is its destination, and `step` the head of its queue. The descriptors have the
-// lengths.
+// Unpacks one message. `src` is the message's destination, and `step` is the head of its queue. The
+// descriptors contain the lengths.
 VERBENA_DEVICE void ncclNetDeviceUnpackInner(const int tid, const int, const int nworkers, const int group,
                                              const int index, void* src, const int, const uint64_t step) {
   if (!ncclNetDeviceHasQueue(group, index)) return;
@@ -63,7 +65,7 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(const int tid, const int, const int
 }
 
 // Unpacks the message of peer p to srcs[p + Src], for each set bit p of `mask`. Does nothing for sends (Recv
-// 0).
+// is 0).
 template <int Recv>
 VERBENA_DEVICE void ncclNetDeviceUnpack(const int tid, const int tidInBlock, const int nworkers,
                                         const int group, int mask, int Src, int workSize) {

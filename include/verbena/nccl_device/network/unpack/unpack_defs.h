@@ -1,5 +1,5 @@
-// NCCL's names for the memory of its UNPACK device handle (verbena/unpack_abi.h), and for the state that a
-// kernel keeps in shared memory.
+// The types of NCCL's UNPACK device handle with NCCL's names (the layout is in verbena/unpack_abi.h), and the
+// types of the state that a kernel keeps in shared memory.
 #ifndef VERBENA_NCCL_UNPACK_DEFS_H
 #define VERBENA_NCCL_UNPACK_DEFS_H
 

@@ -1,4 +1,4 @@
-// TileScale names: positions in a block, warpgroups, registers.
+// Functions with TileScale's names: positions of threads in a block, warpgroups, registers.
 #ifndef VERBENA_TILESCALE_INTRIN_H
 #define VERBENA_TILESCALE_INTRIN_H
 

@@ -1,4 +1,4 @@
-// TileScale names: loads and stores.
+// Functions with TileScale's names: loads and stores.
 #ifndef VERBENA_TILESCALE_LDST_H
 #define VERBENA_TILESCALE_LDST_H
 

@@ -1,4 +1,4 @@
-// TileScale names: fences, barriers and waits.
+// Functions with TileScale's names: fences, barriers and waits.
 #ifndef VERBENA_TILESCALE_SYNC_H
 #define VERBENA_TILESCALE_SYNC_H
 

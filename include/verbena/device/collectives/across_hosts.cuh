@@ -1,5 +1,6 @@
 // All-reduce, reduce-scatter, all-gather and broadcast for teams on several hosts, with the same number of
-// ranks on each host. Ranks of the same host reach each other by loads and stores, others through NICs.
+// ranks on each host. Ranks of the same host reach each other by loads and stores. Ranks of different hosts
+// reach each other through NICs.
 //
 //   AcrossHosts<> calls(team_workspace, host_workspace, places, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, ReduceAny{...});
@@ -8,29 +9,32 @@
 // The counterparts of a rank are the ranks with the same index on the other hosts.
 //
 // An all-reduce is bulk.cuh's all-reduce within each host, with one more step. The rank that sums a share of
-// a chunk sends its host's sum to its counterparts and adds their sums. So a NIC carries one share of the
-// tensor to each other host. Host sums are sent unrounded, with 4 bytes per element. Addends are added in
-// rank order within a host, then the host sums in the order of hosts, and the result is rounded once. So all
-// hosts get the same bits. all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all
-// hosts, including its own, so an element is quantised once per host. Nothing is quantised within a host.
+// a chunk sends this sum (the host sum) to its counterparts, and adds the host sums that they send. So over a
+// rank's NIC, only one share of the tensor is sent to each other host. Host sums are sent unrounded, with 4
+// bytes per element. Within a host, addends are added in rank order. Then the host sums are added in the
+// order of the hosts, and the result is rounded once. So all hosts get the same bits. all_reduce_quantised()
+// encodes the host sums. Each rank decodes the bytes of all hosts, including its own host, so an element is
+// quantised once per host. Nothing is quantised within a host.
 //
-// The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
-// and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
+// The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot and
+// write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
 // bulk.cuh. Every rank takes part in every chunk, even if its share is empty. When a rank begins chunk s, it
-// has received the flags of chunk s-1 from all counterparts, which sent these flags after they had finished
-// chunk s-2. The same is true of each rank of its host whose sums of chunk s-1 it has received. So no rank
-// still uses slot s-4.
+// has received the flags of chunk s-1 from all counterparts, and the counterparts sent these flags after they
+// had finished chunk s-2. The rank has also received the sums of chunk s-1 from the other ranks of its host,
+// which had received the flags of their own counterparts in the same way. So no rank still uses the slot of
+// chunk s-4.
 //
-// A reduce-scatter works similarly. For each host in turn, every rank sums the addends of its own host for
-// its counterpart on that host. Sums for other hosts are staged in the upper half of the slot for the
-// receiving rank, as in an exchange.
+// A reduce-scatter works similarly. For each host in turn, every rank sums the addends that the ranks of its
+// own host have for the rank's counterpart on that host. Sums for other hosts are staged in the upper half of
+// the slot for the receiving rank, as in an exchange.
 //
-// In an all-gather, a rank sends its message only to its counterparts. When their messages have arrived in
-// the output, the ranks of each host exchange them within the host. A broadcast is an all-gather of a single
-// message.
+// In an all-gather, a rank sends its message over NICs only to its counterparts. When the messages of the
+// counterparts have arrived in the output, the ranks of each host exchange these messages within the host. A
+// broadcast is an all-gather of a single message.
 //
-// Timeouts: ranks wait for ranks that wait for other ranks. The neighbour of a late rank should be the first
-// to report it, so the workspace of a host has a shorter timeout than the workspace of the team.
+// Timeouts: a rank may wait for a rank that itself waits for a late rank. The ranks on the host of the late
+// rank should be the first to report a timeout, so that the right rank is named. Therefore the host's
+// workspace has a shorter timeout than the team's workspace.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 
@@ -45,12 +49,13 @@ struct HostPlaces {
   const uint8_t* members;  // [hosts][ranks per host]: team ranks
 };
 
-// @tparam Reduce  ReduceAny; ReduceFloats for all_reduce_quantised()
+// @tparam Reduce  ReduceAny, or ReduceFloats for all_reduce_quantised()
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
   // The parameters are the same as in Bulk's constructor.
-  // @param team, host  workspaces of the team and of the ranks on this host, with the same number of blocks
+  // @param team, host workspaces of the team, and of the ranks on this host; both have the same number of
+  //              blocks
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,
                              uint32_t chunk_bytes = 0)
@@ -93,12 +98,12 @@ class AcrossHosts {
 
   // Sends each member's message to all ranks.
   // @param plan  the plan of Bulk::exchange()
-  // @param root  0 or more: only this rank's message is sent
+  // @param root  0 or more: only the message of rank `root` is sent
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    // Saves the chunk number for `far`, which continues the numbers of earlier calls.
+    // Saves the chunk number, because `far` continues the numbers of earlier calls.
     if (number_ != 0) {
       store_number(group);
       group.sync();
@@ -111,7 +116,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // Sends the message that this rank has received from its counterpart on `host` to all ranks of this
+      // Sends the message that this rank has received from its counterpart on `host` to all ranks of its own
       // host, and receives the messages of their counterparts.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
@@ -123,7 +128,7 @@ class AcrossHosts {
     return status_;
   }
 
-  // Reduces like Bulk::exchange_reduce(). Each rank must know the lengths of all messages.
+  // Does the same as Bulk::exchange_reduce(). Each rank must know the lengths of all messages.
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
@@ -169,7 +174,7 @@ class AcrossHosts {
       return calls.reduce_chunk(addends, sums, this->reduce, group);
     }
   };
-  // Here chunks consist of whole tiles.
+  // The same for all_reduce_quantised(), in which chunks consist of whole tiles.
   template <typename Codec, typename Rounding>
   struct CodedHostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
@@ -214,7 +219,7 @@ class AcrossHosts {
     return false;
   }
 
-  // Returns the number of vectors that the unrounded sums of one vector take.
+  // Returns the number of vectors that the unrounded sums of the elements of one vector take.
   VERBENA_DEVICE static uint32_t count_vectors(const Reduce& reduce) {
     return reduce.template count_words<Vector16>() / kWords;
   }
@@ -312,7 +317,7 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
 
-  // Does the same as reduce_chunk() with encoded host sums. Each warp encodes one tile at a time.
+  // Does the same as reduce_chunk(), but with encoded host sums. Each warp encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
   VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& addends, const BulkChunk& sums,
                                                    const Reduce& reduce, const Rounding& rounding,
@@ -428,8 +433,8 @@ class AcrossHosts {
   VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
   }
-  // Sends the bytes of `find(host)` to each counterpart and waits for the counterparts' bytes, with one
-  // thread per host.
+  // Sends the bytes that `find(host)` returns to the counterpart on each host, and waits for the
+  // counterparts' bytes. Uses one thread per host.
   template <typename Find, typename Group>
   VERBENA_DEVICE bool exchange(uint64_t number, const Find& find, const Group& group) {
     group.sync();
@@ -461,14 +466,14 @@ class AcrossHosts {
     return status_ == SymmStatus::kDone;
   }
 
-  // Ends the waits of this host's ranks after a wait for another host has timed out. The failure word of the
-  // team names the late rank.
+  // Ends the waits of the ranks on this host after a wait for another host has timed out. The team's failure
+  // word names the late rank.
   template <typename Group>
   VERBENA_DEVICE void end_host(const Group& group) const {
     if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
   }
-  // Handles the status of a call within the host. If a wait has timed out, notifies the other hosts of the
-  // late rank.
+  // Processes the status of a call within the host. If a wait has timed out, notifies the other hosts which
+  // rank is late.
   template <typename Group>
   VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
     status_ = status;

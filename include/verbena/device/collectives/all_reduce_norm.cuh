@@ -1,13 +1,13 @@
-// Collectives fused with an RMSNorm in one kernel. all_reduce_norm() is an all-reduce that keeps rows in
-// registers for the norm. reduce_scatter_norm_all_gather() normalises each rank's share of the rows between a
-// reduce-scatter and an all-gather.
+// Collectives that are fused with an RMSNorm in one kernel. all_reduce_norm() is an all-reduce that keeps the
+// rows in registers for the norm. reduce_scatter_norm_all_gather() is a reduce-scatter and an all-gather;
+// between the two, each rank normalises its share of the rows.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);          // a kernel of clusters, or of single blocks
 //   status = all_reduce_norm(calls, input, sum, norm);
 //   status = calls.finish();
 //
-// The number and length of rows and the grid must be the same on all ranks. Results have the same bits as the
-// collective followed by norm_rows() in another kernel.
+// The number of rows, the length of a row and the grid must be the same on all ranks. The results have the
+// same bits as those of the collective followed by norm_rows() in another kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 
@@ -16,8 +16,8 @@
 
 namespace verbena::device {
 
-// Returns the unit in which rows are split over blocks: the smallest number of whole rows that fills whole
-// vectors, in bytes.
+// Returns the unit in which rows are split over blocks, in bytes. The unit is the smallest number of whole
+// rows whose length is a multiple of a vector.
 VERBENA_DEVICE uint64_t find_row_unit(uint64_t row_bytes) {
   uint64_t unit = row_bytes;
   while (unit % kVectorBytes != 0) unit += row_bytes;
@@ -36,13 +36,14 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 }  // namespace detail
 
-// Sums all ranks' `input` and normalises the rows of the sum. Each cluster handles one row at a time. Each
-// thread holds up to kKept vectors of 16 bytes of the row, so the sums stay in registers for the norm. Each
-// block's part of a row is a message.
-// @param calls  the OneShot of this block. A block has 1, 2, 4, 8 or 16 warps, a cluster at most 64
+// Sums all ranks' `input` and normalises the rows of the sum. Each cluster processes one row at a time. Each
+// thread keeps up to kKept vectors of 16 bytes of the row in registers, so the sums stay in registers for the
+// norm. Each block sends its part of a row as one message.
+// @param calls  the OneShot of this block. A block must have 1, 2, 4, 8 or 16 warps, and a cluster at most 64
+//               warps
 // @param input  norm.rows contiguous rows
-// @param sum  receives the sum; may be `input` itself. If it is norm.output, whose stride must be
-//             norm.hidden, the sum is not stored
+// @param sum  receives the sum; may be `input` itself. `sum` may also be norm.output if the output's stride
+//             is norm.hidden; then only the output is stored
 template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
                                                         const RmsNorm<T>& norm) {
@@ -52,7 +53,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint32_t is_sum_aligned = keep(detail::is_vector(sum, norm.hidden) ? 1u : 0);
   const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
   if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
-  uint64_t mine = 0;  // number of vectors of a row in this block
+  uint64_t mine = 0;  // number of a row's vectors in this block
   VERBENA_UNROLL
   for (uint32_t k = 0; k < kKept; ++k) {
     const uint64_t before = k * uint64_t{RowOfCluster::count_threads()} + block_in_cluster() * threads;
@@ -66,18 +67,18 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const T* from = keep(input + first * norm.hidden);
   T* to = keep(sum + first * norm.hidden);
   const uint64_t step = keep(clusters * norm.hidden);
-  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // otherwise the output overwrites it
+  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0: the output would overwrite the sum
   SymmStatus status = SymmStatus::kDone;
   for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
-    // Called inside the loop, so that compilers compute the values of the iteration before the wait for
-    // earlier kernels.
+    // This is called inside the loop, so that compilers compute the values of the iteration before the wait
+    // for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k)
       some[k] =
           __builtin_bit_cast(Vector16, rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
-    // If a block has no part of the row, the block with this index has none on any rank.
+    // If a block has no part of the row, the block with the same index has no part on any other rank either.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     rows.load_addends(row);
@@ -88,7 +89,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     Packed<T> x[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = __builtin_bit_cast(Packed<T>, some[k]);
-    // A block that has failed notifies the others.
+    // A block that has failed notifies the other blocks of the cluster.
     const auto load_none = [](uint64_t) { return Packed<T>{}; };
     rows.add_kept(x, load_none, status == SymmStatus::kDone);
     VERBENA_UNROLL
@@ -136,8 +137,8 @@ class ShardedRows {
 };
 
 // A tensor whose rows a block gathers from all ranks. If `columns` is 0, the tensor consists of rows of
-// row_bytes bytes, which start stride_bytes apart. Otherwise it consists of `columns` columns, which start
-// stride_bytes apart; each row has row_bytes bytes in each column.
+// row_bytes bytes, with a stride of stride_bytes. Otherwise it consists of `columns` columns with a stride of
+// stride_bytes, and each row has row_bytes bytes in each column.
 struct RowsToGather {
   char* begin;
   uint64_t row_bytes, stride_bytes, columns = 0;
@@ -152,7 +153,7 @@ struct RowsToGather {
   }
 };
 
-// Writes `find_entry(member)` for each member to the plan. Called by all threads of the block, after all of
+// Writes `find_entry(member)` to the plan for each member. Called by all threads of the block, after all of
 // them have finished reading the plan of the previous exchange.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
@@ -200,12 +201,13 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
 
 }  // namespace detail
 
-// Reduces like all_reduce_norm(), but each rank normalises only its share of the rows: rank r normalises the
-// r-th share of ceil(rows / ranks) rows. All ranks get all rows of norm.output and of the quantised output
-// with its scales, which must not be swizzled.
+// Does the same as all_reduce_norm(), but each rank normalises only its share of the rows. Rank r normalises
+// the r-th share, which has ceil(rows / ranks) rows. All ranks get all rows of norm.output, and of the
+// quantised output with its scales. The scales must not be swizzled.
 // @param calls  a OneShot or Bulk of this block
-// @param plan  memory for a plan, in shared memory of the block
-// @param sum  receives the rows of this rank's share; residual_in and residual_out have only these rows
+// @param plan  memory for a plan, in the block's shared memory
+// @param sum  receives the rows of this rank's share; residual_in and residual_out also contain only these
+//             rows
 // @param make_norm  make_norm() returns the RmsNorm
 template <typename Calls, typename T, typename MakeNorm, typename Reduce = ReduceAs<T>,
           typename Norm = NormRows>
@@ -239,7 +241,8 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
       !detail::find_scales(norm, tensors[2]))
     return SymmStatus::kInvalid;
-  // Returns the address that row 0 would have, for a tensor that has only the rows of the share.
+  // Returns the address that row 0 of the whole tensor would have. The tensor contains only the rows of the
+  // share.
   const auto extend = [&](auto* tensor, uint64_t step) {
     using Element = decltype(tensor);
     return tensor == nullptr

@@ -1,22 +1,23 @@
-// Collectives for large tensors. Each rank pushes chunks into its peers' slots and sets a flag after each
-// chunk, so links carry almost only data. Inputs and outputs need no alignment.
+// Collectives for large tensors. Each rank writes chunks into its peers' slots and sets a flag after each
+// chunk, so nearly all bytes on the links are data. Inputs and outputs need no alignment.
 //
 //   Bulk<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, PlainCodec<ReduceAs<float>>{});   // or exchange
 //   status = calls.finish();
 //
-// Do not use the workspace that low_latency.cuh uses. The rules for blocks, the order of additions and the
-// errors are the same as in one_shot.cuh.
+// Do not use the same workspace for Bulk and for low_latency.cuh. The rules for blocks, the order of
+// additions and the errors are the same as in one_shot.cuh.
 //
-// bulk_slots.cuh has the slots and flags, bulk_reduce.cuh the reductions and broadcasts, this file the
-// exchanges. An exchange only has addends: in step s, a block sends chunk s and stores chunk s-1. Addends s
-// overwrite addends s-4 at rank q, and their sender has received q's addends s-2, which q sent after it had
-// stored chunk s-4.
+// bulk_slots.cuh has the slots and flags, bulk_reduce.cuh has the reductions and broadcasts, and this file
+// has the exchanges. An exchange has only addends and no sums. In step s, a block sends chunk s and stores
+// chunk s-1. Chunk s overwrites chunk s-4 in the slot at rank q. This is safe, because the sender has already
+// received q's chunk s-2, which q sent after it had stored chunk s-4.
 //
-// Bulk<SymmContext, true> also exchanges with members that only a NIC reaches. The message is staged in the
-// upper half of this rank's slot for that member. A NIC writes it to the lower half of the peer's slot, and
-// then the flag. A staged chunk s has been delivered when the peer's chunk s+2 arrives, because the peer
-// sends that after it has waited for our chunk s. So the staging memory is free as early as the slot.
+// Bulk<SymmContext, true> also exchanges messages with members that only a NIC reaches. The message is staged
+// in the upper half of this rank's slot for the member. A NIC copies the message from there to the lower half
+// of the peer's slot, and then writes the flag. When the peer's chunk s+2 arrives, the staged chunk s has
+// been delivered, because the peer sends its chunk s+2 after it has waited for our chunk s. So the staging
+// memory is free as early as the slot.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -27,8 +28,8 @@ namespace verbena::device {
 namespace detail {
 
 // Sends data and then a flag to a member that only a NIC reaches. Called by one thread. Uses the block's put
-// queue, so that the flag follows the data. `there` and `flag` are this rank's addresses of the peer's
-// memory.
+// queue, so that the flag arrives after the data. `there` and `flag` are the local addresses at the same
+// offsets as in the peer's memory.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
                                          uint64_t length_bytes, uint64_t* flag, uint64_t number) {
@@ -48,7 +49,7 @@ VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer,
 
 }  // namespace detail
 
-// @tparam kReachesFar  true: some members can only be reached by a NIC; only exchanges are allowed
+// @tparam kReachesFar  true: some members can only be reached by a NIC, so only exchanges are allowed
 template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk : public BulkReduce<Context, kReachesFar> {
   using Slots = BulkSlots<Context, kReachesFar>;
@@ -83,8 +84,8 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     });
   }
 
-  // Reduces the messages from all members like exchange_reduce(), but for each vector of this rank's part
-  // calls `take(offset, sums)` with the unrounded sums.
+  // Reduces the messages from all members like exchange_reduce(), but does not store the sums. Instead, calls
+  // `take(offset, sums)` with the unrounded sums for each vector of this rank's part.
   // @param take  `offset` is in bytes from the start of the part
   template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
@@ -103,7 +104,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using Slots::block_, Slots::chunk_bytes_, Slots::context_, Slots::number_, Slots::status_;
   using Slots::count_members, Slots::find_flag, Slots::find_member, Slots::kLengthWord;
 
-  // Runs an exchange. Both halves of a slot are for addends, unless one is used for staging.
+  // Runs an exchange. Both halves of a slot are used for addends, unless one half is used for staging.
   template <typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
@@ -137,7 +138,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
 
   template <typename Plan>
   VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
-    uint64_t longest = 1;  // at least one chunk is needed, which carries the lengths
+    uint64_t longest = 1;  // at least one chunk is needed, to send the lengths
     for (int32_t member = 0; member < context_.team_size; ++member) {
       const auto entry = plan(member);
       if (entry.send.length_bytes > longest) longest = entry.send.length_bytes;
@@ -145,9 +146,9 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     }
     return longest;
   }
-  // Used if each rank knows only the lengths of its own messages. The flags of the first chunk are then
-  // followed by the length of the message and the number of chunks that the sender needs. All ranks run the
-  // maximum number of chunks.
+  // Used if each rank knows only the lengths of its own messages. In this case, the length of the message and
+  // the number of chunks that the sender needs are written after the flags of the first chunk. All ranks then
+  // run the largest number of chunks that any rank needs.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
@@ -194,8 +195,8 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
     return find_slot(number, peer) + half_bytes();
   }
-  // Sends the data that send_chunk() has staged, then the flag, to the members that only a NIC reaches, with
-  // one thread per member. If `chunks` is not 0, also sends the lengths, like publish_lengths().
+  // Sends the data that send_chunk() has staged, and then the flag, to the members that only a NIC reaches.
+  // Uses one thread per member. If `chunks` is not 0, also sends the lengths, like publish_lengths().
   template <typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {

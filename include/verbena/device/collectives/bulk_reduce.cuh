@@ -1,16 +1,16 @@
-// The reductions and broadcasts of bulk.cuh, which forward what they receive, and their codecs.
+// The reductions and broadcasts of bulk.cuh, and their codecs. In these collectives, a rank forwards data
+// that it has received.
 //
-// An all-reduce is two-shot: rank r sums share r of each chunk, and sends the sum to all. A slot has two
-// halves, for addends and for sums, and ends with two flags, which are the numbers of the last chunks in
-// the halves. Chunks are numbered consecutively across launches; chunk s uses slot s % 4 (kSymmTurns). In
-// step s, a block sends the addends of chunk s, sums chunk s-1 and sends the sums, and stores the sums of
-// chunk s-2. No message is needed to free a slot, because flags of later chunks show that it is free:
-//   Addends s overwrite addends s-4 at rank q. Their sender has received q's addends s-2, which q sent after
-//   it had summed chunk s-4.
-//   Sums s overwrite sums s-4 at rank q. Their sender has received q's addends s, which q sent after it had
-//   stored the sums of chunk s-3.
-// A broadcast has addends and sums: the root sends each other rank its share as an addend, and that rank
-// sends the share to the others as a sum.
+// An all-reduce is two-shot: rank r sums share r of each chunk, and sends the sum to all ranks. Slots and
+// flags are described in bulk_slots.cuh. In step s, a block sends the addends of chunk s, sums chunk s-1 and
+// sends the sums, and stores the sums of chunk s-2. No message is needed to free a slot, because the flags of
+// later chunks show that the slot is free:
+//   The addends of chunk s overwrite those of chunk s-4 at rank q. Their sender has received q's addends of
+//   chunk s-2, which q sent after it had summed chunk s-4. The sums of chunk s overwrite those of chunk s-4
+//   at rank q. Their sender has received q's addends of chunk s, which q sent after it had stored the sums of
+//   chunk s-3.
+// A broadcast uses the same steps: the root sends each other rank a share in place of addends, and that rank
+// sends the share to the other ranks in place of sums.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 
@@ -20,8 +20,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Copies `pieces` pieces of `vectors` vectors each, with all threads of a group and several loads in flight.
-// Calls `load(piece, offset)` and `store(piece, offset, vector)` for each vector.
+// Copies `pieces` pieces of `vectors` vectors each, with all threads of a group and with several loads in
+// flight. Calls `load(piece, offset)` and `store(piece, offset, vector)` for each vector.
 template <typename Group, typename Load, typename Store>
 VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t vectors, const Load& load,
                                  const Store& store) {
@@ -46,19 +46,20 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
 
 }  // namespace detail
 
-// A chunk, passed to a codec: up to max_bytes bytes at the same offset of each share of a tensor. In an
-// all-reduce, rank r sums share r. Functions with a `turn` count members from the next rank on, so that each
-// rank starts with a different member.
+// A chunk, as it is passed to a codec. A chunk consists of up to max_bytes bytes at the same offset in each
+// share of a tensor. In an all-reduce, rank r sums share r. Functions with a parameter `turn` count the
+// members starting with the next rank, so that each rank starts with a different member.
 struct BulkChunk {
   const SymmContext& context;
-  // The block's part of the tensor, which is split into shares of share_bytes; the last ones may be shorter
-  // or empty. `offset` is the start of the chunk in each share.
+  // The block's part of the tensor. It is split into shares of share_bytes bytes; the last shares may be
+  // shorter or empty. `offset` is the start of the chunk in each share.
   const char* input;
   char* output;
   uint64_t part_bytes, share_bytes, offset;
   uint32_t max_bytes;
-  // `here` is the slot of this rank that member 0 writes; the slots of the other members follow, slot_bytes
-  // apart. `there` is the slot that this rank writes at each member, as an address of this rank.
+  // `here` is the slot in this rank's memory that member 0 writes. The slots of the other members follow at
+  // distances of slot_bytes. `there` is the local address at the same offset as the slot that this rank
+  // writes in the memory of each member.
   const char* here;
   char* there;
   uint64_t slot_bytes;
@@ -78,7 +79,7 @@ struct BulkChunk {
     if (from >= end) return 0;
     return end - from < max_bytes ? static_cast<uint32_t>(end - from) : max_bytes;
   }
-  // Returns the number of vectors in the longest share of the chunk, which is the first.
+  // Returns the number of vectors in the longest share of the chunk, which is the first share.
   VERBENA_DEVICE uint32_t count_vectors() const { return (length(0) + kVectorBytes - 1) / kVectorBytes; }
   VERBENA_DEVICE const char* slot_of(int32_t member) const {
     return here + static_cast<uint64_t>(member) * slot_bytes;
@@ -88,15 +89,17 @@ struct BulkChunk {
   }
 };
 
-// The codec that sends elements unchanged. Every codec has the functions below, which all threads of a group
-// call. Other codecs encode when they send and decode when they receive. Slots are aligned to 128 bytes.
+// The codec that sends elements unchanged. Every codec has the functions below, and all threads of a group
+// call them. Other codecs encode data when they send it and decode data when they receive it. Slots are
+// aligned to 128 bytes.
 template <typename Reduce>
 struct PlainCodec {
   Reduce reduce;
 
-  // Returns the unit of chunks: offsets in the tensor and lengths of chunks are multiples of it.
+  // Returns the unit of chunks. Offsets of chunks in the tensor, and lengths of chunks, are multiples of this
+  // unit.
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
-  // Returns the number of bytes of the tensor that fit into data_bytes bytes of a slot.
+  // Returns the number of the tensor's bytes that fit into data_bytes bytes of a slot.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
     return data_bytes / kVectorBytes * kVectorBytes;
   }
@@ -104,8 +107,8 @@ struct PlainCodec {
   // Sends each peer its chunk of this rank's input.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
-    // copy_group() may read bytes next to the chunk. Not allowed if input and output are the same, because
-    // other blocks write these bytes.
+    // copy_group() may also read bytes before and after the chunk. If input and output are the same, it must
+    // not be used, because other blocks write these bytes.
     if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
@@ -127,9 +130,10 @@ struct PlainCodec {
         });
   }
 
-  // Reduces this rank's share of the chunk, which all members have sent, and sends the sums to all.
-  // @param sums  the same chunk, with the slots of sums
-  // @return any status but kDone ends the collective
+  // Reduces this rank's share of the chunk, to which all members have sent their addends, and sends the sums
+  // to all members.
+  // @param sums  the same chunk, but with the slots for sums
+  // @return a status other than kDone ends the collective
   template <int kRanks, typename Group>
   VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                            const Group& group) const {
@@ -176,7 +180,7 @@ struct PlainCodec {
   }
 
  private:
-  // Reduces several vectors, with the loads of all ranks in flight together.
+  // Reduces several vectors. The loads of all ranks' addends are in flight at the same time.
   template <int kRanks, uint32_t kVectors>
   VERBENA_DEVICE void reduce_some(const BulkChunk& chunk, const char* own, uint32_t length, uint32_t first,
                                   uint32_t step, Vector16 (&results)[kVectors]) const {
@@ -209,8 +213,9 @@ struct PlainCodec {
   }
 };
 
-// The codec of a broadcast, which is an all-reduce in which only the root has addends. Share i belongs to
-// rank root + 1 + i. The root sends each other rank its share, and that rank sends the share to the others.
+// The codec of a broadcast, which is executed like an all-reduce in which only the root has addends. Share i
+// belongs to rank root + 1 + i. The root sends this rank share i, and the rank sends the share to all other
+// ranks.
 struct PassOn {
   int32_t root;
 
@@ -292,7 +297,8 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
  public:
   using Slots::Slots;
 
-  // Writes the codec's reduction of all ranks' `input` to `output`, which may be `input` itself.
+  // Reduces the `input` of all ranks with the codec, and writes the result to `output`, which may be `input`
+  // itself.
   template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {
@@ -301,8 +307,9 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
   }
-  // Copies the root's `input` to `output` of every rank; both may be the same. Needs three ranks or more.
-  // Unlike in an exchange, the root sends the tensor only once in total.
+  // Copies the root's `input` to the `output` of every rank. `input` and `output` may be the same. Needs
+  // three or more ranks. The root sends each byte of the tensor only once, and not once per rank as in an
+  // exchange.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
                                                     int32_t root, const Group& group = {}) {

@@ -1,9 +1,10 @@
-// The slots and flags of bulk.cuh: numbered chunks, and who waits for which.
+// The slots and flags of bulk.cuh: how chunks are numbered, where they are stored, and how blocks wait for
+// them.
 //
-// A slot has two halves, for addends and for sums, and ends with two flags, which are the numbers of the
-// last chunks in the halves. Chunks are numbered consecutively across launches; chunk s uses slot s % 4
-// (kSymmTurns). No message is needed to free a slot, because flags of later chunks show that it is free:
-// bulk_reduce.cuh and bulk.cuh say why for their steps.
+// A slot has two halves, one for addends and one for sums. It ends with two flags; each flag is the number of
+// the last chunk in one half. Chunks are numbered consecutively across launches, and chunk s uses slot s % 4
+// (kSymmTurns). No message is needed to free a slot, because the flags of later chunks show that the slot is
+// free. The comments in bulk_reduce.cuh and bulk.cuh explain this for their steps.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_SLOTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_SLOTS_CUH
 
@@ -15,8 +16,8 @@ namespace verbena::device {
 // The halves of a slot.
 enum class BulkPhase : uint32_t { kAddends = 0, kSums = 1 };
 
-// A subset of a team that includes this rank: the `count` entries 0, stride, 2 * stride, and so on of the
-// list. A list that is null stands for all members.
+// A subset of a team that includes this rank. It consists of the `count` entries with indices 0, stride, 2 *
+// stride, and so on of the list. If the list is null, the subset contains all members.
 struct BulkMembers {
   const uint8_t* list = nullptr;
   uint32_t count = 0, stride = 1;
@@ -27,8 +28,8 @@ template <typename Context, bool kReachesFar>
 class BulkSlots {
  public:
   // The parameters are the same as in OneShot's constructor. Groups must consist of whole warps.
-  // @param chunk_bytes  max length of a chunk in bytes of the tensor, the same on all ranks; 0: as many as
-  //                     fit in a slot
+  // @param chunk_bytes  max length of a chunk, in bytes of the tensor, the same on all ranks; 0: as many
+  //                     bytes as fit in a slot
   VERBENA_DEVICE BulkSlots(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                            uint32_t chunk_bytes = 0, const GridStart& start = {},
                            const BulkMembers& members = {})
@@ -71,8 +72,8 @@ class BulkSlots {
     status_ = detail::begin_in_step(context_, group);
     return status_ == SymmStatus::kDone;
   }
-  // Waits until all threads have read the slots of this call. The threads may then read everything that any
-  // of them has stored.
+  // Waits until all threads of the group have read the slots of this call. Afterwards, each thread may read
+  // everything that any thread of the group has stored.
   template <typename Group>
   VERBENA_DEVICE SymmStatus end(uint64_t chunks, const Group& group) {
     number_ += chunks;
@@ -87,7 +88,7 @@ class BulkSlots {
   VERBENA_DEVICE uint64_t offset_of(BulkPhase phase) const {
     return phase == BulkPhase::kSums ? half_bytes() : 0;
   }
-  // Returns the slot of this rank that `source` writes.
+  // Returns the slot in the memory of this rank that `source` writes.
   VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
     const auto size = static_cast<uint64_t>(context_.team_size);
     const uint64_t copy = block_ * uint64_t{kSymmTurns} + number % kSymmTurns;
@@ -101,7 +102,7 @@ class BulkSlots {
     if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
     return context_.team_size;
   }
-  // Returns a member, counted from this rank on.
+  // Returns the member that comes `turn` places after this rank.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
     if (kReachesFar && members_.list != nullptr)
       return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];
@@ -109,8 +110,8 @@ class BulkSlots {
     return member < context_.team_size ? member : member - context_.team_size;
   }
 
-  // The last warp signals and the first warp waits, so that the fence of the last warp does not delay the
-  // first.
+  // The last warp signals and the first warp waits, so that the fence in the last warp does not delay the
+  // wait of the first warp.
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, BulkPhase phase, const Group& group) const {
     group.sync();

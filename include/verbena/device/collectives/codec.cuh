@@ -1,9 +1,10 @@
-// The common part of the codecs of quantised all-reduces: loads of elements, scales of groups, layout of
+// The code that the codecs of quantised all-reduces share: loads of elements, scales of groups, the layout of
 // encoded elements in a message, and rounding. docs/quantisation.md has the error bounds.
 //
-// A warp encodes a tile of 1,024 elements at once, in four rows of 256 elements. In each row, a lane has 8
+// A warp encodes a tile of 1,024 elements at a time, as four rows of 256 elements. In each row, a lane has 8
 // adjacent elements, called a unit (one 16-byte vector of a 2-byte type). Elements that share a scale form a
-// group, which is contiguous in a row: 32, 64 or 128 elements, which are the units of 4, 8 or 16 lanes.
+// group. The elements of a group are contiguous in a row; a group has 32, 64 or 128 elements, which are the
+// units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
 //   kBits, kGroup                   bits per encoded element; elements per group
@@ -12,8 +13,8 @@
 //   encode(elements, rounding)      returns the Coded of a tile
 //   decode_row(coded, row, unit)    writes this lane's unit of the row to `unit`, an array of 8 floats
 // All lanes of a warp call the functions together. Decoding gives the same bits on every GPU and on the host.
-// The four rows are encoded together, so that their latencies overlap. Tiles with huge, tiny or non-finite
-// elements are encoded row by row, in a slower function that is not inlined.
+// The four rows of a tile are encoded together, so that their latencies overlap. Tiles with huge, tiny or
+// non-finite elements are encoded row by row, by a slower function that is not inlined.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 
@@ -38,9 +39,10 @@ struct RoundToNearest {
   VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
 };
 
-// Rounds stochastically: up or down at random, more often to the nearer value, so that the mean error is zero
-// even if the same value is rounded repeatedly. The same seed and tile give the same result. Use different
-// seeds for ranks, calls and phases whose errors must be independent.
+// Rounds stochastically: up or down at random, with a higher probability for the nearer value, so that the
+// error averages to zero over different seeds, even for a single value. With the same seed and tile, the
+// result is the same. If the errors of ranks, calls or phases must be independent, use different seeds for
+// them.
 class RoundStochastically {
  public:
   static constexpr bool kIsStochastic = true;
@@ -49,7 +51,7 @@ class RoundStochastically {
   VERBENA_DEVICE RoundStochastically in_tile(uint64_t tile) const {
     return RoundStochastically(mix(state_ + tile * kOdd) + lane() * kOdd * kTileRows);
   }
-  // Returns a random byte, for element i of the lane in a row.
+  // Returns a random byte for element i of this lane's unit in a row.
   VERBENA_DEVICE uint32_t draw(uint32_t row, uint32_t i) const {
     return static_cast<uint32_t>(mix(state_ + row * kOdd) >> i * 8) & 0xff;
   }
@@ -71,8 +73,8 @@ namespace detail {
 inline constexpr float kSmallestNormal = 0x1p-126F;
 inline constexpr uint32_t kLargestBfloat16 = 0x7f7f0000;  // as a float's bits
 
-// Treats magnitudes above the largest bfloat16 as infinite, because the bounds of a group are stored as
-// bfloat16.
+// Treats values with a magnitude above the largest bfloat16 as infinite, because the bounds of a group are
+// stored as bfloat16.
 VERBENA_DEVICE bool is_finite(float value) {
   return (to_bits(value) & 0x7fffffffu) <= kLargestBfloat16;
 }
@@ -104,10 +106,10 @@ VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
 
 }  // namespace detail
 
-// Load and store a lane's unit of a row that starts at element `first` of a tensor of `count` elements, at
-// least one. Elements after the end of the tensor are loaded as copies of the last element, so that they do
-// not widen the range of a group.
-// @param is_whole  true: the whole row is in the tensor, and the address is aligned to 16
+// Load and store a lane's unit of a row. The row starts at element `first` of a tensor of `count` elements;
+// the tensor has at least one element. Elements after the end of the tensor are loaded as copies of the last
+// element, so that they do not widen the range of a group.
+// @param is_whole  true: the whole row is in the tensor, and the address is aligned to 16 bytes
 template <typename T>
 using Unit = Packed<T, kUnitElements * sizeof(T)>;
 template <typename T>
@@ -131,7 +133,7 @@ VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, b
                                                                           several.of[i]);
 }
 
-// A unit of bfloat16 or half elements, whose type is known at run time.
+// A unit of bfloat16 or half elements. The type is known only at run time.
 using RawUnit = Unit<Bfloat16>;
 inline constexpr uint32_t kTileBytes = kTileElements * sizeof(Bfloat16);
 
@@ -193,7 +195,7 @@ VERBENA_DEVICE void widen_tile(DataType type, const RawUnit (&raw)[kTileRows], T
 
 namespace detail {
 
-// Fills up a tile that has only `count` elements, at least one, with copies of the last element, as
+// Fills up a tile that has only `count` elements (at least one) with copies of the last element, as
 // load_unit() does.
 VERBENA_DEVICE void fill_tile(TileElements& numbers, uint32_t count) {
   const auto index_of = [](uint32_t row, uint32_t i) {
@@ -241,9 +243,9 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 
 }  // namespace detail
 
-// The encoded tiles of a message: the payloads of all tiles, followed by the scales of all tiles, in the
-// order in which a warp accesses them. The length of a tile is a multiple of 16 bytes. Byte is const char for
-// loading only.
+// The encoded tiles of a message. The payloads of all tiles come first, followed by the scales of all tiles,
+// each in the order in which a warp accesses them. The length of a tile is a multiple of 16 bytes. If tiles
+// are only loaded, Byte may be const char.
 template <typename Codec, typename Byte = char, Space space = Space::kGlobal>
 class CodedTiles {
  public:
@@ -255,12 +257,12 @@ class CodedTiles {
   static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 elements");
   static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
 
-  // @param memory  aligned to 16, with space for `tiles` tiles
+  // @param memory  aligned to 16 bytes, with space for `tiles` tiles
   VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)
       : payload_(memory), scales_(memory + tiles * kPayloadBytes) {}
 
-  // Store and load a tile. All lanes of a warp call them. Other threads see a stored tile after a fence and a
-  // barrier.
+  // Store and load a tile. All lanes of a warp call these functions together. Other threads see a stored tile
+  // after a fence and a barrier.
   VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
     Byte* const payload = payload_ + tile * kPayloadBytes;
     detail::store_words<4, space>(payload + lane() * 16, coded.payload);

@@ -1,11 +1,12 @@
-// Codecs that send elements as e4m3, an 8-bit float, with a scale for each group. An element is decoded as
-// its e4m3 value times the step of the group. The error is at most the larger of 1/16 of the element's
-// magnitude and 2^-10 of the step. NaN stays NaN.
+// Codecs that send elements as e4m3 (an 8-bit float), with a scale for each group. The decoded value of an
+// element is its e4m3 value times the group's step. The error is at most max(|element| / 16, step * 2^-10).
+// NaN stays NaN.
 //
-// Float8 stores the group's largest magnitude, rounded up to bfloat16, which is encoded as the largest e4m3
-// value. If some elements are not finite, the sign bit of the stored magnitude is set. The largest e4m3 value
-// then stands for infinity, and finite elements use the other values. MxFloat8 stores OCP's e8m0, the
-// smallest power of two that is not below magnitude / 448. In MxFloat8 an infinity becomes NaN.
+// Float8 stores the group's largest magnitude, rounded up to bfloat16. This magnitude is encoded as the
+// largest e4m3 value. If some elements are not finite, the sign bit of the stored magnitude is set. In this
+// case the largest e4m3 value stands for infinity, and finite elements use the other values. MxFloat8 stores
+// a scale in OCP's e8m0 format: the smallest power of two that is not below magnitude / 448. In MxFloat8, an
+// infinity becomes NaN.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 
@@ -17,7 +18,7 @@ namespace detail {
 
 inline constexpr float kLargestE4m3 = 448, kNextToLargestE4m3 = 416;
 
-// Rounds up or down at random to an e4m3 value. Does not change magnitudes above the largest e4m3 value.
+// Rounds to an e4m3 value, up or down at random. Does not change magnitudes above the largest e4m3 value.
 VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   const uint32_t bits = to_bits(number), magnitude = bits & 0x7fffffffu;
   uint32_t result = (magnitude + (draw << 12) + (1u << 11)) & ~((1u << 20) - 1);
@@ -51,7 +52,7 @@ VERBENA_DEVICE void decode_e4m3(const uint32_t* payload, float* unit) {
     Element<E4m3>::widen(payload[word], unit + 4 * word);
 }
 
-// Returns the largest magnitude of a unit, as a bfloat16.
+// Returns the largest magnitude of the elements of a unit, as a bfloat16.
 template <bool kOfFinite>
 VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
   float largest = 0;
@@ -62,9 +63,11 @@ VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
   }
   return round_up_to_bfloat16(largest);
 }
-inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // as bfloat16 bits; larger bits are NaN
+inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // as the bits of a bfloat16; larger bit patterns are
+                                                        // NaN
 
-// Finds the largest magnitude of the group in each row. Each word has the magnitudes of two rows.
+// Finds the largest magnitude of this lane's group in each row. Each word contains the magnitudes of two
+// rows.
 // @return whether all elements are finite
 template <uint32_t kLanes>
 VERBENA_DEVICE bool find_magnitudes(const TileElements& numbers, uint32_t (&pairs)[kTileRows / 2]) {
@@ -112,7 +115,7 @@ class Float8Codec {
   VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, coded.scales)) {
-      // A variable whose address is passed to a call is kept in memory, so copies are passed.
+      // A variable whose address is passed to a function is kept in memory, so copies are passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -156,7 +159,7 @@ class Float8Codec {
     }
   }
 
-  // Returns the step, which is the value of an encoded 1. Its inverse is finite, too.
+  // Returns the step, which is the decoded value of an e4m3 1. The inverse of the step is finite, too.
   VERBENA_DEVICE static float find_step(uint32_t scale) {
     const float largest = detail::from_bits((scale & 0x7fff) << 16);
     const float inverse_of_last =
@@ -180,7 +183,7 @@ class MxFloat8 {
     Coded coded;
     uint32_t magnitudes[kTileRows / 2];
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, magnitudes)) {
-      // A variable whose address is passed to a call is kept in memory, so copies are passed.
+      // A variable whose address is passed to a function is kept in memory, so copies are passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -219,7 +222,7 @@ class MxFloat8 {
       float unit[kUnitElements];
       for (uint32_t i = 0; i < kUnitElements; ++i) {
         unit[i] = numbers.of[row][i];
-        // Otherwise an infinity would become the largest value.
+        // Without this, an infinity would become the largest e4m3 value.
         if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);
       }
       detail::encode_e4m3(unit, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);

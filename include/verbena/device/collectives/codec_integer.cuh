@@ -1,11 +1,11 @@
-// Codecs that send elements as integers of 4, 6 or 8 bits, which are equal steps from the minimum to the
-// maximum of a group. The error of an element is at most 0.51 steps. If all elements of a group have the same
-// value and bfloat16 can represent the value, there is no error.
+// Codecs that send elements as integers of 4, 6 or 8 bits. The integers divide the range from the minimum to
+// the maximum of a group into equal steps. The error of an element is at most 0.51 steps. If all elements of
+// a group have the same value, and bfloat16 can represent the value, there is no error.
 //
-// The scale of a group is a word. Its lower half is the minimum, rounded down to bfloat16; its upper half is
-// the maximum, rounded up. A group with non-finite or huge elements is special, and its minimum and maximum
-// are swapped. In a special group, the three highest codes stand for minus infinity, infinity and NaN, and
-// the finite elements use the other codes.
+// The scale of a group is a word. The lower half of the word is the group's minimum, rounded down to
+// bfloat16; the upper half is the maximum, rounded up. A group with non-finite or huge elements is called
+// special; the two halves of its scale are swapped. In a special group, the three highest codes stand for
+// minus infinity, infinity and NaN, and the finite elements use the other codes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 
@@ -42,7 +42,7 @@ class IntegerCodec {
       is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kMinPlainRange);
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
-      // A variable whose address is passed to a call is kept in memory, so copies are passed.
+      // A variable whose address is passed to a function is kept in memory, so copies are passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -120,12 +120,12 @@ class IntegerCodec {
   // Adding kRounder to a value rounds the value to an integer, which is then in the low bits of the sum.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
-  // If half of the range is above this, the step, half of the step and the inverse of the step are normal
-  // numbers.
+  // If half of the range is larger than kMinPlainRange, the step, half of the step and the inverse of the
+  // step are normal numbers.
   static constexpr float kMinPlainRange = 0x1p-116F;
   // A code is decoded by inserting it at bit kPlace of the mantissa of the float kCarrier, which gives
-  // kCarrier + code. The value kCarrier steps below the minimum is accurate to a thousandth of a step. It
-  // must be finite, so groups with exponents from kHugeExponent on are special.
+  // kCarrier + code. The value that lies kCarrier steps below the minimum is accurate to a thousandth of a
+  // step. This value must be finite, so groups with exponents of kHugeExponent or more are special.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;
@@ -141,9 +141,9 @@ class IntegerCodec {
       half_range = halve_range(lowest, is_special ? low : high);
       length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
-    // Returns the inverse of the step. It is computed from the exact range, because `length` is rounded. With
-    // the inverse of `length`, all elements halfway between two steps would be rounded in the same direction;
-    // tensors of bfloat16 have such elements.
+    // Returns the inverse of the step. The inverse is computed from the exact range, because `length` is
+    // rounded: with the inverse of `length`, all elements halfway between two steps would be rounded in the
+    // same direction, and tensors of bfloat16 have such elements.
     VERBENA_DEVICE float invert() const {
       if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);
@@ -156,7 +156,7 @@ class IntegerCodec {
   VERBENA_DEVICE static float halve_range(float low, float high) {
     return detail::add(detail::multiply(high, 0.5F), -detail::multiply(low, 0.5F));
   }
-  // Returns the length of a step. Its inverse is finite, too.
+  // Returns the length of a step. The inverse of the length is finite, too.
   VERBENA_DEVICE static float find_length(float half_range, float per_half, bool is_constant) {
     const float length = detail::multiply(half_range, per_half);
     return length >= detail::kSmallestNormal ? length : is_constant ? 0 : detail::kSmallestNormal;
@@ -205,7 +205,8 @@ class IntegerCodec {
     const uint32_t finite = find_bounds<true>(unit);
     return is_special(bounds) ? make_special(finite) : finite ^ 0x8000;
   }
-  // Returns the scale of a special group: swapped bounds, which are changed if necessary so that they differ.
+  // Returns the scale of a special group, which consists of the swapped bounds. If the bounds are equal, they
+  // are changed so that they differ.
   VERBENA_DEVICE static uint32_t make_special(uint32_t bounds) {
     float low = -detail::from_bits(bounds << 16), high = detail::from_bits(bounds & 0xffff0000u);
     if (low > high) low = high = 0;  // no element is finite
@@ -216,8 +217,8 @@ class IntegerCodec {
     return (detail::to_bits(low) & 0xffff0000u) | detail::to_bits(high) >> 16;
   }
 
-  // Codes are packed from the lowest bit of each word on. With 6 bits, a word has 5 codes, and the last two
-  // of the 32 codes are spread over the two highest bits of the words.
+  // Codes are packed into words, starting at the lowest bit of each word. With 6 bits, a word has 5 codes,
+  // and the bits of the last two of the 32 codes are distributed over the two highest bits of the words.
   VERBENA_HOST_DEVICE static constexpr bool has_gap(uint32_t i) { return kBits == 6 && i >= 30; }
   VERBENA_HOST_DEVICE static constexpr uint32_t find_word(uint32_t i) {
     return kBits == 6 ? i / 5 : i * kBits / 32;
@@ -225,7 +226,8 @@ class IntegerCodec {
   VERBENA_HOST_DEVICE static constexpr uint32_t find_place(uint32_t i) {
     return kBits == 6 ? i % 5 * 6 : i * kBits % 32;
   }
-  // Returns the initial value of a word. It cancels all kRounderBits that put_rounded() adds to the word.
+  // Returns the initial value of a word. This value cancels all kRounderBits that put_rounded() adds to the
+  // word.
   VERBENA_HOST_DEVICE static constexpr uint32_t take_off_rounders(uint32_t word) {
     uint32_t sum = 0;
     for (uint32_t i = 0; i < kUnitElements * kTileRows; ++i)

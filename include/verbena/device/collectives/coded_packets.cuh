@@ -1,5 +1,5 @@
-// Sends and receives encoded tiles as packets (low_latency.cuh), which are contiguous in a slot. All lanes of
-// a warp send or receive a tile together. They exchange words through the block's shared memory.
+// Sends and receives encoded tiles as packets (low_latency.cuh). The packets are contiguous in a slot. All
+// lanes of a warp send or receive a tile together, and exchange words through the block's shared memory.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
 
@@ -99,7 +99,7 @@ class CodedPackets {
     const char* const here = slot + tile * kTileBytes;
     for_packets([&](uint32_t i, uint32_t offset) { polled.packets[i] = Packet::poll(here + offset); });
   }
-  // Waits for a tile, empties its packets and writes the encoded tile to `coded`.
+  // Waits for a tile, empties the tile's packets, and writes the encoded tile to `coded`.
   // @param member  the sender
   // @param polled  packets from poll()
   // @return false, in all lanes, if the tile did not arrive in time

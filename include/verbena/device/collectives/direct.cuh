@@ -1,7 +1,7 @@
 // All-reduce of tensors that lie in windows, at the same offset on all ranks. Rank r reads the r-th part of
-// all inputs in place, and writes the sum to all outputs. Nothing is copied to a workspace. The barrier at
-// the start ensures that all inputs are ready and all outputs may be written. The barrier at the end ensures
-// that all outputs are complete.
+// the inputs of all ranks in place, and writes the sum to the outputs of all ranks. Nothing is copied to a
+// workspace. A barrier at the start ensures that all inputs are ready and that all outputs may be written. A
+// barrier at the end ensures that all outputs are complete.
 //
 // The order of additions and the errors are the same as in one_shot.cuh. Block b uses LSA barrier b.
 #ifndef VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
@@ -12,7 +12,8 @@
 
 namespace verbena::device {
 
-// Reduces the part of block `block` of `blocks` blocks, with a reduction of reduction.cuh.
+// Reduces this block's part of the tensor, which is split over `blocks` blocks. `reduce` is a reduction of
+// reduction.cuh.
 // @param output  may be `input` itself; both are in windows and aligned to 16 bytes
 // @tparam kRanks  size of the team, if known at compile time; otherwise 0
 template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>

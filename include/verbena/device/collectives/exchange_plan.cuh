@@ -1,7 +1,7 @@
 // Plans of exchanges between all ranks of a team. A plan has a message for each pair of ranks. A message may
 // have any length and needs no alignment. All-gather, reduce-scatter, broadcast, all-to-all and their
-// variants with different lengths are such plans; one_shot.cuh and bulk.cuh execute them. Each message is
-// split over the blocks of a kernel.
+// variants with different lengths are expressed as such plans. one_shot.cuh and bulk.cuh execute the plans.
+// Each message is split over the blocks of a kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 #define VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 
@@ -13,8 +13,8 @@ namespace verbena::device {
 inline constexpr int32_t kMaxExchangeRanks = 16;
 
 // A block's part of `length_bytes` bytes. Parts start at multiples of unit_bytes, which is a multiple of
-// kVectorBytes, so that each part has the alignment of the whole. All parts have the same length, except that
-// the last ones may be shorter or empty.
+// kVectorBytes, so that each part has the same alignment as the whole. All parts have the same length, except
+// that the last parts may be shorter or empty.
 struct Part {
   uint64_t begin, length_bytes;
 };
@@ -30,16 +30,16 @@ VERBENA_DEVICE Part find_part(uint64_t length_bytes, uint32_t index, uint32_t pa
   return {begin, length_bytes - begin < part ? length_bytes - begin : part};
 }
 
-// The messages between this rank and one member, which may be this rank itself. `send` is the block's part of
-// the message to the member, `receive` its part of the message from the member.
+// The messages between this rank and one member, which may be this rank itself. `send` is this block's part
+// of the message to the member, and `receive` is this block's part of the message from the member.
 struct ExchangeEntry {
   Rows source, destination;
   Part send, receive;
 };
 
-// max_bytes is the length of the longest part of a message, over all messages and blocks; it is the same on
-// all ranks. With the value kUnknownLength, each rank knows only the lengths of its own messages, and
-// publishes them.
+// max_bytes is the length of the longest part of a message, over all messages and blocks. It must be the same
+// on all ranks. If it is kUnknownLength, each rank knows only the lengths of its own messages, and publishes
+// them.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {
@@ -51,8 +51,8 @@ struct ExchangePlan {
 
 namespace detail {
 
-// Splits `length` into as few rounds of at most `most` as possible, of about the same length. Returns the
-// length of a round, a multiple of `unit` unless that exceeds `most`.
+// Splits `length` into as few rounds of at most `most` as possible. The rounds have about the same length.
+// Returns the length of a round, which is a multiple of `unit` unless that would exceed `most`.
 VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t unit) {
   if (length <= most) return most;
   const uint64_t rounds = (length + most - 1) / most;
@@ -66,7 +66,8 @@ VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) 
 }
 
 // Copies rows with all threads of a group. Does nothing if source and destination are the same.
-// @param is_exact  true: reads no bytes next to the source, because another block may be writing them
+// @param is_exact  true: reads no bytes before and after the source, because another block may be writing
+//                  these bytes
 template <typename Group>
 VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
                               bool is_exact = false) {

@@ -1,25 +1,26 @@
 // One-shot collectives in packets (low_latency.cuh), for small tensors. Each rank sends its data to all other
-// ranks; in an all-reduce, it sends its whole tensor. No barrier is needed, and no fence before the first
-// packet.
+// ranks; in an all-reduce, a rank sends its whole tensor. Neither a barrier nor a fence is needed before the
+// first packet.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
-//   status = calls.all_reduce(input, output, count);   // or all_gather, exchange; as often as needed
+//   status = calls.all_reduce(input, output, count);   // or all_gather(), exchange(); any number of times
 //   status = calls.finish();
 //
 // Blocks: each tensor is split over `blocks` blocks of each rank. Block b waits only for blocks b of the
 // other ranks, so the blocks of a rank need not run at the same time. All ranks must make the same calls in
 // the same order, with the same counts, types and `blocks`; the number of threads may differ. Kernels that
-// use the same workspace must run one after the other, in one stream.
+// use the same workspace must run one after the other, in the same stream.
 //
-// Results: every rank adds in rank order, in float (packed.cuh), and rounds once. So all ranks get the same
-// bits, for any `count` and `blocks`.
+// Results: every rank adds the elements in float (packed.cuh), in rank order, and rounds once. So all ranks
+// get the same bits, and the bits do not depend on `count` and `blocks`.
 //
-// Errors: each wait ends within the context's timeout. After an error, all later calls return that error,
-// until the hosts reset the workspace (verbena_workspace_reset). SymmContext::failure has details.
+// Errors: each wait ends within the context's timeout. After an error, all later calls return the same error,
+// until the hosts reset the workspace (verbena_workspace_reset). The failure word (SymmContext::failure) has
+// the details.
 //
 // Programmatic dependent launch: in the first call, the kernel waits for the earlier kernels of the stream
-// (GridStart). Its work before that call overlaps with them. A block that has no part of a tensor does not
-// wait.
+// (GridStart). The kernel's work before this call overlaps with the earlier kernels. A block that has no part
+// of a tensor does not wait.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
@@ -52,8 +53,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
         });
   }
 
-  // Does an all-reduce in one message, for vectors that are aligned to 16 bytes. This is the fastest variant.
-  // Each thread sends all its vectors, then waits for the results one after the other.
+  // Does an all-reduce in one message, for tensors that are aligned to 16 bytes. This is the fastest variant.
+  // Each thread sends all its vectors, and then waits for the results one after the other.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -84,13 +85,14 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return status_ = exchange_.conclude(group, trouble);
   }
 
-  // Splits the block's part of a tensor into messages, and calls `body` for each. Parts are whole units of
-  // `unit_bytes`.
+  // Splits the block's part of a tensor into messages, and calls `body` for each message. Parts consist of
+  // whole units of `unit_bytes` bytes.
   // @param max_bytes  max length of a message
   // @param load  load(offset, length_bytes) starts to load the first data of a message. It is called before
-  //              `body`, so that the loads overlap with reading the epoch
-  // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and receives theirs,
-  //              packet by packet. With kCalls 2, it handles up to two messages that are in flight together
+  //              `body`, so that these loads overlap with the load of the epoch
+  // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and receives their
+  //              messages, packet by packet. If kCalls is 2, it processes up to two messages that are in
+  //              flight at the same time
   template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Load, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t max_bytes, const Group& group,
@@ -99,7 +101,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
-    // If a block has no part, the blocks with this index have none on any rank, so no peer waits for it.
+    // If this block has no part, the blocks with the same index have no part on any rank, so no peer waits
+    // for this block.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * max_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * max_bytes));
       if (!start()) return status_;
@@ -126,9 +129,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return exchange<kRanks>(plan, part.length_bytes, group);
   }
 
-  // Sends each member its message and stores the messages of all members. Sender and receiver of a message
-  // must pass the same length. The message of a rank to itself may have the same source and destination; no
-  // other sources and destinations may overlap.
+  // Sends each member its message, and stores the messages from all members. Sender and receiver of a message
+  // must pass the same length. The message of a rank to itself may have the same source and destination.
+  // Apart from that, no source may overlap a destination.
   // @param plan  plan(member) returns the ExchangeEntry of a member, including this rank
   // @param max_bytes  ExchangePlan::max_bytes
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
@@ -152,10 +155,10 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   }
 
   // An all-reduce of vectors in registers, as one message. send_vectors() and reduce_vectors() are its two
-  // halves; between them the group may load other data. Call begin_vectors() once before, for messages of up
-  // to `count` vectors.
-  // @param count  number of vectors of the group. vectors[k] of a thread is vector k * group.size() +
-  //               group.rank(), and is ignored if that number is `count` or more
+  // halves; between the two, the group may load other data. First call begin_vectors() once, for messages of
+  // up to `count` vectors.
+  // @param count  number of vectors of the group. A thread's vectors[k] is vector k * group.size() +
+  //               group.rank() of the group, and is ignored if this index is `count` or more
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
@@ -173,7 +176,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     exchange_.template send_to_members<kRanks>(index, which, vectors);
     return status_;
   }
-  // Receives and reduces. `vectors` must contain the vectors that were sent; the result replaces them.
+  // Receives the other members' vectors and reduces all vectors. `vectors` must contain the vectors that were
+  // sent; the result replaces them.
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint32_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
@@ -184,9 +188,11 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   using Calls::begin_in_step, Calls::begin_message, Calls::start;
   using Calls::block_, Calls::blocks_, Calls::context_, Calls::exchange_, Calls::status_;
   using Data = Packet::Data;
-  static constexpr uint32_t kAtOnce = 4;  // packets that a thread handles at a time in an exchange
+  static constexpr uint32_t kAtOnce = 4;  // number of packets that a thread processes at a time in an
+                                          // exchange
 
-  // The bytes of the parts that one message per pair of ranks carries: up to `most` bytes from `at` on.
+  // A round of an exchange. In each round, one message per pair of ranks is sent, with up to `most` bytes of
+  // the pair's part, starting at byte `at`.
   struct Round {
     uint64_t at, most;
     uint32_t first_packet;  // index of the first packet of data; published lengths precede it
@@ -222,9 +228,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return plan(context_.team_rank).receive;
   }
 
-  // Each thread sends one or two packets, then waits for the packets of the other ranks with the same index,
-  // so its own elements stay in registers. With enough threads, each has a single packet. Unlike
-  // reduce_packets(), this loads the next packet to send before the wait.
+  // Each thread sends one or two packets, and then waits for the packets with the same indices from the other
+  // ranks, so its own elements stay in registers. If there are enough threads, each thread has a single
+  // packet. Unlike reduce_packets(), this function loads the next packet to send before the wait.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Data& first, const Reduce& reduce, const Group& group) {
@@ -293,10 +299,10 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return longest;
   }
 
-  // Used if each rank knows only the lengths of its own messages. The first message to each peer then starts
-  // with a packet that has the length of the message and the number of rounds that the sender needs. All
-  // ranks run the maximum number of rounds, so that each rank receives a message from every other rank in
-  // every round.
+  // Used if each rank knows only the lengths of its own messages. In this case, the first message to each
+  // peer starts with a packet that contains the length of the message and the number of rounds that the
+  // sender needs. All ranks then run the largest number of rounds that any rank needs, so that each rank
+  // receives a message from every other rank in every round.
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
@@ -333,9 +339,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return SymmStatus::kDone;
   }
 
-  // A packet of one peer. The packets of all peers are numbered consecutively and distributed over the
-  // threads. With enough threads, each has a single packet, so no thread handles several peers one after the
-  // other.
+  // A packet for or from one peer. The packets of all peers are numbered consecutively and distributed over
+  // the threads. If there are enough threads, each thread has a single packet, so no thread processes several
+  // peers one after the other.
   struct PeerPacket {
     int32_t peer;
     uint32_t index;

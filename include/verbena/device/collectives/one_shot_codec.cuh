@@ -1,7 +1,7 @@
-// Quantised one-shot all-reduce between two ranks, which sends no more bytes than two-shot would. Each rank
-// encodes its whole tensor and sends it in packets. Both ranks decode the same bytes, including their own,
-// and add them in float. So both get the same bits, and each addend is quantised once. docs/quantisation.md
-// has the error bounds.
+// Quantised one-shot all-reduce between two ranks. Between two ranks, one-shot sends no more bytes than
+// two-shot. Each rank encodes its whole tensor and sends it in packets. Both ranks decode the same bytes,
+// including the bytes that they have encoded themselves, and add the elements in float. So both ranks get the
+// same bits, and each addend is quantised once. docs/quantisation.md has the error bounds.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);
@@ -18,8 +18,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Sends and receives up to two messages that are in flight together, tile by tile. All lanes of a warp call
-// these functions together.
+// Sends and receives up to two messages that are in flight at the same time, tile by tile. All lanes of a
+// warp call these functions together.
 template <typename Codec, typename Rounding, typename Exchange>
 class CodedMessages {
  public:
@@ -78,7 +78,7 @@ class CodedMessages {
   }
 
  private:
-  // Return the slot of the message that has a tile, the tile's number in the message, and the epoch of the
+  // For a tile, return the slot of its message, the number of the tile in the message, and the epoch of the
   // message.
   VERBENA_DEVICE char* slot_of(char* const (&slots)[2], uint32_t tile) const {
     return tile < max_tiles_ ? slots[0] : slots[1];
@@ -128,7 +128,7 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
         bool have_come = true;
         typename Codec::Coded own{};
         typename Messages::Polled polled;
-        // Each iteration sends one tile and adds the previous one. The loads of the next tile's elements and
+        // Each iteration sends one tile and adds the previous tile. The loads of the next tile's elements and
         // of the peer's previous tile are issued early.
         for (uint32_t next = first; next < tiles + warps && have_come; next += warps) {
           const uint32_t before = next - warps;

@@ -1,4 +1,5 @@
-// The state of a block in calls that send packets (low_latency.cuh), for one_shot.cuh and two_shot.cuh.
+// The state of a block that makes calls with packets (low_latency.cuh). Base class for one_shot.cuh and
+// two_shot.cuh.
 #ifndef VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 
@@ -6,7 +7,7 @@
 
 namespace verbena::device {
 
-// @tparam Shots  the class that derives from this one, and has all_reduce_bytes()
+// @tparam Shots  the class that derives from PacketCalls, and has all_reduce_bytes()
 template <typename Context, typename Shots>
 class PacketCalls {
  public:
@@ -51,7 +52,7 @@ class PacketCalls {
   VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
 
  protected:
-  // Waits for the earlier kernels of the stream, once.
+  // Waits for the earlier kernels of the stream, unless this has already been done.
   VERBENA_DEVICE bool start() {
     if (!has_started_ && status_ == SymmStatus::kDone) {
       start_();
@@ -59,8 +60,8 @@ class PacketCalls {
     }
     return status_ == SymmStatus::kDone;
   }
-  // Begins `calls` calls. This happens before a message, because after a message it is not known whether
-  // another one follows.
+  // Begins `calls` calls. Call this function before each message, because after a message it is not known
+  // whether another message follows.
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
     if (has_begun_) {
@@ -71,8 +72,8 @@ class PacketCalls {
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
-  // Begins calls like begin_message(), but returns false in all threads if the team has failed, so that
-  // callers need not check the exchange's trouble().
+  // Begins calls like begin_message(), but returns false in all threads if the team has failed. So callers
+  // need not check the exchange's trouble().
   template <typename Group>
   VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
     const bool is_first = !has_begun_;

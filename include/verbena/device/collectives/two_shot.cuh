@@ -1,9 +1,10 @@
 // Two-shot all-reduce in packets, for tensors of about 100 KiB to a few MiB. Rank r sums the r-th part of the
-// tensor and sends the sum to all ranks. Each link carries every byte once in each direction. There is no
-// barrier: a thread sends its sums as soon as it has the packets for them. bulk.cuh is for larger tensors.
+// tensor and sends the sum to all ranks. Each byte crosses each link once in each direction. There is no
+// barrier, because a thread sends its sums as soon as it has received the packets with their addends. For
+// larger tensors, use bulk.cuh.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
-//   status = calls.all_reduce(input, output, count);   // as often as needed, of any sizes
+//   status = calls.all_reduce(input, output, count);   // any number of times, with any sizes
 //   status = calls.finish();
 //
 // The rules for blocks, the order of additions, the errors and the bits of the results are the same as in
@@ -44,7 +45,7 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
     return SymmStatus::kDone;
   }
 
-  // Does the same as OneShot::all_reduce_vectors(), for any number of vectors that is a multiple of kRanks.
+  // Does the same as OneShot::all_reduce_vectors(). The number of vectors must be a multiple of kRanks.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -71,11 +72,11 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
     return status_;
   }
 
-  // Splits the block's part of a share of `units` units into rounds, and calls `body` for each.
+  // Splits the block's part of a share of `units` units into rounds, and calls `body` for each round.
   // @param most  max units of a round
-  // @param at_once  number of units that the largest group handles at a time, the same on all ranks
-  // @param body  body(exchange, first, count) sends and receives the addends, then the sums, of `count` units
-  //              of each share, packet by packet, in two calls that are in flight together
+  // @param at_once  number of units that the largest group processes at a time, the same on all ranks
+  // @param body  body(exchange, first, count) sends and receives the addends, and then the sums, of `count`
+  //              units of each share, packet by packet. It uses two calls that are in flight at the same time
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {
@@ -97,16 +98,17 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
   using Calls::block_, Calls::blocks_, Calls::context_, Calls::exchange_, Calls::has_begun_, Calls::start_,
       Calls::status_;
   using Data = Packet::Data;
-  static constexpr uint32_t kSums = 1;  // the call in flight that carries sums; call 0 carries addends
+  static constexpr uint32_t kSums = 1;  // the call in flight in which sums are sent; addends are sent in call
+                                        // 0
 
   // The offsets of the shares, in bytes.
   template <int kRanks>
   struct Shares {
     uint64_t own, of_peer[kRanks - 1];
   };
-  // Runs a round. Each thread first sends its packets of every peer's share, then sums its packets of this
-  // rank's share and sends the sums, then receives the peers' sums. So a thread waits only after it has sent
-  // everything that it can send.
+  // Runs a round. Each thread first sends its packets of every peer's share. Then it sums its packets of this
+  // rank's share and sends the sums. Finally it receives the peers' sums. So a thread waits only after it has
+  // sent everything that it can send.
   template <int kRanks, typename Peers, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_vectors(const char* input, char* output, uint32_t count,
                                            const Shares<kRanks>& shares, const Peers& peers,
@@ -178,8 +180,8 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
     if (Exchange::for_several(count, group, sum)) (void)Exchange::for_several(count, group, place);
     return exchange_.conclude(group, trouble);
   }
-  // Sorts the addends by rank. `theirs` starts with the next rank. Uses selections, because registers cannot
-  // be indexed at run time.
+  // Sorts the addends by rank. `theirs` starts with the addend of the next rank. The function uses
+  // selections, because registers cannot be indexed at run time.
   template <int kRanks>
   VERBENA_DEVICE void order_addends(const Data& own, const Data (&theirs)[kRanks - 1],
                                     Data (&addends)[kRanks]) const {
@@ -198,7 +200,7 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
     }
   }
 
-  // The part of every rank's share that a block handles in two calls in flight.
+  // The part of every rank's share that a block processes in two calls in flight.
   struct Round {
     uint64_t length_bytes, share_bytes;  // lengths of the tensor and of a share
     uint64_t begin, max_bytes;           // offset in each share, and max length
@@ -214,16 +216,18 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
     }
   };
   // Returns the length of a round. Each rank chooses all_reduce_bytes() or all_reduce_vectors() by the
-  // alignment of its own tensors, so both must use the same layout. The tensor is split into shares, each
-  // share into parts of the blocks, and each part into rounds that depend on lengths only.
+  // alignment of its own tensors, so both functions must split a tensor in the same way. The tensor is split
+  // into shares, each share is split into parts (one for each block), and each part is split into rounds. The
+  // length of a round depends only on these lengths.
   VERBENA_DEVICE uint64_t find_round_bytes(const Part& part) const {
     constexpr uint64_t kUnitBytes = 512 * kVectorBytes;  // one vector per thread of the largest block
     return detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), kUnitBytes);
   }
 
-  // Runs a round for tensors of any alignment. A thread handles the same packets of each rank's share; with
-  // enough threads, this is a single packet. A thread sends all addends, then all sums, so it waits only
-  // after it has sent everything that it can send. For an empty share, a packet without data is sent.
+  // Runs a round for tensors of any alignment. A thread processes the packets with the same indices in each
+  // rank's share; if there are enough threads, this is a single packet per share. A thread sends all addends
+  // and then all sums, so it waits only after it has sent everything that it can send. For an empty share, a
+  // packet without data is sent.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, const Round& round,
                                            const Reduce& reduce, const Group& group) {

@@ -1,15 +1,15 @@
 // Quantised two-shot all-reduce in packets. Each rank encodes the addends that it sends. The owner of a share
-// adds the addends in float: first its own addend, which is exact, then the addends of the other ranks,
-// starting with the next rank. It encodes the sum once, and all ranks, including the owner, decode the same
-// bytes. So all ranks get the same bits, and there are two quantisations for any number of ranks.
-// docs/quantisation.md has the error bounds.
+// adds the addends in float: first its own addend, which is not quantised, and then the addends of the other
+// ranks, starting with the next rank. The owner encodes the sum once, and all ranks, including the owner,
+// decode the same bytes. So all ranks get the same bits, and a result is quantised twice (its addends once,
+// its sum once), whatever the number of ranks is. docs/quantisation.md has the error bounds.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised_two_shot<Int4, Int8>(workspace.context, calls, input, output,
 //                                                     length_bytes, type);
 //   status = calls.finish();
 //
-// The warps of a block share its tiles, and no warp waits for another.
+// The warps of a block share its tiles, and no warp waits for another warp of the block.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 
@@ -20,13 +20,13 @@ namespace verbena::device {
 
 namespace detail {
 
-// A round of a block, which handles some tiles of each rank's share. Addends are sent with the codec Addends,
-// in the first of two calls in flight; sums are sent with the codec Sums, in the second.
+// A round of a block, which processes some tiles of each rank's share. Two calls are in flight: addends are
+// sent in the first call, with the codec Addends, and sums are sent in the second call, with the codec Sums.
 template <typename Addends, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {
  public:
-  // The tensor, and the tiles of each share that the round handles: `count` tiles from tile `first` of the
-  // share on.
+  // The tensor, and the tiles of each share that the round processes: `count` tiles, starting with tile
+  // `first` of the share.
   struct Tensor {
     const char* input;
     char* output;
@@ -47,11 +47,11 @@ class CodedShares {
         addends_(exchange.data_bytes()),
         sums_(exchange.data_bytes()) {}
 
-  // Runs the round in steps of one tile per warp of each share. In step s, a block sends the addends of its
-  // tiles and the sums of step s-1, and receives the sums of step s-2, so that links and arithmetic work at
-  // the same time. A step waits only for packets that all ranks send in earlier steps, so there is no
-  // deadlock.
-  // @return false if a packet did not arrive in time; `patience` names the sender
+  // Runs the round in steps. In each step, each warp processes one tile of each share. In step s, a block
+  // sends the addends of its tiles and the sums of step s-1, and receives the sums of step s-2, so that links
+  // and arithmetic units are busy at the same time. A step waits only for packets that all ranks send in
+  // earlier steps, so there is no deadlock.
+  // @return false if a packet did not arrive in time; in this case `patience` contains the sender
   template <typename Group>
   VERBENA_DEVICE bool run(const Group& group, Patience& patience) const {
     const uint32_t warp = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
@@ -66,8 +66,8 @@ class CodedShares {
   }
 
  private:
-  // A pair of a peer and a tile. Pairs are ordered by tile, then by peer, starting with the next rank. They
-  // are distributed over the warps.
+  // A pair of a peer and a tile. Pairs are ordered by tile, and pairs with the same tile by peer, starting
+  // with the next rank. The pairs are distributed over the warps.
   struct Pair {
     uint32_t turn;
     int32_t member;
@@ -78,7 +78,7 @@ class CodedShares {
     uint32_t turns, tiles;
   };
 
-  // Sends the addends of the warp's pairs from `next` on, for tiles below `end`.
+  // Sends the addends of the warp's pairs, starting with pair `next`, for tiles below `end`.
   VERBENA_DEVICE void send_addends(Pair& next, const Stride& stride, uint32_t end) const {
     RawUnit raw[kTileRows];
     if (is_before(next, end)) load(next, raw);
@@ -88,7 +88,7 @@ class CodedShares {
       if (pair.tile < count_tiles(pair.member))
         coded = encode_tile<Addends>(tensor_.type, raw,
                                      choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
-      // Loads the elements of the next pair before sending this one.
+      // Loads the elements of the next pair before sending those of this pair.
       next = step(pair, stride);
       if (is_before(next, end)) load(next, raw);
       if (pair.tile >= count_sent(pair.member)) continue;
@@ -129,8 +129,8 @@ class CodedShares {
                [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
     if (!is_there) return true;
     decode_tile<Sums>(tensor_.type, result, raw);
-    // In place, lanes after the end of the tensor have loaded the last element, which another lane now
-    // overwrites. This is safe, because the lanes have synced since.
+    // If output and input are the same, lanes after the end of the tensor have loaded the last element, which
+    // another lane now overwrites. This is safe, because the lanes have synced since the load.
     store(me_, tile, raw);
     return true;
   }
@@ -157,8 +157,8 @@ class CodedShares {
     return true;
   }
 
-  // Return the number of the round's tiles in the member's share, and the number of tiles that are sent: at
-  // least one, because each rank must receive a message from every other rank.
+  // Return the number of the round's tiles in the member's share, and the number of tiles that are sent. At
+  // least one tile is sent, because each rank must receive a message from every other rank.
   VERBENA_DEVICE uint32_t count_tiles(int32_t member) const {
     const uint32_t first = first_tile(member);
     const uint32_t left = first < tiles_ ? tiles_ - first : 0;

@@ -85,10 +85,10 @@ inline constexpr bool kIsUpdateOrder = order == Order::kRelaxed || order == Orde
 // @return the previous value, which equals `expected` if the value was replaced
 template <Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T compare_exchange(T* address, detail::Same<T> expected, detail::Same<T> desired) {
-  static_assert(detail::kIsWord<T>, "verbena: an update is of 4 or 8 bytes");
+  static_assert(detail::kIsWord<T>, "verbena: an update needs a word of 4 or 8 bytes");
   static_assert(detail::kIsUpdateOrder<order>,
-                "verbena: an update is relaxed, acquire, release or acquire-release");
-  static_assert(scope != Scope::kThreads, "verbena: an update has a scope");
+                "verbena: an update must be relaxed, acquire, release or acquire-release");
+  static_assert(scope != Scope::kThreads, "verbena: an update needs a scope other than kThreads");
   const auto compare = __builtin_bit_cast(detail::Bits<T>, expected);
   const auto bits = __builtin_bit_cast(detail::Bits<T>, desired);
   detail::Bits<T> before{};
@@ -105,10 +105,10 @@ VERBENA_DEVICE T compare_exchange(T* address, detail::Same<T> expected, detail::
 
 template <Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T exchange(T* address, detail::Same<T> value) {
-  static_assert(detail::kIsWord<T>, "verbena: an update is of 4 or 8 bytes");
+  static_assert(detail::kIsWord<T>, "verbena: an update needs a word of 4 or 8 bytes");
   static_assert(detail::kIsUpdateOrder<order>,
-                "verbena: an update is relaxed, acquire, release or acquire-release");
-  static_assert(scope != Scope::kThreads, "verbena: an update has a scope");
+                "verbena: an update must be relaxed, acquire, release or acquire-release");
+  static_assert(scope != Scope::kThreads, "verbena: an update needs a scope other than kThreads");
   const auto bits = __builtin_bit_cast(detail::Bits<T>, value);
   detail::Bits<T> before{};
 #if VERBENA_EMULATED
@@ -146,12 +146,12 @@ VERBENA_DEVICE T update_signed(T* address, T value) {
 template <Operation operation, Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T update(T* address, detail::Same<T> value) {
   static_assert(operation != Operation::kExchange && operation != Operation::kCompareExchange,
-                "verbena: exchange() and compare_exchange() exchange");
+                "verbena: call exchange() or compare_exchange() instead");
   static_assert(detail::kIsWord<T> && detail::kIsInteger<T>,
-                "verbena: an update is of an integer of 4 or 8 bytes");
+                "verbena: an update needs an integer of 4 or 8 bytes");
   static_assert(detail::kIsUpdateOrder<order>,
-                "verbena: an update is relaxed, acquire, release or acquire-release");
-  static_assert(scope != Scope::kThreads, "verbena: an update has a scope");
+                "verbena: an update must be relaxed, acquire, release or acquire-release");
+  static_assert(scope != Scope::kThreads, "verbena: an update needs a scope other than kThreads");
   const auto bits = __builtin_bit_cast(detail::Bits<T>, value);
   detail::Bits<T> before{};
 #if VERBENA_EMULATED
@@ -170,12 +170,12 @@ VERBENA_DEVICE T update(T* address, detail::Same<T> value) {
 template <Operation operation, Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE void reduce(T* address, detail::Same<T> value) {
   static_assert(operation != Operation::kExchange && operation != Operation::kCompareExchange,
-                "verbena: exchange() and compare_exchange() exchange");
+                "verbena: call exchange() or compare_exchange() instead");
   static_assert(detail::kIsWord<T> && detail::kIsInteger<T>,
-                "verbena: a reduction is of an integer of 4 or 8 bytes");
+                "verbena: a reduction needs an integer of 4 or 8 bytes");
   static_assert(order == Order::kRelaxed || order == Order::kRelease,
-                "verbena: a reduction is relaxed or release");
-  static_assert(scope != Scope::kThreads, "verbena: a reduction has a scope");
+                "verbena: a reduction must be relaxed or release");
+  static_assert(scope != Scope::kThreads, "verbena: a reduction needs a scope other than kThreads");
 #if VERBENA_EMULATED
   update<operation, order, scope>(address, value);
 #elif VERBENA_PTX

@@ -23,7 +23,7 @@ inline constexpr uint32_t kVectorBytes = sizeof(Vector16);
 inline constexpr uint32_t kRowShift = 9;
 inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // number of bytes that one instruction of a warp
                                                         // moves
-static_assert(kRowBytes == kVectorBytes * kWarpLanes, "verbena: a vector a lane");
+static_assert(kRowBytes == kVectorBytes * kWarpLanes, "verbena: a row has one vector per lane");
 
 namespace detail {
 
@@ -164,7 +164,7 @@ namespace detail {
 inline constexpr int kCopyRows = 4;
 inline constexpr uint32_t kCopyPieceShift = 11;
 static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
-              "verbena: a piece fills the registers");
+              "verbena: the body of a piece must fill the rows");
 
 // Returns piece `index` of a copy that is split into pieces of 2^piece_shift bytes. The first piece also
 // contains the head. Every other piece starts at a 16-byte boundary of the destination.

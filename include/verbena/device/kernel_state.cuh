@@ -52,7 +52,7 @@ struct alignas(16) KernelArguments {
   uint64_t timeout_ns;                         // timeout of each wait
   uint64_t faults;                             // set of Fault bits
 };
-static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
+static_assert(sizeof(KernelArguments) % 16 == 0, "copied in units of 16 bytes");
 
 // A receive queue of a group. As in NCCL, a receive first increments `head`, and then uses slot `head % 16`.
 struct alignas(16) ReceiveQueue {
@@ -64,7 +64,8 @@ struct alignas(16) ReceiveQueue {
 
 template <int kGroupCount = 4, int kPeerCount = 4, int kBatch = 64>
 struct alignas(16) KernelState {
-  static_assert(kGroupCount >= 1 && kGroupCount <= 15, "verbena: a group has a hardware barrier, 1 to 15");
+  static_assert(kGroupCount >= 1 && kGroupCount <= 15,
+                "verbena: kGroupCount must be 1 to 15, one hardware barrier per group");
   static constexpr uint32_t kGroups = kGroupCount;
   static constexpr uint32_t kPeers = kPeerCount;
   static constexpr int kBatchDescriptors = kBatch;
@@ -96,7 +97,7 @@ struct alignas(16) KernelState {
           peer, slot);
   }
 };
-static_assert(sizeof(KernelState<>) <= 8192, "fits beside other static shared memory");
+static_assert(sizeof(KernelState<>) <= 8192, "must leave room for other static shared memory");
 
 namespace detail {
 

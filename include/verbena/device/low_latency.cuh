@@ -280,7 +280,7 @@ class LowLatency {
                                       const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
     constexpr int32_t kMaxCount = Addends<kRanks>::kMaxCount;
     constexpr auto kStep = static_cast<uint32_t>(kMaxCount);
-    static_assert(kCount * kStep <= 32, "verbena: a bit of a word for each packet");
+    static_assert(kCount * kStep <= 32, "verbena: each packet needs a bit of a 32-bit word");
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
     VERBENA_UNROLL_BY(1)
     for (int32_t first = 0; first < size; first += kMaxCount) {

@@ -35,7 +35,7 @@ namespace detail {
 template <size_t bytes>
 VERBENA_HOST_DEVICE constexpr auto make_bits() {
   static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16,
-                "verbena: an access is of 1, 2, 4, 8 or 16 bytes");
+                "verbena: an access needs 1, 2, 4, 8 or 16 bytes");
   if constexpr (bytes == 1) {
     return uint8_t{};
   } else if constexpr (bytes == 2) {
@@ -164,13 +164,13 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
 // @tparam order  kWeak or kVolatile (at Scope::kThreads), kRelaxed or kAcquire (at any other scope)
 template <Order order, Scope scope, Cache cache = Cache::kDefault, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T load(const T* address) {
-  static_assert(order <= Order::kAcquire, "verbena: a load is weak, volatile, relaxed or acquire");
+  static_assert(order <= Order::kAcquire, "verbena: a load must be weak, volatile, relaxed or acquire");
   static_assert(detail::kIsScopeRight<order, scope>,
-                "verbena: weak and volatile loads have Scope::kThreads, the others a wider scope");
+                "verbena: weak and volatile loads need Scope::kThreads, all others a wider scope");
   static_assert(order != Order::kVolatile || cache == Cache::kDefault,
-                "verbena: a volatile load has no cache hint");
+                "verbena: a volatile load cannot have a cache hint");
   static_assert(order == Order::kWeak || !detail::kIsNonCoherent<cache>,
-                "verbena: a non-coherent load is weak");
+                "verbena: a non-coherent load must be weak");
   detail::Bits<T> bits{};
 #if VERBENA_EMULATED
   emulation::load(&bits, address, sizeof(T), order, scope);
@@ -195,12 +195,12 @@ VERBENA_DEVICE T load(const T* address) {
 template <Order order, Scope scope, Cache cache = Cache::kDefault, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
   static_assert(order <= Order::kRelaxed || order == Order::kRelease,
-                "verbena: a store is weak, volatile, relaxed or release");
+                "verbena: a store must be weak, volatile, relaxed or release");
   static_assert(detail::kIsScopeRight<order, scope>,
-                "verbena: weak and volatile stores have Scope::kThreads, the others a wider scope");
+                "verbena: weak and volatile stores need Scope::kThreads, all others a wider scope");
   static_assert(order != Order::kVolatile || cache == Cache::kDefault,
-                "verbena: a volatile store has no cache hint");
-  static_assert(!detail::kIsNonCoherent<cache>, "verbena: only loads are non-coherent");
+                "verbena: a volatile store cannot have a cache hint");
+  static_assert(!detail::kIsNonCoherent<cache>, "verbena: only loads can be non-coherent");
   const auto bits = __builtin_bit_cast(detail::Bits<T>, value);
 #if VERBENA_EMULATED
   emulation::store(address, &bits, sizeof(T), order, scope);
@@ -223,8 +223,8 @@ VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
 template <Order order, Scope scope>
 VERBENA_DEVICE void fence() {
   static_assert(order == Order::kAcquireRelease || order == Order::kSequential,
-                "verbena: a fence is acquire-release or sequentially consistent");
-  static_assert(scope != Scope::kThreads, "verbena: a fence has a scope");
+                "verbena: a fence must be acquire-release or sequentially consistent");
+  static_assert(scope != Scope::kThreads, "verbena: a fence needs a scope other than kThreads");
 #if VERBENA_EMULATED
   emulation::fence(order, scope);
 #elif VERBENA_PTX

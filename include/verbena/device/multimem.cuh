@@ -64,7 +64,7 @@ inline constexpr bool kIsReduction =
 template <Operation operation, typename T>
 VERBENA_DEVICE T multimem_load_reduce(const T* address) {
   static_assert(detail::kIsWord<T> && detail::kIsReduction<operation>,
-                "verbena: a reduction is of words of 4 or 8 bytes, by a sum, minimum, maximum, and, or, xor");
+                "verbena: needs words of 4 or 8 bytes, and sum, minimum, maximum, and, or, or xor");
   T result{};
 #if VERBENA_EMULATED
   bool is_first = true;
@@ -132,7 +132,7 @@ VERBENA_DEVICE void multimem_store(T* address, detail::Same<T> value) {
                  "l"(__builtin_bit_cast(uint64_t, value))
                  : "memory");
   } else {
-    static_assert(sizeof(T) == 4, "verbena: a multicast store is of 4, 8 or 16 bytes");
+    static_assert(sizeof(T) == 4, "verbena: a multicast store needs 4, 8 or 16 bytes");
     asm volatile("multimem.st.relaxed.sys.global.b32 [%0], %1;" ::"l"(address),
                  "r"(__builtin_bit_cast(uint32_t, value))
                  : "memory");
@@ -145,7 +145,7 @@ VERBENA_DEVICE void multimem_store(T* address, detail::Same<T> value) {
 // Adds `value` to the word at each GPU.
 template <typename T>
 VERBENA_DEVICE void multimem_add(T* address, detail::Same<T> value) {
-  static_assert(detail::kIsWord<T>, "verbena: an update is of 4 or 8 bytes");
+  static_assert(detail::kIsWord<T>, "verbena: an update needs a word of 4 or 8 bytes");
 #if VERBENA_EMULATED
   detail::at_each_place(address,
                         [&](T* place) { reduce_add<Order::kRelaxed, Scope::kSystem>(place, value); });
@@ -163,7 +163,7 @@ VERBENA_DEVICE void multimem_add(T* address, detail::Same<T> value) {
 // the elements in float, in an order that the switch chooses, and rounds once.
 #define VERBENA_MULTICAST_NUMBER(T)                                                  \
   static_assert(__is_same(T, float) || __is_same(T, Half) || __is_same(T, Bfloat16), \
-                "verbena: switches add float, Half and Bfloat16")
+                "verbena: switches can add only float, Half and Bfloat16")
 
 // Returns the element-wise sum over all GPUs.
 template <typename T>

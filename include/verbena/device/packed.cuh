@@ -287,7 +287,7 @@ struct Packed {
   using Unit = typename Element<T>::Unit;
   static_assert(kBytes == sizeof(T) ||
                     ((kBytes == 4 || kBytes == 8 || kBytes == 16 || kBytes == 32) && kBytes >= sizeof(Unit)),
-                "verbena: packed numbers have 4, 8, 16 or 32 bytes together, and one of them fits");
+                "verbena: kBytes must be 4, 8, 16 or 32 and hold an element, or be sizeof(T)");
   static constexpr uint32_t kUnits = kBytes < sizeof(Unit) ? 1 : kBytes / sizeof(Unit);
   static constexpr uint32_t kCount = kBytes / sizeof(T);
 

@@ -149,7 +149,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until(const Context& context, uint32_t signal,
                                                                SymmCompare compare, T wanted,
                                                                T* seen = nullptr, const Group& group = {}) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "verbena: a signal is compared as 32 or 64 bits");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "verbena: T must have 32 or 64 bits");
   if (signal >= kSymmSignals) return SymmStatus::kInvalid;
   const uint64_t begun_ns = detail::begin_wait(context);
   const WaitLimits limits = detail::limit_wait(context);

@@ -219,7 +219,8 @@ VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 
 // stands for the whole block.
 template <int thread_extent>
 VERBENA_DEVICE bool tl_shuffle_elect() {
-  static_assert(thread_extent >= 0 && thread_extent % 32 == 0, "verbena: an extent is of whole warps");
+  static_assert(thread_extent >= 0 && thread_extent % 32 == 0,
+                "verbena: thread_extent must be a multiple of 32");
   if constexpr (thread_extent == 0) {
     return detail::vd::thread_index() == 0;
   } else {
@@ -235,14 +236,14 @@ template <int N, int UNROLL_FACTOR = 4, bool enable_aggressive_vectorize = false
 VERBENA_DEVICE void cp_warp(D dst, S src) {
   constexpr uint32_t kBytes =
       detail::kElementBytes<D> != 0 ? detail::kElementBytes<D> : detail::kElementBytes<S>;
-  static_assert(N >= 0 && kBytes != 0, "verbena: one of the addresses is a pointer and says what is copied");
+  static_assert(N >= 0 && kBytes != 0, "verbena: one of the addresses must be a typed pointer");
   detail::vd::copy_warp((void*)dst, (const void*)src, size_t{N} * kBytes);
 }
 template <int N, typename D, typename S>
 VERBENA_DEVICE void cp_block(D dst, S src) {
   constexpr uint32_t kBytes =
       detail::kElementBytes<D> != 0 ? detail::kElementBytes<D> : detail::kElementBytes<S>;
-  static_assert(N >= 0 && kBytes != 0, "verbena: one of the addresses is a pointer and says what is copied");
+  static_assert(N >= 0 && kBytes != 0, "verbena: one of the addresses must be a typed pointer");
   detail::vd::copy_block((void*)dst, (const void*)src, size_t{N} * kBytes);
 }
 

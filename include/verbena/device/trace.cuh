@@ -37,7 +37,7 @@ struct alignas(16) TraceEntry {
   uint32_t block;
   uint64_t data[2];
 };
-static_assert(sizeof(TraceEntry) == 32, "the host reads entries by this layout");
+static_assert(sizeof(TraceEntry) == 32, "the host relies on this layout");
 
 // The host allocates the ring in memory that host and GPU can access, and sets the memory to zero. `entries`
 // is a power of two. If the ring wraps around while a thread is still writing an entry, the later event for

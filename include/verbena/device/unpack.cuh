@@ -24,7 +24,8 @@ namespace verbena::device {
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
-  static_assert(1 << kPieceShift == WarpPiece<kRows>::kMaxBodyBytes, "verbena: a piece fills the registers");
+  static_assert(1 << kPieceShift == WarpPiece<kRows>::kMaxBodyBytes,
+                "verbena: the body of a piece must fill the rows");
 
   template <typename Group, int kBatch>
   VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,

@@ -73,7 +73,7 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Condition>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_for(const WaitLimits& limits, const Condition& condition) {
-  static_assert(kSpinsPerCheck > 0, "verbena: the limits are looked at every one or more polls");
+  static_assert(kSpinsPerCheck > 0, "verbena: kSpinsPerCheck must be at least 1");
   BackOff back_off{};
   for (uint32_t spins = 0; !condition();) {
     if (++spins == kSpinsPerCheck) {
@@ -93,7 +93,7 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_until(const T* address, detail::Same<T> value,
                                                    const WaitLimits& limits, T* seen = nullptr) {
-  static_assert(sizeof(T) <= 8, "verbena: a wait is for a word of at most 8 bytes");
+  static_assert(sizeof(T) <= 8, "verbena: a wait needs a word of at most 8 bytes");
   return wait_for<BackOff, kSpinsPerCheck>(limits, [&] {
     const T word = load_acquire<scope>(address);
     if (!holds<relation>(word, value)) return false;

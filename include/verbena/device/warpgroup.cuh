@@ -32,7 +32,7 @@ VERBENA_DEVICE void commit_warpgroup() {
 // Waits until at most kPending of the latest groups are in flight.
 template <int kPending>
 VERBENA_DEVICE void wait_warpgroup() {
-  static_assert(kPending >= 0 && kPending <= 7, "verbena: kPending is 0 to 7");
+  static_assert(kPending >= 0 && kPending <= 7, "verbena: kPending must be 0 to 7");
 #if VERBENA_EMULATED
   sync_warp();
 #elif VERBENA_PTX
@@ -45,7 +45,7 @@ VERBENA_DEVICE void wait_warpgroup() {
 template <uint32_t kRegisters>
 VERBENA_DEVICE void take_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,
-                "verbena: 24 to 256 registers, a multiple of 8");
+                "verbena: kRegisters must be 24 to 256 and a multiple of 8");
 #if VERBENA_EMULATED
   sync_warp();
 #elif VERBENA_PTX
@@ -55,7 +55,7 @@ VERBENA_DEVICE void take_registers() {
 template <uint32_t kRegisters>
 VERBENA_DEVICE void give_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,
-                "verbena: 24 to 256 registers, a multiple of 8");
+                "verbena: kRegisters must be 24 to 256 and a multiple of 8");
 #if VERBENA_EMULATED
   sync_warp();
 #elif VERBENA_PTX

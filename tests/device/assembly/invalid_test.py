@@ -20,12 +20,12 @@ struct Three { char bytes[3]; };
     __VA_ARGS__; \\
   }
 """
-LOAD_ORDER = "a load is weak, volatile, relaxed or acquire"
-STORE_ORDER = "a store is weak, volatile, relaxed or release"
-LOAD_SCOPE = "weak and volatile loads have Scope::kThreads"
-STORE_SCOPE = "weak and volatile stores have Scope::kThreads"
-UPDATE_ORDER = "an update is relaxed, acquire, release or acquire-release"
-UPDATE_SIZE = "an update is of (an integer of )?4 or 8 bytes"
+LOAD_ORDER = "a load must be weak, volatile, relaxed or acquire"
+STORE_ORDER = "a store must be weak, volatile, relaxed or release"
+LOAD_SCOPE = "weak and volatile loads need Scope::kThreads"
+STORE_SCOPE = "weak and volatile stores need Scope::kThreads"
+UPDATE_ORDER = "an update must be relaxed, acquire, release or acquire-release"
+UPDATE_SIZE = "an update needs (a word|an integer) of 4 or 8 bytes"
 SCOPES = ("kBlock", "kCluster", "kGpu", "kSystem")
 
 
@@ -45,14 +45,14 @@ def list_invalid():
         yield f"store<Order::{order}, SCOPE(kThreads)>(word, 1)", STORE_SCOPE
     for order, scope in (("kRelaxed", "kGpu"), ("kAcquire", "kSystem"), ("kVolatile", "kThreads")):
         for cache in ("kNonCoherent", "kNonCoherentNoAllocate"):
-            yield f"load<Order::{order}, SCOPE({scope}), Cache::{cache}>(word)", "a non-coherent load is weak"
+            yield f"load<Order::{order}, SCOPE({scope}), Cache::{cache}>(word)", "a non-coherent load must be weak"
     for cache in ("kNoAllocate", "kEvictFirst", "kEvictLast"):
-        yield f"load<Order::kVolatile, SCOPE(kThreads), Cache::{cache}>(word)", "a volatile load has no cache hint"
-        yield f"store<Order::kVolatile, SCOPE(kThreads), Cache::{cache}>(word, 1)", "a volatile store has no cache hint"
+        yield f"load<Order::kVolatile, SCOPE(kThreads), Cache::{cache}>(word)", "a volatile load cannot have a cache hint"
+        yield f"store<Order::kVolatile, SCOPE(kThreads), Cache::{cache}>(word, 1)", "a volatile store cannot have a cache hint"
     for cache in ("kNonCoherent", "kNonCoherentNoAllocate"):
-        yield f"store<Order::kWeak, SCOPE(kThreads), Cache::{cache}>(word, 1)", "only loads are non-coherent"
-    yield "load<Order::kWeak, SCOPE(kThreads)>(three)", "an access is of 1, 2, 4, 8 or 16 bytes"
-    yield "store<Order::kWeak, SCOPE(kThreads)>(three, Three{})", "an access is of 1, 2, 4, 8 or 16 bytes"
+        yield f"store<Order::kWeak, SCOPE(kThreads), Cache::{cache}>(word, 1)", "only loads can be non-coherent"
+    yield "load<Order::kWeak, SCOPE(kThreads)>(three)", "an access needs 1, 2, 4, 8 or 16 bytes"
+    yield "store<Order::kWeak, SCOPE(kThreads)>(three, Three{})", "an access needs 1, 2, 4, 8 or 16 bytes"
     yield from list_invalid_updates()
     yield from list_invalid_names()
 
@@ -63,28 +63,28 @@ def list_invalid_updates():
         yield f"exchange<Order::{order}, SCOPE(kGpu)>(word, 1)", UPDATE_ORDER
         yield f"compare_exchange<Order::{order}, SCOPE(kGpu)>(word, 1, 2)", UPDATE_ORDER
     for order in ("kWeak", "kAcquire", "kAcquireRelease", "kSequential"):
-        yield f"reduce_add<Order::{order}, SCOPE(kGpu)>(word, 1)", "a reduction is relaxed or release"
-    yield "fetch_add<Order::kRelaxed, SCOPE(kThreads)>(word, 1)", "an update has a scope"
-    yield "reduce_add<Order::kRelaxed, SCOPE(kThreads)>(word, 1)", "a reduction has a scope"
+        yield f"reduce_add<Order::{order}, SCOPE(kGpu)>(word, 1)", "a reduction must be relaxed or release"
+    yield "fetch_add<Order::kRelaxed, SCOPE(kThreads)>(word, 1)", "an update needs a scope"
+    yield "reduce_add<Order::kRelaxed, SCOPE(kThreads)>(word, 1)", "a reduction needs a scope"
     yield "fetch_add<Order::kRelaxed, SCOPE(kGpu)>(byte, 1)", UPDATE_SIZE
     yield "fetch_add<Order::kRelaxed, SCOPE(kGpu)>(number, 1)", UPDATE_SIZE
     yield "exchange<Order::kRelaxed, SCOPE(kGpu)>(vector, Vector16{})", UPDATE_SIZE
-    yield "update<Operation::kExchange, Order::kRelaxed, SCOPE(kGpu)>(word, 1)", "exchange\\(\\) and compare_exchange"
+    yield "update<Operation::kExchange, Order::kRelaxed, SCOPE(kGpu)>(word, 1)", "call exchange\\(\\) or compare_exchange"
     for order in ("kWeak", "kVolatile", "kRelaxed", "kAcquire", "kRelease"):
-        yield f"fence<Order::{order}, SCOPE(kGpu)>()", "a fence is acquire-release or sequentially consistent"
-    yield "fence<Order::kSequential, SCOPE(kThreads)>()", "a fence has a scope"
+        yield f"fence<Order::{order}, SCOPE(kGpu)>()", "a fence must be acquire-release or sequentially consistent"
+    yield "fence<Order::kSequential, SCOPE(kThreads)>()", "a fence needs a scope"
 
 
 def list_invalid_names():
     """TileScale's own: what its registration of combinations leaves out."""
     yield "tl::st<Semantic::ACQUIRE, ::Scope::GPU, false>(word, 1u)", STORE_ORDER
     yield "tl::ld<Semantic::RELEASE, ::Scope::GPU, false, false>(word, *word)", LOAD_ORDER
-    yield "tl::ld<Semantic::RELAXED, ::Scope::GPU, true, false>(word, *word)", "a non-coherent load is weak"
-    yield "tl::ld<Semantic::ACQUIRE, ::Scope::SYS, true, true>(word, *word)", "a non-coherent load is weak"
-    yield "tl::ld<Semantic::VOLATILE, ::Scope::CTA, false, true>(word, *word)", "a volatile load has no cache hint"
-    yield "tl::st<Semantic::VOLATILE, ::Scope::CTA, true>(word, 1u)", "a volatile store has no cache hint"
-    yield "tl::tl_shuffle_elect<16>()", "an extent is of whole warps"
-    yield "wait_until<Relation::kEqual, SCOPE(kGpu)>(vector, *vector, WaitLimits{})", "a word of at most 8 bytes"
+    yield "tl::ld<Semantic::RELAXED, ::Scope::GPU, true, false>(word, *word)", "a non-coherent load must be weak"
+    yield "tl::ld<Semantic::ACQUIRE, ::Scope::SYS, true, true>(word, *word)", "a non-coherent load must be weak"
+    yield "tl::ld<Semantic::VOLATILE, ::Scope::CTA, false, true>(word, *word)", "a volatile load cannot have a cache hint"
+    yield "tl::st<Semantic::VOLATILE, ::Scope::CTA, true>(word, 1u)", "a volatile store cannot have a cache hint"
+    yield "tl::tl_shuffle_elect<16>()", "thread_extent must be a multiple of 32"
+    yield "wait_until<Relation::kEqual, SCOPE(kGpu)>(vector, *vector, WaitLimits{})", "a wait needs a word of at most 8 bytes"
 
 
 # The same calls with nothing wrong, so that a case above fails for its own reason.

@@ -48,7 +48,8 @@ struct SymmNetwork<NcclSymmContext> {
   static constexpr bool kUpdates = false;
   static constexpr bool kRows = false;
   static constexpr bool kArrivesAfterPuts = false;
-  static_assert(kSymmSignals <= kSymmBarrierRows, "verbena: a word for each signal of a member out of reach");
+  static_assert(kSymmSignals <= kSymmBarrierRows,
+                "verbena: each signal of a member out of reach needs a word");
 
   // NCCLX has the same device API as NCCL.
   VERBENA_DEVICE static constexpr bool serves(int32_t type) {

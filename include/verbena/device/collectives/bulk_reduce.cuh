@@ -302,7 +302,7 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
   template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {
-    static_assert(!kReachesFar, "verbena: across hosts an all-reduce is AcrossHosts'");
+    static_assert(!kReachesFar, "verbena: use AcrossHosts for an all-reduce across hosts");
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);

@@ -254,8 +254,9 @@ class CodedTiles {
   static constexpr uint32_t kGroupBytes = sizeof(uint32_t) * Codec::kScaleWords;
   static constexpr uint32_t kScaleBytes = kWarpLanes / kLanes * kGroupBytes;
   static constexpr uint32_t kBytes = kPayloadBytes + kScaleBytes;  // per tile
-  static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 elements");
-  static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
+  static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0,
+                "verbena: a group must have 32, 64, 128 or 256 elements");
+  static_assert(kBytes % kVectorBytes == 0, "verbena: the length of a tile must be a multiple of a vector");
 
   // @param memory  aligned to 16 bytes, with space for `tiles` tiles
   VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)

@@ -16,7 +16,7 @@ namespace verbena::device {
 template <uint32_t kBits_, uint32_t kGroup_>
 class IntegerCodec {
  public:
-  static_assert(kBits_ == 4 || kBits_ == 6 || kBits_ == 8, "verbena: integers are coded in 4, 6 or 8 bits");
+  static_assert(kBits_ == 4 || kBits_ == 6 || kBits_ == 8, "verbena: kBits_ must be 4, 6 or 8");
   static constexpr uint32_t kBits = kBits_, kGroup = kGroup_, kScaleWords = kTileRows;
 
   struct Coded {

@@ -54,7 +54,7 @@ class CodedPackets {
  public:
   using Coded = typename Codec::Coded;
   static constexpr uint32_t kTileBytes = CodedTiles<Codec>::kBytes;
-  static_assert(kTileBytes <= detail::kMaxCodedBytes, "verbena: a warp's memory for a tile");
+  static_assert(kTileBytes <= detail::kMaxCodedBytes, "verbena: a tile must fit into a warp's memory");
   // The packets of a tile that one lane handles.
   struct Polled {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];

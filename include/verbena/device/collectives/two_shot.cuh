@@ -185,7 +185,7 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
   template <int kRanks>
   VERBENA_DEVICE void order_addends(const Data& own, const Data (&theirs)[kRanks - 1],
                                     Data (&addends)[kRanks]) const {
-    static_assert((kRanks & (kRanks - 1)) == 0, "verbena: for powers of two");
+    static_assert((kRanks & (kRanks - 1)) == 0, "verbena: kRanks must be a power of two");
     const uint32_t turns = static_cast<uint32_t>(context_.team_rank) + 1;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kRanks; ++i) addends[i] = i + 1 < kRanks ? theirs[i] : own;

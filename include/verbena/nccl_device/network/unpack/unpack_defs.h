@@ -53,6 +53,6 @@ struct unpackGroupShmem {
   uint64_t head[NET_UNPACK_MAX_NPEERS];
   netUnpackMeta* g_meta[NET_UNPACK_MAX_NPEERS];
 };
-static_assert(sizeof(unpackGroupShmem) == 40, "as NCCL's kernels have it");
+static_assert(sizeof(unpackGroupShmem) == 40, "must have the size of NCCL's structure");
 
 #endif

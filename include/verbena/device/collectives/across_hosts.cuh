@@ -116,7 +116,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // Sends the message that this rank has received from its counterpart on `host` to all ranks of its own
+      // Sends the message that this rank has received from its counterpart on `host` to all ranks of this
       // host, and receives the messages of their counterparts.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),

@@ -42,8 +42,9 @@ VERBENA_API verbena_result verbena_nccl_context_create_with_buffer(struct ncclCo
  * becomes PE r. */
 VERBENA_API verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, void* argument, uint32_t rank,
                                                 uint32_t count_ranks);
-/* Creates a context over all PEs. Collective, with each PE's GPU current. The heap is allocated by
- * nvshmem_align() and counts towards NVSHMEM_SYMMETRIC_SIZE. Destroy the context before finalising NVSHMEM.
+/* Creates a context over all PEs. Collective; on each PE, the PE's GPU must be current. The heap is allocated
+ * by nvshmem_align() and counts towards NVSHMEM_SYMMETRIC_SIZE. Destroy the context before finalising
+ * NVSHMEM.
  * @param heap_bytes  bytes for windows, the same on all ranks
  * @param context     receives the context; free it with verbena_context_destroy() */
 VERBENA_API verbena_result verbena_nvshmem_context_create(size_t heap_bytes, verbena_context** context);

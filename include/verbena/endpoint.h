@@ -9,8 +9,8 @@
 // all operations that were posted earlier on the same lane. Therefore a rank that reads a word also sees the
 // bytes of all earlier puts. The following are not ordered:
 // - operations on different lanes
-// - a put and earlier operations: the put may overtake them, with several rails or adaptive routing
-// - the result of an add or a get and later operations: use fence()
+// - a put and earlier operations: with several rails or adaptive routing, the put may overtake them
+// - the result of an add or a get, and later operations: to order them, use fence()
 // - the bytes of a get in local memory, until its completion
 //
 // Rails: an endpoint uses up to `rails` ports, namely the ports nearest to its GPU. A long put is split over
@@ -42,9 +42,10 @@ namespace verbena {
 struct EndpointOptions {
   uint32_t rank = 0;
   uint32_t count_ranks = 1;
-  uint64_t nonce = 0;              // identifies the group; addresses with another nonce are refused
-  int gpu = -1;                    // CUDA ordinal: uses the nearest ports; -1: uses the first healthy ports
-  std::string device_filter = {};  // device names, as in VERBENA_HCA; empty: VERBENA_HCA
+  uint64_t nonce = 0;              // identifies the group; an address with another nonce is refused
+  int gpu = -1;                    // CUDA ordinal of the GPU whose nearest ports are used; -1: uses the first
+                                   // healthy ports
+  std::string device_filter = {};  // device names, in the format of VERBENA_HCA; empty: VERBENA_HCA is used
   uint32_t rails = 4;              // max number of ports, 1 to 8; the same on all ranks
   uint32_t lanes = 1;              // lanes per peer, 1 to 16, with a queue pair on each rail; same on all
                                    // ranks
@@ -63,7 +64,7 @@ enum class Posting : uint8_t {
   kRefused,  // not posted because an argument is invalid; refusal() returns the reason
 };
 
-// Memory to register. The dma-buf is used if Endpoint::wants_dmabuf() is true.
+// Memory to register. The dma-buf is used only if Endpoint::wants_dmabuf() returns true.
 struct EndpointMemory {
   void* address = nullptr;  // host memory, or a GPU's virtual address
   uint64_t bytes = 0;
@@ -109,7 +110,7 @@ class Endpoint {
   // the memory of all regions afterwards.
   virtual ~Endpoint() = default;
 
-  // Returns the rails as `<device>:<port>`, separated by `, `.
+  // Returns the names of the rails, each as `<device>:<port>`, separated by `, `.
   virtual std::string describe_rail() const = 0;
   // Binds the calling thread to the CPUs nearest to the first port, within its CPU affinity mask. Returns
   // false, and changes nothing, if these CPUs are unknown or not in the mask.
@@ -135,7 +136,8 @@ class Endpoint {
   virtual bool add_region(uint32_t id, const EndpointMemory& memory, std::string* error) = 0;
   // Returns the data that peers pass to add_remote_region(); empty if the region does not exist.
   virtual std::vector<std::byte> region_address(uint32_t id) const = 0;
-  // Makes a region of a peer available to operations. Returns false on failure, with the reason in *error.
+  // Makes a region of a peer available, so that operations can access it. Returns false on failure, with the
+  // reason in *error.
   virtual bool add_remote_region(uint32_t peer, uint32_t id, std::span<const std::byte> address,
                                  std::string* error) = 0;
   // Remove a region of this rank, or the regions of all peers with this id. No operation on them may be in
@@ -160,11 +162,12 @@ class Endpoint {
     return Posting::kRefused;
   }
   virtual bool swaps_words() const { return false; }
-  // Makes the next operation on this lane take effect after all earlier adds and gets of the lane.
+  // Makes the next operation on this lane take effect only after all earlier adds and gets on the lane.
   virtual void fence(uint32_t peer, uint32_t lane) = 0;
   // Passes all posted operations to the device, and requests a completion whose count_done includes them.
   virtual void ring() = 0;
-  // Polls for completions, which are in order for each lane. Returns the number of entries written to `out`.
+  // Polls for completions. The completions of a lane are in the order of its operations. Returns the number
+  // of entries written to `out`.
   virtual uint32_t poll(std::span<EndpointCompletion> out) = 0;
 
   // Marks the peer as failed with the given cause, for example if the caller's own timeout has expired. Has

@@ -6,8 +6,8 @@
  * writer and all readers call verbena_queue_wait_until_ready().
  *
  * Threads: one thread at a time may use a queue, except that verbena_queue_cancel() and
- * verbena_queue_shutdown() may be called from any thread at any time. In a forked child all calls return
- * VERBENA_INVALID_USAGE, and destroying the queue has no effect.
+ * verbena_queue_shutdown() may be called from any thread at any time. In a forked child process, all calls
+ * return VERBENA_INVALID_USAGE, and destroying the queue has no effect.
  *
  * Timeouts are in milliseconds; -1 waits without a timeout. If a signal handler runs on the thread of a
  * waiting call, the call returns VERBENA_TIMEOUT early, so that an interpreter such as Python can handle the
@@ -31,7 +31,7 @@ typedef struct verbena_queue verbena_queue;
  * the interval, or all the time if the interval is shorter than 0.8 ms. Otherwise a wait spins for 20 us. */
 #define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
 
-/* Identifies a queue, opaque. The application copies it to the readers. */
+/* Opaque handle of a queue. The application copies the handle to the readers. */
 typedef struct {
   uint8_t bytes[128];
 } verbena_queue_handle;

@@ -14,9 +14,9 @@
  * and report differences.
  *
  * Streams and capture: a call that takes a stream enqueues kernels on it and returns without synchronising.
- * It may be captured in a CUDA graph. The calls of one verbena_ops must run one after the other. To continue
- * on another stream, make that stream wait for an event of the first stream. Use a separate verbena_ops for
- * each stream that runs concurrently.
+ * Such a call may be captured in a CUDA graph. The calls of one verbena_ops must run one after the other. To
+ * continue on another stream, make that stream wait for an event of the first stream. Use a separate
+ * verbena_ops for each stream that runs concurrently.
  *
  * Threads: only one thread at a time may use a verbena_ops.
  *
@@ -139,12 +139,12 @@ typedef struct {
 typedef struct {
   verbena_ops_algorithm algorithm;
   uint32_t blocks;      /* at most verbena_ops_options::blocks; twice that for bulk algorithms and codecs */
-  uint32_t threads;     /* per block: a multiple of 32, at most 512 */
+  uint32_t threads;     /* threads per block: a multiple of 32, at most 512 */
   uint32_t chunk_bytes; /* for bulk algorithms: a multiple of 16 */
 } verbena_ops_choice;
 
-/* Creates a communicator. Collective over the context, with each rank's GPU current. The call allocates GPU
- * memory and loads kernels, so it must not be made during graph capture.
+/* Creates a communicator. Collective over the context; on each rank, the context's GPU must be current. The
+ * call allocates GPU memory and loads kernels, so it must not be made during graph capture.
  * @param context  must outlive the communicator
  * @param team     1 to 16 ranks; may be freed before the communicator. NULL on ranks that are not members.
  *                 These ranks use their communicator only in the collective calls (create, reset and destroy)

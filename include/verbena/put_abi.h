@@ -22,8 +22,8 @@ inline constexpr uint32_t kPutMaxQueues = 16;
 inline constexpr uint32_t kPutMaxDepthShift = 20;
 
 enum class PutOperation : uint8_t {
-  kPut = 1,    // copies bytes from this rank's heap to the peer's
-  kGet,        // copies bytes from the peer's heap to this rank's
+  kPut = 1,    // copies bytes from this rank's heap to the peer's heap
+  kGet,        // copies bytes from the peer's heap to this rank's heap
   kWriteWord,  // writes a 64-bit word
   kAddWord,    // adds to a 64-bit word
   kSetSignal,  // sets a signal, which is the sum of two words of the peer (SymmContext::signals)

@@ -58,12 +58,12 @@ VERBENA_API void verbena_ranks_leave(verbena_ranks* ranks);
 /* ---- Between two ranks ---- */
 
 /* Sends and receives messages of any length between any two ranks. Messages from one rank with the same tag
- * arrive in the order in which they were sent. A connecting rank must prove that it knows the job key or, in
- * a job without a key, the secret in the other rank's address. The calls may be made from any thread, until
- * verbena_pairs_close(). */
+ * arrive in the order in which they were sent. A connecting rank must prove that it knows the job key. In a
+ * job without a key, it must prove that it knows the secret in the other rank's address. The calls may be
+ * made from any thread, until verbena_pairs_close(). */
 typedef struct verbena_pairs verbena_pairs;
 
-/* The address of a rank, opaque. It contains a secret: distribute it to the ranks of the job only. */
+/* Opaque address of a rank. The address contains a secret, so distribute it to the ranks of the job only. */
 typedef struct {
   uint8_t bytes[128];
 } verbena_pairs_address;

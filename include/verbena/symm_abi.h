@@ -49,7 +49,7 @@ enum class SymmStatus : int32_t {
   kInvalid = -3,        // there is no such rank, signal or barrier, or an address is not symmetric
   kUnreachable = -4,    // the peer cannot be reached, neither by loads and stores nor by a NIC
   kNetworkFailed = -5,  // a peer or the network failed: verbena_context_get_error() has the reason
-  kRefused = -6,        // the proxy refused an operation, such as one on an address outside all windows
+  kRefused = -6,        // the proxy refused an operation, such as a put outside all windows
 };
 
 // Values of SymmContext::abort_word. A value other than 0 ends the context on this rank. Once the word has

@@ -10,10 +10,10 @@
  *
  * A rank is a process or a thread. A rank without a GPU uses host memory for everything.
  *
- * Threads: every rank of the context must make the calls marked "collective", in the same order, from one
- * thread at a time, with the context's GPU current (cudaSetDevice). Collective calls return within
- * VERBENA_BOOTSTRAP_TIMEOUT_MS even if a rank has exited. All other calls may be made from any thread at any
- * time between a context's creation and its destruction.
+ * Threads: all ranks of the context must make the calls marked "collective", in the same order. Each rank
+ * makes these calls from one thread at a time, and the context's GPU must be current (cudaSetDevice).
+ * Collective calls return within VERBENA_BOOTSTRAP_TIMEOUT_MS even if a rank has exited. All other calls may
+ * be made from any thread at any time between a context's creation and its destruction.
  *
  * Errors: a call that fails logs one line and leaves its output parameters unchanged. verbena_last_error()
  * returns the same line. The library reads its settings from the environment (docs/parameters.md) once, in
@@ -43,7 +43,7 @@ typedef enum {
   VERBENA_TIMEOUT = 7           /* a peer did not respond in time */
 } verbena_result;
 
-/* Returns a description of a result code, a static string. */
+/* Returns a description of a result code. The string is static. */
 VERBENA_API const char* verbena_describe(verbena_result result);
 /* Returns the log line of this thread's last failed call, or "" if no call has failed. The string is valid
  * until the thread's next call. */
@@ -171,8 +171,8 @@ typedef struct {
   /* 1: the backend's network supports signals and barriers of the world team only. The library then refuses
    * to create any other team in which some members do not reach each other by loads and stores. */
   int32_t is_world_only;
-  /* Called once, with `argument`, as the last step of verbena_context_destroy() or of a failed create. NULL:
-   * no call. */
+  /* Called once, with `argument`, as the last step of verbena_context_destroy() or of a failed
+   * verbena_context_create_over_heap(). NULL: no call. */
   void (*release)(void* argument);
   void* argument;
   /* Addresses up to begin + reach_bytes are symmetric, even though memory after the first length_bytes bytes
@@ -187,8 +187,8 @@ typedef struct {
  * 512. Returns 0 if a setting in the environment is wrong. */
 VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
 /* Creates a context that allocates its windows from the given heap. Collective. Memory cannot be registered
- * in such a context. Members that loads and stores do not reach are reached by the backend's network only.
- * Apart from VERBENA_SYMM_TEAMS, settings for memory and paths have no effect. */
+ * in such a context. If loads and stores do not reach a member, only the backend's network reaches it. Apart
+ * from VERBENA_SYMM_TEAMS, settings for memory and paths have no effect. */
 VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
                                                             verbena_all_gather all_gather, void* argument,
                                                             uint32_t rank, uint32_t count_ranks,
@@ -353,8 +353,8 @@ VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint
                                                   int64_t value, void* stream);
 /* Copies bytes to a peer.
  * @param destination   address in a window of this rank; the peer's memory at the same offset is written
- * @param source        GPU memory. If loads and stores do not reach the peer, it must lie in a window and
- *                      must stay unchanged until verbena_quiet_on_stream() or a barrier
+ * @param source        GPU memory. If loads and stores do not reach the peer, the source must lie in a window
+ *                      and must stay unchanged until verbena_quiet_on_stream() or a barrier
  * @param length_bytes  bytes to copy
  * @param peer          a rank of the team */
 VERBENA_API verbena_result verbena_put_on_stream(const verbena_team* team, void* destination,
@@ -399,7 +399,7 @@ VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
 VERBENA_API uint32_t verbena_pool_index(const verbena_pool* pool);
 /* Returns the pool's window, which the pool owns. */
 VERBENA_API verbena_window* verbena_pool_window(const verbena_pool* pool);
-/* Returns the peak memory usage in bytes. */
+/* Returns the largest number of bytes that were in use at a time. */
 VERBENA_API size_t verbena_pool_max_used(verbena_pool* pool);
 
 #ifdef __cplusplus

@@ -30,9 +30,9 @@ void let_next_grid_start();
 uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);
 uint32_t ballot(uint32_t lanes, bool vote);
 
-// Memory accesses. length_bytes is 1, 2, 4, 8 or 16, and the address is aligned to it; otherwise the test
-// fails. An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte accesses
-// with the same order.
+// Memory accesses. length_bytes is 1, 2, 4, 8 or 16, and the address is aligned to length_bytes; otherwise
+// the test fails. An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte
+// accesses with the same order.
 void load(void* value, const void* address, size_t length_bytes, Order order, Scope scope);
 void store(void* address, const void* value, size_t length_bytes, Order order, Scope scope);
 // Updates a word atomically. Returns the previous value, zero-extended. length_bytes is 4 or 8. Only

@@ -141,7 +141,7 @@ VERBENA_DEVICE uint32_t lane() {
   return result;
 }
 
-// Waits for all threads of the block. The lanes of a warp must call it together.
+// Waits for all threads of the block. The lanes of a warp must call this function together.
 VERBENA_DEVICE void sync_block() {
 #if VERBENA_EMULATED
   emulation::sync_block();

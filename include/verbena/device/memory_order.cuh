@@ -5,8 +5,8 @@
 // which is slightly faster, they must point to global memory (of this GPU, of a peer, or mapped host memory).
 // An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte accesses with the
 // same order. Any thread may call these functions, unless a comment says that a whole warp or block must call
-// them. Combinations that PTX does not have do not compile. Below sm_90 a cluster is one block, and cluster
-// scope is compiled as the wider .gpu scope.
+// them. Combinations that PTX does not have do not compile. Below sm_90, a cluster consists of one block, and
+// cluster scope is compiled as the wider .gpu scope.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 

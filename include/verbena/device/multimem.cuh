@@ -64,7 +64,7 @@ inline constexpr bool kIsReduction =
 template <Operation operation, typename T>
 VERBENA_DEVICE T multimem_load_reduce(const T* address) {
   static_assert(detail::kIsWord<T> && detail::kIsReduction<operation>,
-                "verbena: needs words of 4 or 8 bytes, and sum, minimum, maximum, and, or, or xor");
+                "verbena: a multicast reduction needs words of 4 or 8 bytes and a reducing operation");
   T result{};
 #if VERBENA_EMULATED
   bool is_first = true;

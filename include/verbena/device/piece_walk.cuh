@@ -22,8 +22,8 @@ template <int kBatch = 256>
 struct alignas(16) UnpackScratch {
   static_assert(kBatch >= kWarpLanes && kBatch % kWarpLanes == 0, "verbena: kBatch must be a multiple of 32");
   LoadMeta descriptors[kBatch];
-  // The number of each descriptor's first piece. Entries after the last descriptor have all bits set, which
-  // ends a search.
+  // The number of each descriptor's first piece. In entries after the last descriptor, all bits are set,
+  // which ends a search.
   uint32_t first_piece[kBatch + kWarpLanes];
   StagedCounts staged[kBatch / kWarpLanes];
   uint64_t count;  // used by wait_message() to pass the count to all threads
@@ -31,7 +31,7 @@ struct alignas(16) UnpackScratch {
 
 namespace detail {
 
-// Reads the queue. The group must have acquired it.
+// Loads a value from the unpack queue. The group must have acquired the value.
 template <typename T>
 VERBENA_DEVICE T load_queue(const T* address) {
   return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(address);

@@ -3,8 +3,8 @@
 //   nvcc, or clang with CUDA's headers      kernels of an application
 //   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
 //   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)
-// No header of the library includes CUDA's headers. NVRTC needs VERBENA_NO_STANDARD_HEADERS and the types of
-// <stdint.h>.
+// Apart from backends/, no header of the library includes CUDA's headers. NVRTC needs
+// VERBENA_NO_STANDARD_HEADERS and the types of <stdint.h>.
 #ifndef VERBENA_DEVICE_PLATFORM_CUH
 #define VERBENA_DEVICE_PLATFORM_CUH
 

@@ -680,7 +680,7 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_str
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // Also waits until an earlier norm of this block has read the words.
+  // This also waits until an earlier norm of this block has read the words.
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,

@@ -109,7 +109,7 @@ VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t r
   }
   const SymmStatus status = conclude(context, group, mine, awaited);
   // All threads have read the old round before conclude(). The group.sync() of the next arrive() makes the
-  // new round visible to them.
+  // new round visible to all threads.
   if (group.elect()) store_relaxed<Scope::kGpu>(context.rounds + row, round);
   return status;
 }

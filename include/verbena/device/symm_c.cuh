@@ -182,7 +182,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t si
   const auto relation = static_cast<verbena::SymmCompare>(compare);
   int64_t seen = detail::find_value_that_fails(relation, wanted);
   if (context == 0) return seen;
-  // The status is not needed: after an error, `seen` does not satisfy the comparison.
+  // The status is not needed, because after an error `seen` does not satisfy the comparison.
   static_cast<void>(detail::run(context, [&](const auto& on) {
     return symm_signal_wait_until<int64_t>(on, static_cast<uint32_t>(signal), relation, wanted, &seen,
                                            BlockGroup{});
@@ -257,7 +257,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, in
                        detail::as_queue(queue));
   });
 }
-// Signals the peer after all puts to the peer, by any block, that this thread has observed.
+// Signals the peer after all puts to the peer that this thread has observed, whichever block has posted them.
 VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t signal, int32_t peer,
                                                      int64_t value, int32_t operation) {
   using namespace verbena::device;

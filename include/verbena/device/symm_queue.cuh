@@ -187,7 +187,7 @@ VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by
   return result;
 }
 
-// Waits until all positions of the queue before this one are complete.
+// Waits until all positions of the queue below `position` are complete.
 VERBENA_DEVICE WaitResult await_completed(const SymmContext& context, uint32_t queue, uint64_t position) {
   uint64_t completed = 0;
   const WaitResult result = wait_until<Relation::kGreaterEqual, Scope::kSystem>(

@@ -101,8 +101,8 @@ VERBENA_NAME_COPY(block)
 //
 // Word p of rank r belongs to the ranks r and p. Rank r adds a constant to the word, and rank p subtracts the
 // same constant. Rank r waits until the word is 0 or less, which means that rank p has arrived.
-// @param offset  bytes from the start of a rank's memory to `num_ranks` 32-bit words, which are 0 before the
-//                first use
+// @param offset  offset of `num_ranks` 32-bit words from the start of a rank's memory, in bytes; the words
+//                must be 0 before the first use
 template <bool need_fence = true>
 VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, int num_ranks) {
   namespace vd = ::verbena::device;
@@ -113,8 +113,8 @@ VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, 
   };
   const auto first = static_cast<int>(vd::thread_index()), step = static_cast<int>(vd::threads_per_block());
   for (int peer = first; peer < num_ranks; peer += step) {
-    vd::reduce_add<vd::Order::kRelaxed, vd::Scope::kSystem>(find(rank, peer),
-                                                            kStep);  // only this thread waits for the word
+    // This addition is relaxed, because only this thread waits for the word.
+    vd::reduce_add<vd::Order::kRelaxed, vd::Scope::kSystem>(find(rank, peer), kStep);
     vd::reduce_add<vd::Order::kRelease, vd::Scope::kSystem>(find(peer, rank), 0u - kStep);
   }
   const vd::WaitLimits limits = detail::limit_by_default();

@@ -79,7 +79,7 @@ VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scrat
       mine = load_queue(head.list + next);
     }
     copy.copy(group, scratch, batch, bounce, data);
-    group.sync();  // all threads have read the scratch
+    group.sync();  // now all threads have read the scratch
   }
 }
 

@@ -23,7 +23,7 @@ struct BulkMembers {
   uint32_t count = 0, stride = 1;
 };
 
-// @tparam kReachesFar  true: some members can only be reached by a NIC; only exchanges are allowed
+// @tparam kReachesFar  true: some members can only be reached by a NIC, so only exchanges are allowed
 template <typename Context, bool kReachesFar>
 class BulkSlots {
  public:

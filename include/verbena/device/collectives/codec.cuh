@@ -8,8 +8,8 @@
 //
 // A codec is a type with
 //   kBits, kGroup                   bits per encoded element; elements per group
-//   Coded                           a lane's part of an encoded tile: payload[kBits] and scales[kScaleWords],
-//                                   in words; all lanes of a group have the same scales
+//   Coded                           a lane's part of an encoded tile: the words payload[kBits] and
+//                                   scales[kScaleWords]; all lanes of a group have the same scales
 //   encode(elements, rounding)      returns the Coded of a tile
 //   decode_row(coded, row, unit)    writes this lane's unit of the row to `unit`, an array of 8 floats
 // All lanes of a warp call the functions together. Decoding gives the same bits on every GPU and on the host.

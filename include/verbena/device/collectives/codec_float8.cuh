@@ -230,7 +230,7 @@ class MxFloat8 {
   }
 };
 
-// A tile of 1,024 elements takes 1,056 bytes.
+// An encoded tile of 1,024 elements takes 1,056 bytes.
 using Float8 = Float8Codec<64>;
 
 }  // namespace verbena::device

@@ -176,8 +176,8 @@ class IntegerCodec {
     return detail::multiply_add(code, steps.length, steps.lowest);
   }
 
-  // Returns the maximum of a unit in the upper half of a word and the negated minimum in the lower half, both
-  // rounded up to bfloat16.
+  // Returns a word that contains the maximum of a unit in its upper half and the negated minimum in its lower
+  // half, both rounded up to bfloat16.
   template <bool kOfFinite>
   VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);
@@ -262,7 +262,7 @@ class IntegerCodec {
   }
 };
 
-// A tile of 1,024 elements takes 1,056, 800 and 640 bytes.
+// An encoded tile of 1,024 elements takes 1,056 bytes (Int8), 800 bytes (Int6) or 640 bytes (Int4).
 using Int8 = IntegerCodec<8, 128>;
 using Int6 = IntegerCodec<6, 128>;
 using Int4 = IntegerCodec<4, 32>;

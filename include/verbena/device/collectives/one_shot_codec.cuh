@@ -7,7 +7,7 @@
 //   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);
 //   status = calls.finish();
 //
-// The warps of a block share its tiles, and no warp waits for another.
+// The warps of a block share its tiles, and no warp waits for another warp of the block.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 

@@ -1,7 +1,7 @@
 // Functions with TileScale's names for communication between ranks. They read the table of ranks, copy
 // between ranks, and wait in barriers between blocks of all ranks. Every program has a table of ranks,
-// `meta_data`, in constant memory. Before a launch, the host fills the table with the result of a team's
-// make_tilescale_table() (verbena.hpp, Python):
+// `meta_data`, in constant memory. Before a launch, the host fills the table with the words that a team's
+// make_tilescale_table() returns (verbena.hpp, Python):
 //   [0]      this rank
 //   [1]      number of ranks, at most kTilescaleMaxRanks
 //   [2 + r]  address at which this GPU maps rank r's memory; 0 if loads and stores cannot reach rank r

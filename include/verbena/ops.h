@@ -127,8 +127,8 @@ typedef struct {
   /* For tests of PDL: pauses of each kernel, before the kernel waits for its predecessor, and after it has
    * let its successor start. */
   uint32_t pause_before_ns, pause_after_ns;
-  /* 1: the caller promises that in each all-reduce, either all ranks pass an input and an output that lie in
-   * windows, at the same offsets, or no rank passes both in windows. verbena_ops_all_reduce() then uses
+  /* 1: the caller makes a promise about each all-reduce: if one rank passes an input and an output that both
+   * lie in windows, then all ranks do so, with the same offsets. verbena_ops_all_reduce() then uses
    * VERBENA_OPS_DIRECT for the sizes for which it is faster. */
   uint32_t has_windows;
 } verbena_ops_options;

@@ -47,12 +47,19 @@ inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 // second half by one 16-byte store, which is a release at system scope. The two words of this half may become
 // visible in either order.
 struct alignas(32) PutDescriptor {
-  // kPut, kGet: offset in this rank's heap; kAwaitQueue: a position of the other queue; kRows: bytes between
-  // rows in this rank's heap; other operations: the value
+  // Depends on the operation:
+  //   kPut, kGet        offset in this rank's heap
+  //   kAwaitQueue       a position of the other queue
+  //   kRows             stride of the rows in this rank's heap, in bytes
+  //   other operations  the value
   uint64_t operand;
-  // kPut, kGet: bytes of one row; kSetSignal: offset of the word that LSA ranks set; kAwaitQueue: number of
-  // the other queue; kCompareSwap: the expected value; kRows: bytes between rows in the peer's heap; other
-  // operations: 0
+  // Depends on the operation:
+  //   kPut, kGet        length of the data (with kRows, of one row), in bytes
+  //   kSetSignal        offset of the word that LSA ranks set
+  //   kAwaitQueue       number of the other queue
+  //   kCompareSwap      the expected value
+  //   kRows             stride of the rows in the peer's heap, in bytes
+  //   other operations  0
   uint64_t extent;
   uint64_t place;   // turn | offset in the peer's heap; kRows: turn | number of rows
   uint64_t action;  // turn | flags | operation | world rank of the peer, 32 bits

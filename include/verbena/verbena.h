@@ -216,7 +216,7 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * @param address       this rank's address of the memory; may differ between ranks
  * @param length_bytes  1 or more, the same on all ranks
  * @param window        receives the window; free it with verbena_window_free()
- * @return VERBENA_INVALID_USAGE if the memory comes from another allocator */
+ * @return VERBENA_INVALID_USAGE if the memory was not allocated in this way */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
 /* Waits until all operations of finished kernels are complete, then frees the window. Collective. No kernel
@@ -323,7 +323,7 @@ VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* 
 /* Each call enqueues a kernel on `stream` and returns. The kernel calls the corresponding device function:
  * for example, verbena_barrier_on_stream() calls symm_barrier(). `stream` is a cudaStream_t or CUstream of
  * the context's GPU, which must be current. The calls run in order with the stream's other work, and a signal
- * is sent after all earlier puts of the stream. They may be captured in a CUDA graph. They are not
+ * is sent after all earlier puts of the stream. The calls may be captured in a CUDA graph, and are not
  * collective.
  *
  * The first call on a GPU loads the kernel, and loading waits for running kernels. To avoid a deadlock, make

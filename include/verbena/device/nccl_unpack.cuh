@@ -7,7 +7,7 @@
 //   save        when the primitive is over                 ncclNetDeviceSaveHead
 //
 // There are two differences from NCCL. If an index is out of range, a call reports an error and does nothing.
-// After an abort, unpacking returns immediately, even if a slot has a stale count of descriptors.
+// After an abort, unpacking returns immediately, whatever count of descriptors a slot has.
 #ifndef VERBENA_DEVICE_NCCL_UNPACK_CUH
 #define VERBENA_DEVICE_NCCL_UNPACK_CUH
 

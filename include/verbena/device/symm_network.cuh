@@ -29,8 +29,8 @@ namespace verbena::device {
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
 //                            start an operation. A rank that sees the signal also sees all writes that this
-//                            thread had observed, and all earlier puts to that rank that this thread's block
-//                            has posted or that were posted through the same queue. `operation` is kSet or
+//                            thread had observed. It also sees earlier puts to itself, if this thread's block
+//                            has posted them or if they went through the same queue. `operation` is kSet or
 //                            kAdd. The source must not change until release_sources(). A backend may ignore
 //                            the SymmQueue
 //   WaitResult follow_all(context, peer, queue)
@@ -66,8 +66,7 @@ namespace verbena::device {
 //                            is called before this rank sets one of its own signals. Afterwards,
 //                            read_signal() may return 0 or the previous value
 //   WaitResult arrive(context, peer, barrier, round)
-//                            notifies the peer that this rank has arrived; the rounds of a barrier count from
-//                            1
+//                            notifies the peer that this rank has arrived. A barrier's rounds count from 1
 //   bool has_arrived(context, peer, barrier, round)   returns whether the peer has called arrive(); acquires
 //   void notify(context, peer, word, value)
 //                            writes `value` to the word in the peer's heap; best effort, never waits

@@ -34,7 +34,7 @@ VERBENA_DEVICE void copy_together(const Group& group, void* destination, const v
   copy_group(group, destination, source, length_bytes);
 }
 
-// Returns whether `peer` is a member and the range lies in a window. If the address is a registered one,
+// Returns whether `peer` is a member and the range lies in a window. If the address is a registered address,
 // replaces it with the symmetric address.
 template <typename T>
 VERBENA_DEVICE bool is_at_peer(const SymmContext& context, T** symmetric, uint64_t length_bytes,

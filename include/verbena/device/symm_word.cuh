@@ -24,7 +24,7 @@ namespace verbena::device {
 namespace detail {
 
 // Returns whether `peer` is a member, and whether the `count` words are aligned and lie in a window. If the
-// address is a registered one, replaces it with the symmetric address.
+// address is a registered address, replaces it with the symmetric address.
 template <typename Word>
 VERBENA_DEVICE bool find_words(const SymmContext& context, Word** word, int32_t peer, uint64_t count = 1) {
   return is_member(context, peer) && reinterpret_cast<uint64_t>(*word) % sizeof(uint64_t) == 0 &&

@@ -5,10 +5,10 @@
 // flags are described in bulk_slots.cuh. In step s, a block sends the addends of chunk s, sums chunk s-1 and
 // sends the sums, and stores the sums of chunk s-2. No message is needed to free a slot, because the flags of
 // later chunks show that the slot is free:
-//   The addends of chunk s overwrite those of chunk s-4 at rank q. Their sender has received q's addends of
-//   chunk s-2, which q sent after it had summed chunk s-4. The sums of chunk s overwrite those of chunk s-4
-//   at rank q. Their sender has received q's addends of chunk s, which q sent after it had stored the sums of
-//   chunk s-3.
+//   - The addends of chunk s overwrite the addends of chunk s-4 at rank q. Their sender has received q's
+//     addends of chunk s-2, which q sent after it had summed chunk s-4.
+//   - The sums of chunk s overwrite the sums of chunk s-4 at rank q. Their sender has received q's addends of
+//     chunk s, which q sent after it had stored the sums of chunk s-3.
 // A broadcast uses the same steps: the root sends each other rank a share in place of addends, and that rank
 // sends the share to the other ranks in place of sums.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH

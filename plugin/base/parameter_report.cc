@@ -38,26 +38,20 @@ constexpr NamedSetting kOthers[] = {
 constexpr char kMarkdownHead[] =
     "# Parameters\n"
     "\n"
-    "Every setting is an environment variable, read when the component that has it is initialised. The first "
-    "name wins over its\n"
-    "aliases; an empty value counts as not set. Numbers may be hexadecimal (0x...); sizes take the suffixes "
-    "k, m and g\n"
-    "(powers of 1024). A variable that begins with `VERBENA_`, `SOFTVERBS_`, `LIBVERBENA_` or `USE_VERBENA_` "
-    "and is no setting is\n"
-    "one warning, which names the nearest setting. `verbena-info --parameters` shows the values in force; it "
-    "shows the settings\n"
-    "marked *advanced*, which hardly anybody needs, with `--all` only. This page is generated from "
-    "plugin/settings.\n"
+    "Every setting is an environment variable. A component reads its settings when it is initialised. The\n"
+    "name takes precedence over the aliases; an empty value counts as not set. Numbers may be hexadecimal\n"
+    "(0x...). Sizes may have the suffixes k, m and g (powers of 1024). If a variable begins with\n"
+    "`VERBENA_`, `SOFTVERBS_`, `LIBVERBENA_` or `USE_VERBENA_` but is not a setting, a warning names the\n"
+    "setting with the most similar name. `verbena-info --parameters` shows the current values. It shows\n"
+    "the settings marked *advanced*, which are rarely needed, only with `--all`. This page is generated\n"
+    "from plugin/settings.\n"
     "\n"
     "## The plugin and libverbena.so\n"
     "\n"
-    "A value that is malformed or out of range is an error at init that names the parameter, the value and "
-    "the range.\n"
-    "Values of variables that begin with `NCCL_` follow NCCL's rules and never fail: a negative number means "
-    "the\n"
-    "default, a number above the range counts as its end, and any other value that does not fit is replaced "
-    "by the default,\n"
-    "with a warning.\n"
+    "If a value is malformed or out of range, init fails with an error that names the parameter, the\n"
+    "value and the range. Variables that begin with `NCCL_` follow NCCL's rules, and their values never\n"
+    "cause an error. A negative number means the default. A number above the range is replaced by the\n"
+    "maximum, and any other invalid value is replaced by the default; in both cases a warning is logged.\n"
     "\n";
 
 constexpr char kRowsHead[] =
@@ -66,32 +60,34 @@ constexpr char kRowsHead[] =
 
 constexpr char kIgnoredHead[] =
     "\n"
-    "Settings of NCCL's own IB transport that have no effect here; the plugin warns if one of them is set:\n"
+    "The following settings of NCCL's own IB transport have no effect on the plugin, which warns if one of "
+    "them is set:\n"
     "\n"
-    "| NCCL's setting without effect | instead |\n"
+    "| setting of NCCL | what Verbena does instead, or what to set instead |\n"
     "|---|---|\n";
 
 constexpr char kSoftverbsHead[] =
     "\n"
     "## softverbs\n"
     "\n"
-    "A value that is malformed or out of range is a warning, and the default is used "
+    "If a value is malformed or out of range, softverbs writes a warning and uses the default "
     "([softverbs.md](softverbs.md)).\n"
-    "`VERBENA_ENCRYPTION` is softverbs' too.\n"
+    "`VERBENA_ENCRYPTION` also applies to softverbs.\n"
     "\n";
 
 constexpr char kPythonHead[] =
     "\n"
     "## The Python package\n"
     "\n"
-    "A value that is malformed is a warning, and the default is used ([inference.md](inference.md)).\n"
+    "If a value is malformed, the package issues a warning and uses the default "
+    "([inference.md](inference.md)).\n"
     "\n";
 
 constexpr char kOthersHead[] =
     "\n"
     "## Variables of other programs\n"
     "\n"
-    "| variable | what Verbena reads it for |\n"
+    "| variable | meaning, or what Verbena does with it |\n"
     "|---|---|\n";
 
 const char* name_kind(SettingKind kind) {

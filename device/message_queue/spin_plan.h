@@ -1,11 +1,11 @@
 // Plans when a wait for the next message spins and when it sleeps.
 //
-// Waking a sleeping process takes tens of microseconds, and spinning all the time takes a whole core. Messages
-// of a pipeline, such as one per decode step, come at regular intervals. So an adaptive wait predicts the
-// next message from the intervals before: it sleeps until shortly before the predicted time, spins until
-// shortly after it, and then sleeps until it is woken. The time in which it spins is at most a quarter of
-// the interval, or the whole interval if that is too short for a sleep in between. If intervals are
-// irregular, or no messages come, a wait sleeps.
+// Waking a sleeping process takes tens of microseconds, and spinning all the time takes a whole core.
+// Messages of a pipeline, such as one per decode step, come at regular intervals. So an adaptive wait
+// predicts when the next message comes: it sleeps until shortly before that time, spins until shortly after
+// it, and then sleeps until it is woken. It spins for at most a quarter of the interval, or for the whole
+// interval if that is too short for a sleep in between. If intervals are irregular, or no messages come, a
+// wait sleeps.
 #pragma once
 
 #include <algorithm>
@@ -49,9 +49,9 @@ class SpinPlan {
   // Sleeps end late by up to the kernel's timer slack of 50 us and a wake-up.
   static constexpr int64_t kMinMarginNs = 100 * kNsPerUs;
   static constexpr int64_t kMaxMarginNs = 2 * base::kNsPerMs;
-  static constexpr int64_t kShare = 8;         // the margin, before and after, is at most this part of the interval
-  static constexpr int kSmoothing = 8;         // each new interval counts for one part in so many
-  static constexpr uint32_t kMinLearned = 4;   // intervals before the first prediction
+  static constexpr int64_t kShare = 8;  // the margin, before and after, is at most this part of the interval
+  static constexpr int kSmoothing = 8;  // each new interval counts for one part in so many
+  static constexpr uint32_t kMinLearned = 4;  // intervals before the first prediction
 
   void learn(int64_t gap_ns) {
     // A pause says nothing about the intervals after it.

@@ -38,7 +38,7 @@ struct Context {
   std::atomic<RegistrationOrder::Family> family{RegistrationOrder::Family::kUnknown};
   std::atomic<uint32_t> connections_ahead{0};  // expected receiving connections of one rank; 0: unknown
 
-  std::mutex mutex;                                                   // guards what follows
+  std::mutex mutex;                                                    // guards what follows
   std::map<void*, std::unique_ptr<transport::Connecting>> connecting;  // by the address of NCCL's handle
   protocol::Statistics totals;
   int open_communicators = 0;

@@ -1,5 +1,5 @@
-// The two ends of a channel as NCCL's adapter uses them. Each transport implements both: sender.h and receiver.h
-// over connected queue pairs, datagram/channel.h over datagrams. One thread at a time uses an end.
+// The two ends of a channel as NCCL's adapter uses them. Each transport implements both: sender.h and
+// receiver.h over connected queue pairs, datagram/channel.h over datagrams. One thread at a time uses an end.
 #pragma once
 
 #include <cstdint>

@@ -129,7 +129,8 @@ base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** re
   return outcome();
 }
 
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, bool* done, int* lengths_bytes) {
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, bool* done,
+                                                               int* lengths_bytes) {
   if (request.kind == RequestKind::kFlush) [[unlikely]] {
     if (lengths_bytes != nullptr) *lengths_bytes = 0;
     return test_flush(static_cast<FlushRequest&>(request), done);

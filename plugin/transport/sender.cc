@@ -78,7 +78,8 @@ Statistics Sender::close() {
   return outcome();
 }
 
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, bool* done, int* lengths_bytes) {
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, bool* done,
+                                                             int* lengths_bytes) {
   auto& message = static_cast<SendMessage&>(request);
   *done = Core::test(message);
   if (*done && lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(message.length_bytes);

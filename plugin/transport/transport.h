@@ -1,5 +1,6 @@
 // How channels are made, over connected queue pairs (setup/connected_transport.h) or datagrams
-// (datagram/datagram_transport.h). VERBENA_TRANSPORT selects one for the process. ends.h is how channels are used.
+// (datagram/datagram_transport.h). VERBENA_TRANSPORT selects one for the process. Channels are used through
+// the interface in ends.h.
 #pragma once
 
 #include <cstdint>

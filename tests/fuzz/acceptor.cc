@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes)
   FuzzedDataProvider data(bytes, length_bytes);
   const auto& nic = fuzz::find_nic(data.ConsumeIntegralInRange(1, fuzz::kMaxRails));
   const transport::AcceptOptions options{.traffic_class = data.ConsumeIntegralInRange(-1, 255),
-                                       .unpacks = data.ConsumeBool()};
+                                         .unpacks = data.ConsumeBool()};
   const auto hello = take_hello(data, nic);
   const auto ready = fuzz::take_message<protocol::Ready>(data);
   std::vector<uint8_t> stream;

@@ -39,8 +39,7 @@ class DatagramListening final : public Listening {
 
 class DatagramConnecting final : public Connecting {
  public:
-  explicit DatagramConnecting(std::unique_ptr<Connector> connector)
-      : connector_(std::move(connector)) {}
+  explicit DatagramConnecting(std::unique_ptr<Connector> connector) : connector_(std::move(connector)) {}
   uint64_t nonce() const override { return connector_->nonce(); }
   Result<std::unique_ptr<SendingEnd>> poll() override { return as_end<SendingEnd>(connector_->poll()); }
 
@@ -90,8 +89,7 @@ class DatagramTransport final : public Transport {
                                               int) const override {
     auto engine = Engine::find(*device.nic, device.nics, device.offers_unpack);
     if (!engine) return engine.error();
-    auto connector = Connector::start(std::move(*engine),
-                                                read_handle(handle));
+    auto connector = Connector::start(std::move(*engine), read_handle(handle));
     if (!connector) return connector.error();
     return std::unique_ptr<Connecting>(std::make_unique<DatagramConnecting>(std::move(*connector)));
   }

@@ -74,8 +74,7 @@ class ConnectedTransport final : public Transport {
   }
   Result<std::unique_ptr<Connecting>> connect(const Device& device, const void* handle,
                                               uint64_t communicator_id, int traffic_class) const override {
-    auto connector =
-        Connector::start(*device.nic, read_handle(handle), traffic_class);
+    auto connector = Connector::start(*device.nic, read_handle(handle), traffic_class);
     if (!connector) return connector.error();
     return std::unique_ptr<Connecting>(
         std::make_unique<ConnectedConnecting>(std::move(*connector), communicator_id));

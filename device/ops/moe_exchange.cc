@@ -145,6 +145,7 @@ uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping group
   const uint32_t rows = shape.ranks * shape.max_tokens, experts = shape.local_experts;
   if (grouping == VERBENA_MOE_BY_RANK) return rows;
   if (grouping == VERBENA_MOE_BY_EXPERT) return rows * experts;
+  expect_range("alignment", alignment, 0, device::kMoeMaxAlignment);
   // No more groups have rows than rows there are.
   const uint32_t placed = rows * std::min(shape.top_k, experts);
   return placed + std::min(experts, placed) * (std::max(1U, alignment) - 1);
@@ -305,6 +306,7 @@ void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
   expect_valid(arguments.grouping >= VERBENA_MOE_BY_RANK && arguments.grouping <= VERBENA_MOE_RAGGED,
                "grouping ", static_cast<int>(arguments.grouping), " is unknown; verbena/moe.h lists them");
   call.grouping = static_cast<device::MoeGrouping>(arguments.grouping);
+  expect_range("alignment", arguments.alignment, 0, device::kMoeMaxAlignment);
   call.alignment = std::max(1U, arguments.alignment);
   const bool is_ragged = arguments.grouping == VERBENA_MOE_RAGGED;
   call.output_rows = is_ragged ? arguments.output_rows : find_max_rows(shape_, arguments.grouping, 1);
@@ -339,7 +341,10 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   set_groups(arguments, call);
   if (call.output_rows != 0) {
     expect_aligned("output", arguments.output);
-    expect_valid(call.scale_bytes == 0 || arguments.output_scales != nullptr, "output_scales is NULL");
+    // Scales of a cast are stored as words.
+    if (call.scale_bytes != 0)
+      expect_aligned("output_scales", arguments.output_scales,
+                     arguments.quantisation == VERBENA_OPS_NOT_QUANTISED ? 1 : sizeof(float));
   }
   call.row_stride = arguments.row_stride == 0 ? arguments.row_bytes : arguments.row_stride;
   if (arguments.tokens != 0) {

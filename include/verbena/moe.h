@@ -134,7 +134,8 @@ typedef struct {
   const float* weights; /* [tokens][top_k]; NULL: all are 1 */
   void* output;        /* rows of row_bytes as `grouping` says, aligned to 16 bytes; no byte of rows without a
                            token is written */
-  void* output_scales; /* scale_bytes for each row of the output; NULL where scale_bytes is 0 */
+  void* output_scales; /* scale_bytes for each row of the output; NULL where scale_bytes is 0. Those of a cast
+                           begin at a multiple of 4 bytes. */
   void* handle;        /* verbena_moe_layout::bytes, begins at a multiple of 16 bytes; written */
   uint32_t blocks;     /* of the kernel, at most those of the options; 0: those of the options */
   verbena_moe_phase phase;
@@ -147,7 +148,7 @@ typedef struct {
   verbena_ops_quantisation quantisation;
   verbena_ops_type type; /* of rows that are quantised: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   verbena_moe_grouping grouping;
-  uint32_t alignment;   /* VERBENA_MOE_RAGGED: of the groups, in rows; 0: 1 */
+  uint32_t alignment;   /* VERBENA_MOE_RAGGED: of the groups, in rows, at most 65536; 0: 1 */
   uint32_t output_rows; /* VERBENA_MOE_RAGGED: rows of the output. verbena_moe_max_rows() are enough for any
                            routing. If the groups need more, the call fails on all ranks, as after a timeout. */
   /* 1: the scales that quantise are stored in columns, a float or word for each row after another:
@@ -180,8 +181,8 @@ typedef struct {
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
 
 /* Returns the rows that the output of a dispatch has to have for any routing among `ranks` ranks; 0 if the
- * options are invalid.
- * @param alignment  of VERBENA_MOE_RAGGED, in rows; 0: 1 */
+ * options or the alignment are invalid.
+ * @param alignment  of VERBENA_MOE_RAGGED, in rows, at most 65536; 0: 1 */
 VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks,
                                         verbena_moe_grouping grouping, uint32_t alignment);
 

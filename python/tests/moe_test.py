@@ -1,5 +1,6 @@
 """verbena.moe on emulated GPUs against sums that PyTorch computes on the host: ids of no expert, repeated ids, other numbers of tokens on
 each rank, every sum, casts, scales, a call as two kernels, operators."""
+import dataclasses
 import os
 
 import pytest
@@ -118,6 +119,52 @@ def _move(rank, size):
             exchange.dispatch(two.contiguous(), torch.zeros(1, TOP_K, dtype=torch.int64).expand(2, TOP_K))
         with pytest.raises(ValueError, match="needs the argument"):
             exchange.dispatch(rows, ids, weights, phase=verbena.moe.Phase.RECEIVE)
+
+
+def _give_wrong_tensors(rank):
+    """Each of these would be written or read behind its end."""
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange, verbena.moe.ExpertExchange(
+            context, experts=EXPERTS, max_tokens=MAX_TOKENS - 1, top_k=TOP_K, hidden=HIDDEN, exact=True, blocks=2) as smaller:
+        rows, ids, weights = _draw(rank, 0)
+        scales = torch.zeros(len(rows), 2)
+        by_rank = exchange.dispatch(rows, ids, weights)
+        ragged = exchange.dispatch(rows, ids, weights, scales=scales, grouping="ragged")
+        short = dataclasses.replace(ragged, rows=ragged.rows[:-1])
+        marks = dataclasses.replace(ragged, row_experts=ragged.row_experts[:-1])
+        cast = exchange.dispatch(rows, ids, weights, cast="fp8_block", column_scales=True)
+        of_smaller = smaller.make_dispatched(rows)
+        _synchronize()
+        exchange.check_error()
+        wrong = [(by_rank, {"grouping": "expert"}, "grouped by RANK"), (ragged, {"grouping": "ragged"}, "its scales"),
+                 (by_rank, {"scales": scales}, "no scales"), (by_rank, {"cast": "fp8_block"}, "float8_e4m3fn"),
+                 (cast, {}, "bfloat16"), (cast, {"cast": "fp8_block"}, "contiguous tensor"),
+                 (cast, {"cast": "fp8_block_exponent", "column_scales": True}, "int32"),
+                 (short, {"grouping": "ragged", "scales": scales}, "shape"), (marks, {"grouping": "ragged", "scales": scales}, "shape"),
+                 (ragged, {"grouping": "ragged", "scales": scales.double()}, "float64"), (of_smaller, {}, "of this exchange")]
+        for out, options, cause in wrong:
+            with pytest.raises(ValueError, match=f"`out` does not have the form.*{cause}"):
+                exchange.dispatch(rows, ids, weights, out=out, **options)
+        with pytest.raises(ValueError, match="of this exchange"):
+            exchange.dispatch(rows, of_smaller)
+        experts = torch.zeros(2, MAX_TOKENS, TOP_K, HIDDEN, dtype=torch.bfloat16)
+        with pytest.raises(ValueError, match="of this exchange"):
+            exchange.combine(experts, of_smaller)
+        with pytest.raises(TypeError, match="bfloat16 is needed, not of torch.float8_e4m3fn"):
+            exchange.combine(experts, by_rank, out=torch.empty(len(rows), HIDDEN, dtype=torch.float8_e4m3fn))
+        with pytest.raises(verbena.VerbenaError, match="alignment is"):
+            exchange.dispatch(rows, ids, weights, scales=scales, grouping="ragged", alignment=2 ** 31, out=ragged)
+        with pytest.raises(ValueError, match="alignment"):
+            exchange.dispatch(rows, ids, weights, grouping="ragged", alignment=2 ** 31)
+        same = exchange.dispatch(rows, ids, weights, cast="fp8_block", column_scales=True, out=cast)
+        _synchronize()
+        exchange.check_error()
+        assert same.rows.data_ptr() == cast.rows.data_ptr()
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+def test_wrong_tensors():
+    run_ranks(2, _give_wrong_tensors)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -452,6 +452,24 @@ TEST(Moe, RefusesWhatCannotBe) {
                     return "columns of the caller's scales";
                   if (!is_refused([](auto& one) { one.phase = VERBENA_MOE_RECEIVE_IDS; }))
                     return "a phase of groups";
+                  // Lengths of groups would not have 32 bits, and rows be stored outside the output.
+                  if (!is_refused([](auto& one) {
+                        one.grouping = VERBENA_MOE_RAGGED;
+                        one.output_rows = 8;
+                        one.alignment = UINT32_MAX;
+                      }))
+                    return "alignment";
+                  options = make_options();
+                  if (verbena_moe_max_rows(&options, 2, VERBENA_MOE_RAGGED, UINT32_MAX) != 0)
+                    return "rows of an alignment";
+                  if (!is_refused([](auto& one) {
+                        one.quantisation = VERBENA_OPS_FP8_BLOCK;
+                        one.type = VERBENA_OPS_BFLOAT16;
+                        one.scale_bytes = 0;
+                        one.row_bytes = 32;
+                        one.output_scales = static_cast<char*>(one.output_scales) + 2;
+                      }))
+                    return "misaligned scales of a cast";
                   auto receive = moe.dispatch_arguments();
                   receive.phase = VERBENA_MOE_RECEIVE;
                   if (verbena_moe_dispatch(moe.handle(), &receive, nullptr) != VERBENA_INVALID_USAGE)

@@ -153,7 +153,10 @@ def need_type(tensor: Any) -> DataType:
     return found
 
 
-def expect_like(tensor: Any, shape: Any) -> Any:
+def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
+    """Returns the tensor. `dtype`: the type that it must have; None: any. Kernels trust both: they would write behind the end of another one."""
+    if dtype is not None and tensor.dtype != dtype:
+        raise TypeError(f"a tensor of {dtype} is needed, not of {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor of shape {list(shape)} is needed, not a tensor of shape {list(tensor.shape)}")
     return tensor

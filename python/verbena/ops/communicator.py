@@ -138,7 +138,7 @@ class Communicator(FusedCalls):
         """
         if out is not tensor or not tensor.is_contiguous():
             tensor = tensor.contiguous()
-            out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
+            out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape, tensor.dtype)
         self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), find_reduction(reduction if op is None else op), choice=choice)
         return out
 
@@ -148,7 +148,7 @@ class Communicator(FusedCalls):
         afterwards."""
         tensor = tensor.contiguous()
         rows, shape = _cut(tensor.shape, dim, self.size)
-        out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
+        out = tensor.new_empty(shape) if out is None else expect_like(out, shape, tensor.dtype)
         row_bytes = tensor.numel() * tensor.element_size() // max(rows, 1)
         self._call("ops_all_gather", tensor, out, rows, row_bytes, choice=choice)
         return out
@@ -172,7 +172,7 @@ class Communicator(FusedCalls):
         if shape[dim] % self.size != 0:
             raise ValueError(f"dimension {dim} of {shape} cannot be scattered to {self.size} ranks in equal parts")
         shape[dim] //= self.size
-        out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
+        out = tensor.new_empty(shape) if out is None else expect_like(out, shape, tensor.dtype)
         rows = math.prod(shape[:dim])
         self._call("ops_reduce_scatter", tensor, out, rows, out.numel() // max(rows, 1), need_type(tensor),
                    find_reduction(reduction if op is None else op), choice=choice)
@@ -198,7 +198,7 @@ class Communicator(FusedCalls):
         message = list(shape)
         message[split_dim] //= self.size
         joined_rows, joined = _cut(message, concat_dim, self.size)
-        out = tensor.new_empty(joined) if out is None else expect_like(out, joined)
+        out = tensor.new_empty(joined) if out is None else expect_like(out, joined, tensor.dtype)
         self._call("ops_all_to_all", tensor, out, math.prod(message) * tensor.element_size(), math.prod(shape[:split_dim]),
                    joined_rows, choice=choice)
         return out
@@ -278,8 +278,8 @@ class Communicator(FusedCalls):
 
     def _call_v(self, name: str, source: Any, out: Any, counts: list[Any], more: list[Any], expected: int,
                 choice: Choice | None) -> None:
-        for tensor in (source, out):
-            expect_like(tensor, tensor.shape)
+        expect_like(source, source.shape)
+        expect_like(out, [*out.shape[:1], *source.shape[1:]], source.dtype)
         for one in counts:
             if one is not None and (str(one.dtype) != "torch.int64" or one.numel() != self.size):
                 raise ValueError(f"counts and offsets must be int64 tensors with {self.size} elements, one per rank")

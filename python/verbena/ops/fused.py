@@ -90,7 +90,7 @@ class FusedCalls(OpsPart):
             choice: the algorithm; None to let the library choose.
         """
         tensor = tensor.contiguous()
-        out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
+        out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape, tensor.dtype)
         self._call("ops_all_reduce_quantised", tensor, out, tensor.numel(), need_type(tensor), find_codec(codec), seed,
                    choice=choice)
         return out
@@ -202,6 +202,9 @@ def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any
                          f"{list(residual.shape)} and {residual.dtype}")
     if residual_out is None:
         residual_out = x.new_empty(residual_shape)
+    elif residual_out.numel() != wanted * hidden or residual_out.dtype != x.dtype:
+        raise ValueError(f"residual_out must have the shape {residual_shape} and the rows' type, {x.dtype}, but has "
+                         f"{list(residual_out.shape)} and {residual_out.dtype}")
     width = hidden + norm.padding
     has_output = norm.has_output or kind == Quantisation.NONE
     output = x.new_zeros([*full[:-1], width]) if has_output and norm.padding else x.new_empty(full) if has_output else None

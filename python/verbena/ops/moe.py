@@ -140,11 +140,12 @@ class ExpertExchange(CollectivePart):
             exact_rows: of Grouping.RAGGED: waits until the rows are counted and returns as many; not for graph capture. Otherwise there
                 are as many rows as any routing needs, and after the groups `row_experts` is -1.
             column_scales: of a cast: scales are stored column by column; the result is a transposed view.
-            out: the result of an earlier dispatch of the same shapes, to be reused.
+            out: the result of an earlier dispatch with the same grouping, cast, shapes and types, to be reused.
             phase: Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two.
         """
         group_by = Grouping[grouping.upper()] if isinstance(grouping, str) else grouping
         if isinstance(ids, Dispatched):
+            self._expect_handle(ids)
             if weights is not None or ids.tokens != x.shape[0]:
                 raise ValueError(f"an earlier dispatch of {ids.tokens} tokens has the routing of {ids.tokens} rows, and x has {x.shape[0]}")
             ids, weights = self._view_routing(ids)
@@ -161,6 +162,8 @@ class ExpertExchange(CollectivePart):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
         _expect_weights(weights, [tokens, self.top_k])
         given = None if scales is None else expect_like(scales, [tokens, *scales.shape[1:]])
+        if out is not None:
+            self._expect_result(out, x, given, cast, group_by, column_scales)
 
         def make(rows: int | None = None, handle: Any = None) -> Dispatched:
             return self.make_dispatched(x, given, cast, group_by, alignment, column_scales, rows, handle)
@@ -199,12 +202,13 @@ class ExpertExchange(CollectivePart):
         by expert, the rows of Order.REDUCED and EXACT are grouped like its rows. `weights`: float32 [tokens, top_k] of Order.EXACT, instead
         of those of the dispatch."""
         order = Order[order.upper()] if isinstance(order, str) else order
+        self._expect_handle(dispatched)
         place = [self.ranks, self.max_tokens] if order == Order.ROWS else [self.ranks, self.max_tokens, self.top_k]
         if order != Order.ROWS and dispatched.grouping != Grouping.RANK:
             place = self._find_place(dispatched.grouping, dispatched.row_sources.numel())
         rows = expect_like(rows, [*place, self.hidden])
         shape = [dispatched.tokens, self.hidden]
-        out = rows.new_empty(shape) if out is None else expect_like(out, shape)
+        out = rows.new_empty(shape) if out is None else expect_like(out, shape, rows.dtype)
         _expect_weights(weights, [dispatched.tokens, self.top_k])
         arguments = MoeCombine(dispatched.tokens, order, need_type(rows), blocks, phase, rows.data_ptr(), dispatched.handle.data_ptr(),
                                out.data_ptr(), dispatched.grouping, _address(weights))
@@ -230,20 +234,42 @@ class ExpertExchange(CollectivePart):
             self._read_layout()  # raises
         if rows is None:
             rows = int(self._ops.moe_max_rows(ctypes.byref(self._options), self.ranks, grouping, alignment))
+            if rows == 0:
+                raise ValueError(f"alignment {alignment} is not possible; docs/moe.md has the limits")
         place = self._find_place(grouping, rows)
-        if cast is None:
-            received = x.new_empty([*place, x.shape[1]])
-            factors = None if scales is None else scales.new_empty([*place, *scales.shape[1:]])
-        else:
-            received = x.new_empty([*place, x.shape[1]], dtype=torch.float8_e4m3fn)
-            has_exponents = cast.lower() == "fp8_block_exponent"
-            count, kind = -(-x.shape[1] // (CAST_BLOCK * (4 if has_exponents else 1))), torch.int32 if has_exponents else torch.float32
-            shape = [*place[:-1], count, place[-1]] if column_scales else [*place, count]
-            factors = x.new_empty(shape, dtype=kind)
-            factors = factors.transpose(-1, -2) if column_scales else factors
+        (shape, dtype), of_scales = _find_forms(place, x, scales, cast, column_scales)
+        received = x.new_empty(shape, dtype=dtype)
+        factors = None if of_scales is None else x.new_empty(of_scales[0], dtype=of_scales[1])
+        factors = factors.transpose(-1, -2) if column_scales and factors is not None else factors
         of_rows = [None if grouping == Grouping.RANK else x.new_empty(place, dtype=torch.int32) for _ in range(2)]
         handle = x.new_empty([self._layout.bytes], dtype=torch.uint8) if handle is None else handle
         return self.view_handle(received, factors, handle, x.shape[0], grouping, *of_rows)
+
+    def _expect_result(self, out: Dispatched, x: Any, scales: Any, cast: str | None, grouping: Grouping, column_scales: bool) -> None:
+        """Raises ValueError if `out` has other tensors than make_dispatched() makes: the kernel trusts their forms."""
+        import torch
+        try:
+            self._expect_handle(out)
+            if out.grouping != grouping:
+                raise ValueError(f"its rows are grouped by {Grouping(out.grouping).name}, and those of the call by {grouping.name}")
+            place = self._find_place(grouping, 0 if out.row_sources is None else out.row_sources.numel())
+            rows, factors = _find_forms(place, x, scales, cast, column_scales)
+            expect_like(out.rows, *rows)
+            if (out.scales is None) != (factors is None):
+                raise ValueError(f"it has {'no' if out.scales is None else 'its'} scales")
+            if factors is not None:
+                expect_like(out.scales.transpose(-1, -2) if column_scales else out.scales, *factors)
+            for one in () if grouping == Grouping.RANK else (out.row_sources, out.row_experts):
+                expect_like(one, place, torch.int32)
+        except (TypeError, ValueError) as cause:
+            raise ValueError(f"`out` does not have the form of this call's result: {cause}; pass the result of a dispatch with the same "
+                             "grouping, cast, shapes and types, or None") from None
+
+    def _expect_handle(self, dispatched: Dispatched) -> None:
+        handle, length = dispatched.handle, self._layout.bytes
+        if handle.numel() * handle.element_size() != length or not handle.is_contiguous():
+            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, and those of this exchange have {length}: pass "
+                             "the result of a dispatch of this exchange")
 
     def _view_routing(self, dispatched: Dispatched) -> tuple[Any, Any]:
         """Returns the ids and weights of this rank's tokens, [tokens, top_k] each, as the handle has kept them."""
@@ -264,6 +290,17 @@ class ExpertExchange(CollectivePart):
         return Dispatched(rows, scales, handle, view(layout.counts, torch.int32, self.ranks), view(layout.sources, torch.int32, *place),
                           view(layout.ids, torch.int32, *place, self.top_k), view(layout.weights, torch.float32, *place, self.top_k), tokens,
                           grouping, *groups)
+
+
+def _find_forms(place: list[int], x: Any, scales: Any, cast: str | None, column_scales: bool) -> tuple[Any, Any]:
+    """Returns shape and type of the received rows, and of their scales as they lie in memory; None: no scales."""
+    import torch
+    shape = [*place, x.shape[1]]
+    if cast is None:
+        return (shape, x.dtype), None if scales is None else ([*place, *scales.shape[1:]], scales.dtype)
+    has_exponents = cast.lower() == "fp8_block_exponent"
+    count, kind = -(-x.shape[1] // (CAST_BLOCK * (4 if has_exponents else 1))), torch.int32 if has_exponents else torch.float32
+    return (shape, torch.float8_e4m3fn), ([*place[:-1], count, place[-1]] if column_scales else [*place, count], kind)
 
 
 def _view(handle: Any, offset: int, dtype: Any, *shape: int) -> Any:

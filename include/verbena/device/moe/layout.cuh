@@ -41,8 +41,9 @@ inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and c
 inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a word of a mask
 inline constexpr uint32_t kMoeMaxMaskWords = kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
-// Experts of a rank whose rows can be grouped by expert.
-inline constexpr uint32_t kMoeMaxGroups = 1024;
+// Experts of a rank whose rows can be grouped by expert; and the multiple of rows at which a group can begin:
+// with both, the places of all groups have fewer than 32 bits.
+inline constexpr uint32_t kMoeMaxGroups = 1024, kMoeMaxAlignment = 1U << 16;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
 

@@ -144,7 +144,7 @@ void KernelSet::load_moe() {
     static constexpr const char* kCastNames[] = {"", "_float16", "_bfloat16"};
     for (uint32_t cast = 0; cast < moe_dispatch_.size(); ++cast) {
       moe_dispatch_[cast] = find(moe_, std::string("moe_dispatch") + kCastNames[cast]);
-      moe_place_[cast] = find(moe_, std::string("moe_place") + kCastNames[cast]);
+      moe_grouped_[cast] = find(moe_, std::string("moe_dispatch_grouped") + kCastNames[cast]);
     }
     static constexpr const char* kOrderNames[] = {"rows", "reduced", "exact"};
     for (uint32_t order = 0; order < moe_combine_.size(); ++order) {
@@ -272,7 +272,7 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
 void KernelSet::launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
                            uint32_t type, CUstream stream) {
   const uint32_t cast = quantisation == VERBENA_OPS_NOT_QUANTISED ? 0 : type == VERBENA_OPS_BFLOAT16 ? 2 : 1;
-  const auto& kernels = launch.call.phases == device::kMoePlace ? moe_place_ : moe_dispatch_;
+  const auto& kernels = launch.call.grouping == device::MoeGrouping::kRank ? moe_dispatch_ : moe_grouped_;
   enqueue(kernels[cast], grid, launch, stream);
 }
 void KernelSet::launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,

@@ -104,7 +104,7 @@ class KernelSet {
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
   // By the type that is quantised: none, float16, bfloat16.
-  std::array<CUfunction, 3> moe_dispatch_{}, moe_place_{};
+  std::array<CUfunction, 3> moe_dispatch_{}, moe_grouped_{};
   // By MoeOrder and type: float16, bfloat16.
   std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
   CUfunction across_hosts_ = nullptr, note_ = nullptr, compare_ = nullptr, pause_ = nullptr;

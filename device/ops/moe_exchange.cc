@@ -371,12 +371,8 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   call.parts = {choose_parts(grid, tokens, call.row_bytes),
                 choose_parts(grid, tokens * shape_.ranks, call.row_bytes)};
   call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
-  if (call.phases != device::kMoePlace)
-    local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
-  if (arguments.grouping != VERBENA_MOE_BY_RANK && is_last(arguments.phase)) {
-    call.phases = device::kMoePlace;
-    local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
-  }
+  if (arguments.grouping != VERBENA_MOE_BY_RANK && is_last(arguments.phase)) call.phases |= device::kMoePlace;
+  local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
   end_phase(arguments, sent_dispatch_);
 }
 

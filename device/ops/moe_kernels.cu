@@ -15,13 +15,15 @@
   VERBENA_OPS_KERNEL(moe_combine_##name##_bfloat16, MoeCombineLaunch, \
                      (run_moe_combine<Bfloat16, MoeOrder::order>))
 
-#define VERBENA_OPS_ROWS(name, Kernel)                                                                  \
-  VERBENA_OPS_KERNEL(moe_##name, MoeDispatchLaunch, (run_moe_rows<Kernel, MoeRowBytes>))                \
-  VERBENA_OPS_KERNEL(moe_##name##_float16, MoeDispatchLaunch, (run_moe_rows<Kernel, MoeRowCast<Half>>)) \
-  VERBENA_OPS_KERNEL(moe_##name##_bfloat16, MoeDispatchLaunch, (run_moe_rows<Kernel, MoeRowCast<Bfloat16>>))
+#define VERBENA_OPS_DISPATCH(name, is_grouped)                                                   \
+  VERBENA_OPS_KERNEL(moe_##name, MoeDispatchLaunch, (run_moe_dispatch<MoeRowBytes, is_grouped>)) \
+  VERBENA_OPS_KERNEL(moe_##name##_float16, MoeDispatchLaunch,                                    \
+                     (run_moe_dispatch<MoeRowCast<Half>, is_grouped>))                           \
+  VERBENA_OPS_KERNEL(moe_##name##_bfloat16, MoeDispatchLaunch,                                   \
+                     (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped>))
 
-VERBENA_OPS_ROWS(dispatch, MoeDispatchKernel)
-VERBENA_OPS_ROWS(place, MoePlaceKernel)
+VERBENA_OPS_DISPATCH(dispatch, false)
+VERBENA_OPS_DISPATCH(dispatch_grouped, true)
 VERBENA_OPS_COMBINE(rows, kRows)
 VERBENA_OPS_COMBINE(reduced, kReduced)
 VERBENA_OPS_COMBINE(exact, kExact)

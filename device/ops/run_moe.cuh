@@ -5,7 +5,6 @@
 #include "device/ops/run_calls.cuh"
 #include "verbena/device/moe/combine.cuh"
 #include "verbena/device/moe/dispatch.cuh"
-#include "verbena/device/moe/place.cuh"
 
 namespace verbena::ops {
 
@@ -23,13 +22,13 @@ VERBENA_DEVICE_FAR void spoil_dispatch(const MoeDispatch& call) {
     store_moe<int32_t>(call.handle, i, 0);
 }
 
-template <template <typename> typename Kernel, typename Rows>
-VERBENA_DEVICE void run_moe_rows(const MoeDispatchLaunch& launch) {
+template <typename Rows, bool kIsGrouped>
+VERBENA_DEVICE void run_moe_dispatch(const MoeDispatchLaunch& launch) {
   run_grid(
       launch,
       [&] {
         start_of(launch)();
-        Kernel<Rows> kernel(launch.workspace, launch.shape, launch.call);
+        MoeDispatchKernel<Rows, kIsGrouped> kernel(launch.workspace, launch.shape, launch.call);
         return kernel.run();
       },
       [&] { spoil_dispatch(launch.call); });

@@ -1,7 +1,7 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
- * (combine), as kernels of libverbena_ops.so, among GPUs of one host. Each call is one kernel, or two for a
- * dispatch whose rows are grouped by expert, and one NVLink hop, without a barrier; counts stay on the GPU. A
- * row goes to each rank once, however many of its experts are there. Results have the same bits in every run.
+ * (combine), as kernels of libverbena_ops.so, among GPUs of one host. Each call is one kernel and one
+ * NVLink hop, without a barrier; counts stay on the GPU. A row goes to each rank once, however many of its
+ * experts are there. Results have the same bits in every run.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
@@ -10,8 +10,9 @@
  *   verbena_moe_combine(moe, &combine, stream);          // their rows, handle -> one row for each token
  *
  * Experts are numbered 0 to experts - 1; rank r has those from r * experts / ranks on. Every rank makes the
- * same calls in the same order, with the same row_bytes, scale_bytes, order and blocks; the number of tokens,
- * ids, addresses and streams are each rank's own. A rank with 0 tokens makes the calls too.
+ * same calls in the same order, with the same row_bytes, scale_bytes, order and blocks, and with rows by rank or
+ * grouped by expert on all of them; the number of tokens, ids, addresses and streams are each rank's own. A rank
+ * with 0 tokens makes the calls too.
  *
  * An id that is negative or not below `experts` names no expert: that slot of the token is not sent and adds
  * nothing. A token without any expert is not sent, and its combined row is zeros. An expert that is twice in
@@ -210,8 +211,7 @@ VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, s
  * @param layout  receives the offsets and the bytes of a handle */
 VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout);
 
-/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel, or two if
- * rows are grouped by expert, and returns.
+/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel and returns.
  * @return VERBENA_INVALID_ARGUMENT names an argument that is out of range; VERBENA_TIMEOUT names the rank that
  *         was late in an earlier call */
 VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,

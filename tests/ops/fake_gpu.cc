@@ -248,15 +248,15 @@ void add_of(Kernels& kernels) {
     add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
   }
 }
-template <template <typename> typename Kernel>
-void add_rows(Kernels& kernels, const std::string& name) {
-  using device::MoeRowCast;
+template <bool kIsGrouped>
+void add_dispatch(Kernels& kernels, const std::string& name) {
+  using device::MoeRowCast, ops::run_moe_dispatch;
   kernels["verbena_ops_moe_" + name] =
-      make<ops::MoeDispatchLaunch, &ops::run_moe_rows<Kernel, device::MoeRowBytes>>();
+      make<ops::MoeDispatchLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped>>();
   kernels["verbena_ops_moe_" + name + "_float16"] =
-      make<ops::MoeDispatchLaunch, &ops::run_moe_rows<Kernel, MoeRowCast<device::Half>>>();
+      make<ops::MoeDispatchLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped>>();
   kernels["verbena_ops_moe_" + name + "_bfloat16"] =
-      make<ops::MoeDispatchLaunch, &ops::run_moe_rows<Kernel, MoeRowCast<device::Bfloat16>>>();
+      make<ops::MoeDispatchLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped>>();
 }
 template <device::MoeOrder kOrder>
 void add_combine(Kernels& kernels, const std::string& name) {
@@ -278,8 +278,8 @@ const Kernels& list_kernels() {
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };
-    add_rows<device::MoeDispatchKernel>(kernels, "dispatch");
-    add_rows<device::MoePlaceKernel>(kernels, "place");
+    add_dispatch<false>(kernels, "dispatch");
+    add_dispatch<true>(kernels, "dispatch_grouped");
     add_combine<device::MoeOrder::kRows>(kernels, "rows");
     add_combine<device::MoeOrder::kReduced>(kernels, "reduced");
     add_combine<device::MoeOrder::kExact>(kernels, "exact");

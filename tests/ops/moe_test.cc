@@ -492,10 +492,14 @@ TEST(Moe, WorkspaceIsWhatTheFormulaSays) {
   options.max_row_bytes = 7168;
   options.max_scale_bytes = 224;
   options.blocks = 128;
-  const size_t headers = 8 * 2, rows = 8 * 128 * (7168 / 16 + 14 + 4), combined = 8 + 128 * 8 * 7168 / 8;
+  const size_t headers = 8 * (2 + 6), rows = 8 * 128 * (7168 / 16 + 14 + 4 + 4),
+               combined = 8 + 128 * 8 * 7168 / 8;
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 8), 2 * (headers + rows + combined) * 24);
   EXPECT_LE(verbena_moe_workspace_bytes(&options, 8), 70'000'000U);
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 7), 0U) << "experts are not a multiple";
+  options.experts = 1025;  // on one rank: too many to group rows by
+  const size_t alone = 2 + 128 * (7168 / 16 + 14 + 4) + 1 + 128 * 7168 / 8;
+  EXPECT_EQ(verbena_moe_workspace_bytes(&options, 1), 2 * alone * 24);
 }
 
 }  // namespace

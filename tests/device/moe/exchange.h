@@ -14,7 +14,6 @@
 #include "device/symm/fleet.h"
 #include "verbena/device/moe/combine.cuh"
 #include "verbena/device/moe/dispatch.cuh"
-#include "verbena/device/moe/place.cuh"
 
 namespace verbena::device_test {
 
@@ -36,7 +35,8 @@ struct MoeSetup {
   bool has_phases = false;  // each call is two kernels
   MoeGrouping grouping = MoeGrouping::kRank;
   uint32_t alignment = 1;
-  bool has_columns = false;  // of scales, which a cast makes
+  bool has_columns = false;    // of scales, which a cast makes
+  bool has_ids_first = false;  // grouped rows come in a kernel behind the one that receives their ids
 
   // A dispatched row and its scales, which a cast changes.
   uint32_t sent_bytes() const { return cast == MoeCast::kNone ? row_bytes : row_bytes / 2; }
@@ -596,9 +596,17 @@ class MoeRanks {
   }
   // The kernels of a call.
   std::vector<uint32_t> list_phases(bool is_combine) const {
-    std::vector<uint32_t> phases = {kBoth};
-    if (setup_.has_phases) phases = {device::kMoeSend, device::kMoeReceive};
-    if (!is_combine && setup_.is_grouped()) phases.push_back(device::kMoePlace);
+    const bool is_grouped = !is_combine && setup_.is_grouped();
+    const uint32_t place = is_grouped ? device::kMoePlace : 0;
+    if (!setup_.has_phases) return {kBoth | place};
+    std::vector<uint32_t> phases = {device::kMoeSend, device::kMoeReceive};
+    if (!is_grouped) return phases;
+    // Ids and rows in a kernel each, or together.
+    if (setup_.has_ids_first) {
+      phases.push_back(place);
+    } else {
+      phases.back() |= place;
+    }
     return phases;
   }
   SymmStatus call(uint32_t rank, MoePair<T>& pair, bool is_combine, uint32_t phases = kBoth) {
@@ -624,8 +632,8 @@ class MoeRanks {
  private:
   template <typename Rows>
   SymmStatus call_rows(const SymmWorkspace<>& mine, const MoeDispatch& told) const {
-    if (told.phases == device::kMoePlace) return device::MoePlaceKernel<Rows>(mine, shape_, told).run();
-    return device::MoeDispatchKernel<Rows>(mine, shape_, told).run();
+    if (setup_.is_grouped()) return device::MoeDispatchKernel<Rows, true>(mine, shape_, told).run();
+    return device::MoeDispatchKernel<Rows, false>(mine, shape_, told).run();
   }
   static MoeShape make_shape(const MoeSetup& setup) {
     MoeShape shape{};

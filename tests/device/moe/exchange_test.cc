@@ -86,6 +86,8 @@ TEST(MoeExchange, RowsGroupedByExpert) {
       setup.grouping = grouping;
       setup.alignment = 128;
       EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      setup.has_ids_first = true;
+      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
       setup = {2, 4, 40, 32, 2, 64, 32, 0, false};  // several tiles of a block
       setup.grouping = grouping;
       EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
@@ -166,6 +168,43 @@ TEST(MoeExchange, SameBitsInEveryRun) {
       EXPECT_TRUE(is_same(pairs[0].handle(rank), first[0].handle(rank)));
       EXPECT_TRUE(is_same(pairs[0].output(rank), first[0].output(rank)));
       EXPECT_TRUE(is_same(pairs[0].combined(rank), first[0].combined(rank)));
+    }
+  }
+}
+
+// Entries that no call needs are renewed before the number of their call, of which they have the lowest bits,
+// comes again.
+TEST(MoeExchange, EntriesThatNoCallNeedsAreRenewed) {
+  for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert}) {
+    MoeSetup setup{2, 14, 3, 3, 2, 32, 16, 0, false};
+    setup.grouping = grouping;
+    const uint32_t period = device::kMoeCopies * (setup.max_tokens + 1);
+    static_assert(device::kMoeCopies * (device::kMoeMaxTokens + 1) < 1U << (device::MoeEntry::kTagBits - 1));
+    MoeRanks<Bfloat16> ranks(setup);
+    std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(1, MoeOrder::kReduced)};
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) pairs[0].set_tokens(rank, 0);
+    ASSERT_EQ(ranks.run(1, pairs, std::vector<MoeRanks<Bfloat16>::Step>(period, {0, false})), "");
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+      const std::vector<char> packets = ranks.list_packets(rank);
+      uint32_t count = 0;
+      const auto check = [&](uint64_t packet, uint32_t entries) {
+        for (uint32_t i = 0; i < entries; ++i, ++count) {
+          uint64_t entry = 0;
+          std::memcpy(&entry, &packets[packet * 16 + uint64_t{i} * device::kMoeEntryBytes], sizeof(entry));
+          bool is_new = false;
+          for (uint64_t call = 1; call <= period; ++call)
+            is_new = is_new || device::MoeEntry::is_of_call(entry, call);
+          EXPECT_TRUE(is_new) << "packet " << packet << ", entry " << i << " of rank " << rank;
+        }
+      };
+      for (const uint64_t call : {0, 1}) {
+        for (uint32_t source = 0; source < setup.ranks; ++source) {
+          check(ranks.shape().find_counts(call, source), ranks.shape().count_entries());
+          for (uint32_t token = 0; token < setup.max_tokens; ++token)
+            check(ranks.shape().find_places(call, source, token), setup.top_k);
+        }
+      }
+      EXPECT_EQ(count, 2 * 2 * (3 + 3 * 3));
     }
   }
 }

@@ -156,8 +156,7 @@ TEST(MoeMisuse, OutputsOfACallThatFailsInOneBlock) {
       launch.shape = ranks.shape();
       launch.call = pairs[0].dispatch(0);
       launch.status = &status_word;
-      world.add_grid(0, 2, 32,
-                     [&] { ops::run_moe_rows<device::MoeDispatchKernel, device::MoeRowBytes>(launch); });
+      world.add_grid(0, 2, 32, [&] { ops::run_moe_dispatch<device::MoeRowBytes, false>(launch); });
       world.add_grid(1, 2, 32, [&] {
         device::pause(static_cast<uint32_t>(device::block_index() != late_block ? arrival : 200'000'000));
         (void)ranks.call(1, pairs[0], false);

@@ -2,7 +2,8 @@
 // a few ranks. Each rank runs the same kernels, one after the other. A kernel's stores land in any order,
 // all of them before the kernel ends: packets in the peers' slots, and the zeros that empty the rank's own
 // slots. A packet's slot is the one that the kernels compute, by MoeShape. The header of a dispatch is an
-// entry with its call's number, which all blocks read and nobody empties.
+// entry with its call's number, which all blocks read and nobody empties. A dispatch that groups rows by expert
+// sends such an entry for each token to all ranks; the rank that the token goes to reads it.
 //
 // Rules: no packet lands in a slot that is not empty, no rank takes a packet or believes a note of another
 // call, and no rank waits for ever. A rank may time out. Then the others learn of it, give up or end, and all
@@ -21,7 +22,7 @@ namespace verbena::device_test {
 
 using device::MoeKind;
 
-constexpr uint32_t kTurnRanks = 3, kTurnBlocks = 2, kTurnSlots = 32;
+constexpr uint32_t kTurnRanks = 3, kTurnBlocks = 2, kTurnSlots = 40;
 
 // What an exchange must not do.
 struct TurnFaults {
@@ -44,6 +45,7 @@ struct TurnStep {
   uint32_t call = 0;                         // the same in both phases, other than every other call's
   std::array<uint8_t, kTurnRanks> routes{};  // of each rank's token: a bit for each rank that it goes to
   uint32_t blocks = 1;
+  bool is_grouped = false;
 
   bool sends() const { return what == What::kBoth || what == What::kSend; }
   bool receives() const { return what == What::kBoth || what == What::kReceive; }
@@ -102,7 +104,7 @@ class TurnModel {
         has_notes_(has_notes),
         max_timeouts_(max_timeouts) {
     shape_.ranks = ranks;
-    shape_.max_tokens = 1;
+    shape_.max_tokens = shape_.local_experts = 1;
     shape_.top_k = shape_.rows_of_token = 2;
     shape_.max_blocks = kTurnBlocks;
     shape_.combine_packets = 1;
@@ -159,7 +161,9 @@ class TurnModel {
   struct Packet {
     uint8_t from, to, block;  // that receives it; a header of a dispatch is there for each block
     bool is_header;
-    uint8_t place;  // of a combined row
+    uint8_t place;          // of a combined row
+    bool is_place = false;  // the entry of a token in a dispatch that groups rows
+    bool is_awaited = true;
   };
 
   std::vector<Packet> list_packets(const TurnStep& step) const {
@@ -179,6 +183,7 @@ class TurnModel {
         for (uint8_t block = 0; block < headers; ++block) list.push_back({from, to, block, true, 0});
         const auto place = static_cast<uint8_t>(__builtin_popcount(routes & ((1U << other) - 1)));
         if (has_row) list.push_back({from, to, last, false, place});
+        if (step.is_grouped) list.push_back({from, to, last, false, place, true, has_row});
       }
     }
     return list;
@@ -186,14 +191,15 @@ class TurnModel {
   uint8_t find_slot(const TurnStep& step, const Packet& packet, uint64_t epoch) const {
     if (faults_.has_one_copy) epoch *= device::kMoeCopies;
     if (step.kind == MoeKind::kDispatch)
-      return static_cast<uint8_t>(packet.is_header ? shape_.find_header(epoch, packet.from)
-                                                   : shape_.find_row(epoch, packet.from, 0));
+      return static_cast<uint8_t>(packet.is_header  ? shape_.find_header(epoch, packet.from)
+                                  : packet.is_place ? shape_.find_places(epoch, packet.from, 0)
+                                                    : shape_.find_row(epoch, packet.from, 0));
     return static_cast<uint8_t>(packet.is_header ? shape_.find_combine_header(epoch, packet.from)
                                                  : shape_.find_combine_row(epoch, 0, packet.place));
   }
   // An entry is like a note without a packet.
   static bool is_an_entry(const TurnStep& step, const Packet& packet) {
-    return packet.is_header && step.kind == MoeKind::kDispatch;
+    return packet.is_place || (packet.is_header && step.kind == MoeKind::kDispatch);
   }
   static uint8_t find_epoch(const TurnStep& step, const Rank& rank, uint8_t block) {
     return static_cast<uint8_t>(rank.epochs[static_cast<uint32_t>(step.kind)][block] + 1);
@@ -241,7 +247,7 @@ class TurnModel {
     const std::vector<Packet>& list = lists_[mine.step];
     for (size_t i = 0; i < list.size(); ++i) {
       const Packet& packet = list[i];
-      if (packet.to == rank && step.receives()) mine.awaited |= 1U << i;
+      if (packet.to == rank && step.receives() && packet.is_awaited) mine.awaited |= 1U << i;
       if (packet.from != rank || !step.sends()) continue;
       const bool is_entry = is_an_entry(step, packet);
       if (is_entry && packet.block != step.blocks - 1) continue;  // sent once, by the last block

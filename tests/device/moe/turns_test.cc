@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using What = TurnStep::What;
 using Routes = std::array<uint8_t, kTurnRanks>;
 
-// "dc" are a dispatch and a combine of one kernel each, "DC" of two, "!" is a reset. Routes of tokens change
-// from call to call.
+// "dc" are a dispatch and a combine of one kernel each, "DC" of two, "g" and "G" are dispatches that group rows by
+// expert, "!" is a reset. Routes of tokens change from call to call.
 std::vector<TurnStep> make_steps(const std::string& calls, const std::vector<Routes>& routes,
                                  uint32_t blocks = 1) {
   std::vector<TurnStep> steps;
@@ -28,13 +28,14 @@ std::vector<TurnStep> make_steps(const std::string& calls, const std::vector<Rou
       steps.push_back({});
       continue;
     }
-    const bool is_dispatch = letter == 'd' || letter == 'D';
     TurnStep step;
+    step.is_grouped = letter == 'g' || letter == 'G';
+    const bool is_dispatch = letter == 'd' || letter == 'D' || step.is_grouped;
     step.kind = is_dispatch ? MoeKind::kDispatch : MoeKind::kCombine;
     step.routes = routes[(is_dispatch ? dispatches : combines)++ % routes.size()];
     step.call = ++call;
     step.blocks = call % 3 == 2 ? 1 : blocks;
-    if (letter == 'd' || letter == 'c') {
+    if (letter == 'd' || letter == 'c' || letter == 'g') {
       step.what = What::kBoth;
       steps.push_back(step);
       continue;
@@ -75,6 +76,15 @@ TEST(MoeTurns, ThreeRanks) {
   EXPECT_EQ(explore(3, make_steps("ddd", kRing)), "");
   EXPECT_EQ(explore(3, make_steps("ddd", kToFirst)), "");
   EXPECT_EQ(explore(3, make_steps("ccc", kToFirst)), "");
+}
+// Entries with the places of rows, in each call or now and then.
+TEST(MoeTurns, RowsGroupedByExpert) {
+  for (const auto& routes : {kToEach, kMixed}) {
+    for (const char* const calls : {"gggg", "gdgdg", "gcgcgc", "GgG"}) {
+      for (const uint32_t blocks : {1, 2})
+        EXPECT_EQ(explore(2, make_steps(calls, routes, blocks)), "") << calls;
+    }
+  }
 }
 // Of packets whose words need a note, which lands before or after the packet.
 TEST(MoeTurns, Notes) {
@@ -117,6 +127,8 @@ TEST(MoeTurns, FindsWhatIsWrong) {
   EXPECT_THAT(of_two("ddd", {.ends_before_its_stores = true}), HasSubstr("call 1"));
   EXPECT_NE(of_two("ddd", {.counts_calls_of_its_grid = true}, 2), "");
   EXPECT_THAT(of_two("ddd", {.believes_any_note = true}, 1, true),
+              HasSubstr("a note of call 1 is believed by call 3"));
+  EXPECT_THAT(explore(2, make_steps("gggg", kMixed), {.believes_any_note = true}),
               HasSubstr("a note of call 1 is believed by call 3"));
   EXPECT_THAT(of_two("ddd", {.goes_on_after_failure = true}, 1, false, 1), HasSubstr("call"));
   EXPECT_THAT(of_two("d!d", {.resets_alone = true}, 1, false, 1), HasSubstr("call"));

@@ -161,9 +161,13 @@ class MoeArea {
   }
   // Receives an entry from a rank. The entry stays: any number of threads may receive it.
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {
+    return receive_entry(here, rank, entry, poll_entry(here));
+  }
+  // The same, of an entry that was loaded before.
+  VERBENA_DEVICE static uint64_t poll_entry(const char* here) { return detail::poll_bits<uint64_t>(here); }
+  VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry, uint64_t bits) {
     if (trouble_ != 0) return false;
-    for (uint32_t spins = 1;; ++spins) {
-      const auto bits = detail::poll_bits<uint64_t>(here);
+    for (uint32_t spins = 1;; ++spins, bits = poll_entry(here)) {
       if (MoeEntry::is_of_call(bits, epoch_)) {
         entry = MoeEntry::unpack(bits);
         return true;

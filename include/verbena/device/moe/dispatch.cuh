@@ -4,40 +4,60 @@
 // receiver which tokens come, while the other blocks send the rows: a row's slot and contents need no other
 // token. verbena/moe.h documents the call; libverbena_ops.so has the kernels.
 //
-// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens. If they
-// are to be grouped by expert, this kernel receives their ids alone, and a second one the rows (place.cuh).
-// The result has the same bits in every run.
+// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens; or grouped
+// by expert (place.cuh). The result has the same bits in every run.
 #ifndef VERBENA_DEVICE_MOE_DISPATCH_CUH
 #define VERBENA_DEVICE_MOE_DISPATCH_CUH
 
-#include "verbena/device/moe/row_source.cuh"
+#include "verbena/device/moe/place.cuh"
 
 namespace verbena::device {
 
 // @tparam Rows  MoeRowBytes or MoeRowCast
-template <typename Rows>
+// @tparam kIsGrouped  rows are grouped by expert
+template <typename Rows, bool kIsGrouped>
 class MoeDispatchKernel : MoeRows<Rows> {
  public:
   using typename MoeRows<Rows>::Data;
 
   VERBENA_DEVICE MoeDispatchKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
                                    const MoeDispatch& call)
-      : MoeRows<Rows>(workspace, shape, call), masks_(find_moe_shared<MoeMasks>()), experts_(shape) {}
+      : MoeRows<Rows>(workspace, shape, call),
+        masks_(find_moe_shared<MoeMasks>()),
+        ids_(shape, call),
+        placement_(area_, shape, call) {}
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels.
+  // @return kInvalid if the output has fewer rows than are needed
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
-    if ((call_.phases & kMoeSend) != 0) {
-      if (block_index() == blocks_per_grid() - 1) send_header();
+    if (is_in(kMoeSend)) {
+      const uint32_t last = blocks_per_grid() - 1;
+      if (block_index() == last) send_header();
+      if constexpr (kIsGrouped) {
+        if (block_index() + 1 == last || last == 0) placement_.send_counts();
+      }
       send_rows();
+      if constexpr (kIsGrouped) placement_.send_places();
+      if (block_index() == last) renew_entries();
       write_own();
     }
-    if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
+    if (!is_in(kMoeReceive | kMoePlace)) return area_.conclude();
     receive_headers();
+    if constexpr (kIsGrouped) {
+      sync_block();  // what was counted to send is read
+      if (has_rows()) placement_.receive_counts();
+    }
     if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
+    if constexpr (kIsGrouped) {
+      if (has_rows() && !placement_.choose_begins()) return area_.refuse();
+    }
     receive_rows();
-    write_received();
+    if (has_ids()) write_received();
+    if constexpr (kIsGrouped) {
+      if (has_rows()) placement_.write_groups(masks_);
+    }
     const SymmStatus status = area_.conclude();
-    if (!is_placed_later()) area_.finish(status);
+    if (has_rows()) area_.finish(status);
     return status;
   }
 
@@ -48,23 +68,21 @@ class MoeDispatchKernel : MoeRows<Rows> {
       Base::store_scales;
   static constexpr uint32_t kIdsAtOnce = 8;  // of a token, that a thread loads at a time
 
-  VERBENA_DEVICE bool is_placed_later() const { return call_.grouping != MoeGrouping::kRank; }
+  VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
+  // Whether this kernel receives ids and weights, and whether rows and scales.
+  VERBENA_DEVICE bool has_ids() const { return !kIsGrouped || is_in(kMoeReceive); }
+  VERBENA_DEVICE bool has_rows() const { return !kIsGrouped || is_in(kMoePlace); }
 
   struct Pair {
     int32_t id;
     float weight;
   };
 
-  VERBENA_DEVICE int32_t load_id(uint32_t token, uint32_t k) const {
-    const uint64_t index = token * call_.id_stride + k;
-    return experts_.check(call_.has_long_ids != 0 ? load_moe<int64_t>(call_.ids, index)
-                                                  : int64_t{load_moe<int32_t>(call_.ids, index)});
-  }
   VERBENA_DEVICE Pair load_pair(uint32_t token, uint32_t k) const {
     if (k >= shape_.top_k) return {-1, 0};
     const float weight =
         call_.weights == nullptr ? 1.0F : load_moe<float>(call_.weights, uint64_t{token} * shape_.top_k + k);
-    const int32_t id = load_id(token, k);
+    const int32_t id = ids_.load(token, k);
     return {id, id < 0 ? 0 : weight};
   }
   VERBENA_DEVICE void store_pair(uint64_t row, uint32_t k, const Pair& pair) const {
@@ -81,9 +99,10 @@ class MoeDispatchKernel : MoeRows<Rows> {
     for (uint32_t first = 0; first <= last; first += kIdsAtOnce) {
       int32_t ids[kIdsAtOnce];
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kIdsAtOnce; ++i) ids[i] = load_id(token, first + i < last ? first + i : last);
+      for (uint32_t i = 0; i < kIdsAtOnce; ++i)
+        ids[i] = ids_.load(token, first + i < last ? first + i : last);
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kIdsAtOnce; ++i) ranks |= 1u << experts_.find_rank(ids[i]);
+      for (uint32_t i = 0; i < kIdsAtOnce; ++i) ranks |= 1u << ids_.experts().find_rank(ids[i]);
     }
     return ranks;
   }
@@ -103,6 +122,20 @@ class MoeDispatchKernel : MoeRows<Rows> {
       if (!area_.has_trouble() && lane() < shape_.ranks)
         area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
+  }
+  // Sends entries that this call does not need, empty, by all threads of a block: those of a token, or the
+  // counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag is a later call's.
+  VERBENA_DEVICE void renew_entries() const {
+    const uint32_t token = static_cast<uint32_t>(area_.epoch() / kMoeCopies) % (shape_.max_tokens + 1);
+    const bool are_counts = token == shape_.max_tokens;
+    const bool are_sent = kIsGrouped && (are_counts || token < call_.tokens);
+    if (are_sent || shape_.count_entries() == 0 || area_.has_trouble()) return;
+    const uint64_t packet = are_counts ? shape_.find_counts(area_.epoch(), area_.me())
+                                       : shape_.find_places(area_.epoch(), area_.me(), token);
+    const uint32_t entries = are_counts ? shape_.count_entries() : shape_.top_k;
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
+      for (uint32_t i = thread_index(); i < entries; i += threads_per_block())
+        area_.send_entry(area_.find(packet).data + i * kMoeEntryBytes, {}, rank);
   }
   // A warp receives the header of a rank.
   VERBENA_DEVICE void receive_headers() {
@@ -147,7 +180,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if (index < scale_packets_) return store_scales(static_cast<uint32_t>(row), index, data);
     const uint32_t k = 2 * (index - scale_packets_);
     const auto store_one = [&](uint32_t at, uint32_t id, uint32_t weight) {
-      const int32_t local = experts_.make_local(static_cast<int32_t>(id), area_.me());
+      const int32_t local = ids_.experts().make_local(static_cast<int32_t>(id), area_.me());
       store_pair(row, at, {local, local < 0 ? 0 : __builtin_bit_cast(float, weight)});
     };
     store_one(k, data.x, data.y);
@@ -163,10 +196,10 @@ class MoeDispatchKernel : MoeRows<Rows> {
     for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
-      const int32_t id = lane() < shape_.top_k ? load_id(token, lane()) : -1;
+      const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
       // Called after the row's loads have been issued: only then the ids and the failure word are needed.
       const auto find_peers = [&] {
-        const uint32_t ranks = combine_bits(1u << experts_.find_rank(id)) & ((1u << shape_.ranks) - 1);
+        const uint32_t ranks = combine_bits(1u << ids_.experts().find_rank(id)) & ((1u << shape_.ranks) - 1);
         return area_.has_trouble() ? 0 : ranks & ~(1u << area_.me());
       };
       const uint32_t end = items.end(item, row_packets_);
@@ -194,10 +227,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
     }
   }
-  // The scales of rows that are placed later come with them.
-  VERBENA_DEVICE uint32_t first_received(uint32_t first) const {
-    return is_placed_later() ? scale_packets_ : first;
-  }
+  // The scales of grouped rows come with the rows.
+  VERBENA_DEVICE uint32_t first_received(uint32_t first) const { return kIsGrouped ? scale_packets_ : first; }
   VERBENA_DEVICE void copy_tail(uint32_t token, uint64_t row) const {
     for (uint32_t index = first_received(first_of_tail()) + lane(); index < tail_packets();
          index += kWarpLanes)
@@ -220,23 +251,63 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const uint32_t source = items.rank(item), token = items.token(item);
       if (source >= shape_.ranks || !masks_.has(source, token)) continue;
       const uint32_t row = source * shape_.max_tokens + masks_.find_number(source, token);
-      const auto to_row = [row](const auto& store) { store(row); };
-      const bool is_last = items.is_last(item);
-      const uint32_t begin = items.begin(item);
-      const uint32_t end = is_placed_later() ? begin : items.end(item, row_packets_);
-      if (is_last && lane() == 0)
+      const bool has_tail = items.is_last(item) && has_ids();
+      if (has_tail && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
-      if (source == area_.me()) {
-        copy_part(token, begin, end, to_row);
-        if (is_last) copy_tail(token, row);
-        continue;
+      const MoePlace from = area_.find(shape_.find_row(area_.epoch(), source, token));
+      bool have_come = true;
+      if constexpr (kIsGrouped) {
+        if (has_rows()) have_come = receive_grouped(items, item, from, source, token, row);
+      } else {
+        const auto to_row = [row](const auto& store) { store(row); };
+        const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
+        if (source == area_.me()) {
+          copy_part(token, begin, end, to_row);
+        } else {
+          have_come = receive_part(from, source, begin, end, to_row);
+        }
       }
-      const MoePlace place = area_.find(shape_.find_row(area_.epoch(), source, token));
-      bool have_come = receive_part(place, source, begin, end, to_row);
-      if (is_last) have_come = have_come && receive_tail(place, source, row);
+      if (has_tail && source == area_.me()) copy_tail(token, row);
+      if (has_tail && source != area_.me()) have_come = have_come && receive_tail(from, source, row);
       // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
+  }
+  // Receives an item's part of a row, with the last part its scales, and stores it to the row's places.
+  VERBENA_DEVICE bool receive_grouped(const MoeItems& items, uint32_t item, const MoePlace& from,
+                                      uint32_t source, uint32_t token, uint32_t row) {
+    MoePlacement::OfRow places(placement_, source, token);
+    const auto to_places = [&](const auto& store) { places.for_each(store); };
+    const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
+    bool have_come = true;
+    if (source == area_.me()) {
+      copy_part(token, begin, end, to_places);
+    } else {
+      have_come = receive_part(from, source, begin, end, to_places);
+    }
+    if (items.is_last(item) && (source != area_.me() || !Rows::kHasScales))
+      have_come = have_come && receive_scales(from, source, token, to_places);
+    if (begin == 0 && have_come) places.write(row);
+    return have_come && !area_.has_trouble();
+  }
+  // A cast has stored the scales of this rank's rows with the elements.
+  template <typename ForEachRow>
+  VERBENA_DEVICE bool receive_scales(const MoePlace& from, uint32_t source, uint32_t token,
+                                     const ForEachRow& for_each_row) {
+    for (uint32_t base = 0; base < scale_packets_; base += kWarpLanes) {
+      const uint32_t index = base + lane();
+      const bool is_there = index < scale_packets_;
+      Data data{};
+      bool has_come = true;
+      if (is_there && source == area_.me()) data = load_scales(token, index);
+      if (is_there && source != area_.me())
+        has_come = area_.receive_one(from.find(row_packets_ + index), source, data);
+      if (ballot(kFullWarp, !has_come) != 0) return false;
+      for_each_row([&](uint32_t place) {
+        if (is_there) store_scales(place, index, data);
+      });
+    }
+    return true;
   }
 
   // Write the parts of the handle that rows do not bring, divided among the threads of the grid from the last
@@ -279,7 +350,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   }
 
   MoeMasks& masks_;
-  const MoeExperts experts_;
+  const MoeIds ids_;
+  typename MoePlacementOf<kIsGrouped>::Type placement_;
 };
 
 }  // namespace verbena::device

@@ -19,8 +19,10 @@
 // k-1. By c, q sent this header after it had ended call k-2, so by b after q had received every packet of
 // call k-2, and by a after the slots were empty. So p's packet finds its slot empty, and q, which polls a
 // slot of copy k only in call k, receives no packet of another call. A header entry and a note count only
-// with their call's number. All entries of a copy are written in each call, so an old entry is always of
-// call k-2.
+// with their call's number. Also by these rules q has ended call k-2, and so read the entries of its copy, before
+// p overwrites them. Entries of the header are written in each call. Entries that only grouped dispatches send,
+// and for tokens that this rank has, are written at least once in kMoeCopies * (max_tokens + 1) calls (place.cuh):
+// long before the tag of an old one comes again.
 // No rank waits for ever: sending waits for nothing, so once all ranks have begun call k, its packets land.
 // Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only
 // because they may follow each other without a dispatch between them. Grids may differ, from phase to phase
@@ -46,6 +48,7 @@ inline constexpr uint32_t kMoeCopies = 2;
 inline constexpr uint32_t kMoeMaxGroups = 1024, kMoeMaxAlignment = 1U << 16;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
+inline constexpr uint32_t kMoeCountsOfEntry = 3;                    // experts whose rows an entry counts
 
 template <typename T>
 VERBENA_HOST_DEVICE constexpr T moe_divide_up(T number, T by) {
@@ -77,11 +80,20 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
     return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }
+  // Entries that only dispatches have that group rows by expert (place.cuh): from a rank to another, and for
+  // each of top_k of a token.
+  VERBENA_HOST_DEVICE constexpr uint32_t count_entries() const {
+    return local_experts > kMoeMaxGroups ? 0 : moe_divide_up(local_experts, kMoeCountsOfEntry);
+  }
+  VERBENA_HOST_DEVICE constexpr uint32_t count_packets() const { return (count_entries() + 1) / 2; }
+  VERBENA_HOST_DEVICE constexpr uint32_t place_packets() const {
+    return count_entries() == 0 ? 0 : (top_k + 1) / 2;
+  }
   // An expert and a weight for each of top_k, two pairs in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
-    return uint64_t{ranks} * header_packets();
+    return uint64_t{ranks} * (header_packets() + count_packets() + max_tokens * place_packets());
   }
   // Count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
@@ -101,6 +113,12 @@ struct MoeShape {
   // Return indices of packets in the workspace of the rank that receives them.
   VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t source) const {
     return call % kMoeCopies * dispatch_packets() + uint64_t{source} * header_packets();
+  }
+  VERBENA_HOST_DEVICE constexpr uint64_t find_counts(uint64_t call, uint32_t source) const {
+    return find_header(call, ranks) + uint64_t{source} * count_packets();
+  }
+  VERBENA_HOST_DEVICE constexpr uint64_t find_places(uint64_t call, uint32_t source, uint32_t token) const {
+    return find_counts(call, ranks) + (uint64_t{source} * max_tokens + token) * place_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_row(uint64_t call, uint32_t source, uint32_t token) const {
     return call % kMoeCopies * dispatch_packets() + dispatch_headers() +
@@ -171,7 +189,8 @@ struct MoeParts {
 };
 
 enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
-// Phases of a call. kMoePlace is of a dispatch whose rows are grouped by expert (place.cuh).
+// Phases of a call. In a dispatch whose rows are grouped by expert, kMoeReceive receives ids and weights, and
+// kMoePlace rows and scales.
 inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2, kMoePlace = 4;
 
 // How the rows of a dispatch's output are grouped. Same values as verbena_moe_grouping (verbena/moe.h).
@@ -204,7 +223,7 @@ struct MoeDispatch {
   void* output;           // [ranks][max_tokens][row_bytes]
   void* output_scales;    // [ranks][max_tokens][scale_bytes]
   char* handle;           // MoeHandleLayout
-  uint32_t phases;        // kMoeSend, kMoeReceive
+  uint32_t phases;        // kMoeSend, kMoeReceive, kMoePlace
   MoeParts parts;
   MoeHandleLayout layout;
   // For a cast; row_bytes and scale_bytes count what the packets carry.

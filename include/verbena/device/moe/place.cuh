@@ -1,10 +1,14 @@
-// The second kernel of a dispatch whose rows are grouped by expert: receives the rows and stores each to a
-// place in the output for each of its experts on this rank. The first kernel (dispatch.cuh) has received the
-// ids of all rows, so a place is known before its row is received, and a row is stored as it comes: it is
-// never copied within this rank.
+// Places of the rows of a dispatch that groups them by expert: expert, source rank, token. The place of a row
+// for an expert is a sum of three numbers: where the group of the expert begins; the rows that ranks below the
+// row's source rank have for the expert; and the row's number among those of its source rank.
 //
-// The rows of an expert are in the order of source ranks, then of tokens. An expert that is twice in the ids
-// of a token has one row for both. Places are counted, so the result has the same bits in every run.
+// The source rank has all of its ids, and so computes the last number and sends it in an entry for each
+// expert of a token. It also sends entries with the rows that it has for each expert. From these entries each
+// block of the receiver computes the places of its rows by itself: it waits for no other block and stores a
+// row as it comes, in the kernel that receives it.
+//
+// An expert that is twice in the ids of a token has one row for both. The result has the same bits in every
+// run: atomic additions only count.
 #ifndef VERBENA_DEVICE_MOE_PLACE_CUH
 #define VERBENA_DEVICE_MOE_PLACE_CUH
 
@@ -18,154 +22,137 @@ struct MoeGroups {
   static constexpr uint32_t kPairs = 512;  // of a tile
   static_assert(kPairs >= kMoeMaxTopK);
 
-  uint32_t rows_before[kMoeMaxRanks + 1];  // rows from the ranks before; then all rows
-  // Of each expert: all of its rows; the first one's place; and the place of its next row, in the block's
-  // order.
-  uint32_t totals[kMoeMaxGroups], begins[kMoeMaxGroups], next[kMoeMaxGroups];
-  uint32_t end;  // the place after the last expert's rows
-  // The block's rows, a tile at a time: pairs of a row and one of top_k. The expert, -1 where it is another
-  // rank's or comes earlier in the row; and the pair's place, -1: none.
-  int32_t experts[kPairs], places[kPairs];
+  // Sending: rows of this rank's tokens so far, of each expert. Receiving, [rank][local expert]: rows from the
+  // ranks below, in the end.
+  uint32_t counts[kMoeMaxExperts];
+  uint32_t totals[kMoeMaxGroups], begins[kMoeMaxGroups];  // of each local expert
+  uint32_t end;                                           // the place after the last group
+  // Pairs of a token and one of top_k, a tile of tokens at a time: the expert, -1 where it is none or is in
+  // an earlier pair of the token; and the first pair of the token that has the expert.
+  int32_t experts[kPairs];
+  uint32_t firsts[kPairs];
 };
 
-// @tparam Rows  as MoeDispatchKernel's
-template <typename Rows>
-class MoePlaceKernel : MoeRows<Rows> {
- public:
-  using typename MoeRows<Rows>::Data;
+// An entry for an expert of a token: empty, or the local expert and the row's number.
+struct MoePlaceEntry {
+  static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31;
+  static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (31 - kNumberBits));
 
-  VERBENA_DEVICE MoePlaceKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
-                                const MoeDispatch& call)
-      : MoeRows<Rows>(workspace, shape, call),
+  VERBENA_DEVICE static uint32_t pack(uint32_t expert, uint32_t number) {
+    return kIsThere | expert << kNumberBits | number;
+  }
+  VERBENA_DEVICE static uint32_t expert(uint32_t bits) { return (bits & ~kIsThere) >> kNumberBits; }
+  VERBENA_DEVICE static uint32_t number(uint32_t bits) { return bits & ((1U << kNumberBits) - 1); }
+};
+
+class MoePlacement {
+ public:
+  VERBENA_DEVICE MoePlacement(MoeArea& area, const MoeShape& shape, const MoeDispatch& call)
+      : area_(area),
+        shape_(shape),
+        call_(call),
+        ids_(shape, call),
         groups_(find_moe_shared<MoeGroups>()),
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
-  // Ends the call, by all threads of the grid, after the kernel that has received the ids.
-  // @return kInvalid if the output has fewer rows than are needed
-  [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
-    count_rows();
-    const uint32_t bits = call_.parts.receive_bits;
-    const uint32_t items = groups_.rows_before[shape_.ranks] << bits;
-    const uint32_t share = moe_divide_up(items, blocks_per_grid());
-    const uint32_t begin = choose_smaller(block_index() * share, items);
-    const uint32_t end = choose_smaller(begin + share, items);
-    count_experts(begin >> bits);
-    choose_begins();
-    if (groups_.end > call_.output_rows) return area_.refuse();
-    write_groups();
-    const uint32_t last_row = (end + (1U << bits) - 1) >> bits, tile = MoeGroups::kPairs / shape_.top_k;
-    for (uint32_t row = begin >> bits; row < last_row; row += tile) {
-      const uint32_t next = choose_smaller(row + tile, last_row);
-      choose_places(row, next - row);
-      move_rows(row, row << bits < begin ? begin : row << bits, choose_smaller(next << bits, end));
+  // Sends this rank's number of rows for each expert, by all threads of one block.
+  VERBENA_DEVICE void send_counts() const {
+    clear_counts();
+    count(0, call_.tokens);
+    const bool is_quiet = area_.has_trouble();
+    char* const mine = area_.find(shape_.find_counts(area_.epoch(), area_.me())).data;
+    for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank) {
+      for (uint32_t i = thread_index(); i < shape_.count_entries(); i += threads_per_block()) {
+        uint32_t counts[kMoeCountsOfEntry];
+        VERBENA_UNROLL
+        for (uint32_t c = 0; c < kMoeCountsOfEntry; ++c) {
+          const uint32_t expert = i * kMoeCountsOfEntry + c;
+          counts[c] =
+              expert < shape_.local_experts ? groups_.counts[rank * shape_.local_experts + expert] : 0;
+        }
+        area_.send_entry(mine + i * kMoeEntryBytes, {counts[0] | counts[1] << 16, counts[2]}, rank);
+      }
+    }
+    sync_block();
+  }
+  // Sends the numbers of this rank's rows, by all threads of all blocks. The last blocks have the first
+  // tokens: the first blocks have the first rows.
+  VERBENA_DEVICE void send_places() const {
+    const uint32_t blocks = blocks_per_grid(), turn = blocks - 1 - block_index();
+    const uint32_t share = call_.tokens <= blocks ? 1 : moe_divide_up(call_.tokens, blocks);
+    const uint32_t begin = turn * share;
+    if (begin >= call_.tokens) return;
+    const uint32_t end = choose_smaller(begin + share, call_.tokens), tile = MoeGroups::kPairs / shape_.top_k;
+    const bool is_quiet = area_.has_trouble();
+    clear_counts();
+    count(0, begin);
+    for (uint32_t first = begin; first < end; first += tile) {
+      const uint32_t next = choose_smaller(first + tile, end);
+      read_tile(first, next);
+      for (uint32_t pair = thread_index(); pair < (next - first) * shape_.top_k;
+           pair += threads_per_block()) {
+        const uint32_t token = first + pair / shape_.top_k, k = pair % shape_.top_k;
+        send_pair(token, k, groups_.firsts[pair], is_quiet);
+      }
+      if (next >= end) break;
+      sync_block();
+      for (uint32_t pair = thread_index(); pair < tile * shape_.top_k; pair += threads_per_block())
+        if (groups_.experts[pair] >= 0) add(groups_.counts + groups_.experts[pair]);
       sync_block();
     }
-    const SymmStatus status = area_.conclude();
-    area_.finish(status);
-    return status;
   }
-
- private:
-  using Base = MoeRows<Rows>;
-  using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
-  using Base::copy_part, Base::receive_part, Base::load_scales, Base::store_scales;
-
-  VERBENA_DEVICE static uint32_t choose_smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
-  // Rows are numbered through the ranks' counts; returns a row's source rank.
-  VERBENA_DEVICE uint32_t find_source(uint32_t number) const {
-    uint32_t source = 0;
-    while (number >= groups_.rows_before[source + 1]) ++source;
-    return source;
-  }
-  VERBENA_DEVICE uint32_t find_row(uint32_t number, uint32_t source) const {
-    return source * shape_.max_tokens + number - groups_.rows_before[source];
-  }
-  // The ids of a few rows, a lane for each: `first` is the number of the first of the row's ids that is the
-  // same.
-  struct Id {
-    uint32_t number, row, k, first;
-    int32_t expert;  // -1: none
-  };
-  // Calls use(id) for each id of the rows first_row to last_row - 1, with a few adjacent rows in a warp.
-  template <typename Use>
-  VERBENA_DEVICE void for_each_id(uint32_t first_row, uint32_t last_row, const Use& use) const {
-    const uint32_t width = 1U << width_bits_, rows = kWarpLanes >> width_bits_;
-    const uint32_t warps = threads_per_block() / kWarpLanes, warp = thread_index() / kWarpLanes;
-    for (uint32_t base = first_row + warp * rows; base < last_row; base += warps * rows) {
-      Id id{base + (lane() >> width_bits_), 0, lane() & (width - 1), 0, -1};
-      if (id.number < last_row && id.k < shape_.top_k) {
-        id.row = find_row(id.number, find_source(id.number));
-        id.expert = load_moe<int32_t>(call_.handle + layout_.ids, uint64_t{id.row} * shape_.top_k + id.k);
+  // Receives the numbers of rows of all ranks for each expert of this one, by all threads of a block.
+  VERBENA_DEVICE void receive_counts() const {
+    const uint32_t entries = shape_.count_entries(), chunks = moe_divide_up(entries, uint32_t{kWarpLanes});
+    const uint32_t warps = threads_per_block() / kWarpLanes;
+    // The first warps have masks to receive.
+    for (uint32_t item = warps - 1 - thread_index() / kWarpLanes; item < chunks * shape_.ranks;
+         item += warps) {
+      uint32_t rank = 0, chunk = item;
+      for (; chunk >= chunks; chunk -= chunks) ++rank;
+      const uint32_t i = chunk * kWarpLanes + lane();
+      const char* const theirs = area_.find(shape_.find_counts(area_.epoch(), rank)).data;
+      MoeEntry entry{};
+      if (i >= entries || !area_.receive_entry(theirs + i * kMoeEntryBytes, rank, entry)) continue;
+      const uint32_t counts[kMoeCountsOfEntry] = {entry.bits & 0xffff, entry.bits >> 16, entry.tokens};
+      VERBENA_UNROLL
+      for (uint32_t c = 0; c < kMoeCountsOfEntry; ++c) {
+        const uint32_t expert = i * kMoeCountsOfEntry + c;
+        if (expert < shape_.local_experts) groups_.counts[rank * shape_.local_experts + expert] = counts[c];
       }
-      id.first = id.k;
-      for (uint32_t k = width; k-- > 0;) {
-        const int32_t other = shuffle_expert(id.expert, (lane() & ~(width - 1)) + k);
-        if (k < id.k && other == id.expert) id.first = k;
-      }
-      if (id.number < last_row && id.k < shape_.top_k) use(id);
     }
   }
-  VERBENA_DEVICE static int32_t shuffle_expert(int32_t expert, uint32_t from) {
-    return static_cast<int32_t>(shuffle(kFullWarp, static_cast<uint32_t>(expert), static_cast<int>(from)));
-  }
-  VERBENA_DEVICE static void add(uint32_t* count, uint32_t amount) {
-    reduce_add<Order::kRelaxed, Scope::kBlock>(count, amount);
-  }
-
-  VERBENA_DEVICE void count_rows() {
-    for (uint32_t expert = thread_index(); expert < shape_.local_experts; expert += threads_per_block()) {
-      store_relaxed<Scope::kBlock>(groups_.totals + expert, 0);
-      store_relaxed<Scope::kBlock>(groups_.next + expert, 0);
-    }
-    if (thread_index() < kWarpLanes) {
-      const uint32_t sum = add_up_moe_lanes(
-          lane() < shape_.ranks ? load_moe<uint32_t>(call_.handle + layout_.counts, lane()) : 0);
-      if (lane() == 0) groups_.rows_before[0] = 0;
-      if (lane() < shape_.ranks) groups_.rows_before[lane() + 1] = sum;
-    }
-    sync_block();
-  }
-  // Counts the rows of each expert: all, and those before the block's first row.
-  VERBENA_DEVICE void count_experts(uint32_t first) {
-    for_each_id(0, groups_.rows_before[shape_.ranks], [&](const Id& id) {
-      if (id.expert < 0 || id.first != id.k) return;
-      add(groups_.totals + id.expert, 1);
-      if (id.number < first) add(groups_.next + id.expert, 1);
-    });
-    sync_block();
-  }
-  // The first warp adds up the lengths of the groups, each lane those of adjacent experts.
-  VERBENA_DEVICE void choose_begins() {
+  // Decides where the groups begin, by all threads of a block.
+  // @return false if the output has fewer rows than are needed
+  VERBENA_DEVICE bool choose_begins() const {
     const bool is_ragged = call_.grouping == MoeGrouping::kRagged;
-    if (thread_index() < kWarpLanes) {
-      const uint32_t share = moe_divide_up(shape_.local_experts, uint32_t{kWarpLanes});
-      const uint32_t from = choose_smaller(lane() * share, shape_.local_experts);
-      const uint32_t to = choose_smaller(from + share, shape_.local_experts);
-      const auto find_length = [&](uint32_t expert) {
-        return is_ragged ? moe_divide_up(groups_.totals[expert], call_.alignment) * call_.alignment
-                         : shape_.ranks * shape_.max_tokens;
-      };
-      uint32_t own = 0;
-      for (uint32_t expert = from; expert < to; ++expert) own += find_length(expert);
-      const uint32_t sum = add_up_moe_lanes(own);
-      uint32_t begin = sum - own;
-      for (uint32_t expert = from; expert < to; ++expert) {
-        groups_.begins[expert] = begin;
-        store_relaxed<Scope::kBlock>(groups_.next + expert, groups_.next[expert] + begin);
-        begin += find_length(expert);
+    const uint32_t rows = shape_.ranks * shape_.max_tokens;
+    for (uint32_t expert = thread_index(); expert < shape_.local_experts; expert += threads_per_block()) {
+      uint32_t total = 0;
+      for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+        uint32_t& count = groups_.counts[rank * shape_.local_experts + expert];
+        const uint32_t own = count;
+        count = total;
+        total += own;
       }
-      if (lane() == kWarpLanes - 1) groups_.end = sum;
+      groups_.totals[expert] = total;
+      groups_.begins[expert] =
+          is_ragged ? moe_divide_up(total, call_.alignment) * call_.alignment : expert * rows;
     }
+    if (thread_index() == 0) groups_.end = shape_.local_experts * rows;
     sync_block();
+    if (is_ragged) add_up_lengths();
+    return groups_.end <= call_.output_rows;
   }
   // Writes what the groups are, and marks the rows that have no token, an expert in a block at a time.
-  VERBENA_DEVICE void write_groups() const {
+  VERBENA_DEVICE void write_groups(const MoeMasks& masks) const {
+    const MoeHandleLayout& layout = call_.layout;
     for (uint32_t expert = block_index(); expert < shape_.local_experts; expert += blocks_per_grid()) {
       const uint32_t begin = groups_.begins[expert], total = groups_.totals[expert];
       if (thread_index() == 0) {
-        store_moe<uint32_t>(call_.handle + layout_.expert_counts, expert, total);
-        store_moe<uint32_t>(call_.handle + layout_.expert_begins, expert, begin);
+        store_moe<uint32_t>(call_.handle + layout.expert_counts, expert, total);
+        store_moe<uint32_t>(call_.handle + layout.expert_begins, expert, begin);
       }
       const uint32_t end = expert + 1 < shape_.local_experts ? groups_.begins[expert + 1] : groups_.end;
       for (uint32_t row = begin + total + thread_index(); row < end && has_marks();
@@ -178,12 +165,154 @@ class MoePlaceKernel : MoeRows<Rows> {
     // Rows after the counts have no places.
     const uint32_t top_k = shape_.top_k;
     for (uint32_t source = 0; source < shape_.ranks; ++source) {
-      const uint32_t count = groups_.rows_before[source + 1] - groups_.rows_before[source];
-      const uint32_t first = source * shape_.max_tokens + count;
+      const uint32_t count = masks.counts[source], first = source * shape_.max_tokens + count;
       for (uint32_t i = block_index() * threads_per_block() + thread_index();
            i < (shape_.max_tokens - count) * top_k; i += blocks_per_grid() * threads_per_block())
-        store_moe<int32_t>(call_.handle + layout_.places, uint64_t{first} * top_k + i, -1);
+        store_moe<int32_t>(call_.handle + layout.places, uint64_t{first} * top_k + i, -1);
     }
+  }
+
+  // The places of a row that comes, of which each lane has that of one of top_k. All lanes of a warp call the
+  // functions. The entries are loaded at once, and awaited when a place is asked for.
+  class OfRow {
+   public:
+    VERBENA_DEVICE OfRow(MoePlacement& placement, uint32_t source, uint32_t token)
+        : placement_(placement), source_(source) {
+      const MoeArea& area = placement.area_;
+      const MoeShape& shape = placement.shape_;
+      entry_ = area.find(shape.find_places(area.epoch(), source, token)).data + lane() * kMoeEntryBytes;
+      if (lane() < shape.top_k) seen_ = MoeArea::poll_entry(entry_);
+    }
+    // Calls store(place) for the row's place in each group; not at all if the entries do not come.
+    template <typename Store>
+    VERBENA_DEVICE void for_each(const Store& store) {
+      find();
+      for (uint32_t left = which_; left != 0; left &= left - 1)
+        store(shuffle(kFullWarp, place_, static_cast<int>(find_lowest_moe_bit(left))));
+    }
+    // @param row  of the handle's tensors
+    VERBENA_DEVICE void write(uint32_t row) {
+      find();
+      const MoeShape& shape = placement_.shape_;
+      const MoeDispatch& call = placement_.call_;
+      if (lane() >= shape.top_k) return;
+      const bool is_there = (which_ >> lane() & 1) != 0;
+      store_moe<int32_t>(call.handle + call.layout.places, uint64_t{row} * shape.top_k + lane(),
+                         is_there ? static_cast<int32_t>(place_) : -1);
+      if (is_there) placement_.mark_row(place_, static_cast<int32_t>(row), static_cast<int32_t>(expert_));
+    }
+
+   private:
+    VERBENA_DEVICE void find() {
+      if (is_known_) return;
+      is_known_ = true;
+      MoeEntry entry{};
+      if (lane() < placement_.shape_.top_k && !placement_.area_.receive_entry(entry_, source_, entry, seen_))
+        entry.bits = 0;
+      which_ = ballot(kFullWarp, (entry.bits & MoePlaceEntry::kIsThere) != 0);
+      if ((entry.bits & MoePlaceEntry::kIsThere) == 0) return;
+      const MoeGroups& groups = placement_.groups_;
+      expert_ = MoePlaceEntry::expert(entry.bits);
+      place_ = groups.begins[expert_] + groups.counts[source_ * placement_.shape_.local_experts + expert_] +
+               MoePlaceEntry::number(entry.bits);
+    }
+
+    MoePlacement& placement_;
+    const uint32_t source_;
+    const char* entry_;
+    uint64_t seen_ = 0;
+    bool is_known_ = false;
+    uint32_t which_ = 0, place_ = 0, expert_ = 0;
+  };
+
+ private:
+  static constexpr uint32_t kAtOnce = 4;  // ids of a thread
+
+  VERBENA_DEVICE static uint32_t choose_smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+  VERBENA_DEVICE static void add(uint32_t* count) { reduce_add<Order::kRelaxed, Scope::kBlock>(count, 1U); }
+  VERBENA_DEVICE void clear_counts() const {
+    for (uint32_t expert = thread_index(); expert < shape_.experts; expert += threads_per_block())
+      store_relaxed<Scope::kBlock>(groups_.counts + expert, 0);
+    sync_block();
+  }
+  // Calls use(token, k, expert, first) for each id of some tokens, a lane for each; expert is -1 where there is
+  // none, and `first` is the first k of the token that has the expert.
+  template <typename Use>
+  VERBENA_DEVICE void for_each_id(uint32_t begin, uint32_t end, const Use& use) const {
+    const uint32_t width = 1U << width_bits_, tokens = kWarpLanes >> width_bits_;
+    const uint32_t k = lane() & (width - 1), step = threads_per_block() >> width_bits_;
+    for (uint32_t base = begin + thread_index() / kWarpLanes * tokens; base < end; base += kAtOnce * step) {
+      int32_t experts[kAtOnce];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        const uint32_t token = base + i * step + (lane() >> width_bits_);
+        experts[i] = token < end && k < shape_.top_k ? ids_.load(token, k) : -1;
+      }
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        if (base + i * step >= end) break;
+        uint32_t first = k;
+        for (uint32_t earlier = width; earlier-- > 0;) {
+          const auto from = static_cast<int>((lane() & ~(width - 1)) + earlier);
+          const auto other =
+              static_cast<int32_t>(shuffle(kFullWarp, static_cast<uint32_t>(experts[i]), from));
+          if (earlier < k && other == experts[i]) first = earlier;
+        }
+        const uint32_t token = base + i * step + (lane() >> width_bits_);
+        if (token < end && k < shape_.top_k) use(token, k, experts[i], first);
+      }
+    }
+  }
+  // Counts the rows of tokens for each expert.
+  VERBENA_DEVICE void count(uint32_t begin, uint32_t end) const {
+    for_each_id(begin, end, [&](uint32_t, uint32_t k, int32_t expert, uint32_t first) {
+      if (expert >= 0 && first == k) add(groups_.counts + expert);
+    });
+    sync_block();
+  }
+  VERBENA_DEVICE void read_tile(uint32_t begin, uint32_t end) const {
+    for_each_id(begin, end, [&](uint32_t token, uint32_t k, int32_t expert, uint32_t first) {
+      const uint32_t pair = (token - begin) * shape_.top_k + k;
+      groups_.experts[pair] = first == k ? expert : -1;
+      groups_.firsts[pair] = pair - k + first;
+    });
+    sync_block();
+  }
+  // Sends a pair's entry to all ranks: those of other experts get an empty one.
+  // @param first  the first pair of the token that has the expert
+  VERBENA_DEVICE void send_pair(uint32_t token, uint32_t k, uint32_t first, bool is_quiet) const {
+    const int32_t expert = groups_.experts[first];
+    const uint32_t of_rank = ids_.experts().find_rank(expert);
+    uint32_t bits = 0;
+    if (expert >= 0) {
+      uint32_t number = groups_.counts[expert];
+      for (uint32_t earlier = 0; earlier < first; ++earlier)
+        number += groups_.experts[earlier] == expert ? 1 : 0;
+      bits = MoePlaceEntry::pack(static_cast<uint32_t>(expert) - of_rank * shape_.local_experts, number);
+    }
+    char* const mine =
+        area_.find(shape_.find_places(area_.epoch(), area_.me(), token)).data + k * kMoeEntryBytes;
+    for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank)
+      area_.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
+  }
+  // The first warp adds up the lengths of the groups, each lane those of adjacent experts.
+  VERBENA_DEVICE void add_up_lengths() const {
+    if (thread_index() < kWarpLanes) {
+      const uint32_t share = moe_divide_up(shape_.local_experts, uint32_t{kWarpLanes});
+      const uint32_t from = choose_smaller(lane() * share, shape_.local_experts);
+      const uint32_t to = choose_smaller(from + share, shape_.local_experts);
+      uint32_t own = 0;
+      for (uint32_t expert = from; expert < to; ++expert) own += groups_.begins[expert];
+      const uint32_t sum = add_up_moe_lanes(own);
+      uint32_t begin = sum - own;
+      for (uint32_t expert = from; expert < to; ++expert) {
+        const uint32_t length = groups_.begins[expert];
+        groups_.begins[expert] = begin;
+        begin += length;
+      }
+      if (lane() == kWarpLanes - 1) groups_.end = sum;
+    }
+    sync_block();
   }
   VERBENA_DEVICE bool has_marks() const {
     return call_.row_sources != nullptr || call_.row_experts != nullptr;
@@ -193,83 +322,25 @@ class MoePlaceKernel : MoeRows<Rows> {
     if (call_.row_experts != nullptr) store_moe<int32_t>(call_.row_experts, row, expert);
   }
 
-  // Chooses the places of a tile's pairs.
-  VERBENA_DEVICE void choose_places(uint32_t first_row, uint32_t rows) {
-    const uint32_t pairs = rows * shape_.top_k;
-    for_each_id(first_row, first_row + rows, [&](const Id& id) {
-      const uint32_t pair = (id.number - first_row) * shape_.top_k + id.k;
-      groups_.experts[pair] = id.first == id.k ? id.expert : -1;
-      groups_.places[pair] = id.expert < 0 ? -1 : static_cast<int32_t>(pair - id.k + id.first);
-    });
-    sync_block();
-    for (uint32_t pair = thread_index(); pair < pairs; pair += threads_per_block()) {
-      if (groups_.places[pair] < 0) continue;
-      const auto first = static_cast<uint32_t>(groups_.places[pair]);
-      const int32_t id = groups_.experts[first];
-      uint32_t place = groups_.next[id];
-      for (uint32_t earlier = 0; earlier < first; ++earlier) place += groups_.experts[earlier] == id ? 1 : 0;
-      groups_.places[pair] = static_cast<int32_t>(place);
-    }
-    sync_block();
-    for (uint32_t pair = thread_index(); pair < pairs; pair += threads_per_block())
-      if (groups_.experts[pair] >= 0) add(groups_.next + groups_.experts[pair], 1);
-  }
-
-  // Moves the parts begin to end - 1 of a tile's rows.
-  VERBENA_DEVICE void move_rows(uint32_t first_row, uint32_t begin, uint32_t end) {
-    const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
-    for (uint32_t item = begin + thread_index() / kWarpLanes; item < end;
-         item += threads_per_block() / kWarpLanes) {
-      const uint32_t number = items.token(item), source = find_source(number);
-      const uint32_t row = find_row(number, source), pair = (number - first_row) * shape_.top_k;
-      const auto token = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.sources, row));
-      const auto to_places = [&](const auto& store) {
-        for (uint32_t k = 0; k < shape_.top_k; ++k)
-          if (groups_.experts[pair + k] >= 0) store(static_cast<uint32_t>(groups_.places[pair + k]));
-      };
-      const uint32_t part = items.begin(item), part_end = items.end(item, row_packets_);
-      if (part == 0) write_places(row, pair);
-      if (source == area_.me()) {
-        copy_part(token, part, part_end, to_places);
-        if (items.is_last(item)) copy_scales(token, to_places);
-        continue;
-      }
-      const MoePlace from = area_.find(shape_.find_row(area_.epoch(), source, token));
-      const bool has_come = receive_part(from, source, part, part_end, to_places) &&
-                            (!items.is_last(item) || receive_scales(from, source, to_places));
-      // Lanes end together: warp-wide operations need all of them.
-      if (ballot(kFullWarp, !has_come) != 0) return;
-    }
-  }
-  VERBENA_DEVICE void write_places(uint32_t row, uint32_t pair) const {
-    for (uint32_t k = lane(); k < shape_.top_k; k += kWarpLanes) {
-      const int32_t place = groups_.places[pair + k], expert = groups_.experts[pair + k];
-      store_moe<int32_t>(call_.handle + layout_.places, uint64_t{row} * shape_.top_k + k, place);
-      if (expert >= 0) mark_row(static_cast<uint32_t>(place), static_cast<int32_t>(row), expert);
-    }
-  }
-  // A cast has stored the scales with the elements.
-  template <typename ForEachRow>
-  VERBENA_DEVICE void copy_scales(uint32_t token, const ForEachRow& for_each_row) const {
-    if constexpr (!Rows::kHasScales) {
-      for (uint32_t index = lane(); index < scale_packets_; index += kWarpLanes) {
-        const Data data = load_scales(token, index);
-        for_each_row([&](uint32_t row) { store_scales(row, index, data); });
-      }
-    }
-  }
-  template <typename ForEachRow>
-  VERBENA_DEVICE bool receive_scales(const MoePlace& from, uint32_t source, const ForEachRow& for_each_row) {
-    for (uint32_t index = lane(); index < scale_packets_; index += kWarpLanes) {
-      Data data{};
-      if (!area_.receive_one(from.find(row_packets_ + index), source, data)) return false;
-      for_each_row([&](uint32_t row) { store_scales(row, index, data); });
-    }
-    return true;
-  }
-
+  MoeArea& area_;
+  const MoeShape& shape_;
+  const MoeDispatch& call_;
+  const MoeIds ids_;
   MoeGroups& groups_;
-  const uint32_t width_bits_;  // of the lanes of a row's ids
+  const uint32_t width_bits_;  // of the lanes of a token's ids
+};
+
+// In place of a MoePlacement in a dispatch that does not group rows: without its shared memory.
+struct MoeNoPlacement {
+  VERBENA_DEVICE MoeNoPlacement(MoeArea&, const MoeShape&, const MoeDispatch&) {}
+};
+template <bool kIsGrouped>
+struct MoePlacementOf {
+  using Type = MoePlacement;
+};
+template <>
+struct MoePlacementOf<false> {
+  using Type = MoeNoPlacement;
 };
 
 }  // namespace verbena::device

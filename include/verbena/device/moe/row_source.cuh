@@ -78,7 +78,25 @@ struct MoeRowCast {
   }
 };
 
-// The rows of a dispatch: those of the caller, and those of the output. What the kernels of a dispatch share.
+// The ids of this rank's tokens.
+class MoeIds {
+ public:
+  VERBENA_DEVICE MoeIds(const MoeShape& shape, const MoeDispatch& call) : call_(call), experts_(shape) {}
+
+  VERBENA_DEVICE const MoeExperts& experts() const { return experts_; }
+  // Returns an id, or -1 if it names no expert.
+  VERBENA_DEVICE int32_t load(uint32_t token, uint32_t k) const {
+    const uint64_t index = token * call_.id_stride + k;
+    return experts_.check(call_.has_long_ids != 0 ? load_moe<int64_t>(call_.ids, index)
+                                                  : int64_t{load_moe<int32_t>(call_.ids, index)});
+  }
+
+ private:
+  const MoeDispatch& call_;
+  const MoeExperts experts_;
+};
+
+// The rows of a dispatch: those of the caller, and those of the output.
 template <typename Rows>
 class MoeRows {
  public:
@@ -119,7 +137,8 @@ class MoeRows {
   }
 
   // Store the packets begin to end - 1 of a row, and the scales of a cast of this rank's row, to rows of the
-  // output. for_each_row(store) calls store(row) for each of them.
+  // output. for_each_row(store) calls store(row) for each of them. All lanes of a warp call them, and
+  // for_each_row() is called by all lanes.
   template <typename ForEachRow>
   VERBENA_DEVICE void copy_part(uint32_t token, uint32_t begin, uint32_t end,
                                 const ForEachRow& for_each_row) const {
@@ -141,9 +160,11 @@ class MoeRows {
   template <typename ForEachRow>
   VERBENA_DEVICE bool receive_part(const MoePlace& from, uint32_t source, uint32_t begin, uint32_t end,
                                    const ForEachRow& for_each_row) {
-    for (uint32_t first = begin + lane(); first < end; first += kAtOnce * kWarpLanes) {
+    for (uint32_t base = begin; base < end; base += kAtOnce * kWarpLanes) {
+      const uint32_t first = base + lane();
       Data data[1][kAtOnce] = {};
-      if (!area_.receive({from}, {source}, 1, first, end, data)) return false;
+      const bool have_come = area_.receive({from}, {source}, 1, first, end, data);
+      if (ballot(kFullWarp, !have_come) != 0) return false;
       for_each_row([&](uint32_t row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)

@@ -49,6 +49,15 @@ verbena_result verbena_moe_reset(verbena_moe* moe) {
 verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length) {
   return report_error(text, length, [&] { moe->exchange.check_error(); });
 }
+verbena_result verbena_moe_set_mask(verbena_moe* moe, uint64_t living) {
+  return guard([&] { moe->exchange.set_mask(living); });
+}
+verbena_result verbena_moe_get_mask(const verbena_moe* moe, uint64_t* living) {
+  return guard([&] {
+    expect(living != nullptr, "moe: the output pointer is NULL");
+    *living = moe->exchange.mask();
+  });
+}
 verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout) {
   return guard([&] {
     expect(layout != nullptr, "moe: layout is NULL");

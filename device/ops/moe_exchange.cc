@@ -187,7 +187,10 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
     const size_t rounding = size_t{2} * blocks * kSymmTurns * kSymmSlotUnit * size;
     bytes = std::max<size_t>(bytes, make_moe_shape(options, size, blocks).workspace_bytes() + rounding);
   }
-  if (team != nullptr) shape_ = make_moe_shape(options, mine.ranks, blocks);
+  if (team != nullptr) {
+    shape_ = make_moe_shape(options, mine.ranks, blocks);
+    me_ = verbena_team_rank(team);
+  }
   verbena_workspace* workspace = nullptr;
   check(verbena_workspace_create(context, team, bytes, 2 * blocks, &workspace));
   workspace_ = SymmetricWorkspace(workspace);
@@ -200,6 +203,27 @@ void MoeExchange::reset() {
   if (local_) local_->notes.clear();
   sent_dispatch_.reset();
   sent_combine_.reset();
+  in_all_calls_ = ~0U;
+}
+
+void MoeExchange::set_mask(uint64_t living) {
+  expect_member();
+  const uint64_t all = (uint64_t{1} << shape_.ranks) - 1;
+  expect_valid((living & ~all) == 0, "the mask ", living, " has ranks that the team does not have; it has ",
+               shape_.ranks, " ranks");
+  expect_valid((living >> me_ & 1) != 0, "the mask leaves out this rank, ", me_,
+               "; a rank that is left out makes no calls");
+  if (sent_dispatch_ || sent_combine_)
+    refuse(VERBENA_INVALID_USAGE, "a call is in flight; VERBENA_MOE_RECEIVE has to come before another mask");
+  if ((living & ~uint64_t{in_all_calls_}) != 0)
+    refuse(VERBENA_INVALID_USAGE,
+           "the mask has ranks that were left out of calls; verbena_moe_reset() on all ranks lets them take "
+           "part again");
+  shape_.living = static_cast<uint32_t>(living);
+}
+uint64_t MoeExchange::mask() const {
+  expect_member();
+  return shape_.living;
 }
 
 void MoeExchange::check_error() const {
@@ -235,7 +259,8 @@ Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_byt
   return {std::min(most, std::max(kMinBlocks, warps / (kThreads / kWarpLanes) + 1)), kThreads};
 }
 
-void MoeExchange::begin_launch(Launch& launch) const {
+void MoeExchange::begin_launch(Launch& launch) {
+  in_all_calls_ &= shape_.living;  // FAULT(ranks_come_back_without_a_reset)
   launch.workspace = workspace_.workspace();
   launch.status = local_->notes.status_address();
   launch.programmatic_launch = options_.programmatic_launch;

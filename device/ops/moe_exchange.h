@@ -26,6 +26,10 @@ class MoeExchange {
   void reset();
   // Throws Failure if a result is missing.
   void check_error() const;
+  // The mask of living ranks of later calls. Throws Failure if a call is in flight, and if the mask brings ranks
+  // back that calls since the last reset() left out.
+  void set_mask(uint64_t living);
+  uint64_t mask() const;
   // The rest is for members; throws Failure for others, and where arguments cannot be.
   device::MoeHandleLayout layout() const;
   void dispatch(const verbena_moe_dispatch_arguments& arguments, CUstream stream);
@@ -61,11 +65,13 @@ class MoeExchange {
   }
   void set_groups(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
   void set_rows(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
-  void begin_launch(Launch& launch) const;
+  void begin_launch(Launch& launch);
 
   const verbena_moe_options options_;
   device::MoeShape shape_{};
-  std::optional<Local> local_;                                   // of members
+  uint32_t me_ = 0;              // of members
+  uint32_t in_all_calls_ = ~0U;  // a bit for each rank that no call since the last reset() has left out
+  std::optional<Local> local_;   // of members
   std::optional<verbena_moe_dispatch_arguments> sent_dispatch_;  // sent and not received
   std::optional<verbena_moe_combine_arguments> sent_combine_;
   SymmetricWorkspace workspace_{nullptr};

@@ -207,6 +207,17 @@ VERBENA_API verbena_result verbena_moe_reset(verbena_moe* moe);
  * @param text    receives the reason, truncated to `length` bytes including its terminating zero; may be NULL
  * @param length  bytes */
 VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length);
+/* Leaves ranks out of later calls: a bit for each rank of the team that takes part. Ids of experts of the other
+ * ranks count as none, no row comes from them, and no call waits for them. Initially all ranks take part. All
+ * ranks of the mask set the same one between the same two calls; the others make no calls. Works on this rank's
+ * host alone. A graph keeps the mask of its capture. A handle serves calls with the mask of its dispatch.
+ * To go on without a rank that was late: verbena_moe_reset(), which keeps the mask, then this function.
+ * @param living  the bit of this rank is set
+ * @return VERBENA_INVALID_USAGE between the phases of a call, and if the mask has a rank that was left out of a call
+ *         since the last reset: its memory is not in the state of the others' */
+VERBENA_API verbena_result verbena_moe_set_mask(verbena_moe* moe, uint64_t living);
+/* @param living  receives the mask */
+VERBENA_API verbena_result verbena_moe_get_mask(const verbena_moe* moe, uint64_t* living);
 /* Returns the offsets of the tensors in a handle.
  * @param layout  receives the offsets and the bytes of a handle */
 VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout);

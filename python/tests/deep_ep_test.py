@@ -131,6 +131,42 @@ def _move(rank, size):
         buffer.destroy()
 
 
+def _leave_a_peer_out(rank):
+    """Rank 1 makes no calls until all ranks clean the mask."""
+    driver.use_gpu(rank)
+    sys.path.insert(0, str(find_folder()))
+    import deep_ep
+    with verbena.SymmetricContext.from_environment() as context:
+        buffer = deep_ep.Buffer(context, low_latency_mode=True, enable_shrink=True)
+        status = torch.full((2,), 7, dtype=torch.int32)
+        for left_out in ([], [1], []):
+            if left_out and rank == 0:
+                buffer.low_latency_update_mask_buffer(1, True)
+            if rank not in left_out:
+                buffer.low_latency_query_mask_buffer(status)
+                assert status.tolist() == [int(one in left_out) for one in range(2)]
+                for seed in (1, 2):
+                    rows, ids, weights = _draw(rank, seed)
+                    came, counts, handle, _, _ = buffer.low_latency_dispatch(rows, ids, MAX_TOKENS, EXPERTS, use_fp8=False)
+                    _synchronize()
+                    combined, _, _ = buffer.low_latency_combine(_run_experts(came.float(), counts, rank, 2), ids, weights, handle)
+                    _synchronize()
+                    is_there = (ids >= 0) & (ids < EXPERTS // 2 * (2 - len(left_out)))
+                    factors = torch.where(is_there, weights * (ids % 3 + 1), torch.zeros(())).sum(1, keepdim=True)
+                    assert torch.equal(combined, (rows.float() * factors).to(torch.bfloat16))
+            if left_out and rank == 0:
+                with pytest.raises(verbena.VerbenaError, match="left out of calls"):
+                    buffer.low_latency_update_mask_buffer(1, False)
+                buffer.low_latency_query_mask_buffer(status)
+                assert status.tolist() == [0, 1]
+            buffer.low_latency_clean_mask_buffer()
+        buffer.destroy()
+
+
+def test_a_rank_is_left_out():
+    run_ranks(2, _leave_a_peer_out)
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_low_latency_calls(size):
     run_ranks(size, _move, size)

@@ -125,7 +125,7 @@ def _give_wrong_tensors(rank):
     """Each of these would be written or read behind its end."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange, verbena.moe.ExpertExchange(
-            context, experts=EXPERTS, max_tokens=MAX_TOKENS - 1, top_k=TOP_K, hidden=HIDDEN, exact=True, blocks=2) as smaller:
+            context, experts=EXPERTS, max_tokens=2, top_k=TOP_K, hidden=HIDDEN, exact=True, blocks=2) as smaller:
         rows, ids, weights = _draw(rank, 0)
         scales = torch.zeros(len(rows), 2)
         by_rank = exchange.dispatch(rows, ids, weights)
@@ -239,6 +239,36 @@ def _lose_a_peer(rank):
 
 def test_a_peer_that_does_not_come_is_named():
     run_ranks(3, _lose_a_peer)
+
+
+def _leave_a_peer_out(rank):
+    """Rank 2 makes no calls between two resets."""
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+        rows, ids, weights = _draw(rank, 0)
+        for living in ([0, 1], [0, 1, 2]):
+            if rank in living:
+                exchange.set_living(living)
+                assert exchange.get_living() == living
+                sent = exchange.dispatch(rows, ids, weights)
+                _synchronize()
+                exchange.check_error()
+                result = exchange.combine(_run_experts(sent, rank, 3), sent)
+                _synchronize()
+                exchange.check_error()
+                is_there = (ids >= 0) & (ids < EXPERTS // 3 * len(living))
+                factors = torch.where(is_there, weights * (ids + 1), torch.zeros(())).sum(1, keepdim=True)
+                assert torch.allclose(result.double(), rows.double() * factors, rtol=2 ** -6, atol=2.0)
+                with pytest.raises(verbena.VerbenaError, match="leaves out this rank"):
+                    exchange.set_living([(rank + 1) % 3])
+            if living == [0, 1] and rank != 2:
+                with pytest.raises(verbena.VerbenaError, match="verbena_moe_reset"):
+                    exchange.set_living([0, 1, 2])
+            exchange.reset()
+
+
+def test_a_peer_is_left_out():
+    run_ranks(3, _leave_a_peer_out)
 
 
 def _compile(rank, size):

@@ -6,7 +6,7 @@ import functools
 import importlib
 import threading
 from collections.abc import Iterator
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 from verbena.backends import BACKENDS
@@ -245,6 +245,8 @@ _OPS_PROTOTYPES: Prototypes = {
     "ops_group_end": (c_int, [Handle, c_void_p]),
     "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),
     "moe_workspace_bytes": (c_size_t, [POINTER(MoeOptions), c_uint32]),
+    "moe_set_mask": (c_int, [Handle, c_uint64]),
+    "moe_get_mask": (c_int, [Handle, POINTER(c_uint64)]),
     "moe_max_rows": (c_size_t, [POINTER(MoeOptions), c_uint32, c_int, c_uint32]),
     "moe_create": (c_int, [Handle, Handle, POINTER(MoeOptions), POINTER(Handle)]),
     "moe_destroy": (c_int, [Handle]),

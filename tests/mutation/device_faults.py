@@ -30,6 +30,12 @@ FAULTS = {
     "every_communicator_fills_the_gpu": returned("std::clamp<uint32_t>(most, 1, kDefaultBlocks)"),
     "workspaces_have_one_size": value("kDefaultBlocks"),
     "reset_waits_for_no_kernel": drop(),
+    # Of rows that are grouped by expert.
+    "old_entries_are_not_renewed": drop(),
+    "repeated_experts_count_twice": operand(2),
+    "places_start_with_this_rank": value("own"),
+    "experts_of_dead_ranks_get_rows": returned("one"),
+    "ranks_come_back_without_a_reset": drop(),
 }
 # For a build with ThreadSanitizer: bytes beside a tensor are read while another block writes them.
 RACES = {

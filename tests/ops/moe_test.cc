@@ -59,6 +59,15 @@ class Moe {
   Moe& operator=(const Moe&) = delete;
 
   verbena_moe* handle() { return moe_; }
+  // Ranks that take part in calls, a bit each.
+  verbena_result set_mask(uint32_t living) {
+    const verbena_result result = verbena_moe_set_mask(moe_, living);
+    if (result == VERBENA_SUCCESS) living_ = living;
+    return result;
+  }
+  bool is_living(int64_t expert) const {
+    return expert >= 0 && expert < kExperts && (living_ >> (expert / (kExperts / ranks_)) & 1) != 0;
+  }
   // Other ids for each step, the same on whatever rank asks; -1 and ids out of range among them.
   static int64_t find_id(uint32_t step, uint32_t rank, uint32_t token, uint32_t k) {
     const uint32_t mixed = (step * 7919 + rank * 104729 + token * 1299709 + k * 15485863) * 2654435761U >> 7;
@@ -134,14 +143,15 @@ class Moe {
   bool goes_to(uint32_t step, uint32_t source, uint32_t token, uint32_t rank) const {
     for (uint32_t k = 0; k < kTopK; ++k) {
       const int64_t id = find_id(step, source, token, k);
-      if (id >= 0 && id < kExperts && static_cast<uint32_t>(id) / (kExperts / ranks_) == rank) return true;
+      if (is_living(id) && static_cast<uint32_t>(id) / (kExperts / ranks_) == rank) return true;
     }
     return false;
   }
   std::string check_received(uint32_t step) const {
     for (uint32_t source = 0; source < ranks_; ++source) {
       uint32_t count = 0;
-      for (uint32_t token = 0; token < (source == 1 ? 0 : kMaxTokens - source); ++token) {
+      const bool has_none = source == 1 || (living_ >> source & 1) == 0;
+      for (uint32_t token = 0; token < (has_none ? 0 : kMaxTokens - source); ++token) {
         if (!goes_to(step, source, token, number_)) continue;
         const uint32_t row = source * kMaxTokens + count++;
         if (find<int32_t>(layout_.sources)[row] != static_cast<int32_t>(token)) return "another token";
@@ -162,7 +172,7 @@ class Moe {
         want += goes_to(step, number_, token, rank) ? row_value(number_, token) : 0;
       for (uint32_t k = 0; k < kTopK && order != VERBENA_MOE_ROWS; ++k) {
         const int64_t id = find_id(step, number_, token, k);
-        if (id >= 0 && id < kExperts) want += weight(k) * static_cast<float>(id + 1);
+        if (is_living(id)) want += weight(k) * static_cast<float>(id + 1);
       }
       for (uint32_t i = 0; i < kHidden; ++i)
         if (combined_[token * kHidden + i] != to_bfloat16(want))
@@ -222,6 +232,7 @@ class Moe {
   const verbena_moe_options options_ = make_options();
   verbena_moe* moe_ = nullptr;
   verbena_moe_layout layout_{};
+  uint32_t living_ = ~0U;
   std::vector<uint16_t> rows_, output_, expert_rows_, combined_;  // new gives multiples of 16
   std::vector<uint32_t> scales_, output_scales_;
   std::vector<int64_t> ids_;
@@ -310,6 +321,40 @@ TEST(Moe, ALateRankIsNamedAndResetGoesOn) {
                 }),
             "");
   unsetenv("VERBENA_SYMM_TIMEOUT_MS");
+}
+
+// Two ranks go on without the third, until a reset.
+TEST(Moe, ARankIsLeftOut) {
+  EXPECT_EQ(run({0, 0, 0},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  Moe moe(rank, number, 3);
+                  if (std::string wrong = run_steps(moe, 0); !wrong.empty()) return wrong;
+                  if (number != 2) {
+                    if (moe.set_mask(15) != VERBENA_INVALID_ARGUMENT) return "a rank that is not there";
+                    if (moe.set_mask(7 & ~(1U << number)) != VERBENA_INVALID_ARGUMENT) return "without itself";
+                    auto arguments = moe.dispatch_arguments();
+                    arguments.phase = VERBENA_MOE_SEND;
+                    if (verbena_moe_dispatch(moe.handle(), &arguments, nullptr) != VERBENA_SUCCESS)
+                      return verbena_last_error();
+                    if (moe.set_mask(3) != VERBENA_INVALID_USAGE) return "between two phases";
+                  }
+                  // Rank 2 has not come: no time-out is needed for it to be left out.
+                  if (verbena_moe_reset(moe.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                  if (number != 2) {
+                    if (moe.set_mask(3) != VERBENA_SUCCESS) return verbena_last_error();
+                    if (moe.set_mask(7) != VERBENA_SUCCESS) return "no call has left it out";
+                    if (moe.set_mask(3) != VERBENA_SUCCESS) return verbena_last_error();
+                    if (std::string wrong = run_steps(moe, 10); !wrong.empty()) return wrong;
+                    uint64_t living = 0;
+                    if (verbena_moe_get_mask(moe.handle(), &living) != VERBENA_SUCCESS || living != 3)
+                      return "another mask";
+                    if (moe.set_mask(7) != VERBENA_INVALID_USAGE) return "a rank that was left out";
+                  }
+                  if (verbena_moe_reset(moe.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                  if (moe.set_mask(7) != VERBENA_SUCCESS) return verbena_last_error();
+                  return run_steps(moe, 20);
+                }),
+            "");
 }
 
 // A cast on the way, in a call of two kernels: rows of one number become its largest byte, 448, and a scale.

@@ -4,7 +4,7 @@ module has this name only in a folder that is on no path by default:
     PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
 
 Ranks are the GPUs of one host. Results have DeepEP's shapes, types and order of additions; rows of an expert are in the order of
-source ranks and tokens, in every run. High-throughput calls, ElasticBuffer and masks of ranks are missing."""
+source ranks and tokens, in every run. High-throughput calls and ElasticBuffer are missing."""
 import functools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -117,8 +117,6 @@ class Buffer:
     def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
                  explicitly_destroy: bool = False, enable_shrink: bool = False, comm: Any = None, use_fabric: bool = False) -> None:
-        if enable_shrink:
-            raise NotImplementedError(f"enable_shrink {_MISSING}")
         self.group, self.num_nvl_bytes, self.num_rdma_bytes = group, num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode
         self._owns_context = not isinstance(group, SymmetricContext)
@@ -131,6 +129,7 @@ class Buffer:
         self.runtime = self
         self._exchanges: dict[tuple[int, ...], list[ExpertExchange]] = {}
         self._turns: dict[tuple[int, ...], int] = {}
+        self._left_out: set[int] = set()
 
     def destroy(self) -> None:
         """Frees the memory. Collective; no kernel of any rank may use it."""
@@ -185,8 +184,38 @@ class Buffer:
         if shape not in self._exchanges:
             blocks = _share_multiprocessors()
             self._exchanges[shape] = [ExpertExchange(self._context, blocks=blocks, **_options(*shape)) for _ in range(2)]
+            self._set_living(self._exchanges[shape])
         self._turns[shape] = turn = self._turns.get(shape, 1) ^ 1
         return self._exchanges[shape][turn]
+
+    def _set_living(self, exchanges: list[ExpertExchange]) -> None:
+        for exchange in exchanges:
+            exchange.set_living(set(range(self.group_size)) - self._left_out)
+
+    def _list_exchanges(self) -> list[ExpertExchange]:
+        return [exchange for pair in self._exchanges.values() for exchange in pair]
+
+    def low_latency_update_mask_buffer(self, rank: int, mask: bool) -> None:
+        """Leaves a rank out of later calls (mask=True), on all ranks that go on, between the same two calls. A late rank is not left out by
+        itself: the call after it raises an error that names it; then low_latency_clean_mask_buffer() on all ranks, and this."""
+        before = set(self._left_out)
+        (self._left_out.add if mask else self._left_out.discard)(rank)
+        try:
+            self._set_living(self._list_exchanges())
+        except BaseException:
+            self._left_out = before
+            raise
+
+    def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
+        """Writes 1 for each rank that is left out and 0 for others to `mask_status`, int32 [ranks]."""
+        mask_status.copy_(mask_status.new_tensor([int(rank in self._left_out) for rank in range(self.group_size)]))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Lets all ranks take part again. Collective, with the ranks that were left out: resets the exchanges."""
+        self._left_out.clear()
+        for exchange in self._list_exchanges():
+            exchange.reset()
+        self._set_living(self._list_exchanges())
 
     def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
                              cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None, use_fp8: bool = True,
@@ -243,8 +272,7 @@ class Buffer:
         return call
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("dispatch", "combine", "get_dispatch_layout", "internode_dispatch", "internode_combine",
-                    "low_latency_update_mask_buffer", "low_latency_query_mask_buffer", "low_latency_clean_mask_buffer"):
+        if name in ("dispatch", "combine", "get_dispatch_layout", "internode_dispatch", "internode_combine"):
             return self._refuse(name)
         raise AttributeError(f"Buffer has no attribute {name!r}")
 

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from verbena.context import SymmetricContext
@@ -122,6 +123,19 @@ class ExpertExchange(CollectivePart):
     def reset(self) -> None:
         """Waits until this rank's GPU is idle, and makes the exchange usable again. Collective."""
         self._ops.check(self._ops.moe_reset(self.handle))
+
+    def set_living(self, ranks: Iterable[int]) -> None:
+        """Leaves all other ranks of the team out of later calls: ids of their experts count as none, and no call waits for them. All of
+        `ranks` call it between the same two calls, with the same ranks; the others make no calls. Keeps to this rank's host. A graph keeps
+        the ranks of its capture. To go on without a rank that was late: reset(), then this. A rank that was left out of a call can take
+        part again after a reset() of all ranks."""
+        self._ops.check(self._ops.moe_set_mask(self.handle, sum(1 << rank for rank in set(ranks))))
+
+    def get_living(self) -> list[int]:
+        """Returns the ranks that take part in calls."""
+        mask = ctypes.c_uint64()
+        self._ops.check(self._ops.moe_get_mask(self.handle, ctypes.byref(mask)))
+        return [rank for rank in range(self.ranks) if mask.value >> rank & 1]
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None, *, scales: Any = None, cast: str | None = None,
                  grouping: Grouping | str = Grouping.RANK, alignment: int = 1, exact_rows: bool = False, column_scales: bool = False,

@@ -103,7 +103,10 @@ class MoePair {
           bool has_weights = true, bool has_long_ids = true)
       : setup_(setup), shape_(shape), order_(order), has_weights_(has_weights), has_long_ids_(has_long_ids) {
     Random random(seed + 77);
-    for (uint32_t rank = 0; rank < setup.ranks; ++rank) of_.push_back(draw(random, rank));
+    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+      of_.push_back(draw(random, rank));
+      if (!shape.is_living(rank)) of_[rank].tokens = 0;
+    }
   }
 
   MoeDispatch dispatch(uint32_t rank) {
@@ -155,6 +158,7 @@ class MoePair {
   static device::MoeParts parts(uint32_t rank) { return {rank % 3, (rank + rank / 3 + 1) % 4}; }
   std::string check_dispatch() const {
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      if (!shape_.is_living(rank)) continue;
       const Groups groups = find_groups(rank);
       for (uint32_t source = 0; source < setup_.ranks; ++source)
         if (const std::string wrong = check_received(rank, source, groups); !wrong.empty())
@@ -166,6 +170,7 @@ class MoePair {
   }
   std::string check_combine() const {
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      if (!shape_.is_living(rank)) continue;
       const Rank& mine = of_[rank];
       for (uint32_t token = 0; token < shape_.max_tokens; ++token) {
         for (uint32_t i = 0; i < setup_.row_bytes / 2; ++i) {
@@ -288,7 +293,8 @@ class MoePair {
   }
 
   bool is_at(int64_t id, uint32_t rank) const {
-    return id >= 0 && id < int64_t{shape_.experts} && id / shape_.local_experts == rank;
+    return id >= 0 && id < int64_t{shape_.experts} && id / shape_.local_experts == rank &&
+           shape_.is_living(rank);
   }
   bool goes_to(uint32_t source, uint32_t token, uint32_t rank) const {
     for (const int64_t id : of_[source].experts[token])
@@ -552,6 +558,15 @@ class MoeRanks {
   }
 
   const MoeShape& shape() const { return shape_; }
+  // Ranks that take part in later calls, whose pairs are drawn afterwards.
+  void set_living(uint32_t living) { shape_.living = living; }
+  // Clears what a host's reset clears.
+  void reset() {
+    const uint64_t length =
+        Fleet::measure_workspace(static_cast<int32_t>(setup_.ranks), 2 * setup_.blocks, slot_bytes_);
+    for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
+      std::memset(fleet_.data(static_cast<int32_t>(rank), Fleet::kDataBytes), 0, length);
+  }
   Fleet& fleet() { return fleet_; }
   SymmWorkspace<> workspace(uint32_t rank) {
     return fleet_.workspace(static_cast<int32_t>(rank), 0, 2 * setup_.blocks, slot_bytes_);
@@ -574,6 +589,7 @@ class MoeRanks {
   std::string run(uint64_t seed, std::vector<MoePair<T>>& pairs, const std::vector<Step>& steps) {
     emulator::World world(seed, kPatient);
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      if (!shape_.is_living(rank)) continue;
       emulator::Grid* earlier = nullptr;
       for (size_t i = 0; i < steps.size(); ++i) {
         const uint32_t blocks = i % 3 == 1 ? 1 : setup_.blocks;
@@ -652,7 +668,7 @@ class MoeRanks {
   }
 
   const MoeSetup setup_;
-  const MoeShape shape_;
+  MoeShape shape_;
   const uint64_t slot_bytes_;
   Fleet fleet_;
 };

@@ -88,6 +88,74 @@ TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
   }
 }
 
+// A rank that does not come is named. After a reset the others go on without it; after another reset it is there
+// again.
+TEST(MoeLimits, ADeadRankIsLeftOut) {
+  for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert, MoeGrouping::kRagged}) {
+    for (uint32_t dead = 0; dead < 3; ++dead) {
+      MoeSetup setup{3, 12, 7, 4, 2, 32, 48, 4};
+      setup.grouping = grouping;
+      MoeRanks<Bfloat16> ranks(setup);
+      uint64_t seed = dead;
+      const auto expect_right = [&] {
+        std::vector<MoePair<Bfloat16>> pairs;
+        std::vector<MoeRanks<Bfloat16>::Step> steps;
+        for (const MoeOrder order : {MoeOrder::kReduced, MoeOrder::kExact, MoeOrder::kRows}) {
+          pairs.push_back(ranks.draw(++seed, order));
+          steps.push_back({pairs.size() - 1, false});
+          steps.push_back({pairs.size() - 1, true});
+        }
+        ASSERT_EQ(ranks.run(seed, pairs, steps), "");
+        for (const MoePair<Bfloat16>& pair : pairs) {
+          EXPECT_EQ(pair.check_dispatch(), "");
+          EXPECT_EQ(pair.check_combine(), "");
+        }
+      };
+      expect_right();
+      MoePair<Bfloat16> pair = ranks.draw(++seed, MoeOrder::kReduced);
+      emulator::World world(seed, MoeRanks<Bfloat16>::kPatient);
+      for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+        if (rank == dead) continue;
+        ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
+        world.add_grid(rank, 2, 32, [&, rank] {
+          emulator::require(
+              ranks.call(rank, pair, false, ranks.list_phases(false).front()) != SymmStatus::kDone,
+              "the call is done");
+        });
+      }
+      EXPECT_EQ(world.run(), "");
+      for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
+        ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = MoeRanks<Bfloat16>::kNever_ns;
+        if (rank == dead) continue;
+        const uint64_t failure = *ranks.workspace(rank).context.failure;
+        EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, dead) << "rank " << rank;
+      }
+      ranks.reset();
+      ranks.set_living(7U & ~(1U << dead));
+      const std::vector<char> before = ranks.list_packets(dead);
+      expect_right();
+      EXPECT_TRUE(ranks.list_packets(dead) == before) << "something is sent to a rank that is left out";
+      ranks.reset();
+      ranks.set_living(7);
+      expect_right();
+    }
+  }
+}
+// A handle of a dispatch with another mask is refused.
+TEST(MoeLimits, AHandleOfAnotherMask) {
+  const MoeSetup setup{3, 12, 7, 4, 2, 32, 48};
+  MoeRanks<Bfloat16> ranks(setup);
+  std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(1, MoeOrder::kReduced)};
+  ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
+  ranks.set_living(3);
+  emulator::World world(1, MoeRanks<Bfloat16>::kPatient);
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    world.add_grid(rank, 1, 32, [&, rank] {
+      emulator::require(ranks.call(rank, pairs[0], true) == SymmStatus::kInvalid, "the status");
+    });
+  EXPECT_EQ(world.run(), "");
+}
+
 // A dispatch and the combine of the dispatch before are in flight together: both send before both receive.
 TEST(MoeLimits, OneOfEachKindInFlight) {
   for (uint64_t seed = 0; seed < 3; ++seed) {

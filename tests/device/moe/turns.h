@@ -46,6 +46,7 @@ struct TurnStep {
   std::array<uint8_t, kTurnRanks> routes{};  // of each rank's token: a bit for each rank that it goes to
   uint32_t blocks = 1;
   bool is_grouped = false;
+  uint8_t living = 7;  // ranks that take part, a bit each
 
   bool sends() const { return what == What::kBoth || what == What::kSend; }
   bool receives() const { return what == What::kBoth || what == What::kReceive; }
@@ -173,7 +174,7 @@ class TurnModel {
         static_cast<uint8_t>(step.blocks - 1);  // receives the rows, which the first block sends
     for (uint8_t from = 0; from < count_; ++from) {
       for (uint8_t to = 0; to < count_; ++to) {
-        if (from == to) continue;
+        if (from == to || (step.living >> from & step.living >> to & 1) == 0) continue;
         const bool is_dispatch = step.kind == MoeKind::kDispatch;
         const uint8_t routes = step.routes[is_dispatch ? from : to], other = is_dispatch ? to : from;
         const bool has_row = (routes >> other & 1) != 0;
@@ -240,7 +241,8 @@ class TurnModel {
   std::string begin(Rank& mine, uint8_t rank) const {
     const TurnStep& step = steps_[mine.step];
     mine.is_running = 1;
-    if (mine.has_failed != 0 && !faults_.goes_on_after_failure) {
+    const bool is_left_out = (step.living >> rank & 1) == 0;
+    if (is_left_out || (mine.has_failed != 0 && !faults_.goes_on_after_failure)) {
       mine.given_up = static_cast<uint8_t>((1U << step.blocks) - 1);
       return "";
     }

@@ -18,12 +18,17 @@ using What = TurnStep::What;
 using Routes = std::array<uint8_t, kTurnRanks>;
 
 // "dc" are a dispatch and a combine of one kernel each, "DC" of two, "g" and "G" are dispatches that group rows by
-// expert, "!" is a reset. Routes of tokens change from call to call.
+// expert, "!" is a reset; "-" leaves the third rank out of the calls after it, "+" brings it back. Routes of tokens change from call to call.
 std::vector<TurnStep> make_steps(const std::string& calls, const std::vector<Routes>& routes,
                                  uint32_t blocks = 1) {
   std::vector<TurnStep> steps;
   uint32_t dispatches = 0, combines = 0, call = 0;
+  uint8_t living = 7;
   for (const char letter : calls) {
+    if (letter == '-' || letter == '+') {
+      living = letter == '-' ? 3 : 7;
+      continue;
+    }
     if (letter == '!') {
       steps.push_back({});
       continue;
@@ -33,6 +38,7 @@ std::vector<TurnStep> make_steps(const std::string& calls, const std::vector<Rou
     const bool is_dispatch = letter == 'd' || letter == 'D' || step.is_grouped;
     step.kind = is_dispatch ? MoeKind::kDispatch : MoeKind::kCombine;
     step.routes = routes[(is_dispatch ? dispatches : combines)++ % routes.size()];
+    step.living = living;
     step.call = ++call;
     step.blocks = call % 3 == 2 ? 1 : blocks;
     if (letter == 'd' || letter == 'c' || letter == 'g') {
@@ -85,6 +91,14 @@ TEST(MoeTurns, RowsGroupedByExpert) {
         EXPECT_EQ(explore(2, make_steps(calls, routes, blocks)), "") << calls;
     }
   }
+}
+// A rank is left out of calls, from one call on, and takes part again after a reset.
+TEST(MoeTurns, RanksAreLeftOut) {
+  if (emulator::kSanitizer) GTEST_SKIP() << "takes minutes, and has one thread";
+  for (const char* const calls : {"dd-dd", "dc-dcdc", "d-dd!+dd", "-cc!+c"})
+    EXPECT_EQ(explore(3, make_steps(calls, kToFirst)), "") << calls;
+  EXPECT_EQ(explore(3, make_steps("d!-dd!+d", kNothing), {}, false, 1), "");
+  EXPECT_THAT(explore(3, make_steps("d-d+d", kNothing)), HasSubstr("a rank waits for ever"));
 }
 // Of packets whose words need a note, which lands before or after the packet.
 TEST(MoeTurns, Notes) {

@@ -67,12 +67,12 @@ class MoeCombineKernel {
   VERBENA_DEVICE void send_headers() const {
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
-      if (rank != area_.me()) area_.send(mine, 0, Data{}, area_.find_delta(rank));
+      if (rank != area_.me() && shape_.is_living(rank)) area_.send(mine, 0, Data{}, area_.find_delta(rank));
   }
   VERBENA_DEVICE void receive_headers() {
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block()) {
       Data data{};
-      if (rank != area_.me() &&
+      if (rank != area_.me() && shape_.is_living(rank) &&
           !area_.receive_one(area_.find(shape_.find_combine_header(area_.epoch(), rank)), rank, data))
         return;
     }

@@ -25,7 +25,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       : MoeRows<Rows>(workspace, shape, call),
         masks_(find_moe_shared<MoeMasks>()),
         ids_(shape, call),
-        placement_(area_, shape, call) {}
+        placement_(shape, call) {}
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   // @return kInvalid if the output has fewer rows than are needed
@@ -34,18 +34,18 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const uint32_t last = blocks_per_grid() - 1;
       if (block_index() == last) send_header();
       if constexpr (kIsGrouped) {
-        if (block_index() + 1 == last || last == 0) placement_.send_counts();
+        if (block_index() + 1 == last || last == 0) placement_.send_counts(area_);
       }
       send_rows();
-      if constexpr (kIsGrouped) placement_.send_places();
-      if (block_index() == last) renew_entries();
+      if constexpr (kIsGrouped) placement_.send_places(area_);
+      if (block_index() == last) renew_entries();  // FAULT(old_entries_are_not_renewed)
       write_own();
     }
     if (!is_in(kMoeReceive | kMoePlace)) return area_.conclude();
     receive_headers();
     if constexpr (kIsGrouped) {
       sync_block();  // what was counted to send is read
-      if (has_rows()) placement_.receive_counts();
+      if (has_rows()) placement_.receive_counts(area_);
     }
     if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
     if constexpr (kIsGrouped) {
@@ -119,7 +119,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
         const uint32_t bits = ballot(kFullWarp, is_token && (wanted >> rank & 1) != 0);
         if (lane() == rank) bits_of_lane = bits;
       }
-      if (!area_.has_trouble() && lane() < shape_.ranks)
+      if (!area_.has_trouble() && shape_.is_living(lane()))
         area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
   }
@@ -134,7 +134,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
                                        : shape_.find_places(area_.epoch(), area_.me(), token);
     const uint32_t entries = are_counts ? shape_.count_entries() : shape_.top_k;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
-      for (uint32_t i = thread_index(); i < entries; i += threads_per_block())
+      for (uint32_t i = thread_index(); i < entries && shape_.is_living(rank); i += threads_per_block())
         area_.send_entry(area_.find(packet).data + i * kMoeEntryBytes, {}, rank);
   }
   // A warp receives the header of a rank.
@@ -147,8 +147,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       for (uint32_t first = 0; first < words; first += kWarpLanes) {
         const uint32_t word = first + lane();
         entry.bits = 0;
-        const bool has_come =
-            word >= words || area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
+        const bool has_come = word >= words || !shape_.is_living(rank) ||
+                              area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
         if (ballot(kFullWarp, !has_come) != 0) return;
         const auto own = static_cast<uint32_t>(__builtin_popcount(entry.bits));
         const uint32_t sum = add_up_moe_lanes(own, words);
@@ -276,7 +276,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   // Receives an item's part of a row, with the last part its scales, and stores it to the row's places.
   VERBENA_DEVICE bool receive_grouped(const MoeItems& items, uint32_t item, const MoePlace& from,
                                       uint32_t source, uint32_t token, uint32_t row) {
-    MoePlacement::OfRow places(placement_, source, token);
+    MoePlacement::OfRow places(placement_, area_, source, token);
     const auto to_places = [&](const auto& store) { places.for_each(store); };
     const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
     bool have_come = true;

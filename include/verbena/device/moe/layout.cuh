@@ -23,6 +23,9 @@
 // p overwrites them. Entries of the header are written in each call. Entries that only grouped dispatches send,
 // and for tokens that this rank has, are written at least once in kMoeCopies * (max_tokens + 1) calls (place.cuh):
 // long before the tag of an old one comes again.
+// A mask leaves ranks out of calls. All living ranks, those of the mask, have the same mask in a call, so a to c
+// hold among them: every living rank hears from every living rank. A rank that was left out of a call has
+// counted fewer calls than the others, and so takes part again after a reset only.
 // No rank waits for ever: sending waits for nothing, so once all ranks have begun call k, its packets land.
 // Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only
 // because they may follow each other without a dispatch between them. Grids may differ, from phase to phase
@@ -62,6 +65,7 @@ struct MoeShape {
   uint32_t row_packets;      // of the longest dispatched row with its scales
   uint32_t combine_packets;  // of a combined row
   uint32_t rows_of_token;    // maximum rows that come back for a token
+  uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all
 
   // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts,
   // rounded up.
@@ -70,9 +74,11 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
     ranks = of_ranks;
     experts = of_experts;
+    living = (1U << ranks) - 1;
     local_experts = experts / ranks;
     rank_factor = moe_divide_up(1U << 24, local_experts);
   }
+  VERBENA_HOST_DEVICE constexpr bool is_living(uint32_t rank) const { return (living >> rank & 1) != 0; }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
   }
@@ -174,10 +180,10 @@ struct MoeHandleLayout {
   }
 };
 
-// Marks the handles that a dispatch of an exchange of this shape has written.
+// Marks the handles that a dispatch of an exchange of this shape has written, among the same living ranks.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   uint32_t stamp = 0x6d6f6531U;
-  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts})
+  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.living})
     stamp = (stamp ^ value) * 0x9e3779b1U;
   return stamp;
 }

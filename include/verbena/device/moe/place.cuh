@@ -45,11 +45,11 @@ struct MoePlaceEntry {
   VERBENA_DEVICE static uint32_t number(uint32_t bits) { return bits & ((1U << kNumberBits) - 1); }
 };
 
+// Does not keep the area: the object that has both would have its own address, and live in memory.
 class MoePlacement {
  public:
-  VERBENA_DEVICE MoePlacement(MoeArea& area, const MoeShape& shape, const MoeDispatch& call)
-      : area_(area),
-        shape_(shape),
+  VERBENA_DEVICE MoePlacement(const MoeShape& shape, const MoeDispatch& call)
+      : shape_(shape),
         call_(call),
         ids_(shape, call),
         groups_(find_moe_shared<MoeGroups>()),
@@ -57,12 +57,13 @@ class MoePlacement {
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
   // Sends this rank's number of rows for each expert, by all threads of one block.
-  VERBENA_DEVICE void send_counts() const {
+  VERBENA_DEVICE void send_counts(const MoeArea& area) const {
     clear_counts();
     count(0, call_.tokens);
-    const bool is_quiet = area_.has_trouble();
-    char* const mine = area_.find(shape_.find_counts(area_.epoch(), area_.me())).data;
+    const bool is_quiet = area.has_trouble();
+    char* const mine = area.find(shape_.find_counts(area.epoch(), area.me())).data;
     for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank) {
+      if (!shape_.is_living(rank)) continue;
       for (uint32_t i = thread_index(); i < shape_.count_entries(); i += threads_per_block()) {
         uint32_t counts[kMoeCountsOfEntry];
         VERBENA_UNROLL
@@ -71,20 +72,20 @@ class MoePlacement {
           counts[c] =
               expert < shape_.local_experts ? groups_.counts[rank * shape_.local_experts + expert] : 0;
         }
-        area_.send_entry(mine + i * kMoeEntryBytes, {counts[0] | counts[1] << 16, counts[2]}, rank);
+        area.send_entry(mine + i * kMoeEntryBytes, {counts[0] | counts[1] << 16, counts[2]}, rank);
       }
     }
     sync_block();
   }
   // Sends the numbers of this rank's rows, by all threads of all blocks. The last blocks have the first
   // tokens: the first blocks have the first rows.
-  VERBENA_DEVICE void send_places() const {
+  VERBENA_DEVICE void send_places(const MoeArea& area) const {
     const uint32_t blocks = blocks_per_grid(), turn = blocks - 1 - block_index();
     const uint32_t share = call_.tokens <= blocks ? 1 : moe_divide_up(call_.tokens, blocks);
     const uint32_t begin = turn * share;
     if (begin >= call_.tokens) return;
     const uint32_t end = choose_smaller(begin + share, call_.tokens), tile = MoeGroups::kPairs / shape_.top_k;
-    const bool is_quiet = area_.has_trouble();
+    const bool is_quiet = area.has_trouble();
     clear_counts();
     count(0, begin);
     for (uint32_t first = begin; first < end; first += tile) {
@@ -93,7 +94,7 @@ class MoePlacement {
       for (uint32_t pair = thread_index(); pair < (next - first) * shape_.top_k;
            pair += threads_per_block()) {
         const uint32_t token = first + pair / shape_.top_k, k = pair % shape_.top_k;
-        send_pair(token, k, groups_.firsts[pair], is_quiet);
+        send_pair(area, token, k, groups_.firsts[pair], is_quiet);
       }
       if (next >= end) break;
       sync_block();
@@ -103,7 +104,7 @@ class MoePlacement {
     }
   }
   // Receives the numbers of rows of all ranks for each expert of this one, by all threads of a block.
-  VERBENA_DEVICE void receive_counts() const {
+  VERBENA_DEVICE void receive_counts(MoeArea& area) const {
     const uint32_t entries = shape_.count_entries(), chunks = moe_divide_up(entries, uint32_t{kWarpLanes});
     const uint32_t warps = threads_per_block() / kWarpLanes;
     // The first warps have masks to receive.
@@ -112,9 +113,10 @@ class MoePlacement {
       uint32_t rank = 0, chunk = item;
       for (; chunk >= chunks; chunk -= chunks) ++rank;
       const uint32_t i = chunk * kWarpLanes + lane();
-      const char* const theirs = area_.find(shape_.find_counts(area_.epoch(), rank)).data;
+      const char* const theirs = area.find(shape_.find_counts(area.epoch(), rank)).data;
       MoeEntry entry{};
-      if (i >= entries || !area_.receive_entry(theirs + i * kMoeEntryBytes, rank, entry)) continue;
+      if (i >= entries) continue;
+      if (shape_.is_living(rank) && !area.receive_entry(theirs + i * kMoeEntryBytes, rank, entry)) continue;
       const uint32_t counts[kMoeCountsOfEntry] = {entry.bits & 0xffff, entry.bits >> 16, entry.tokens};
       VERBENA_UNROLL
       for (uint32_t c = 0; c < kMoeCountsOfEntry; ++c) {
@@ -133,7 +135,7 @@ class MoePlacement {
       for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
         uint32_t& count = groups_.counts[rank * shape_.local_experts + expert];
         const uint32_t own = count;
-        count = total;
+        count = total;  // FAULT(places_start_with_this_rank)
         total += own;
       }
       groups_.totals[expert] = total;
@@ -176,9 +178,8 @@ class MoePlacement {
   // functions. The entries are loaded at once, and awaited when a place is asked for.
   class OfRow {
    public:
-    VERBENA_DEVICE OfRow(MoePlacement& placement, uint32_t source, uint32_t token)
-        : placement_(placement), source_(source) {
-      const MoeArea& area = placement.area_;
+    VERBENA_DEVICE OfRow(const MoePlacement& placement, MoeArea& area, uint32_t source, uint32_t token)
+        : placement_(placement), area_(area), source_(source) {
       const MoeShape& shape = placement.shape_;
       entry_ = area.find(shape.find_places(area.epoch(), source, token)).data + lane() * kMoeEntryBytes;
       if (lane() < shape.top_k) seen_ = MoeArea::poll_entry(entry_);
@@ -207,7 +208,7 @@ class MoePlacement {
       if (is_known_) return;
       is_known_ = true;
       MoeEntry entry{};
-      if (lane() < placement_.shape_.top_k && !placement_.area_.receive_entry(entry_, source_, entry, seen_))
+      if (lane() < placement_.shape_.top_k && !area_.receive_entry(entry_, source_, entry, seen_))
         entry.bits = 0;
       which_ = ballot(kFullWarp, (entry.bits & MoePlaceEntry::kIsThere) != 0);
       if ((entry.bits & MoePlaceEntry::kIsThere) == 0) return;
@@ -217,7 +218,8 @@ class MoePlacement {
                MoePlaceEntry::number(entry.bits);
     }
 
-    MoePlacement& placement_;
+    const MoePlacement& placement_;
+    MoeArea& area_;
     const uint32_t source_;
     const char* entry_;
     uint64_t seen_ = 0;
@@ -266,7 +268,7 @@ class MoePlacement {
   // Counts the rows of tokens for each expert.
   VERBENA_DEVICE void count(uint32_t begin, uint32_t end) const {
     for_each_id(begin, end, [&](uint32_t, uint32_t k, int32_t expert, uint32_t first) {
-      if (expert >= 0 && first == k) add(groups_.counts + expert);
+      if (expert >= 0 && first == k) add(groups_.counts + expert);  // FAULT(repeated_experts_count_twice)
     });
     sync_block();
   }
@@ -280,7 +282,8 @@ class MoePlacement {
   }
   // Sends a pair's entry to all ranks: those of other experts get an empty one.
   // @param first  the first pair of the token that has the expert
-  VERBENA_DEVICE void send_pair(uint32_t token, uint32_t k, uint32_t first, bool is_quiet) const {
+  VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t token, uint32_t k, uint32_t first,
+                                bool is_quiet) const {
     const int32_t expert = groups_.experts[first];
     const uint32_t of_rank = ids_.experts().find_rank(expert);
     uint32_t bits = 0;
@@ -291,9 +294,9 @@ class MoePlacement {
       bits = MoePlaceEntry::pack(static_cast<uint32_t>(expert) - of_rank * shape_.local_experts, number);
     }
     char* const mine =
-        area_.find(shape_.find_places(area_.epoch(), area_.me(), token)).data + k * kMoeEntryBytes;
+        area.find(shape_.find_places(area.epoch(), area.me(), token)).data + k * kMoeEntryBytes;
     for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank)
-      area_.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
+      if (shape_.is_living(rank)) area.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
   }
   // The first warp adds up the lengths of the groups, each lane those of adjacent experts.
   VERBENA_DEVICE void add_up_lengths() const {
@@ -322,7 +325,6 @@ class MoePlacement {
     if (call_.row_experts != nullptr) store_moe<int32_t>(call_.row_experts, row, expert);
   }
 
-  MoeArea& area_;
   const MoeShape& shape_;
   const MoeDispatch& call_;
   const MoeIds ids_;
@@ -332,7 +334,7 @@ class MoePlacement {
 
 // In place of a MoePlacement in a dispatch that does not group rows: without its shared memory.
 struct MoeNoPlacement {
-  VERBENA_DEVICE MoeNoPlacement(MoeArea&, const MoeShape&, const MoeDispatch&) {}
+  VERBENA_DEVICE MoeNoPlacement(const MoeShape&, const MoeDispatch&) {}
 };
 template <bool kIsGrouped>
 struct MoePlacementOf {

@@ -230,6 +230,31 @@ def test_a_peer_that_does_not_come_is_named():
     run_ranks(3, _lose_a_peer)
 
 
+def _give_outputs_of_another_type(rank):
+    """Each of these would be written behind its end."""
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        x, half = torch.zeros(4, 6), torch.bfloat16
+        counts = torch.ones(ops.size, dtype=torch.int64)
+        for call in (lambda: ops.all_reduce(x, out=x.to(half)), lambda: ops.all_gather(x, 0, out=torch.zeros(4 * ops.size, 6, dtype=half)),
+                     lambda: ops.reduce_scatter(x, 0, out=torch.zeros(4 // ops.size, 6, dtype=half)),
+                     lambda: ops.all_to_all(x, out=x.to(half)), lambda: ops.all_reduce_quantised(x.to(half), "fp8", out=x.to(torch.int8)),
+                     lambda: ops.all_gather_v(x, counts, torch.zeros(4 * ops.size, 6, dtype=half)),
+                     lambda: ops.all_to_all_v(x, counts, counts, torch.zeros(4, 6, dtype=half))):
+            with pytest.raises(TypeError, match="is needed, not of torch"):
+                call()
+        with pytest.raises(ValueError, match="contiguous tensor of shape"):
+            ops.all_gather_v(x, counts, torch.zeros(4 * ops.size, 5))
+        norm = verbena.ops.Norm(None)
+        for wrong in (torch.zeros(3, 6, dtype=half), torch.zeros(4, 6, dtype=torch.int8)):
+            with pytest.raises(ValueError, match="residual_out must have the shape"):
+                ops.rms_norm(x.to(half), norm, residual_out=wrong)
+
+
+def test_outputs_of_another_type():
+    run_ranks(2, _give_outputs_of_another_type)
+
+
 def _replay(rank):
     """Counts that change from replay to replay; tensors that lie anywhere, used again under the same addresses."""
     driver.use_gpu(rank)

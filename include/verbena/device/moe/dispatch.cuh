@@ -32,13 +32,14 @@ class MoeDispatchKernel : MoeRows<Rows> {
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     if (is_in(kMoeSend)) {
       const uint32_t last = blocks_per_grid() - 1;
+      const bool is_last_but_one = block_index() + 1 == last || last == 0;
       if (block_index() == last) send_header();
       if constexpr (kIsGrouped) {
-        if (block_index() + 1 == last || last == 0) placement_.send_counts(area_);
+        if (is_last_but_one) placement_.send_counts(area_);
       }
       send_rows();
       if constexpr (kIsGrouped) placement_.send_places(area_);
-      if (block_index() == last) renew_entries();  // FAULT(old_entries_are_not_renewed)
+      if (is_last_but_one) renew_entries();  // FAULT(old_entries_are_not_renewed)
       write_own();
     }
     if (!is_in(kMoeReceive | kMoePlace)) return area_.conclude();
@@ -64,8 +65,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
  private:
   using Base = MoeRows<Rows>;
   using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
-  using Base::kAtOnce, Base::copy_part, Base::receive_part, Base::load_row, Base::load_scales,
-      Base::store_scales;
+  using Base::kAtOnce, Base::copy_part, Base::load_row, Base::load_scales, Base::store_scales;
   static constexpr uint32_t kIdsAtOnce = 8;  // of a token, that a thread loads at a time
 
   VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
@@ -199,7 +199,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
       // Called after the row's loads have been issued: only then the ids and the failure word are needed.
       const auto find_peers = [&] {
-        const uint32_t ranks = combine_bits(1u << ids_.experts().find_rank(id)) & ((1u << shape_.ranks) - 1);
+        // FAULT(dead_ranks_get_rows)
+        const uint32_t ranks = combine_bits(1u << ids_.experts().find_rank(id)) & shape_.living;
         return area_.has_trouble() ? 0 : ranks & ~(1u << area_.me());
       };
       const uint32_t end = items.end(item, row_packets_);
@@ -264,7 +265,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
         if (source == area_.me()) {
           copy_part(token, begin, end, to_row);
         } else {
-          have_come = receive_part(from, source, begin, end, to_row);
+          have_come = this->template receive_part<false>(from, source, begin, end, to_row);
         }
       }
       if (has_tail && source == area_.me()) copy_tail(token, row);
@@ -283,7 +284,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if (source == area_.me()) {
       copy_part(token, begin, end, to_places);
     } else {
-      have_come = receive_part(from, source, begin, end, to_places);
+      have_come = this->template receive_part<true>(from, source, begin, end, to_places);
     }
     if (items.is_last(item) && (source != area_.me() || !Rows::kHasScales))
       have_come = have_come && receive_scales(from, source, token, to_places);

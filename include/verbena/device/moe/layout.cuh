@@ -183,9 +183,9 @@ struct MoeHandleLayout {
 // Marks the handles that a dispatch of an exchange of this shape has written, among the same living ranks.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   uint32_t stamp = 0x6d6f6531U;
-  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.living})
+  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts})
     stamp = (stamp ^ value) * 0x9e3779b1U;
-  return stamp;
+  return stamp ^ shape.living;
 }
 
 // How the rows of a call are divided among the warps of a grid: each into 2^bits parts. A matter of speed

@@ -77,25 +77,25 @@ class MoePlacement {
     }
     sync_block();
   }
-  // Sends the numbers of this rank's rows, by all threads of all blocks. The last blocks have the first
-  // tokens: the first blocks have the first rows.
+  // Sends the numbers of this rank's rows, by all threads of all blocks. The last two blocks send other entries;
+  // those before them have the first tokens, since the first blocks have the first rows.
   VERBENA_DEVICE void send_places(const MoeArea& area) const {
-    const uint32_t blocks = blocks_per_grid(), turn = blocks - 1 - block_index();
+    const uint32_t others = blocks_per_grid() > 2 ? 2 : 0, blocks = blocks_per_grid() - others;
+    if (block_index() >= blocks) return;
     const uint32_t share = call_.tokens <= blocks ? 1 : moe_divide_up(call_.tokens, blocks);
-    const uint32_t begin = turn * share;
+    const uint32_t begin = (blocks - 1 - block_index()) * share;
     if (begin >= call_.tokens) return;
     const uint32_t end = choose_smaller(begin + share, call_.tokens), tile = MoeGroups::kPairs / shape_.top_k;
     const bool is_quiet = area.has_trouble();
     clear_counts();
-    count(0, begin);
+    if (begin != 0) count(0, begin);
     for (uint32_t first = begin; first < end; first += tile) {
       const uint32_t next = choose_smaller(first + tile, end);
       read_tile(first, next);
-      for (uint32_t pair = thread_index(); pair < (next - first) * shape_.top_k;
-           pair += threads_per_block()) {
-        const uint32_t token = first + pair / shape_.top_k, k = pair % shape_.top_k;
-        send_pair(area, token, k, groups_.firsts[pair], is_quiet);
-      }
+      const uint32_t k = thread_index() & ((1U << width_bits_) - 1);
+      for (uint32_t token = first + (thread_index() >> width_bits_); token < next && k < shape_.top_k;
+           token += threads_per_block() >> width_bits_)
+        send_pair(area, token, k, groups_.firsts[(token - first) * shape_.top_k + k], is_quiet);
       if (next >= end) break;
       sync_block();
       for (uint32_t pair = thread_index(); pair < tile * shape_.top_k; pair += threads_per_block())

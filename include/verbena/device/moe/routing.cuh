@@ -56,10 +56,7 @@ struct MoeMasks {
 class MoeExperts {
  public:
   VERBENA_DEVICE explicit MoeExperts(const MoeShape& shape)
-      : experts_(shape.experts),
-        local_(shape.local_experts),
-        factor_(shape.rank_factor),
-        living_(shape.living) {}
+      : experts_(shape.experts), local_(shape.local_experts), factor_(shape.rank_factor) {}
 
   // Returns the rank of an expert; kMoeMaxRanks if the id names none.
   VERBENA_DEVICE uint32_t find_rank(int32_t id) const {
@@ -69,14 +66,13 @@ class MoeExperts {
   VERBENA_DEVICE int32_t make_local(int32_t id, uint32_t rank) const {
     return find_rank(id) == rank ? id - static_cast<int32_t>(rank * local_) : -1;
   }
-  // Returns the id, or -1 if it is out of range or its rank is left out.
+  // Returns the id, or -1 if it is out of range.
   VERBENA_DEVICE int32_t check(int64_t id) const {
-    const int32_t one = id >= 0 && id < int64_t{experts_} ? static_cast<int32_t>(id) : -1;
-    return (living_ >> find_rank(one) & 1) != 0 ? one : -1;  // FAULT(experts_of_dead_ranks_get_rows)
+    return id >= 0 && id < int64_t{experts_} ? static_cast<int32_t>(id) : -1;
   }
 
  private:
-  uint32_t experts_, local_, factor_, living_;
+  uint32_t experts_, local_, factor_;
 };
 
 // How a call is divided among the warps: an item is a part of a row, and belongs to a warp. Adjacent items

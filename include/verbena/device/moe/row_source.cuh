@@ -137,8 +137,7 @@ class MoeRows {
   }
 
   // Store the packets begin to end - 1 of a row, and the scales of a cast of this rank's row, to rows of the
-  // output. for_each_row(store) calls store(row) for each of them. All lanes of a warp call them, and
-  // for_each_row() is called by all lanes.
+  // output. for_each_row(store) calls store(row) for each of them. All lanes of a warp call them.
   template <typename ForEachRow>
   VERBENA_DEVICE void copy_part(uint32_t token, uint32_t begin, uint32_t end,
                                 const ForEachRow& for_each_row) const {
@@ -157,14 +156,15 @@ class MoeRows {
       });
     }
   }
-  template <typename ForEachRow>
+  // @tparam kIsWhole  for_each_row() has warp-wide operations
+  template <bool kIsWhole, typename ForEachRow>
   VERBENA_DEVICE bool receive_part(const MoePlace& from, uint32_t source, uint32_t begin, uint32_t end,
                                    const ForEachRow& for_each_row) {
-    for (uint32_t base = begin; base < end; base += kAtOnce * kWarpLanes) {
+    for (uint32_t base = begin; base + (kIsWhole ? 0 : lane()) < end; base += kAtOnce * kWarpLanes) {
       const uint32_t first = base + lane();
       Data data[1][kAtOnce] = {};
       const bool have_come = area_.receive({from}, {source}, 1, first, end, data);
-      if (ballot(kFullWarp, !have_come) != 0) return false;
+      if (kIsWhole ? ballot(kFullWarp, !have_come) != 0 : !have_come) return false;
       for_each_row([&](uint32_t row) {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)

@@ -34,6 +34,7 @@ FAULTS = {
     "old_entries_are_not_renewed": drop(),
     "repeated_experts_count_twice": operand(2),
     "places_start_with_this_rank": value("own"),
+    "combine_waits_for_dead_ranks": condition("false"),
     "dead_ranks_get_rows": part(r"shape_\.living", "((1U << shape_.ranks) - 1)"),
     "ranks_come_back_without_a_reset": drop(),
 }

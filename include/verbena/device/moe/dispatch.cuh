@@ -323,7 +323,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
   VERBENA_DEVICE void write_own() const {
     for_each(shape_.max_tokens * shape_.top_k, [&](uint32_t i) {
       const uint32_t token = i / shape_.top_k;
-      const Pair pair = token < call_.tokens ? load_pair(token, i % shape_.top_k) : Pair{-1, 0};
+      Pair pair = token < call_.tokens ? load_pair(token, i % shape_.top_k) : Pair{-1, 0};
+      // FAULT(combine_waits_for_dead_ranks)
+      if (!shape_.is_living(ids_.experts().find_rank(pair.id))) pair = {-1, 0};
       store_moe<int32_t>(call_.handle + layout_.own_ids, i, pair.id);
       store_moe<float>(call_.handle + layout_.own_weights, i, pair.weight);
     });

@@ -71,6 +71,11 @@ struct MoeShape {
   // rounded up.
   uint32_t local_experts, rank_factor;
 
+  uint32_t dispatch_headers;  // packets of a copy before its rows; by count_headers(), which is called last
+
+  VERBENA_HOST_DEVICE constexpr void count_headers() {
+    dispatch_headers = ranks * (header_packets() + count_packets() + max_tokens * place_packets());
+  }
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
     ranks = of_ranks;
     experts = of_experts;
@@ -98,12 +103,9 @@ struct MoeShape {
   // An expert and a weight for each of top_k, two pairs in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
-  VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
-    return uint64_t{ranks} * (header_packets() + count_packets() + max_tokens * place_packets());
-  }
   // Count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
-    return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
+    return dispatch_headers + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
     return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
@@ -127,7 +129,7 @@ struct MoeShape {
     return find_counts(call, ranks) + (uint64_t{source} * max_tokens + token) * place_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_row(uint64_t call, uint32_t source, uint32_t token) const {
-    return call % kMoeCopies * dispatch_packets() + dispatch_headers() +
+    return call % kMoeCopies * dispatch_packets() + dispatch_headers +
            (uint64_t{source} * max_tokens + token) * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_combine_header(uint64_t call, uint32_t source) const {

@@ -1,5 +1,5 @@
 """verbena.integrations.deep_ep on emulated GPUs, imported as deep_ep: rows, counts, handles and sums of the low-latency calls, with and without
-FP8 and hooks, two batches in flight."""
+FP8 and hooks, two batches in flight; of the high-throughput calls and of ElasticBuffer."""
 import sys
 
 import pytest
@@ -45,14 +45,18 @@ def _widen(rows):
     if not isinstance(rows, tuple):
         return rows.float()
     data, scales = rows
-    assert scales.stride(-2) == 1 or scales.shape[-2] == 1 or scales.shape[-1] == 1, "columns"
     if scales.dtype == torch.int32:
         exponents = scales.contiguous().view(torch.uint8).int()[..., :-(-HIDDEN // 128)]
         scales = torch.ldexp(torch.ones(()), exponents - 127)
     return data.float() * scales.repeat_interleave(128, dim=-1)[..., :HIDDEN]
 
 
+def _is_in_columns(scales):
+    return scales.stride(-2) == 1 or 1 in scales.shape[-2:]
+
+
 def _check_rows(rows, counts, handle, rank, size, seed, is_exact):
+    assert not isinstance(rows, tuple) or _is_in_columns(rows[1])
     local = EXPERTS // size
     numbers, sources, ranges = _widen(rows), handle[0], handle[1]
     assert handle[2:] == (MAX_TOKENS, HIDDEN, EXPERTS) and len(handle) == 5
@@ -123,8 +127,8 @@ def _move(rank, size):
             hook()
             _synchronize()
             assert torch.equal(combined, _expect(rank, seed))
-        with pytest.raises(NotImplementedError, match="dispatch.. is missing in Verbena's deep_ep"):
-            buffer.dispatch(rows)
+        with pytest.raises(NotImplementedError, match="internode_dispatch.. is missing in Verbena's deep_ep"):
+            buffer.internode_dispatch(rows)
         with pytest.raises(AttributeError):
             buffer.dispatches
         buffer.clean_low_latency_buffer(MAX_TOKENS, HIDDEN, EXPERTS)
@@ -170,6 +174,268 @@ def test_a_rank_is_left_out():
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_low_latency_calls(size):
     run_ranks(size, _move, size)
+
+
+def _import_deep_ep(rank):
+    driver.use_gpu(rank)
+    driver.wait_for_launches()
+    torch.set_default_dtype(torch.bfloat16)  # as DeepEP's tests do: no sum may depend on it
+    sys.path.insert(0, str(find_folder()))
+    import deep_ep
+    from verbena.integrations import rank_rows
+    rank_rows.share_multiprocessors = lambda: 1
+    return deep_ep
+
+
+ROUTINGS = ["random", "one expert", "nobody"]
+
+
+def _route(rank, seed, routing):
+    """What a rank gives: rows, ids, weights. Numbers of tokens are unequal, and 0 on a rank that changes with the seed."""
+    rows, ids, weights = _draw(rank, seed)
+    weights += 2 ** -20 + rank * 2 ** -18  # more bits than bfloat16 has
+    if routing == "one expert":
+        ids[:, 0], ids[:, 1:] = EXPERTS - 1, -1
+    elif routing == "nobody":
+        ids[:] = -1
+    return rows, ids, weights
+
+
+def _expect_came(rank, size, seed, routing):
+    """[(source, token, ids of this rank's experts from 0 on)] in order."""
+    local, came = EXPERTS // size, []
+    for source in range(size):
+        ids = _route(source, seed, routing)[1] - rank * local
+        ids[(ids < 0) | (ids >= local)] = -1
+        came += [(source, token, ids[token]) for token in (ids >= 0).any(1).nonzero().flatten().tolist()]
+    return came
+
+
+def _pick(came, seed, routing, which):
+    """What the sources gave for the rows that came: 0: rows, 2: weights."""
+    shape = [0, HIDDEN if which == 0 else TOP_K]
+    given = [_route(source, seed, routing)[which][token] for source, token, _ in came]
+    return torch.stack(given) if given else torch.zeros(shape, dtype=torch.bfloat16 if which == 0 else torch.float32)
+
+
+def _cast(rows):
+    """A pair of e4m3 rows and scales in columns; each scale is a power of two, so that nothing is rounded."""
+    scales = torch.full([-(-HIDDEN // 128), rows.shape[0]], 0.5, dtype=torch.float32).t()
+    scales[:, 1:] = 2.0
+    return (rows.float() / scales.repeat_interleave(128, 1)[:, :HIDDEN]).to(torch.float8_e4m3fn), scales
+
+
+def _stack_ids(came):
+    return torch.stack([ids for _, _, ids in came]) if came else torch.empty(0, TOP_K, dtype=torch.int64)
+
+
+def _check_high_throughput(buffer, rank, size, seed, routing, form):
+    rows, ids, weights = _route(rank, seed, routing)
+    came = _expect_came(rank, size, seed, routing)
+    per_rank, per_rdma_rank, per_expert, is_in_rank, event = buffer.get_dispatch_layout(ids, EXPERTS, async_finish=True)
+    event.current_stream_wait()
+    share = EXPERTS // size
+    want_in_rank = torch.stack([((ids // share == one) & (ids >= 0)).any(1) for one in range(size)], 1)
+    assert torch.equal(is_in_rank, want_in_rank) and torch.equal(per_rank, want_in_rank.sum(0).int()) and per_rdma_rank is None
+    assert per_expert.tolist() == [(ids == expert).sum().item() for expert in range(EXPERTS)]
+    layout = {"num_tokens_per_rank": per_rank, "is_token_in_rank": is_in_rank, "num_tokens_per_expert": per_expert}
+    x = _cast(rows) if form["fp8"] else rows
+    given = {"topk_idx": ids, "topk_weights": weights} if form["top_k"] else {}
+    alignment = form["alignment"]
+    got, got_ids, got_weights, counts, handle, event = buffer.dispatch(x, **layout, **given, expert_alignment=alignment,
+                                                                       previous_event=buffer.capture(), async_finish=True)
+    event.current_stream_wait()
+    want, want_ids = _pick(came, seed, routing, 0), _stack_ids(came)
+    assert (got[0].dtype == torch.float8_e4m3fn and got[1].is_contiguous()) if form["fp8"] else got.dtype == torch.bfloat16
+    assert torch.equal(_widen(got), want.float())
+    assert counts == [-(-(want_ids == expert).sum().item() // alignment) * alignment for expert in range(share)]
+    if form["top_k"]:
+        want_weights = _pick(came, seed, routing, 2).masked_fill(want_ids < 0, 0)
+        assert torch.equal(got_ids, want_ids) and got_ids.dtype == torch.int64 and torch.equal(got_weights, want_weights)
+        worst = size * MAX_TOKENS + 3
+        some, some_ids, some_weights, none, worst_handle, event = buffer.dispatch(x, **layout, **given, num_worst_tokens=worst)
+        assert none == [] and event.event is None and _widen(some).shape[0] == worst and torch.equal(_widen(some)[:len(came)], want.float())
+        assert torch.equal(some_ids[:len(came)], want_ids) and (some_ids[len(came):] == -1).all() and not some_weights[len(came):].any()
+        padded = torch.zeros(worst, HIDDEN, dtype=torch.bfloat16)
+        padded[:len(came)] = want
+        assert torch.equal(buffer.combine(padded, worst_handle)[0], (rows.float() * is_in_rank.sum(1, keepdim=True)).to(torch.bfloat16))
+    else:
+        assert got_ids is None and got_weights is None
+    # The handle, as DeepEP's callers read it.
+    matrix, sent_counts, begins, sources, in_rank, numbers = handle
+    ends = [sum(_expects_row(source, receiver, seed, routing, size) for source in range(last + 1)) for last in range(size) for receiver in range(size)]
+    assert matrix.dtype == torch.int32 and matrix.flatten().tolist() == ends
+    assert sources.tolist() == [token for _, token, _ in came] and torch.equal(in_rank, is_in_rank)
+    assert sent_counts.flatten().tolist() == per_rank.tolist() and begins.shape == (size, 1)
+    assert torch.equal(numbers >= 0, is_in_rank) and len(handle) == 6
+    # Other rows by the same handle.
+    again, *nothing, event = buffer.dispatch(_cast(-rows) if form["fp8"] else -rows, handle=handle)
+    assert torch.equal(_widen(again), -want.float()) and nothing == [None] * 4
+    # Sums: rank r gives its rows times r + 1, and weights of its slots alone.
+    factor = (is_in_rank * torch.arange(1, size + 1)).sum(1, keepdim=True).float()
+    for biases in range(3):
+        bias = tuple(torch.full_like(rows, 3 * one + 1) + 2 ** -7 for one in range(biases))
+        total, total_weights, event = buffer.combine((want * (rank + 1)).to(torch.bfloat16), handle, bias=bias[0] if biases == 1 else bias or None,
+                                                     topk_weights=got_weights, async_finish=True)
+        event.current_stream_wait()
+        assert torch.equal(total, (sum(one.float() for one in bias) + rows.float() * factor).to(torch.bfloat16)), biases
+        if form["top_k"]:
+            assert torch.equal(total_weights, weights.masked_fill(ids < 0, 0))
+        else:
+            assert total_weights is None
+
+
+def _expects_row(source, receiver, seed, routing, size):
+    ids = _route(source, seed, routing)[1]
+    return int(((ids >= 0) & (ids // (EXPERTS // size) == receiver)).any(1).sum())
+
+
+def _move_much(rank, size):
+    deep_ep = _import_deep_ep(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        config = deep_ep.Config(24, 8, 256)
+        buffer = deep_ep.Buffer(context, config.get_nvl_buffer_size_hint(2 * HIDDEN, size), explicitly_destroy=True)
+        forms = [{"fp8": fp8, "top_k": top_k, "alignment": 4 if top_k else 1} for fp8 in (False, True) for top_k in (False, True)]
+        for seed, form in enumerate(forms):
+            for routing in ROUTINGS if seed == 1 else ROUTINGS[:1]:
+                _check_high_throughput(buffer, rank, size, seed, routing, form)
+        rows, ids, weights = _draw(rank, 1)
+        per_rank, _, per_expert, in_rank, event = buffer.get_dispatch_layout(ids, EXPERTS)
+        with pytest.raises(ValueError, match="no event"):
+            event.current_stream_wait()
+        layout = {"num_tokens_per_rank": per_rank, "num_tokens_per_expert": per_expert, "config": config}
+        many = 4097 if rank == 0 else 2  # refused on all ranks
+        with pytest.raises(ValueError, match="a rank has 4097 tokens; a call takes 4096"):
+            buffer.dispatch(torch.zeros(many, HIDDEN, dtype=torch.bfloat16), **layout, is_token_in_rank=torch.ones(many, size, dtype=torch.bool))
+        with pytest.raises(ValueError, match="33 tokens are more than the maximum"):
+            buffer.dispatch(torch.zeros(33, HIDDEN, dtype=torch.bfloat16), **layout, is_token_in_rank=torch.ones(33, size, dtype=torch.bool),
+                            num_worst_tokens=size)
+        with pytest.raises(ValueError, match="needs num_tokens_per_rank"):
+            buffer.dispatch(rows)
+        with pytest.raises(ValueError, match="come together"):
+            buffer.dispatch(rows, **layout, is_token_in_rank=in_rank, topk_idx=ids)
+        deep_ep.Buffer.set_num_sms(12)
+        assert [find(size).num_sms for find in (deep_ep.Buffer.get_dispatch_config, deep_ep.Buffer.get_combine_config)] == [12, 12]
+        with pytest.raises(TypeError, match="elements of 4 bytes"):
+            buffer.dispatch(rows, **layout, is_token_in_rank=in_rank, topk_idx=ids, topk_weights=weights.to(torch.bfloat16))
+        with pytest.raises(ValueError, match="has to be even"):
+            deep_ep.Buffer.set_num_sms(3)
+        assert buffer.get_local_buffer_tensor(torch.uint8, torch.Size([16])).shape == (16,)
+        buffer.destroy()
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_high_throughput_calls(size):
+    run_ranks(size, _move_much, size)
+
+
+def _check_elastic(buffer, rank, size, seed, routing, form):
+    rows, ids, weights = _route(rank, seed, routing)
+    came, share = _expect_came(rank, size, seed, routing), EXPERTS // size
+    want, want_ids = _pick(came, seed, routing, 0), _stack_ids(came)
+    want_weights = _pick(came, seed, routing, 2).masked_fill(want_ids < 0, 0)
+    counts = [(want_ids == expert).sum().item() for expert in range(share)]
+    statistics = torch.ones(share, dtype=torch.int32)
+    arguments = {"num_experts": EXPERTS, "num_max_tokens_per_rank": MAX_TOKENS, "expert_alignment": 4, "do_cpu_sync": form["sync"],
+                 "do_expand": form["expand"], "topk_weights": weights, "previous_event": buffer.capture(), "async_with_compute_stream": True,
+                 "cumulative_local_expert_recv_stats": statistics, "do_zero_padding": form["expand"],
+                 "use_tma_aligned_col_major_sf": form["fp8"]}
+    x = _cast(rows) if form["fp8"] else rows
+    got, got_ids, got_weights, handle, event = buffer.dispatch(x, ids, **arguments)
+    with event(release_handle=True):
+        pass
+    assert not form["fp8"] or _is_in_columns(got[1])
+    assert event.event is None and statistics.tolist() == [count + 1 for count in counts]
+    assert handle.psum_num_recv_tokens_per_scaleup_rank[-1] == len(came)
+    assert handle.recv_src_metadata[:len(came), 0].tolist() == [source * MAX_TOKENS + token for source, token, _ in came]
+    assert handle.num_unaligned_recv_tokens_per_expert.tolist() == counts
+    aligned = [-(-count // 4) * 4 for count in counts]
+    assert handle.num_recv_tokens_per_expert_list == (aligned if form["sync"] else [])
+    assert handle.topk_idx.data_ptr() != ids.data_ptr() or not ids.numel()
+    begins = [sum(aligned[:expert]) for expert in range(share)]
+    if form["expand"]:
+        assert handle.psum_num_recv_tokens_per_expert.tolist() == [begin + count for begin, count in zip(begins, counts)] and got_ids is None
+        expected = [(expert, row, slot) for expert in range(share) for row, (_, _, one) in enumerate(came) for slot in (one == expert).nonzero().flatten().tolist()]
+        number = [0] * share
+        places = torch.full([len(came), TOP_K], -1, dtype=torch.int32)
+        for expert, row, slot in expected:
+            places[row, slot] = begins[expert] + number[expert]
+            number[expert] += 1
+        assert torch.equal(handle.recv_src_metadata[:len(came), 2:], places)
+        data = _widen(got)
+        assert data.shape[0] == sum(aligned) if form["sync"] else data.shape[0] >= sum(aligned)
+        filled = torch.zeros(data.shape[0], dtype=torch.bool)
+        for _, row, slot in expected:
+            filled[places[row, slot]] = True
+            assert torch.equal(data[places[row, slot]], want[row].float()) and got_weights[places[row, slot]] == want_weights[row, slot]
+        assert not data[~filled].any() and not got_weights[~filled].any()
+    else:
+        assert handle.psum_num_recv_tokens_per_expert.tolist() == [begin + more for begin, more in zip(begins, aligned)]
+        assert torch.equal(_widen(got)[:len(came)], want.float()) and torch.equal(got_ids[:len(came)], want_ids)
+        assert torch.equal(got_weights[:len(came)], want_weights) and (got_ids[len(came):] == -1).all()
+        assert _widen(got).shape[0] == (len(came) if form["sync"] else size * MAX_TOKENS)
+    again, again_ids, again_weights, same, event = buffer.dispatch(x, handle=handle, do_expand=form["expand"], do_zero_padding=form["expand"])
+    assert same is handle and again_weights is None and torch.equal(_widen(again)[:len(came)], _widen(got)[:len(came)])
+    # Factors of the slots: three rows of a rank that bfloat16 adds to another sum than float; and sums of ranks that float adds to another
+    # sum in another order.
+    factors = torch.tensor([1.0, 2 ** -8, 2 ** -8] if seed % 2 == 0 else [2.0 ** 20, 2 ** -6, -2.0 ** 20], dtype=torch.float32)
+    bias = torch.full_like(rows, 2.0 ** 5) if form["bias"] else None
+    if form["expand"]:
+        given = torch.full(_widen(got).shape, float("nan"), dtype=torch.bfloat16)
+        for _, row, slot in expected:
+            given[places[row, slot]] = (want[row].float() * factors[slot]).to(torch.bfloat16)
+    else:
+        given = torch.zeros(_widen(got).shape, dtype=torch.bfloat16)
+        for row, (_, _, one) in enumerate(came):
+            given[row] = _add_slots(want[row], one >= 0, factors)
+    total, total_weights, event = buffer.combine(given, handle, topk_weights=got_weights, bias=bias)
+    for token in range(len(rows)):
+        rank_of = torch.where(ids[token] >= 0, ids[token] // share, -1)
+        last = [max([slot for slot in range(TOP_K) if rank_of[slot] == one], default=-1) for one in range(size)]
+        sums = torch.zeros(HIDDEN, dtype=torch.float32) + (0 if bias is None else bias[token].float())
+        if form["expand"] and not buffer.allow_multiple_reduction:
+            for slot in (ids[token] >= 0).nonzero().flatten().tolist():
+                sums += (rows[token].float() * factors[slot]).to(torch.bfloat16).float()
+        else:
+            for one in sorted((one for one in range(size) if last[one] >= 0), key=last.__getitem__):
+                sums += _add_slots(rows[token], rank_of == one, factors).float()
+        assert torch.equal(total[token], sums.to(torch.bfloat16)), token
+    assert torch.equal(total_weights, weights.masked_fill(ids < 0, 0))
+
+
+def _add_slots(row, mask, factors):
+    total = torch.zeros(HIDDEN, dtype=torch.float32)
+    for slot in mask.nonzero().flatten().tolist():
+        total += (row.float() * factors[slot]).to(torch.bfloat16).float()
+    return total.to(torch.bfloat16)
+
+
+def _move_elastically(rank, size):
+    deep_ep = _import_deep_ep(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        forms = [{"fp8": seed % 2 == 1, "expand": expand, "sync": sync, "bias": seed in (0, 2)}
+                 for seed, (expand, sync) in enumerate([(False, True), (True, True), (True, False), (False, False), (True, True)])]
+        for adds_twice in (True, False):
+            buffer = deep_ep.ElasticBuffer(context, num_max_tokens_per_rank=MAX_TOKENS, hidden=HIDDEN, allow_multiple_reduction=adds_twice,
+                                           explicitly_destroy=True)
+            assert buffer.get_logical_domain_size() == (1, size) and (buffer.rank_idx, buffer.num_ranks) == (rank, size)
+            assert buffer.num_bytes == deep_ep.ElasticBuffer.get_buffer_size_hint(context, MAX_TOKENS, HIDDEN)
+            for seed, form in enumerate(forms if adds_twice else forms[1:3]):
+                for routing in ROUTINGS if seed == 1 and adds_twice else ROUTINGS[:1]:
+                    _check_elastic(buffer, rank, size, seed, routing, form)
+            buffer.barrier()
+            with pytest.raises(NotImplementedError, match="engram_write"):
+                buffer.engram_write(None)
+            with pytest.raises(ValueError, match="needs topk_idx"):
+                buffer.dispatch(torch.zeros(1, HIDDEN, dtype=torch.bfloat16))
+            buffer.destroy()
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_elastic_buffer(size):
+    run_ranks(size, _move_elastically, size)
 
 
 def test_the_name_is_on_no_path_by_default():

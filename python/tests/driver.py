@@ -41,6 +41,17 @@ def keep_tensors():
         kind._launch = keep
 
 
+def wait_for_launches():
+    """From now on, a launch of an exchange returns when its kernel has run: for code that computes with the results on the host, which a
+    stream of a GPU would order."""
+    from verbena.ops.moe import ExpertExchange
+
+    def wait(calls, *arguments, launch=ExpertExchange._launch):
+        launch(calls, *arguments)
+        call("cuStreamSynchronize", None)
+    ExpertExchange._launch = wait
+
+
 def drop_tensors():
     """Drops what keep_tensors() has kept. For use when all kernels have ended."""
     _launched.clear()

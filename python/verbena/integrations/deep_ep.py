@@ -1,22 +1,25 @@
-"""The low-latency calls of DeepEP 1.2's `Buffer`, over verbena.moe: for engines that import a module named deep_ep. The
+"""DeepEP 1.2's `Buffer` and DeepEP 2's `ElasticBuffer`, over verbena.moe: for engines that import a module named deep_ep. The
 module has this name only in a folder that is on no path by default:
 
     PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
 
-Ranks are the GPUs of one host. Results have DeepEP's shapes, types and order of additions; rows of an expert are in the order of
-source ranks and tokens, in every run. High-throughput calls and ElasticBuffer are missing."""
+Ranks are the GPUs of one host. Results have DeepEP's shapes, types and order of additions; rows are in the order of source ranks and
+tokens, in every run."""
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from verbena.communicators import adapt
-from verbena.context import SymmetricContext
+from verbena.integrations.comm_stream import CommStream, EventHandle, EventOverlap
+from verbena.integrations.elastic_buffer import ElasticBuffer, EPHandle, list_biases, open_context
+from verbena.integrations.rank_rows import (MAX_TOKENS, RankRows, Sent, count_routing, localise, pack_words, share_multiprocessors,
+                                            unpack_words)
 from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap"]
+__all__ = ["Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap"]
 
-_MISSING = "is missing in Verbena's deep_ep, which has the low-latency calls of DeepEP 1.2; use DeepEP itself for it"
+_MISSING = "is missing in Verbena's deep_ep, which serves the GPUs of one host; use DeepEP itself for it"
 
 
 def __getattr__(name: str) -> Any:
@@ -26,51 +29,49 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__} has no attribute {name!r}")
 
 
-class EventHandle:
-    """What the current stream has to do until now. Without CUDA, for tensors of the host: nothing."""
-
-    def __init__(self) -> None:
-        import torch
-        self._event: Any = None
-        if torch.cuda.is_available():
-            self._event = torch.cuda.Event()
-            self._event.record()
-
-    def current_stream_wait(self) -> None:
-        if self._event is not None:
-            self._event.wait()
-
-
-class EventOverlap:
-    """An event, and tensors that have to live until a stream has waited for it. As a context manager: waits at the end."""
-
-    def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
-        self.event, self.extra_tensors = event, extra_tensors
-
-    def current_stream_wait(self) -> None:
-        if self.event is None:
-            raise ValueError("the call has no event: pass async_finish=True")
-        self.event.current_stream_wait()
-
-    def __enter__(self) -> "EventOverlap":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.event is not None:
-            self.current_stream_wait()
-
-
 class Config:
-    """Numbers that tune DeepEP's buffers; only num_sms is kept."""
+    """Numbers that tune DeepEP's kernels; num_sms limits the blocks of a call."""
 
     def __init__(self, num_sms: int = 20, *_: int) -> None:
         self.num_sms = num_sms
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        return 0
+        """Returns the bytes that high-throughput calls allocate on each rank for the maximum of tokens. hidden_bytes: of a BF16 row."""
+        return RankRows.workspace_bytes(num_ranks, MAX_TOKENS, hidden_bytes // 2)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         return 0
+
+
+class RankHandle(Sequence[Any]):
+    """What a high-throughput dispatch leaves for its combine. As a sequence, DeepEP's between the GPUs of a host, as if of one channel:
+    [i, r]: rows that ranks up to i have for rank r; of each rank, rows for it; zeros; the token at its source rank of each row; the ranks
+    of this rank's tokens (bool); and the tokens' numbers among the rows for each rank. Computed when they are asked for."""
+
+    def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int) -> None:
+        self.matrix, self.is_token_in_rank, self.sent, self.rank = matrix, is_token_in_rank, sent, rank
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(6)[index])
+        return (self.find_prefixes, self.find_sent_counts, self.find_channel_begins, lambda: self.sent.tokens, lambda: self.is_token_in_rank,
+                self.find_numbers)[range(6)[index]]()
+
+    def find_prefixes(self) -> Any:
+        return self.matrix.cumsum(0).int()
+
+    def find_sent_counts(self) -> Any:
+        return self.matrix[self.rank].unsqueeze(1)
+
+    def find_channel_begins(self) -> Any:
+        return self.matrix.new_zeros([self.matrix.shape[0], 1])
+
+    def find_numbers(self) -> Any:
+        numbers = self.is_token_in_rank.cumsum(0).int() - 1
+        return numbers.masked_fill(~self.is_token_in_rank, -1)
 
 
 class LowLatencyHandle(Sequence[Any]):
@@ -108,9 +109,9 @@ class LowLatencyHandle(Sequence[Any]):
 class Buffer:
     """DeepEP's Buffer. Collective over `group`: a process group of torch.distributed, a TorchComms communicator, or a SymmetricContext.
 
-    Memory is allocated by the first low-latency dispatch of each shape, which is therefore collective and not for graph capture;
-    sizes that the caller passes are ignored. Two results may be alive, and in flight, at a time. Streams: the current one. Errors and
-    late ranks: as verbena.moe.ExpertExchange."""
+    Memory is allocated by the first call of each shape, which is therefore collective and not for graph capture; sizes that the caller
+    passes are ignored. High-throughput calls run on a separate stream, with at most 4,096 tokens of a rank; low-latency calls on the
+    current one, with two results alive, and in flight, at a time. Errors and late ranks: as verbena.moe.ExpertExchange."""
 
     num_sms = 20
 
@@ -118,18 +119,14 @@ class Buffer:
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
                  explicitly_destroy: bool = False, enable_shrink: bool = False, comm: Any = None, use_fabric: bool = False) -> None:
         self.group, self.num_nvl_bytes, self.num_rdma_bytes = group, num_nvl_bytes, num_rdma_bytes
-        self.low_latency_mode = low_latency_mode
-        self._owns_context = not isinstance(group, SymmetricContext)
-        if isinstance(group, SymmetricContext):
-            self._context = group
-        else:
-            ranks = adapt(group if comm is None else comm)
-            self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
+        self.low_latency_mode, self.explicitly_destroy = low_latency_mode, explicitly_destroy
+        self._context, self._owns_context = open_context(group if comm is None else comm)
         self.rank, self.group_size = self._context.rank, self._context.size
         self.runtime = self
         self._exchanges: dict[tuple[int, ...], list[ExpertExchange]] = {}
         self._turns: dict[tuple[int, ...], int] = {}
         self._left_out: set[int] = set()
+        self._rows, self._stream = RankRows(self._context), CommStream()
 
     def destroy(self) -> None:
         """Frees the memory. Collective; no kernel of any rank may use it."""
@@ -137,6 +134,7 @@ class Buffer:
             for exchange in pair:
                 exchange.free()
         self._exchanges.clear()
+        self._rows.free()
         if self._owns_context:
             self._context.close()
 
@@ -146,6 +144,8 @@ class Buffer:
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
+        if new_num_sms % 2:
+            raise ValueError(f"num_sms is {new_num_sms}; it has to be even")
         Buffer.num_sms = new_num_sms
 
     @staticmethod
@@ -167,13 +167,86 @@ class Buffer:
         return Config(Buffer.num_sms)
 
     def get_comm_stream(self) -> Any:
-        import torch
-        return torch.cuda.current_stream()
+        return self._stream.find()
 
     def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
-        """Returns separate memory: callers only clear it."""
+        """Returns separate memory, without a size none: callers only clear it."""
         import torch
-        return torch.zeros(0 if size is None else size, dtype=dtype)
+        return torch.zeros(0 if size is None else size, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu")
+
+    def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Any = None, async_finish: bool = False,
+                            allocate_on_comm_stream: bool = False) -> Any:
+        """Returns the tokens for each rank (int32 [ranks]); None; the tokens for each expert (int32 [experts]); whether a token goes to a
+        rank (bool [tokens, ranks]); the event."""
+        def count() -> tuple[Any, list[Any]]:
+            per_rank, per_expert, last = count_routing(topk_idx, num_experts, self.group_size)
+            tensors = [per_rank, None, per_expert, last >= 0]
+            return tensors, tensors
+        return self._stream.run(count, [topk_idx], previous_event, async_finish)
+
+    def dispatch(self, x: Any, handle: RankHandle | None = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,
+                 is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None, topk_weights: Any = None,
+                 expert_alignment: int = 1, num_worst_tokens: int = 0, config: Config | None = None, previous_event: Any = None,
+                 async_finish: bool = False, allocate_on_comm_stream: bool = False) -> Any:
+        """Sends each row of `x` [tokens, hidden], or of a pair with its scales, to the ranks of `is_token_in_rank`, as
+        get_dispatch_layout() returns it with the counts.
+
+        Returns the rows that came, by source rank and token; the experts of this rank among `topk_idx` (int64; -1: another rank's); their
+        weights, 0 where the id is -1; the number of rows for each expert of this rank, aligned; the handle; the event. num_worst_tokens, the
+        same on all ranks and at least the tokens of a rank times the ranks, makes it the number of rows: the list is empty, and the host does
+        not wait for the GPU. With the `handle` of an earlier dispatch, the rows go where those went, and only they come."""
+        data, scales = x if isinstance(x, tuple) else (x, None)
+        if handle is None and (num_tokens_per_rank is None or is_token_in_rank is None or num_tokens_per_expert is None):
+            raise ValueError("a dispatch without a handle needs num_tokens_per_rank, is_token_in_rank and num_tokens_per_expert")
+        if (topk_idx is None) != (topk_weights is None) or handle is not None and topk_idx is not None:
+            raise ValueError("topk_idx and topk_weights come together, and not with a handle")
+        blocks = (config or self.get_dispatch_config(self.group_size)).num_sms
+
+        def move() -> tuple[Any, list[Any]]:
+            words = pack_words(scales, topk_idx, topk_weights)
+            if handle is not None:
+                sent = self._rows.send(data, handle.sent.ranks, words, handle.sent.sources.shape[0], handle.sent.exchange, blocks)
+                came = unpack_words(sent.words, scales, 0, 0)[0]
+                return (_pair(sent.rows, came), None, None, None, None), [sent.rows, came]
+            return self._send(data, scales, words, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
+                              expert_alignment, num_worst_tokens, blocks)
+        inputs = (data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_rank, num_tokens_per_expert)
+        return self._stream.run(move, inputs, previous_event, async_finish)
+
+    def _send(self, data: Any, scales: Any, words: Any, per_rank: Any, is_token_in_rank: Any, per_expert: Any, topk_idx: Any,
+              topk_weights: Any, alignment: int, num_worst_tokens: int, blocks: int) -> tuple[Any, list[Any]]:
+        import torch
+        counts, matrix, tokens = self._rows.exchange_counts(per_expert, per_rank, data.shape[0])
+        rows, max_tokens, listed = num_worst_tokens, -(-num_worst_tokens // self.group_size), []
+        if num_worst_tokens == 0:
+            rows, max_tokens, *listed = torch.cat([matrix[:, self.rank].sum(0, keepdim=True), tokens.amax(0, keepdim=True), counts]).tolist()
+            self._rows.check_error()
+        numbers = torch.arange(self.group_size, dtype=torch.int32, device=data.device)
+        sent = self._rows.send(data, torch.where(is_token_in_rank, numbers, -1), words, rows, max(1, max_tokens), blocks)
+        top_k = 0 if topk_idx is None else topk_idx.shape[1]
+        came, ids, weights = unpack_words(sent.words, scales, top_k, top_k)
+        if top_k:
+            local = per_expert.numel() // self.group_size
+            ids, weights = localise(ids.to(topk_idx.dtype), weights, sent, self.rank * local, local)
+        kept = dataclasses.replace(sent, rows=None, words=None)
+        handle = RankHandle(matrix, is_token_in_rank, kept, self.rank)
+        aligned = [-(-count // alignment) * alignment for count in listed]
+        tensors = [sent.rows, came, ids, weights, matrix, sent.sources, sent.ranks, sent.dispatched.handle]
+        return (_pair(sent.rows, came), ids, weights, aligned, handle), tensors
+
+    def combine(self, x: Any, handle: RankHandle, topk_weights: Any = None, bias: Any = None, config: Config | None = None,
+                previous_event: Any = None, async_finish: bool = False,
+                allocate_on_comm_stream: bool = False) -> Any:
+        """Returns [tokens, hidden]: for each token the sum of its ranks' rows of `x`, which are as the dispatch's, in float and in the order
+        of ranks, after one or two tensors `bias`, rounded once; the sum of `topk_weights`; the event."""
+        blocks = (config or self.get_combine_config(self.group_size)).num_sms
+        biases = list_biases(bias)
+
+        def move() -> tuple[Any, list[Any]]:
+            combined = self._rows.add(x, handle.sent, biases, blocks)
+            weights = None if topk_weights is None else self._rows.add_weights(topk_weights, handle.sent, blocks)
+            return (combined, weights), [combined, weights]
+        return self._stream.run(move, (x, topk_weights, *biases), previous_event, async_finish)
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Does nothing: each call leaves the memory empty."""
@@ -182,7 +255,7 @@ class Buffer:
         """Returns one of two exchanges in turn, so that a batch can be sent before the one before has been received."""
         shape = (max_tokens, hidden, experts, top_k)
         if shape not in self._exchanges:
-            blocks = _share_multiprocessors()
+            blocks = share_multiprocessors()
             self._exchanges[shape] = [ExpertExchange(self._context, blocks=blocks, **_options(*shape)) for _ in range(2)]
             self._set_living(self._exchanges[shape])
         self._turns[shape] = turn = self._turns.get(shape, 1) ^ 1
@@ -272,7 +345,7 @@ class Buffer:
         return call
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("dispatch", "combine", "get_dispatch_layout", "internode_dispatch", "internode_combine"):
+        if name in ("internode_dispatch", "internode_combine"):
             return self._refuse(name)
         raise AttributeError(f"Buffer has no attribute {name!r}")
 
@@ -282,12 +355,8 @@ def _options(max_tokens: int, hidden: int, experts: int, top_k: int) -> dict[str
             "exact": True}
 
 
-def _share_multiprocessors() -> int:
-    """Returns the blocks of each of two exchanges whose kernels run at the same time, beside a few other kernels."""
-    import torch
-    if not torch.cuda.is_available():
-        return 0
-    return max(1, int(torch.cuda.get_device_properties().multi_processor_count) // 2 - 2)
+def _pair(rows: Any, scales: Any) -> Any:
+    return rows if scales is None else (rows, scales)
 
 
 def _finish(async_finish: bool, tensors: tuple[Any, ...]) -> EventOverlap:

@@ -2,10 +2,10 @@
 import logging
 
 from verbena.integrations import deep_ep as _verbena
-from verbena.integrations.deep_ep import Buffer, Config, EventHandle, EventOverlap
+from verbena.integrations.deep_ep import Buffer, Config, ElasticBuffer, EPHandle, EventHandle, EventOverlap
 
 topk_idx_t = _verbena.topk_idx_t
 
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "topk_idx_t"]
+__all__ = ["Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap", "topk_idx_t"]
 
 logging.getLogger("verbena").warning("deep_ep is Verbena's, from %s; remove this folder from PYTHONPATH to use DeepEP", __file__)

@@ -1,0 +1,209 @@
+"""Rows that go once to each rank that wants them, and their sums, over verbena.moe: what DeepEP's high-throughput calls move.
+
+To an exchange, a rank is an expert. A rank's rows then are a single group of Grouping.RAGGED: contiguous, by source rank and token."""
+import dataclasses
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from verbena.context import SymmetricContext
+from verbena.ops.moe import Dispatched, ExpertExchange, Grouping, Order
+
+MAX_TOKENS = 4096     # of a rank in a call
+_MIN_TOKENS = 32      # of the smallest exchange; the next is twice as large
+_MAX_TOP_K = 32       # ids and weights that travel with a row
+_PARTS = 3            # bfloat16 values whose sum is a float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """The rows that came, and what a sum of others of their kind needs."""
+    rows: Any        # [rows, elements]; not written after the rows that came
+    words: Any       # int32 [rows, words]: what came with each row; or None
+    sources: Any     # int32 [rows]: source rank * max_tokens + number among its rows; -1 after the rows that came
+    ranks: Any       # int32 [tokens, ranks]: where this rank's tokens went, in the order in which their rows are added; -1: no further rank
+    exchange: ExpertExchange
+    dispatched: Dispatched  # without the rows
+
+    @property
+    def source_ranks(self) -> Any:
+        return self._mask(self.sources // self.exchange.max_tokens)
+
+    @property
+    def tokens(self) -> Any:
+        """int32 [rows]: the row's token at its source rank; -1 after the rows that came."""
+        return self._mask(self.dispatched.sources.flatten()[self.sources.clamp(min=0).long()])
+
+    def _mask(self, values: Any) -> Any:
+        return values.masked_fill(self.sources < 0, -1)
+
+
+class RankRows:
+    """Moves rows between the ranks of a context. Memory is allocated by the first call of each kind, which is collective."""
+
+    def __init__(self, context: SymmetricContext) -> None:
+        self._context = context
+        self._exchanges: dict[tuple[int, ...], ExpertExchange] = {}
+
+    @property
+    def ranks(self) -> int:
+        return self._context.size
+
+    def free(self) -> None:
+        """Collective."""
+        for exchange in self._exchanges.values():
+            exchange.free()
+        self._exchanges.clear()
+
+    @staticmethod
+    def workspace_bytes(ranks: int, max_tokens: int, hidden: int) -> int:
+        return ExpertExchange.workspace_bytes(ranks, **_options(ranks, max_tokens, hidden))
+
+    def _find(self, hidden: int, experts: int, top_k: int, max_tokens: int, max_row_bytes: int = 0, max_scale_bytes: int = 0) -> ExpertExchange:
+        key = (hidden, experts, top_k, max_tokens, max_row_bytes, max_scale_bytes)
+        if key not in self._exchanges:
+            self._exchanges[key] = ExpertExchange(
+                self._context, experts=experts, max_tokens=max_tokens, top_k=top_k, hidden=hidden, exact=True, max_row_bytes=max_row_bytes,
+                max_scale_bytes=max_scale_bytes, blocks=share_multiprocessors())
+        return self._exchanges[key]
+
+    def exchange_counts(self, per_expert: Any, per_rank: Any, tokens: int) -> tuple[Any, Any, Any]:
+        """Returns how many rows this rank's experts get (int32 [experts of a rank]); [i, r]: the rows that rank i has for rank r; and the
+        tokens of each rank."""
+        import torch
+        ranks, local = self.ranks, per_expert.numel() // self.ranks
+        width = -(-(local + ranks + 1) // 4) * 4
+        rows = per_expert.new_zeros([ranks, width], dtype=torch.int32)
+        rows[:, :local] = per_expert.view(ranks, local)
+        rows[:, local:local + ranks] = per_rank
+        rows[:, local + ranks] = tokens
+        exchange = self._find(8, ranks, 1, ranks, max_row_bytes=4 * width)
+        came = exchange.dispatch(rows, torch.arange(ranks, dtype=torch.int32, device=rows.device).unsqueeze(1), blocks=_limit(2)).rows[:, 0]
+        return came[:, :local].sum(0, dtype=torch.int32), came[:, local:local + ranks], came[:, local + ranks]
+
+    def check_error(self) -> None:
+        """Raises an error for what an earlier call has found."""
+        for exchange in self._exchanges.values():
+            exchange.check_error()
+
+    def send(self, x: Any, ranks: Any, words: Any, rows: int, max_tokens: int | ExpertExchange, blocks: int = 0) -> Sent:
+        """Sends row t of `x` to the ranks ranks[t], and `words` (int32 [tokens, words] or None) with it. `rows`: at least as many as come.
+        `max_tokens`: of all ranks, the same on each; or the exchange of an earlier call."""
+        exchange = max_tokens if isinstance(max_tokens, ExpertExchange) else self._find_for_rows(x.shape[1], max_tokens)
+        if exchange.hidden != x.shape[1]:
+            exchange = self._find_for_rows(x.shape[1], exchange.max_tokens)
+        if x.shape[0] > exchange.max_tokens:
+            raise ValueError(f"{x.shape[0]} tokens are more than the maximum of the ranks that the call has, {exchange.max_tokens}")
+        came = self._route(exchange, x, ranks, words, rows, 1, blocks)
+        return Sent(came.rows, came.scales, came.row_sources, ranks, exchange, dataclasses.replace(came, rows=None, scales=None))
+
+    def _find_for_rows(self, hidden: int, max_tokens: int) -> ExpertExchange:
+        """Returns one that is large enough; all ranks have the same."""
+        if max_tokens > MAX_TOKENS:
+            raise ValueError(f"a rank has {max_tokens} tokens; a call takes {MAX_TOKENS} of a rank")
+        options = _options(self.ranks, max_tokens, hidden)
+        enough = [key for key in self._exchanges if key[:3] == (hidden, self.ranks, self.ranks) and key[3] >= max_tokens and key[5] == options["max_scale_bytes"]]
+        size = min(key[3] for key in enough) if enough else max(_MIN_TOKENS, 1 << (max_tokens - 1).bit_length())
+        return self._find(hidden, self.ranks, self.ranks, size, max_scale_bytes=options["max_scale_bytes"])
+
+    def _route(self, exchange: ExpertExchange, x: Any, ids: Any, words: Any, rows: int, alignment: int, blocks: int) -> Dispatched:
+        out = exchange.make_dispatched(x, words, None, Grouping.RAGGED, alignment, rows=rows)
+        return exchange.dispatch(x, ids, scales=words, grouping=Grouping.RAGGED, alignment=alignment, out=out, blocks=_limit(blocks))
+
+    def add(self, rows: Any, sent: Sent, bias: Sequence[Any] = (), blocks: int = 0) -> Any:
+        """Returns [tokens, hidden]: for each of this rank's tokens the sum of the rows that its ranks give for it here, in the order of
+        sent.ranks and after the biases, in float, rounded once. `rows` [rows, hidden], BF16, are as those that came."""
+        if not bias:
+            return sent.exchange.combine(rows, sent.dispatched, Order.EXACT, blocks=_limit(blocks))
+        return self.add_slots(rows, sent.ranks, 1, 1, bias, sent.exchange.max_tokens, blocks)
+
+    def add_slots(self, rows: Any, slots: Any, experts: int, alignment: int, bias: Sequence[Any], max_tokens: int, blocks: int = 0) -> Any:
+        """The same sum, of the rows of experts, of which a rank has `experts`, for the tokens' experts `slots` [tokens, slots] in this order.
+        `rows` are grouped by expert, as by Grouping.RAGGED. A bias is the row of one more expert on the token's rank."""
+        import torch
+        tokens, count = slots.shape[0], len(bias)
+        exchange = self._find(rows.shape[1], self.ranks * (experts + count), slots.shape[1] + count, max_tokens)
+        number = slots // experts * (experts + count) + count + slots % experts
+        own = torch.arange(count, dtype=number.dtype, device=number.device) + self._context.rank * (experts + count)
+        ids = torch.cat([own.expand(tokens, count), torch.where(slots >= 0, number, -1)], 1).int()
+        gap = rows.new_zeros([-tokens % alignment, rows.shape[1]])
+        rows = torch.cat([part for one in bias for part in (one, gap)] + [rows])
+        routed = self._route(exchange, rows.new_zeros([tokens, 8]), ids, None, rows.shape[0], alignment, blocks)
+        return exchange.combine(rows, routed, Order.EXACT, blocks=_limit(blocks))
+
+    def add_weights(self, weights: Any, sent: Sent, blocks: int = 0) -> Any:
+        """Returns float32 [tokens, top_k]: the sum of the ranks' `weights` [rows, top_k] for each token. Each weight travels as three
+        bfloat16 values whose sum it is, in columns of its rank, and so arrives with all its bits."""
+        import torch
+        ranks, top_k = self.ranks, weights.shape[1]
+        width = _PARTS * top_k
+        rows = weights.new_zeros([weights.shape[0], -(-width * ranks // 8) * 8], dtype=torch.bfloat16)
+        rest = weights.float()
+        for part in range(_PARTS):
+            begin = self._context.rank * width + part * top_k
+            rows[:, begin:begin + top_k] = rest
+            rest = rest - rows[:, begin:begin + top_k].float()
+        exchange = self._find(rows.shape[1], ranks, ranks, sent.exchange.max_tokens)
+        routed = self._route(exchange, rows.new_zeros([sent.ranks.shape[0], 8]), sent.ranks, None, rows.shape[0], 1, blocks)
+        parts = exchange.combine(rows, routed, Order.EXACT, blocks=_limit(blocks))[:, :width * ranks].float().view(-1, ranks, _PARTS, top_k)
+        return functools.reduce(operator.add, functools.reduce(operator.add, parts.unbind(2)).unbind(1))
+
+
+def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any, Any]:
+    """Returns the tokens for each rank (int32 [ranks]) and each expert (int32 [experts]), and of each token the last of its slots whose
+    expert is on a rank ([tokens, ranks]; -1: none)."""
+    import torch
+    is_valid = (topk_idx >= 0) & (topk_idx < num_experts)
+    rank_of = torch.where(is_valid, topk_idx // (num_experts // ranks), -1)
+    slot = torch.arange(topk_idx.shape[1], device=topk_idx.device).unsqueeze(1)
+    last = torch.where(rank_of.unsqueeze(2) == torch.arange(ranks, device=topk_idx.device), slot, -1).amax(1)
+    counts = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
+    expert = torch.where(is_valid, topk_idx, num_experts).flatten().long()
+    counts.scatter_add_(0, expert, torch.ones_like(expert, dtype=torch.int32))
+    return (last >= 0).sum(0, dtype=torch.int32), counts[:num_experts], last
+
+
+def pack_words(scales: Any, topk_idx: Any, topk_weights: Any) -> Any:
+    """Returns what travels with the rows of a token, int32 [tokens, words]; or None."""
+    import torch
+    for one in (scales, topk_weights):
+        if one is not None and one.element_size() != 4:
+            raise TypeError(f"scales and weights have elements of 4 bytes, float32 or packed exponents, not {one.dtype}")
+    parts = [one.contiguous().view(torch.int32) for one in (scales, None if topk_idx is None else topk_idx.int(), topk_weights) if one is not None]
+    return torch.cat(parts, 1) if parts else None
+
+
+def unpack_words(words: Any, scales: Any, top_k: int, num_weights: int) -> tuple[Any, Any, Any]:
+    """Returns the scales, of the type and width of `scales`, and the ids and weights."""
+    import torch
+    width = 0 if scales is None else scales.shape[1]
+    came = None if scales is None else words[:, :width].contiguous().view(scales.dtype)
+    ids = words[:, width:width + top_k] if top_k else None
+    weights = words[:, width + top_k:width + top_k + num_weights].contiguous().view(torch.float32) if num_weights else None
+    return came, ids, weights
+
+
+def localise(ids: Any, weights: Any, sent: Sent, first: int, experts: int) -> tuple[Any, Any]:
+    """Returns the ids of the experts of this rank, counted from 0; -1: another rank's, or no row. And their weights, 0 where the id is -1."""
+    import torch
+    is_mine = (ids >= first) & (ids < first + experts) & (sent.sources >= 0).unsqueeze(1)
+    return torch.where(is_mine, ids - first, -1), None if weights is None else torch.where(is_mine, weights, 0.0)
+
+
+def share_multiprocessors() -> int:
+    """Returns the blocks of each of two exchanges whose kernels run at the same time, beside a few other kernels."""
+    import torch
+    if not torch.cuda.is_available():
+        return 0
+    return max(1, int(torch.cuda.get_device_properties().multi_processor_count) // 2 - 2)
+
+
+def _limit(blocks: int) -> int:
+    """Blocks of a call: no more than its exchange has."""
+    return min(blocks, share_multiprocessors())
+
+
+def _options(ranks: int, max_tokens: int, hidden: int) -> dict[str, Any]:
+    return {"experts": ranks, "max_tokens": max_tokens, "top_k": ranks, "hidden": hidden, "exact": True,
+            "max_scale_bytes": 4 * -(-hidden // 128) + 8 * _MAX_TOP_K}

@@ -1,5 +1,7 @@
 """verbena.integrations.deep_ep on emulated GPUs, imported as deep_ep: rows, counts, handles and sums of the low-latency calls, with and without
-FP8 and hooks, two batches in flight; of the high-throughput calls and of ElasticBuffer."""
+FP8 and hooks, two batches in flight; of the high-throughput calls and of ElasticBuffer; and DeepEP's own tests, where DEEP_EP_FOLDER and
+DEEP_EP_V1_FOLDER are checkouts of DeepEP's main branch and of its v1.2.1."""
+import os
 import sys
 
 import pytest
@@ -436,6 +438,17 @@ def _move_elastically(rank, size):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_elastic_buffer(size):
     run_ranks(size, _move_elastically, size)
+
+
+@pytest.mark.parametrize("folder, file, arguments", [
+    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
+    ("DEEP_EP_V1_FOLDER", "tests/test_intranode.py", "--num-tokens 24 --hidden 256 --num-topk 4 --num-experts 16"),
+    ("DEEP_EP_FOLDER", "tests/elastic/test_ep.py", "--num-tokens 12 --hidden 256 --num-topk 4 --num-experts 16 --test-first-only")])
+def test_the_tests_of_deep_ep(folder, file, arguments):
+    if folder not in os.environ:
+        pytest.skip(f"{folder} is not set: {file} of DeepEP is not here")
+    from deep_ep_suite import run_suite
+    run_suite(os.environ[folder], file, 2, arguments.split())
 
 
 def test_the_name_is_on_no_path_by_default():

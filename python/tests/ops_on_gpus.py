@@ -397,6 +397,48 @@ def case_low_latency_calls_of_deep_ep(r):
     buffer.destroy()
 
 
+def case_high_throughput_calls_of_deep_ep(r):
+    """DeepEP's calls for long batches: with a wait for the counts, with another stream's work beside them, and in a graph."""
+    from verbena.integrations.deep_ep import Buffer
+    experts, tokens, top_k, hidden = 16 * r.size, 512, 4, 4096
+    buffer = Buffer(r.context)
+    generator = torch.Generator(r.device).manual_seed(r.rank)
+    x = torch.randint(-8, 9, (tokens, hidden), device=r.device, generator=generator).to(torch.bfloat16)
+    ids = torch.zeros(tokens, top_k, dtype=torch.int64, device=r.device)
+    weights = torch.zeros(tokens, top_k, device=r.device)
+
+    def layer(**options):
+        per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, experts)
+        rows, _, row_weights, _, handle, event = buffer.dispatch(
+            x, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=ids, topk_weights=weights, **options)
+        if event.event is not None:
+            event.current_stream_wait()
+        out, out_weights, _ = buffer.combine(rows * (r.rank + 1), handle, topk_weights=row_weights)
+        return out, out_weights
+
+    def check(out, out_weights, turn):
+        torch.cuda.synchronize()
+        buffer._rows.check_error()
+        share = experts // r.size
+        in_rank = torch.stack([((ids // share == one) & (ids >= 0)).any(1) for one in range(r.size)], 1)
+        factor = (in_rank * torch.arange(1, r.size + 1, device=r.device)).sum(1, keepdim=True)
+        assert torch.equal(out.float(), (x.float() * factor).to(torch.bfloat16).float()), turn
+        assert torch.equal(out_weights, weights.masked_fill(ids < 0, 0)), turn
+
+    layer(num_worst_tokens=r.size * tokens)
+    graph, result = capture(lambda: layer(num_worst_tokens=r.size * tokens))
+    for turn in range(20):
+        ids.copy_(torch.stack([torch.randperm(experts, device=r.device, generator=generator)[:top_k] for _ in range(tokens)]))
+        ids[torch.rand(ids.shape, device=r.device, generator=generator) < 0.3] = -1
+        weights.copy_(torch.rand(weights.shape, device=r.device, generator=generator))
+        if turn % 2 == 0:
+            graph.replay()
+            check(*result, turn)
+        else:
+            check(*layer(async_finish=turn % 4 == 1, previous_event=buffer.capture() if turn % 8 == 1 else None), turn)
+    buffer.destroy()
+
+
 def case_host_cost(r):
     """Microseconds of the host for one eager call, launched without waiting for the GPU."""
     x = torch.zeros(4096, dtype=torch.bfloat16, device=r.device)

@@ -20,6 +20,10 @@ class ContextPart:
         self._library = load_library()
 
     @property
+    def context(self) -> "SymmetricContext":
+        return self._context
+
+    @property
     def handle(self) -> int:
         if self._handle is None or self._context.is_closed:
             raise ValueError(f"this {self._name} cannot be used: it was freed, or its context was closed")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from verbena.distributed.exchange import Pairs
+from verbena.distributed.experts import All2AllManager
 from verbena.distributed.message_queue import MessageQueue
 from verbena.team import SymmetricTeam
 
@@ -46,6 +47,16 @@ class GroupCoordinator:
         self._tag = number
         self._pairs = pairs  # None if the world has one rank
         self._cpu_group: Any = None
+        self._all2all_manager: All2AllManager | None = None
+
+    @property
+    def all2all_manager(self) -> All2AllManager:
+        """Dispatch and combine of mixture of experts among the group's ranks. Needs enable_symmetric_memory()."""
+        if self._all2all_manager is None:
+            if self.team is None:
+                raise RuntimeError(f"{self.unique_name} has no memory in common: call enable_symmetric_memory() first, on all ranks of the world")
+            self._all2all_manager = All2AllManager(self.team)
+        return self._all2all_manager
 
     @property
     def first_rank(self) -> int:

@@ -1,0 +1,63 @@
+"""A layer of experts with SwiGLU, as PyTorch computes it on the host: densely for all tokens, or for the rows that a rank has received."""
+import torch
+
+E4M3_MAX = 448.0
+
+
+class DenseCase:
+    """The same numbers in each process."""
+
+    def __init__(self, tokens, hidden, intermediate, experts, top_k, seed=7):
+        generator = torch.Generator().manual_seed(seed)
+        self.hidden, self.intermediate, self.experts, self.top_k = hidden, intermediate, experts, top_k
+        self.tokens = torch.randn(tokens, hidden, generator=generator).to(torch.bfloat16)
+        scores = torch.randn(tokens, experts, generator=generator).softmax(1)
+        self.weights, ids = scores.topk(top_k, 1)
+        self.weights = self.weights / self.weights.sum(1, keepdim=True)
+        self.ids = ids.to(torch.int32)
+        self._first = torch.randn(hidden, 2 * intermediate, generator=generator) / hidden ** 0.5
+        self._second = torch.randn(intermediate, hidden, generator=generator) / intermediate ** 0.5
+
+    def make_expert(self, expert):
+        """Its two matrices: those of all experts, rotated by other numbers of rows."""
+        return self._first.roll(7 * expert, 0), self._second.roll(11 * expert, 0)
+
+    def apply_expert(self, expert, rows):
+        first, second = self.make_expert(expert)
+        gate, up = (rows @ first).chunk(2, 1)
+        return (torch.nn.functional.silu(gate) * up) @ second
+
+    @staticmethod
+    def quantise(rows, quant_type):
+        """(e4m3 rows, float32 scales): one of a row, or one of each 128 elements."""
+        length = rows.shape[1] if quant_type == "per_Token" else 128
+        parts = rows.float().view(len(rows), -1, length)
+        scales = (parts.abs().amax(2) / E4M3_MAX).clamp(min=1e-10)
+        return (parts / scales.unsqueeze(2)).view(rows.shape).to(torch.float8_e4m3fn), scales
+
+    @staticmethod
+    def widen(rows, scales):
+        return (rows.float().view(*scales.shape, -1) * scales.unsqueeze(2)).view(rows.shape)
+
+    def compute(self, quant_type):
+        """The layer's output for all tokens, in float32."""
+        rows = self.tokens.float() if quant_type is None else self.widen(*self.quantise(self.tokens, quant_type))
+        return self.add_experts(rows, self.ids, self.weights, range(self.experts))
+
+    def run_experts(self, came, rank, size, quant_type):
+        """The rows that a rank sends back, of what its dispatch has received."""
+        rows, weights, scales, ids, count = came
+        count = int(count[0])
+        share = self.experts // size
+        added = self.add_experts(self.widen(rows[:count], scales[:count]), ids[:count], weights[:count], range(rank * share, rank * share + share))
+        out = torch.full([len(rows), self.hidden], float("nan"), dtype=torch.bfloat16)
+        out[:count] = added.to(torch.bfloat16)
+        return out
+
+    def add_experts(self, rows, ids, weights, experts):
+        added = torch.zeros(len(rows), self.hidden)
+        for expert in experts:
+            factors = torch.where(ids == expert, weights, torch.zeros(())).sum(1)
+            chosen = (ids == expert).any(1).nonzero().flatten()
+            added[chosen] += factors[chosen].unsqueeze(1) * self.apply_expert(expert, rows[chosen])
+        return added

@@ -1,0 +1,311 @@
+"""MORI's dispatch and combine of mixture of experts over verbena.moe, among the GPUs of one host: the classes that AITER, ATOM, vLLM and
+SGLang use of the module `mori` on AMD's GPUs.
+
+    context = verbena.SymmetricContext.from_environment()
+    op = EpDispatchCombineOp(EpDispatchCombineConfig(
+        data_type=torch.float8_e4m3fn, rank=context.rank, world_size=context.size, hidden_dim=6144, scale_dim=48, scale_type_size=4,
+        max_token_type_size=2, max_num_inp_token_per_rank=128, num_experts_per_rank=2, num_experts_per_token=2), context)
+    rows, weights, scales, ids, count = op.dispatch(x, topk_weights, x_scales, topk_ids)
+    y, _ = op.combine(experts(rows, weights, scales, ids, count), None, topk_ids)
+
+Received rows are in the order of source ranks and tokens, in every run. Rows after the count have ids of -1."""
+import dataclasses
+import enum
+import functools
+import math
+import types
+from typing import Any
+
+from verbena.communicators import adapt
+from verbena.context import SymmetricContext
+from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
+from verbena.team import SymmetricTeam
+
+__all__ = ["EpDispatchCombineConfig", "EpDispatchCombineKernelType", "EpDispatchCombineOp", "EpDispatchCombineQuantType", "ops", "shmem"]
+
+_WORD_BYTES = 4
+MAX_TOKENS = 4096  # of a rank in a call: verbena/moe.h
+
+
+class EpDispatchCombineKernelType(enum.Enum):
+    """MORI's kernels. Verbena has one kernel for one host; AsyncLL asks for the calls in two parts."""
+    InterNode = 0
+    IntraNode = 1
+    InterNodeV1 = 2
+    InterNodeV1LL = 3
+    AsyncLL = 4
+    IntraNodeLL = 5
+
+
+class EpDispatchCombineQuantType(enum.Enum):
+    """How MORI quantises rows of a combine. Verbena sends them as they are."""
+    None_ = 0
+    Fp8DirectCast = 1
+
+
+@dataclasses.dataclass
+class EpDispatchCombineConfig:
+    """MORI's numbers. `block_num` is the maximum of blocks of a kernel. These have no effect: warp_num_per_block, rdma_block_num,
+    num_qp_per_pe, gpu_per_node, kernel_type, quant_type, use_external_inp_buf (a combine reads any memory), and max_total_recv_tokens
+    (there is memory for all tokens)."""
+    data_type: Any
+    rank: int
+    world_size: int
+    hidden_dim: int
+    scale_dim: int
+    scale_type_size: int
+    max_token_type_size: int
+    max_num_inp_token_per_rank: int
+    num_experts_per_rank: int
+    num_experts_per_token: int
+    warp_num_per_block: int = 8
+    block_num: int = 80
+    max_total_recv_tokens: int = 0
+    use_external_inp_buf: bool = True
+    kernel_type: EpDispatchCombineKernelType = EpDispatchCombineKernelType.IntraNode
+    gpu_per_node: int = 8
+    rdma_block_num: int = 0
+    num_qp_per_pe: int = 1
+    quant_type: Any = "none"
+
+    @property
+    def max_num_tokens_to_recv(self) -> int:
+        return self.world_size * self.max_num_inp_token_per_rank
+
+
+@dataclasses.dataclass
+class _Sent:
+    """A dispatch in flight. The kernel that receives takes the arguments of the kernel that sent."""
+    receive: Any
+    sent: Dispatched
+    results: tuple[Any, ...]
+
+
+class EpDispatchCombineOp:
+    """One dispatch and one combine at a time. Creating and freeing it is collective over the context. Calls never synchronise with the
+    GPU, except get_dispatch_src_token_pos(), and may be captured in a CUDA graph.
+
+    A row goes once to each rank that has an expert of its token, with all of the token's ids and weights and with its scales, which are
+    not interpreted: quantise before the dispatch. Rows come as one piece, since for the exchange each rank is one expert."""
+
+    def __init__(self, config: EpDispatchCombineConfig, context: SymmetricContext | None = None, team: SymmetricTeam | None = None) -> None:
+        """`context`: None: that of shmem_torch_process_group_init()."""
+        self.config = config
+        if context is None:
+            context = _get_context()
+        members = context.world if team is None else team
+        if (members.rank, members.size) != (config.rank, config.world_size):
+            raise ValueError(f"the config is of rank {config.rank} of {config.world_size}, and this process is rank {members.rank} of "
+                             f"{members.size}")
+        if not 0 < config.num_experts_per_token <= config.num_experts_per_rank * config.world_size:
+            raise ValueError(f"{config.num_experts_per_token} experts of a token, of {config.num_experts_per_rank * config.world_size}")
+        self._scale_bytes = -(-config.scale_dim * config.scale_type_size // _WORD_BYTES) * _WORD_BYTES
+        self._max_tokens = min(config.max_num_inp_token_per_rank, MAX_TOKENS)
+        self._exchange = ExpertExchange(
+            context, team, experts=config.world_size, max_tokens=self._max_tokens, top_k=config.num_experts_per_token,
+            hidden=config.hidden_dim, max_row_bytes=config.hidden_dim * max(2, config.max_token_type_size),
+            max_scale_bytes=self._scale_bytes + 2 * _WORD_BYTES * config.num_experts_per_token, blocks=max(0, config.block_num))
+        self._in_flight: _Sent | None = None
+        self._dispatched: Dispatched | None = None
+        self._combine_in_flight: Any = None
+        self._own: tuple[Any, Any] = (None, None)  # of the last dispatch: weights, and the rank of each slot of its tokens
+        self._combine_inputs: dict[Any, Any] = {}
+
+    def free(self) -> None:
+        """Frees the memory. Collective; no kernel of any rank may use it."""
+        self._exchange.free()
+
+    def check_error(self) -> None:
+        """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""
+        self._exchange.check_error()
+
+    def reset(self) -> None:
+        """Waits until this rank's GPU is idle, and makes the op usable again. Collective."""
+        self._in_flight = self._dispatched = self._combine_in_flight = None
+        self._exchange.reset()
+
+    def dispatch(self, input: Any, weights: Any, scales: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1,
+                 warp_per_block: int = -1) -> tuple[Any, Any, Any, Any, Any]:
+        """Sends the rows `input` [tokens, elements] to the ranks of their experts `indices` (int32 or int64 [tokens, top_k]).
+
+        Returns what all ranks have sent to this one, [ranks * max tokens, ...] each, and after the count nothing: rows; weights
+        (float32; None if `weights` is None); scales (None if `scales` is None); ids of all ranks' experts (int32), -1 after the count;
+        and the count, int32 [1]."""
+        flight = self._dispatch(input, weights, scales, indices, Phase.BOTH)
+        self._unpack(flight)
+        return flight.results
+
+    def dispatch_send(self, input: Any, weights: Any, scales: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1,
+                      warp_per_block: int = -1) -> tuple[Any, Any, Any, Any, Any]:
+        """dispatch() up to what this rank sends. The results are complete after dispatch_recv()."""
+        self._in_flight = self._dispatch(input, weights, scales, indices, Phase.SEND)
+        return self._in_flight.results
+
+    def _dispatch(self, input: Any, weights: Any, scales: Any, indices: Any, phase: Phase) -> _Sent:
+        if self._in_flight is not None:
+            raise RuntimeError("a dispatch is in flight: call dispatch_recv() first")
+        import torch
+        top_k = self.config.num_experts_per_token
+        if input.shape[0] > self._max_tokens:
+            raise ValueError(f"{input.shape[0]} tokens are more than max_num_inp_token_per_rank, {self.config.max_num_inp_token_per_rank}, or "
+                             f"than {MAX_TOKENS}")
+        if list(indices.shape) != [input.shape[0], top_k]:
+            raise ValueError(f"indices are [{input.shape[0]}, {top_k}], not {list(indices.shape)}")
+        # Floor division keeps -1, and ids beyond all experts name no rank.
+        ranks = torch.div(indices, self.config.num_experts_per_rank, rounding_mode="floor")
+        is_repeated = (ranks.unsqueeze(2) == ranks.unsqueeze(1)).tril(-1).any(2)
+        ranks = ranks.masked_fill(is_repeated, -1)
+        load = self._pack(scales, indices.to(torch.int32), weights)
+        call = functools.partial(self._exchange.dispatch, input, ranks, scales=load, grouping=Grouping.RAGGED)
+        sent = call(phase=phase)
+        place = len(sent.rows)
+        out_weights = None if weights is None else weights.new_empty([place, top_k], dtype=torch.float32)
+        out_scales = None if not self._has_scales(scales) else scales.new_empty([place, *scales.shape[1:]])
+        results = (sent.rows, out_weights, out_scales, indices.new_empty([place, top_k], dtype=torch.int32), sent.expert_counts)
+        # To count the ranks that a token has gone to: the factor of its combined weights.
+        self._own = (weights, ranks)
+        return _Sent(call, sent, results)
+
+    def dispatch_recv(self, block_num: int = -1, warp_per_block: int = -1) -> None:
+        """Receives the rows of dispatch_send()."""
+        if self._in_flight is None:
+            raise RuntimeError("no dispatch is in flight: call dispatch_send() first")
+        flight, self._in_flight = self._in_flight, None
+        flight.receive(phase=Phase.RECEIVE, out=flight.sent)
+        self._unpack(flight)
+
+    def _unpack(self, flight: _Sent) -> None:
+        """Copies what has come with the rows to the results."""
+        import torch
+        sent, (_, out_weights, out_scales, out_ids, _) = flight.sent, flight.results
+        end, id_bytes = self._scale_bytes, _WORD_BYTES * self.config.num_experts_per_token
+        if out_scales is not None:
+            row_bytes = out_scales[0].numel() * out_scales.element_size()
+            out_scales.view(torch.uint8).view(len(out_scales), row_bytes).copy_(sent.scales[:, :row_bytes])
+        ids = sent.scales[:, end:end + id_bytes].view(torch.int32)
+        out_ids.copy_(ids).masked_fill_((sent.row_sources < 0).unsqueeze(1), -1)
+        if out_weights is not None:
+            out_weights.copy_(sent.scales[:, end + id_bytes:].view(torch.float32))
+        self._dispatched = sent
+
+    def combine(self, input: Any, weights: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1, warp_per_block: int = -1,
+                use_external_inp_buf: int = -1, call_reset: bool = False) -> tuple[Any, Any]:
+        """Sends the rows `input` [ranks * max tokens, hidden], BF16 or FP16, back to their tokens: one row for each row that came,
+        already added and weighted. `indices`: those of the dispatch.
+
+        Returns ([tokens, hidden]: the sum of each token's rows, in the order of ranks; its weights times the number of these ranks, or
+        None if `weights` is None). `weights` themselves are not read: a rank knows those that it has sent."""
+        results = self._combine(input, weights, indices, Phase.BOTH)
+        if call_reset:
+            self.reset()
+        return results
+
+    def combine_send(self, input: Any, weights: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1,
+                     warp_per_block: int = -1) -> tuple[Any, Any]:
+        """combine() up to what this rank sends. The results are complete after combine_recv()."""
+        return self._combine(input, weights, indices, Phase.SEND)
+
+    def _combine(self, input: Any, weights: Any, indices: Any, phase: Phase) -> tuple[Any, Any]:
+        sent = self._get_dispatched()
+        if self._combine_in_flight is not None:
+            raise RuntimeError("a combine is in flight: call combine_recv() first")
+        if indices is not None and len(indices) != sent.tokens:
+            raise ValueError(f"indices are those of the dispatch, of {sent.tokens} tokens, not of {len(indices)}")
+        rows = input if len(input) == len(sent.rows) else _lengthen(input, len(sent.rows))
+        call = functools.partial(self._exchange.combine, rows, sent, Order.REDUCED)
+        out = call(phase=phase)
+        if phase == Phase.SEND:
+            self._combine_in_flight = functools.partial(call, out=out, phase=Phase.RECEIVE)
+        own, ranks = self._own
+        if weights is None or own is None:
+            return out, None
+        return out, own * ((ranks >= 0) & (ranks < self.config.world_size)).sum(1, keepdim=True)
+
+    def combine_recv(self, block_num: int = -1, warp_per_block: int = -1) -> None:
+        """Receives the rows of combine_send()."""
+        if self._combine_in_flight is None:
+            raise RuntimeError("no combine is in flight: call combine_send() first")
+        receive, self._combine_in_flight = self._combine_in_flight, None
+        receive()
+
+    def get_dispatch_src_token_pos(self) -> Any:
+        """Returns of each row that came: source rank * max_num_inp_token_per_rank + token, int32 [rows]. Waits for the GPU."""
+        sent = self._get_dispatched()
+        rows = sent.row_sources[:int(sent.expert_counts[0])]
+        return rows // self._max_tokens * self.config.max_num_inp_token_per_rank + sent.sources.flatten()[rows.long()]
+
+    def get_registered_combine_input_buffer(self, dtype: Any, hidden_dim: int = -1) -> Any:
+        """Returns memory for the rows of a combine, the same in each call. Other memory is as good."""
+        import torch
+        kind = (dtype, self.config.hidden_dim if hidden_dim <= 0 else hidden_dim)
+        if kind not in self._combine_inputs:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            self._combine_inputs[kind] = torch.empty(self.config.world_size * self._max_tokens, kind[1], dtype=dtype, device=device)
+        return self._combine_inputs[kind]
+
+    def _get_dispatched(self) -> Dispatched:
+        if self._dispatched is None or self._in_flight is not None:
+            raise RuntimeError("there is no complete dispatch: call dispatch(), or dispatch_recv() after dispatch_send()")
+        return self._dispatched
+
+    def _has_scales(self, scales: Any) -> bool:
+        return scales is not None and len(scales.shape) > 1 and self.config.scale_dim > 0
+
+    def _pack(self, scales: Any, ids: Any, weights: Any) -> Any:
+        """Returns what goes with each row: its scales, ids and weights, as bytes."""
+        import torch
+        tokens, parts = len(ids), []
+        if self._scale_bytes > 0:
+            kept = self.config.scale_dim * self.config.scale_type_size
+            if self._has_scales(scales):
+                row_bytes = math.prod(scales.shape[1:]) * scales.element_size()
+                if len(scales) != tokens or row_bytes != kept:
+                    raise ValueError(f"scales are of {len(scales)} tokens with {row_bytes} bytes each, and rows of {tokens}; "
+                                     f"scale_dim * scale_type_size is {kept}")
+                parts.append(scales.contiguous().view(torch.uint8).reshape(tokens, kept))
+            missing = self._scale_bytes - (kept if parts else 0)
+            if missing > 0:
+                parts.append(ids.new_zeros([tokens, missing], dtype=torch.uint8))
+        if weights is not None and list(weights.shape) != list(ids.shape):
+            raise ValueError(f"weights are {list(ids.shape)}, not {list(weights.shape)}")
+        numbers = torch.zeros_like(ids) if weights is None else weights.to(torch.float32).contiguous()
+        return torch.cat([*parts, ids.contiguous().view(torch.uint8), numbers.view(torch.uint8)], 1)
+
+
+def _lengthen(rows: Any, length: int) -> Any:
+    """Returns rows in memory for all rows that may come; an engine may have cut them."""
+    longer = rows.new_empty([length, *rows.shape[1:]])
+    longer[:len(rows)].copy_(rows)
+    return longer
+
+
+_contexts: list[SymmetricContext] = []
+
+
+def _get_context() -> SymmetricContext:
+    if not _contexts:
+        raise RuntimeError("there is no context: pass one, or call shmem_torch_process_group_init() first")
+    return _contexts[-1]
+
+
+def _init_from_group(group: Any) -> None:
+    """MORI's shmem_torch_process_group_init: `group` is a process group of torch.distributed, or the name of one."""
+    if isinstance(group, str):
+        import torch.distributed.distributed_c10d as c10d
+        group = c10d._resolve_process_group(group)
+    ranks = adapt(group)
+    _contexts.append(SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size))
+
+
+def _finalize() -> None:
+    while _contexts:
+        _contexts.pop().close()
+
+
+# Under the names of MORI's modules.
+ops = types.SimpleNamespace(
+    EpDispatchCombineConfig=EpDispatchCombineConfig, EpDispatchCombineKernelType=EpDispatchCombineKernelType,
+    EpDispatchCombineOp=EpDispatchCombineOp, EpDispatchCombineQuantType=EpDispatchCombineQuantType)
+shmem = types.SimpleNamespace(
+    shmem_torch_process_group_init=_init_from_group, shmem_finalize=_finalize, shmem_mype=lambda: _get_context().rank,
+    shmem_npes=lambda: _get_context().size)

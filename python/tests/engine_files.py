@@ -2,6 +2,7 @@
 import ast
 import contextlib
 import importlib
+import importlib.machinery
 import os
 import pathlib
 import sys
@@ -46,6 +47,79 @@ def importable(folder, *bare):
             if name.split(".")[0] in {*roots, "verbena"}:
                 del sys.modules[name]
         sys.modules.update({name: module for name, module in before.items() if name.split(".")[0] in {*roots, "verbena"}})
+
+
+class _Anything(type):
+    """A class in place of one that is not loaded: as a base, in annotations and in isinstance(); its attributes and results are others."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(name, (), {})
+
+    def __or__(cls, other):
+        return cls
+
+    __ror__ = __or__
+
+    def __getitem__(cls, item):
+        return cls
+
+    def __bool__(cls):
+        return False
+
+    def __call__(cls, *arguments, **named):
+        # As a decorator, and as one with arguments: what is decorated stays as it is.
+        if len(arguments) == 1 and not named and callable(arguments[0]):
+            return arguments[0]
+        return super().__call__() if cls.__name__[0].isupper() else cls
+
+
+class _AnyModule(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _Anything(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
+class _Finder:
+    """Modules of a package but those that are loaded from its files."""
+
+    def __init__(self, root, real):
+        self._root, self._real = root, real
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] != self._root or name in self._real:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return _AnyModule(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+@contextlib.contextmanager
+def importable_parts(folder, *real):
+    """The modules `real` of the folder can be imported, with modules in which every name is a class where they import others of their
+    package. Nothing of it is left behind."""
+    packages = {".".join(name.split(".")[:count]) for name in real for count in range(1, name.count(".") + 1)}
+    finder = _Finder(real[0].split(".")[0], real)
+    with importable(folder):
+        sys.meta_path.insert(0, finder)
+        try:
+            for name in sorted(packages - set(real)):
+                module = _AnyModule(name)
+                module.__path__ = [str(folder / name.replace(".", "/"))]
+                sys.modules[name] = module
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+            for name in [name for name in sys.modules if name.split(".")[0] == real[0].split(".")[0]]:
+                del sys.modules[name]
 
 
 def add_module(name, **contents):

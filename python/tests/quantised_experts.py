@@ -31,13 +31,13 @@ class DenseCase:
     def quantise(rows, quant_type):
         """(e4m3 rows, float32 scales): one of a row, or one of each 128 elements."""
         length = rows.shape[1] if quant_type == "per_Token" else 128
-        parts = rows.float().view(len(rows), -1, length)
+        parts = rows.float().view(len(rows), rows.shape[1] // length, length)
         scales = (parts.abs().amax(2) / E4M3_MAX).clamp(min=1e-10)
         return (parts / scales.unsqueeze(2)).view(rows.shape).to(torch.float8_e4m3fn), scales
 
     @staticmethod
     def widen(rows, scales):
-        return (rows.float().view(*scales.shape, -1) * scales.unsqueeze(2)).view(rows.shape)
+        return (rows.float().view(*scales.shape, rows.shape[-1] // scales.shape[-1]) * scales.unsqueeze(2)).view(rows.shape)
 
     def compute(self, quant_type):
         """The layer's output for all tokens, in float32."""

@@ -3,6 +3,7 @@
 # The settings that this package reads: the aliases of each, its default, and the words of a choice.
 SETTINGS: dict[str, tuple[list[str], str, list[str]]] = {
     "USE_VERBENA_COLLECTIVES": ([], "0", []),
+    "USE_VERBENA_MOE": ([], "0", []),
     "VERBENA_QUICK_REDUCE_QUANTIZATION": (["AITER_QUICK_REDUCE_QUANTIZATION"], "NONE", ["NONE", "FP", "FP8", "INT6", "INT4", "INT8", "MXFP8", "FP8_INT8", "INT4_INT8"]),
     "VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB": (["AITER_QUICK_REDUCE_MAX_SIZE_BYTES_MB"], "0", []),
     "VERBENA_QUICK_REDUCE_MIN_SIZES": ([], "measured", ["measured", "mi300"]),

@@ -65,4 +65,4 @@ class All2AllManager:
 def _count_bytes(dtype: Any) -> int:
     """Of an element. PyTorch 1's types do not say."""
     import torch
-    return torch.empty(0, dtype=dtype).element_size()
+    return int(torch.empty(0, dtype=dtype).element_size())

@@ -30,16 +30,16 @@ _LIMIT_MS = 600_000
 _numbers = itertools.count()
 
 
-def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
-    """Calls switch_on() if USE_VERBENA_COLLECTIVES is 1. Entry points call this function. An exception would end the server, so
-    it becomes a warning: an engine without the expected hooks keeps its own collectives."""
+def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str = SWITCH, what: str = "collectives") -> None:
+    """Calls switch_on() if the variable `switch` is 1. Entry points call this function. An exception would end the server, so
+    it becomes a warning: an engine without the expected hooks keeps its own functions."""
     settings.warn_about_unknown_names()
-    if not settings.read_flag(SWITCH):
+    if not settings.read_flag(switch):
         return
     try:
         switch_on()
     except Exception as error:
-        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's collectives and keeps its own: "
+        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what} and keeps its own: "
                       f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
 
 
@@ -48,6 +48,16 @@ def _find_version(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "(unknown version)"
+
+
+def set_time_limit() -> None:
+    """Sets the timeout of waits, unless the user has."""
+    os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
+
+
+def read_host() -> bytes:
+    """Returns what processes of one host have in common: containers on it have different names but the same kernel."""
+    return pathlib.Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
 
 
 class EngineCollectives:
@@ -71,7 +81,7 @@ class EngineCollectives:
             max_size: the largest tensor in bytes.
             is_batch_invariant: uses the collectives for all sizes and never quantises.
         """
-        os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
+        set_time_limit()
         self.group = group
         self.device = device
         self.max_size = max_size
@@ -187,8 +197,7 @@ def are_all_linked(ranks: ProcessGroupCommunicator) -> bool:
     """Returns whether NVLink connects all ranks' GPUs. Collective. Asks the driver about GPUs of the same host. GPUs of several
     hosts count as connected if their memory is mapped, which needs multi-node NVLink."""
     width = 128
-    # Containers on one host have different names but the same kernel.
-    mine = f"{pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {find_bus_id()}".encode()
+    mine = read_host() + f" {find_bus_id()}".encode()
     places = [part.decode().strip("\0").split(" ") for part in ranks.all_gather(mine.ljust(width, b"\0"))]
     host, bus_id = places[ranks.rank]
     peers = [one for rank, (where, one) in enumerate(places) if where == host and rank != ranks.rank]

@@ -78,7 +78,7 @@ class _Sent:
     """A dispatch in flight. The kernel that receives takes the arguments of the kernel that sent."""
     receive: Any
     sent: Dispatched
-    results: tuple[Any, ...]
+    results: tuple[Any, Any, Any, Any, Any]
 
 
 class EpDispatchCombineOp:

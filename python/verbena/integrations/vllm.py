@@ -10,7 +10,9 @@ import os
 import warnings
 from typing import Any
 
+from verbena.integrations import vllm_experts
 from verbena.integrations.engine import MAX_BYTES, EngineCollectives, switch_on_if_asked
+from verbena.integrations.experts import switch_on_experts_if_asked
 
 _MODULE = "vllm.distributed.device_communicators.custom_all_reduce"
 _PASSES = "vllm.compilation.passes.pass_manager"
@@ -85,8 +87,9 @@ def _as_device(device: Any) -> Any:
 
 def register() -> None:
     """Entry point in vLLM's group vllm.general_plugins. Every process of an engine calls it, some several times. Does nothing
-    unless USE_VERBENA_COLLECTIVES is 1."""
+    unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
     switch_on_if_asked("vllm", switch_on)
+    switch_on_experts_if_asked("vllm", vllm_experts.switch_on)
 
 
 def switch_on() -> None:

@@ -1,0 +1,297 @@
+"""verbena.integrations.vllm_experts with vLLM's own files: what it replaces, signatures and attributes; and vLLM's own steps around a layer of
+experts, on emulated GPUs, against a dense layer: both formats, two batches in flight, quantised rows, batches of several sizes."""
+import contextlib
+import importlib
+import inspect
+import sys
+import threading
+import types
+import warnings
+
+import pytest
+
+import driver
+from engine_files import find_engine, importable_parts, installed_entry_points
+from quantised_experts import DenseCase
+from ranks import run_ranks
+
+torch = pytest.importorskip("torch")
+
+LAYERS = "vllm.model_executor.layers.fused_moe"
+UTILS, KERNEL, NAIVE = f"{LAYERS}.all2all_utils", f"{LAYERS}.modular_kernel", f"{LAYERS}.prepare_finalize.naive_dp_ep"
+REDUCE, BATCHES, FORWARD = f"{LAYERS}.topk_weight_and_reduce", "vllm.v1.worker.ubatching", "vllm.forward_context"
+REAL = ("vllm.envs", UTILS, KERNEL, NAIVE, REDUCE, BATCHES, FORWARD)
+CASE = (24, 256, 128, 8, 3)  # tokens, hidden, intermediate, experts, top-k
+PARALLEL = {"use_passthrough_all2all": False, "use_all2all_kernels": True, "use_batched_activation_format": False, "sp_size": 1}
+
+
+@contextlib.contextmanager
+def _vllm(**config):
+    with importable_parts(find_engine("vllm"), *REAL):
+        settings = types.SimpleNamespace(parallel_config=types.SimpleNamespace(expert_placement_strategy="linear", **config))
+        importlib.import_module("vllm.config").get_current_vllm_config = lambda: settings
+        ours = importlib.import_module("verbena.integrations.vllm_experts")
+        ours._make_class.cache_clear()
+        try:
+            yield ours
+        finally:
+            ours._make_class.cache_clear()
+
+
+def test_vllm_makes_ours(tmp_path, monkeypatch):
+    monkeypatch.setenv("USE_VERBENA_MOE", "1")
+    monkeypatch.delenv("USE_VERBENA_COLLECTIVES", raising=False)
+    with _vllm(), installed_entry_points(tmp_path):
+        from importlib.metadata import entry_points
+        module = importlib.import_module(UTILS)
+        original = module.maybe_make_prepare_finalize
+        importer = types.ModuleType("vllm.importer")  # as a quantisation that has imported the function by its name
+        importer.maybe_make_prepare_finalize = original
+        sys.modules["vllm.importer"] = importer
+        register = next(one for one in entry_points(group="vllm.general_plugins") if one.name == "verbena").load()
+        for _ in range(2):
+            register()
+            assert importer.maybe_make_prepare_finalize is module.maybe_make_prepare_finalize
+            assert module.maybe_make_prepare_finalize.without_verbena is original
+        parallel = types.SimpleNamespace(**PARALLEL | {"use_all2all_kernels": False})
+        assert module.maybe_make_prepare_finalize(types.SimpleNamespace(moe_parallel_config=parallel), None) is None, "the original answers"
+
+
+def test_vllm_is_left_alone_unless_asked(monkeypatch):
+    monkeypatch.setenv("USE_VERBENA_MOE", "0")
+    with _vllm():
+        importlib.import_module("verbena.integrations.vllm").register()
+        assert not hasattr(importlib.import_module(UTILS).maybe_make_prepare_finalize, "without_verbena")
+
+
+def test_a_vllm_without_the_function_keeps_its_own(monkeypatch):
+    monkeypatch.setenv("USE_VERBENA_MOE", "1")
+    with _vllm():
+        del importlib.import_module(UTILS).maybe_make_prepare_finalize
+        with pytest.warns(UserWarning, match="vllm .* no hook for Verbena's dispatch and combine of experts and keeps its own"):
+            importlib.import_module("verbena.integrations.vllm").register()
+
+
+def test_signatures_are_those_of_vllm():
+    with _vllm() as ours:
+        kernel = importlib.import_module(KERNEL)
+        theirs, mine = kernel.FusedMoEPrepareAndFinalizeModular, ours._make_class()
+        assert issubclass(mine, theirs) and not mine.__abstractmethods__
+        for name, one in inspect.getmembers(theirs, inspect.isfunction):
+            if not name.startswith("_") and getattr(mine, name) is not one:
+                assert list(inspect.signature(getattr(mine, name)).parameters) == list(inspect.signature(one).parameters), name
+        made = inspect.signature(importlib.import_module(UTILS).maybe_make_prepare_finalize).parameters
+        assert list(inspect.signature(ours.make_prepare_finalize).parameters) == list(made)
+        # vLLM's own functions that ours calls.
+        naive = importlib.import_module(NAIVE)
+        inspect.signature(naive._quantize_and_setup_dispatch).bind(None, None, False)
+        inspect.signature(naive._unwrap_scale_and_prepare_for_moe).bind([None], None)
+        inspect.signature(importlib.import_module(REDUCE).TopKWeightAndReduceNoOP.apply).bind(None, None, None, None, None, False)
+        fields = {name for one in (importlib.import_module(FORWARD).DPMetadata, kernel.ExpertTokensMetadata) for name in one.__dataclass_fields__}
+        assert {"num_tokens_across_dp_cpu", "local_sizes", "expert_num_tokens", "expert_num_tokens_cpu"} <= fields
+
+
+def test_what_vllm_reads_of_its_configuration_exists():
+    """The attributes that ours reads are those of vLLM's classes."""
+    folder = find_engine("vllm") / "vllm"
+    layer = (folder / "model_executor/layers/fused_moe/config.py").read_text()
+    for name in (*PARALLEL, "num_experts", "num_local_experts", "hidden_dim", "experts_per_token", "max_num_tokens", "is_lora_enabled", "in_dtype",
+                 "moe_parallel_config", "quant_dtype", "block_shape", "per_act_token_quant", "a1_scale"):
+        assert f"    {name}:" in layer or f"def {name}(" in layer, name
+    assert "expert_placement_strategy:" in (folder / "config/parallel.py").read_text()
+    managers = (folder / "distributed/device_communicators/base_device_communicator.py").read_text()
+    for name in ("cpu_group", "world_size", "rank"):
+        assert f"self.{name} = " in managers, name
+
+
+def _config(case, size, parallel=(), **options):
+    return types.SimpleNamespace(**{
+        "moe_parallel_config": types.SimpleNamespace(**PARALLEL | dict(parallel)), "num_experts": case.experts,
+        "num_local_experts": case.experts // size, "hidden_dim": case.hidden, "experts_per_token": case.top_k, "max_num_tokens": 16,
+        "is_lora_enabled": False, "in_dtype": torch.bfloat16} | options)
+
+
+@pytest.mark.parametrize("options, cause", [
+    ({"is_lora_enabled": True}, "LoRA"), ({"num_experts": 9}, "not divided evenly"), ({"max_num_tokens": 5000}, "up to 4096"),
+    ({"quant": types.SimpleNamespace(quant_dtype=torch.int8, block_shape=None, per_act_token_quant=False, a1_scale=None)}, "one scale"),
+    ({"monolithic": True}, "routes the tokens itself"), ({"placed": "round_robin"}, "have to be linear")])
+def test_layers_that_are_left_to_vllm(options, cause):
+    case = DenseCase(*CASE)
+    quant, monolithic = options.pop("quant", None), options.pop("monolithic", False)
+    with _vllm() as ours:
+        importlib.import_module("vllm.config").get_current_vllm_config().parallel_config.expert_placement_strategy = options.pop("placed", "linear")
+        manager = types.SimpleNamespace(world_size=2, cpu_group=None)
+        with pytest.warns(UserWarning, match=f"vLLM keeps its own dispatch and combine of experts: .*{cause}"):
+            assert ours.make_prepare_finalize(_config(case, 2, **options), quant, use_monolithic=monolithic, all2all_manager=manager) is None
+
+
+class _Experts:
+    """Experts of vLLM's interface, computed by PyTorch on the host."""
+
+    expects_unquantized_inputs = False
+
+    def __init__(self, case, rank, size, quant_config, impl):
+        self.case, self.rank, self.size, self.quant_config, self._impl = case, rank, size, quant_config, impl
+        self.moe_config = types.SimpleNamespace(moe_parallel_config=None)
+
+    def supports_packed_ue8m0_act_scales(self):
+        return False
+
+    def finalize_weight_and_reduce_impl(self):
+        return self._impl
+
+    def run_rows(self, rows, scales, ids, weights):
+        """[rows, top_k, hidden], or with weights applied [rows, hidden]."""
+        share = self.case.experts // self.size
+        is_reduced = type(self._impl).__name__ == "TopKWeightAndReduceNoOP"
+        out = torch.full([len(rows), self.case.top_k, self.case.hidden], float("nan"))
+        wide = rows.float() if scales is None else self.case.widen(rows, scales)
+        for expert in range(self.rank * share, (self.rank + 1) * share):
+            row, slot = (ids == expert).nonzero(as_tuple=True)
+            out[row, slot] = self.case.apply_expert(expert, wide[row])
+        if not is_reduced:
+            return out.to(torch.bfloat16)
+        return (out * weights.unsqueeze(2)).nan_to_num(0).sum(1).to(torch.bfloat16)
+
+    def run_batches(self, rows, scales, counts):
+        out = torch.full(rows.shape, float("nan"))
+        for local, count in enumerate(counts.tolist()):
+            part = rows[local, :count]
+            wide = part.float() if scales is None else self.case.widen(part, scales[local, :count].contiguous())
+            out[local, :count] = self.case.apply_expert(self.rank * len(counts) + local, wide)
+        return out.to(torch.bfloat16)
+
+
+def _run_layer(kernel, experts, tokens, weights, ids, is_batched):
+    """As FusedMoEKernelModularImpl.apply(), whose two own methods it calls."""
+    layer = kernel.FusedMoEKernelModularImpl.__new__(kernel.FusedMoEKernelModularImpl)
+    layer.prepare_finalize, layer.fused_experts = experts.prepare_finalize, experts
+    rows, scales, meta, row_ids, row_weights = layer._prepare(tokens, weights, ids, experts.case.experts, None, False)
+    assert (row_ids is ids) == is_batched
+    if is_batched:
+        out = experts.run_batches(rows, scales, meta.expert_num_tokens)
+    else:
+        assert row_ids.is_contiguous() and row_ids.dtype == torch.int32 and ((row_ids >= 0) & (row_ids < experts.case.experts)).all()
+        out = experts.run_rows(rows, scales, row_ids, row_weights)
+    assert experts.prepare_finalize.allocate_fused_expert_output(out.shape, out.dtype, out.device, None) is None
+    return layer._finalize(torch.empty_like(tokens), out, tokens, row_weights, row_ids, False, None, None)
+
+
+class _Batch:
+    """One of two batches that overlap: vLLM's thread of it, as far as hooks are registered and run."""
+
+    def __init__(self, batches, number):
+        self.recv_hook, self._batches, self._number = None, batches, number
+
+    def __enter__(self):
+        self._batches._THREAD_ID_TO_CONTEXT[threading.get_ident()] = self._number
+
+    def __exit__(self, *_):
+        self._batches._THREAD_ID_TO_CONTEXT.pop(threading.get_ident())
+
+    def yield_(self):
+        pass
+
+    def maybe_run_recv_hook(self):
+        self._batches.UBatchContext.maybe_run_recv_hook(self)
+
+
+def _overlap(pf, experts, batches, parts, kernel):
+    """Two batches, whose dispatches are both sent before one is received, and then their combines."""
+    quant, results, sent = experts.quant_config, [], []
+    batches._CURRENT_CONTEXTS[:] = [_Batch(batches, number) for number in range(2)]
+    for number, (tokens, weights, ids) in enumerate(parts):
+        with batches._CURRENT_CONTEXTS[number]:
+            hook, receive = pf.prepare_async(tokens, weights, ids, experts.case.experts, None, False, quant)
+            sent.append((hook, receive))
+    for hook, _ in sent:
+        hook()
+    for number, (tokens, weights, ids) in enumerate(parts):
+        with batches._CURRENT_CONTEXTS[number]:
+            rows, scales, meta, row_ids, row_weights = sent[number][1]()
+            out = experts.run_rows(rows, scales, row_ids, row_weights)
+            output = torch.empty_like(tokens)
+            results.append((output, *pf.finalize_async(output, out, row_weights, row_ids, False, experts._impl)))
+    for _, hook, receive in results:
+        hook()
+        receive()
+    return torch.cat([output for output, _, _ in results])
+
+
+def _quantise(rows, scale, quant_dtype, per_act_token_quant, block_shape=None, **_):
+    """vLLM's kernel of this name, on the host."""
+    if quant_dtype is None:
+        return rows, None
+    return DenseCase.quantise(rows, "per_Token" if block_shape is None else "per_128x128")
+
+
+def _is_close(one, other):
+    """PyTorch's products of other numbers of rows are rounded differently."""
+    return torch.allclose(one.float(), other.float(), rtol=2 ** -6, atol=2 ** -6)
+
+
+def _run(rank, size, form, folder):
+    driver.use_gpu(rank)
+    driver.wait_for_launches()
+    import verbena.integrations.experts as common
+    common.BLOCKS, common.SMALL_TOKENS = 2, (8,)
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    group = dist.group.WORLD
+    case = DenseCase(*CASE)
+    tokens, ids, weights = (one.chunk(size)[rank].contiguous() for one in (case.tokens, case.ids, case.weights))
+    quantisation = {"plain": (None, None, False), "token": (torch.float8_e4m3fn, None, True), "block": (torch.float8_e4m3fn, [128, 128], False)}
+    dtype, block, per_token = quantisation[form.split("_")[1]]
+    quant = types.SimpleNamespace(quant_dtype=dtype, block_shape=block, per_act_token_quant=per_token, a1_scale=None, use_nvfp4_w4a4=False,
+                                  mx_alignment=0, is_scale_swizzled=False)
+    is_batched = form.startswith("batched")
+    with _vllm() as ours, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        kernel, reduce, batches, forward = (importlib.import_module(name) for name in (KERNEL, REDUCE, BATCHES, FORWARD))
+        importlib.import_module(NAIVE).moe_kernel_quantize_input = _quantise
+        manager = types.SimpleNamespace(world_size=size, cpu_group=group)
+        pf = ours.make_prepare_finalize(_config(case, size, {"use_batched_activation_format": is_batched}), quant, all2all_manager=manager)
+        assert isinstance(pf, kernel.FusedMoEPrepareAndFinalizeModular)
+        assert pf.activation_format.name == ("BatchedExperts" if is_batched else "Standard") and pf.num_dispatchers() == size
+        assert pf.max_num_tokens_per_rank() == 16 and pf.topk_indices_dtype() == torch.int32
+        assert pf.output_is_reduced() and pf.supports_async() and pf.supports_dbo()
+        results = []
+        impls = [reduce.TopKWeightAndReduceDelegate()] + ([] if is_batched else [reduce.TopKWeightAndReduceNoOP()])
+        for impl in impls:
+            experts = _Experts(case, rank, size, quant, impl)
+            experts.prepare_finalize = pf
+            pf.post_init_setup(experts)
+            results.append(_run_layer(kernel, experts, tokens, weights, ids, is_batched))
+        # A batch whose largest part all ranks know goes through the small exchange; another rank may have no token.
+        few = 2 * (rank % 2)
+        metadata = forward.DPMetadata(torch.tensor([2 * (other % 2) for other in range(size)]))
+        forward._forward_context = types.SimpleNamespace(dp_metadata=metadata)
+        part = _run_layer(kernel, experts, tokens[:few], weights[:few], ids[:few], is_batched)
+        assert _is_close(part, results[-1][:few])
+        assert is_batched or (pf._sent[0][0].max_tokens == 8)
+        forward._forward_context = None
+        if not is_batched:
+            halves = [[one[half] for one in (tokens, weights, ids)] for half in (slice(0, 3), slice(3, None))]
+            results.append(_overlap(pf, experts, batches, halves, kernel))
+            assert _is_close(results[-1], results[-2])
+        for made in pf._exchanges:
+            for exchange in made:
+                exchange.check_error()
+        # Another layer of the model shares the exchanges.
+        other = ours.make_prepare_finalize(_config(case, size, {"use_batched_activation_format": is_batched}), quant, all2all_manager=manager)
+        assert other is not pf and all(one is another for one, another in zip(pf._exchanges[0], other._exchanges[0]))
+        common.close_exchanges()
+    return [one.float().numpy() for one in results]
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("form", ["standard_plain", "standard_token", "standard_block", "batched_plain", "batched_block"])
+def test_a_layer_of_experts(form, size, tmp_path):
+    find_engine("vllm")
+    case = DenseCase(*CASE)
+    want = case.compute({"plain": None, "token": "per_Token", "block": "per_128x128"}[form.split("_")[1]])
+    for parts in zip(*run_ranks(size, _run, size, form, tmp_path)):
+        got = torch.cat([torch.from_numpy(part) for part in parts])
+        difference = (got - want).norm() / want.norm()
+        assert difference < 0.01, difference

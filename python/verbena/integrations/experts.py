@@ -1,0 +1,84 @@
+"""Exchanges of mixture of experts for inference engines: the layers of a model share them."""
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from verbena.communicators import ProcessGroupCommunicator
+from verbena.context import SymmetricContext
+from verbena.integrations.engine import read_host, set_time_limit, switch_on_if_asked
+from verbena.moe import ExpertExchange
+
+SWITCH = "USE_VERBENA_MOE"
+MAX_TOKENS = 4096  # of a rank in a call: verbena/moe.h
+# Results have as many rows as all ranks may send. A batch takes the smallest exchange that has room for the batch of each rank.
+SMALL_TOKENS = (128, 512)
+BLOCKS = 0  # maximum of a kernel; 0: as many as fit
+
+
+def switch_on_experts_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
+    """Calls switch_on() if USE_VERBENA_MOE is 1. Entry points call this function."""
+    switch_on_if_asked(engine, switch_on, SWITCH, "dispatch and combine of experts")
+
+
+class Exchanges:
+    """The exchanges of a process group, which are created once for each shape. Creating them is collective over the group."""
+
+    def __init__(self, group: Any) -> None:
+        """`group`: a process group over gloo, whose all-gather goes through the host."""
+        set_time_limit()
+        ranks = ProcessGroupCommunicator(group)
+        self.rank, self.size = ranks.rank, ranks.size
+        hosts = {place.rstrip(b"\0") for place in ranks.all_gather(read_host().ljust(64, b"\0"))}
+        if len(hosts) > 1:
+            raise RuntimeError(f"the {self.size} ranks of the experts are on {len(hosts)} hosts, and all have to be on one")
+        if self.size < 2:
+            raise RuntimeError("one rank has all experts")
+        self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
+        self._made: dict[Any, list[ExpertExchange]] = {}
+
+    def get(self, count: int = 1, **options: Any) -> list[ExpertExchange]:
+        """Returns `count` exchanges with these options, for batches that overlap."""
+        key = tuple(sorted(options.items()))
+        made = self._made.setdefault(key, [])
+        while len(made) < count:
+            made.append(ExpertExchange(self._context, blocks=BLOCKS, **options))
+        return made[:count]
+
+    def close(self) -> None:
+        """Frees the exchanges. Collective; no kernel of any rank may use them."""
+        for made in self._made.values():
+            for exchange in made:
+                exchange.free()
+        self._made.clear()
+        self._context.close()
+
+
+_exchanges: dict[Any, Exchanges | None] = {}
+
+
+def find_exchanges(group: Any) -> Exchanges | None:
+    """Returns the exchanges of a group, or None, and warns, if there can be none. The first call for a group is collective, and its result
+    is the same on all ranks."""
+    if group not in _exchanges:
+        try:
+            _exchanges[group] = Exchanges(group)
+        except Exception as error:  # the engine can use its own
+            warnings.warn(f"verbena: the engine keeps its own dispatch and combine of experts: {error}", stacklevel=2)
+            _exchanges[group] = None
+    return _exchanges[group]
+
+
+def close_exchanges() -> None:
+    """Frees all exchanges. Collective. A process may also end without calling it."""
+    while _exchanges:
+        found = _exchanges.popitem()[1]
+        if found is not None:
+            found.close()
+
+
+def list_sizes(max_tokens: int) -> list[int]:
+    """Returns the sizes of the exchanges for batches up to `max_tokens` of a rank."""
+    if not 1 <= max_tokens <= MAX_TOKENS:
+        raise ValueError(f"a rank may have {max_tokens} tokens in a batch, and an exchange takes up to {MAX_TOKENS}")
+    return [*(size for size in SMALL_TOKENS if size < max_tokens), max_tokens]
+

@@ -9,7 +9,9 @@ import os
 import warnings
 from typing import Any
 
+from verbena.integrations import sglang_experts as _experts
 from verbena.integrations.engine import MAX_BYTES, EngineCollectives, switch_on_if_asked
+from verbena.integrations.experts import switch_on_experts_if_asked
 
 _DISPATCH = "sglang.srt.distributed.device_communicators.custom_all_reduce.dispatch_custom_allreduce"
 _FUSION = "sglang.srt.layers.flashinfer_comm_fusion"
@@ -95,8 +97,9 @@ def _hook(target: str, hook: Any) -> None:
 
 
 def register() -> None:
-    """Entry point in SGLang's group sglang.srt.plugins. Does nothing unless USE_VERBENA_COLLECTIVES is 1."""
+    """Entry point in SGLang's group sglang.srt.plugins. Does nothing unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
     switch_on_if_asked("sglang", switch_on)
+    switch_on_experts_if_asked("sglang", lambda: _hook(_experts.TARGET, _experts.create_dispatcher))
 
 
 def switch_on() -> None:

@@ -1,0 +1,88 @@
+"""A communication backend "verbena" of FlashInfer's layers of experts (flashinfer.moe_ep, since 0.7), on one host:
+
+    verbena.integrations.flashinfer.register()
+    flashinfer.moe_ep.SplitConfig(comm="verbena", ...)
+
+Rows come by source rank, each token at most once, with the ids of this rank's experts."""
+import functools
+import importlib
+from typing import Any
+
+from verbena.integrations.experts import find_exchanges, list_sizes
+from verbena.moe import Dispatched, ExpertExchange, Order
+from verbena.native import load_ops_library
+
+NAME = "verbena"
+_COMMUNICATION = "flashinfer.moe_ep.core.comm.communication"
+
+
+def register() -> Any:
+    """Registers the backend and returns its class. Raises ImportError if this FlashInfer has no registry of backends."""
+    return _make_class()
+
+
+@functools.cache
+def _make_class() -> Any:
+    comm: Any = importlib.import_module(_COMMUNICATION)
+
+    @comm.register_communication(NAME)
+    class VerbenaCommunication(comm.MoEEpCommunication):  # type: ignore[misc]
+        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating one is collective over the group; calls neither allocate
+        more than their results nor synchronise with the GPU."""
+
+        def __init__(self, bootstrap: Any, params: Any, config: Any = None) -> None:
+            super().__init__(bootstrap, params)
+            import torch
+            group = bootstrap.process_group
+            exchanges = find_exchanges(torch.distributed.group.WORLD if group is None else group)
+            if exchanges is None:
+                raise RuntimeError("there are no exchanges between these ranks; a warning says why")
+            if (exchanges.rank, exchanges.size) != (self.ep_rank, self.ep_size):
+                raise ValueError(f"this is rank {exchanges.rank} of {exchanges.size} in the process group, and rank {self.ep_rank} of "
+                                 f"{self.ep_size} in the bootstrap configuration")
+            self._exchanges = [exchanges.get(experts=params.num_experts, max_tokens=tokens, top_k=params.top_k, hidden=params.hidden_size,
+                                             max_scale_bytes=4 * -(-params.hidden_size // 64))[0]
+                               for tokens in list_sizes(params.max_tokens_per_rank)]
+            self._sent: tuple[ExpertExchange, Dispatched] | None = None
+
+        @classmethod
+        def is_platform_supported(cls) -> bool:
+            try:
+                load_ops_library()
+            except Exception:
+                return False
+            return True
+
+        def dispatch(self, hidden_states: Any, topk_ids: Any, topk_weights: Any = None, *, hidden_states_scale: Any = None,
+                     max_tokens_per_rank: int | None = None, eplb_local_stats: Any = None) -> Any:
+            if self._sent is not None:
+                raise RuntimeError("dispatch() has to be followed by combine() before the next dispatch()")
+            if eplb_local_stats is not None:
+                raise ValueError("statistics of the experts' load do not travel with the tokens: gather them separately")
+            import torch
+            tokens = self.params.max_tokens_per_rank if max_tokens_per_rank is None else max_tokens_per_rank
+            exchange = next((one for one in self._exchanges if one.max_tokens >= tokens), None)
+            if exchange is None:
+                raise ValueError(f"a rank has {tokens} tokens, and max_tokens_per_rank is {self.params.max_tokens_per_rank}")
+            weights = None if topk_weights is None else topk_weights.to(torch.float32)
+            scales = None if hidden_states_scale is None else hidden_states_scale.contiguous()
+            sent = exchange.dispatch(hidden_states, topk_ids, weights, scales=scales)
+            self._sent = exchange, sent
+            first, invalid = self.ep_rank * self.num_local_experts, self.params.invalid_expert_id
+            ids = torch.where(sent.ids < 0, invalid, sent.ids + first).to(topk_ids.dtype)
+            return comm.MoEEpDispatchResult(
+                hidden_states=sent.rows.flatten(0, 1), topk_ids=ids.flatten(0, 1),
+                topk_weights=None if topk_weights is None else sent.weights.flatten(0, 1), tokens_per_rank=exchange.max_tokens,
+                hidden_states_scale=None if sent.scales is None else sent.scales.flatten(0, 1))
+
+        def combine(self, expert_output: Any, *, output: Any = None) -> Any:
+            if self._sent is None:
+                raise RuntimeError("combine() without dispatch() before it")
+            (exchange, sent), self._sent = self._sent, None
+            rows = expert_output.view(exchange.ranks, exchange.max_tokens, exchange.hidden)
+            return exchange.combine(rows, sent, Order.ROWS, out=output)
+
+        def destroy(self) -> None:
+            """Does nothing: exchanges are shared. verbena.integrations.experts.close_exchanges() frees them."""
+
+    return VerbenaCommunication

@@ -26,9 +26,9 @@ PARALLEL = {"use_passthrough_all2all": False, "use_all2all_kernels": True, "use_
 
 
 @contextlib.contextmanager
-def _vllm(**config):
+def _vllm():
     with importable_parts(find_engine("vllm"), *REAL):
-        settings = types.SimpleNamespace(parallel_config=types.SimpleNamespace(expert_placement_strategy="linear", **config))
+        settings = types.SimpleNamespace(parallel_config=types.SimpleNamespace(expert_placement_strategy="linear", num_ubatches=2))
         importlib.import_module("vllm.config").get_current_vllm_config = lambda: settings
         ours = importlib.import_module("verbena.integrations.vllm_experts")
         ours._make_class.cache_clear()
@@ -98,7 +98,8 @@ def test_what_vllm_reads_of_its_configuration_exists():
     for name in (*PARALLEL, "num_experts", "num_local_experts", "hidden_dim", "experts_per_token", "max_num_tokens", "is_lora_enabled", "in_dtype",
                  "moe_parallel_config", "quant_dtype", "block_shape", "per_act_token_quant", "a1_scale"):
         assert f"    {name}:" in layer or f"def {name}(" in layer, name
-    assert "expert_placement_strategy:" in (folder / "config/parallel.py").read_text()
+    parallel = (folder / "config/parallel.py").read_text()
+    assert "    expert_placement_strategy:" in parallel and "    def num_ubatches(" in parallel
     managers = (folder / "distributed/device_communicators/base_device_communicator.py").read_text()
     for name in ("cpu_group", "world_size", "rank"):
         assert f"self.{name} = " in managers, name

@@ -48,21 +48,25 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
     try:
         manager = importlib.import_module(_MODULE).get_ep_all2all_manager() if all2all_manager is None else all2all_manager
         is_batched = bool(parallel.use_batched_activation_format)
-        _expect_supported(moe, quant_config, routing_tables, use_monolithic, manager, is_batched)
+        config = importlib.import_module("vllm.config").get_current_vllm_config().parallel_config
+        _expect_supported(moe, quant_config, routing_tables, use_monolithic, manager, is_batched, config)
         shapes = list_sizes(-(-moe.max_num_tokens // max(1, parallel.sp_size)))
         exchanges = find_exchanges(manager.cpu_group)
         if exchanges is None:
             return None
-        # Batches by expert have as many rows in each call. Two batches overlap (DBO).
-        found = [exchanges.get(2, experts=moe.num_experts, max_tokens=tokens, top_k=moe.experts_per_token, hidden=moe.hidden_dim,
-                               max_scale_bytes=4 * -(-moe.hidden_dim // 64)) for tokens in (shapes[-1:] if is_batched else shapes)]
+        # Batches by expert have as many rows in each call. Batches that overlap (DBO) need an exchange each.
+        options = {"experts": moe.num_experts, "top_k": moe.experts_per_token, "hidden": moe.hidden_dim,
+                   "max_scale_bytes": 4 * -(-moe.hidden_dim // 64)}
+        found = [exchanges.get(max(1, config.num_ubatches), max_tokens=tokens, **options)
+                 for tokens in (shapes[-1:] if is_batched else shapes)]
     except Exception as error:
         warnings.warn(f"verbena: vLLM keeps its own dispatch and combine of experts: {type(error).__name__}: {error}", stacklevel=2)
         return None
     return _make_class()(found, exchanges.rank, is_batched, quant_config, routing_tables)
 
 
-def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_monolithic: bool, manager: Any, is_batched: bool) -> None:
+def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_monolithic: bool, manager: Any, is_batched: bool,
+                      config: Any) -> None:
     size = manager.world_size
     if use_monolithic:
         raise NotImplementedError("the experts' kernel routes the tokens itself")
@@ -70,9 +74,8 @@ def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_mono
         raise NotImplementedError("LoRA sends more tensors with the tokens")
     if moe.num_experts % size != 0 or moe.num_local_experts * size != moe.num_experts:
         raise NotImplementedError(f"{moe.num_experts} experts are not divided evenly between {size} ranks")
-    parallel = importlib.import_module("vllm.config").get_current_vllm_config().parallel_config
-    if parallel.expert_placement_strategy != "linear" and routing_tables is None:
-        raise NotImplementedError(f"experts are placed {parallel.expert_placement_strategy}, and have to be linear")
+    if config.expert_placement_strategy != "linear" and routing_tables is None:
+        raise NotImplementedError(f"experts are placed {config.expert_placement_strategy}, and have to be linear")
     if quant_config is None or quant_config.quant_dtype is None:
         return
     is_cast = _is_cast(quant_config)
@@ -112,7 +115,7 @@ def _make_class() -> Any:
             self._cast = "fp8_block" if is_batched and quant_config is not None and _is_cast(quant_config) else None
             self._physical_ids = None if routing_tables is None else routing_tables[0]
             # Of each batch in flight.
-            self._sent: list[tuple[ExpertExchange, Dispatched] | None] = [None, None]
+            self._sent: list[tuple[ExpertExchange, Dispatched] | None] = [None] * len(exchanges[0])
 
         def post_init_setup(self, fused_experts: Any) -> None:
             if self._cast is not None and fused_experts.supports_packed_ue8m0_act_scales():

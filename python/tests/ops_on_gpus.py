@@ -439,6 +439,44 @@ def case_high_throughput_calls_of_deep_ep(r):
     buffer.destroy()
 
 
+def case_op_of_mori(r):
+    """MORI's dispatch of e4m3 rows with scales, and its combine, in one graph that is replayed with other rows, experts and weights."""
+    from verbena.integrations.mori import EpDispatchCombineConfig, EpDispatchCombineOp
+    share, tokens, top_k, hidden = 8, 64, 4, 6144
+    op = EpDispatchCombineOp(EpDispatchCombineConfig(
+        data_type=torch.float8_e4m3fn, rank=r.rank, world_size=r.size, hidden_dim=hidden, scale_dim=hidden // 128, scale_type_size=4,
+        max_token_type_size=2, max_num_inp_token_per_rank=tokens, num_experts_per_rank=share, num_experts_per_token=top_k, block_num=48), r.context)
+    rows = torch.zeros(tokens, hidden, dtype=torch.float8_e4m3fn, device=r.device)
+    scales = torch.zeros(tokens, hidden // 128, device=r.device)
+    ids = torch.zeros(tokens, top_k, dtype=torch.int32, device=r.device)
+    weights = torch.zeros(tokens, top_k, device=r.device)
+
+    def widen(rows, scales):
+        return rows.float() * scales.repeat_interleave(128, 1)
+
+    def layer():  # expert e gives its input times e + 1
+        came, came_weights, came_scales, came_ids, count = op.dispatch(rows, weights, scales, ids)
+        is_here = torch.div(came_ids, share, rounding_mode="floor") == r.rank
+        factors = torch.where(is_here, came_weights * (came_ids + 1), 0).sum(1, keepdim=True)
+        has_row = (torch.arange(len(came), device=r.device) < count).unsqueeze(1)
+        return op.combine(torch.where(has_row, widen(came, came_scales) * factors, 0).to(torch.bfloat16), None, ids)[0]
+
+    layer()
+    graph, out = capture(layer)
+    for turn in range(100):
+        generator = torch.Generator().manual_seed(1000 * turn + r.rank)
+        rows.copy_(torch.randint(-8, 9, rows.shape, generator=generator).to(torch.float8_e4m3fn))
+        scales.copy_(2.0 ** torch.randint(-3, 4, scales.shape, generator=generator))
+        ids.copy_(torch.randint(-1, share * r.size, ids.shape, generator=generator))
+        weights.copy_(torch.randint(1, 4, weights.shape, generator=generator))
+        graph.replay()
+        torch.cuda.synchronize()
+        op.check_error()
+        want = widen(rows, scales).double() * torch.where(ids >= 0, weights.double() * (ids + 1), 0).sum(1, keepdim=True)
+        assert torch.allclose(out.double(), want, rtol=2 ** -6, atol=2.0), turn
+    op.free()
+
+
 def case_host_cost(r):
     """Microseconds of the host for one eager call, launched without waiting for the GPU."""
     x = torch.zeros(4096, dtype=torch.bfloat16, device=r.device)

@@ -70,8 +70,10 @@ class _Anything(type):
 
     def __call__(cls, *arguments, **named):
         # As a decorator, and as one with arguments: what is decorated stays as it is.
-        if len(arguments) == 1 and not named and callable(arguments[0]):
+        if len(arguments) == 1 and not named and callable(arguments[0]) and cls.__init__ is object.__init__:
             return arguments[0]
+        if cls.__init__ is not object.__init__:
+            return super().__call__(*arguments, **named)
         return super().__call__() if cls.__name__[0].isupper() else cls
 
 
@@ -112,9 +114,11 @@ def importable_parts(folder, *real):
         sys.meta_path.insert(0, finder)
         try:
             for name in sorted(packages - set(real)):
-                module = _AnyModule(name)
+                module = sys.modules[name] = _AnyModule(name)
                 module.__path__ = [str(folder / name.replace(".", "/"))]
-                sys.modules[name] = module
+                if "." in name:
+                    parent, _, last = name.rpartition(".")
+                    setattr(sys.modules[parent], last, module)
             yield
         finally:
             sys.meta_path.remove(finder)

@@ -89,7 +89,8 @@ def test_signatures_are_those_of_sglang():
     for name in ("get_moe_a2a_backend", "get_deepep_mode", "is_tbo_enabled", "is_sbo_enabled", "get_deepep_output_dtype"):
         assert f"def {name}(" in utils, name
     for file, name in (("environ.py", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"), ("layers/dp_attention.py", "def get_is_extend_in_batch"),
-                       ("layers/deep_gemm_wrapper/configurer.py", "ENABLE_JIT_DEEPGEMM = "), ("layers/deep_gemm_wrapper/configurer.py", "DEEPGEMM_BLACKWELL = ")):
+                       ("layers/deep_gemm_wrapper/configurer.py", "ENABLE_JIT_DEEPGEMM = "),
+                       ("layers/deep_gemm_wrapper/configurer.py", "DEEPGEMM_BLACKWELL = ")):
         assert name in (folder / "sglang/srt" / file).read_text(), name
 
 

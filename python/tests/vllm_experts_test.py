@@ -20,7 +20,8 @@ torch = pytest.importorskip("torch")
 LAYERS = "vllm.model_executor.layers.fused_moe"
 UTILS, KERNEL, NAIVE = f"{LAYERS}.all2all_utils", f"{LAYERS}.modular_kernel", f"{LAYERS}.prepare_finalize.naive_dp_ep"
 REDUCE, BATCHES, FORWARD = f"{LAYERS}.topk_weight_and_reduce", "vllm.v1.worker.ubatching", "vllm.forward_context"
-REAL = ("vllm.envs", UTILS, KERNEL, NAIVE, REDUCE, BATCHES, FORWARD)
+MORI = f"{LAYERS}.prepare_finalize.mori"
+REAL = ("vllm.envs", UTILS, KERNEL, NAIVE, REDUCE, BATCHES, FORWARD, MORI)
 CASE = (24, 256, 128, 8, 3)  # tokens, hidden, intermediate, experts, top-k
 PARALLEL = {"use_passthrough_all2all": False, "use_all2all_kernels": True, "use_batched_activation_format": False, "sp_size": 1}
 
@@ -172,7 +173,8 @@ def _run_layer(kernel, experts, tokens, weights, ids, is_batched):
     if is_batched:
         out = experts.run_batches(rows, scales, meta.expert_num_tokens)
     else:
-        assert row_ids.is_contiguous() and row_ids.dtype == torch.int32 and ((row_ids >= 0) & (row_ids < experts.case.experts)).all()
+        first = -1 if type(experts.prepare_finalize).__name__ == "MoriPrepareAndFinalize" else 0  # after the count; its experts are told it
+        assert row_ids.is_contiguous() and row_ids.dtype == torch.int32 and ((row_ids >= first) & (row_ids < experts.case.experts)).all()
         out = experts.run_rows(rows, scales, row_ids, row_weights)
     assert experts.prepare_finalize.allocate_fused_expert_output(out.shape, out.dtype, out.device, None) is None
     return layer._finalize(torch.empty_like(tokens), out, tokens, row_weights, row_ids, False, None, None)
@@ -296,3 +298,34 @@ def test_a_layer_of_experts(form, size, tmp_path):
         got = torch.cat([torch.from_numpy(part) for part in parts])
         difference = (got - want).norm() / want.norm()
         assert difference < 0.01, difference
+
+
+def _run_mori(rank, size):
+    """vLLM's own steps for MORI, with our op."""
+    driver.use_gpu(rank)
+    driver.wait_after_calls()
+    import verbena
+    from verbena.integrations import mori
+    case = DenseCase(*CASE)
+    tokens, ids, weights = (one.chunk(size)[rank].contiguous() for one in (case.tokens, case.ids, case.weights))
+    quant = types.SimpleNamespace(is_block_quantized=False, is_per_act_token=False, is_per_tensor=False)
+    sys.modules["mori"] = mori
+    with _vllm(), verbena.SymmetricContext.from_environment() as context:
+        theirs, kernel, reduce = (importlib.import_module(name) for name in (MORI, KERNEL, REDUCE))
+        op = mori.ops.EpDispatchCombineOp(mori.ops.EpDispatchCombineConfig(
+            rank=rank, world_size=size, data_type=torch.bfloat16, hidden_dim=case.hidden, scale_dim=0, scale_type_size=0, max_token_type_size=2,
+            max_num_inp_token_per_rank=16, num_experts_per_rank=case.experts // size, num_experts_per_token=case.top_k, warp_num_per_block=16,
+            block_num=2, kernel_type=mori.ops.EpDispatchCombineKernelType.IntraNode), context)
+        experts = _Experts(case, rank, size, quant, reduce.TopKWeightAndReduceNoOP())
+        experts.prepare_finalize = theirs.MoriPrepareAndFinalize(op, max_tokens_per_rank=16, num_dispatchers=size)
+        result = _run_layer(kernel, experts, tokens, weights, ids, False)
+        op.check_error()
+        return result.float().numpy()
+
+
+def test_vllms_steps_for_mori():
+    find_engine("vllm")
+    case = DenseCase(*CASE)
+    got = torch.cat([torch.from_numpy(part) for part in run_ranks(2, _run_mori, 2)])
+    want = case.compute(None)
+    assert (got - want).norm() / want.norm() < 0.01

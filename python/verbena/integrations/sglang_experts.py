@@ -130,7 +130,7 @@ def _make_classes() -> tuple[Any, Any]:
 
         def _send_small(self, x: Any, topk_output: Any) -> Callable[[], Any]:
             exchange = self._exchange = self._get(self._small)
-            ids, weights = topk_output.topk_ids, topk_output.topk_weights
+            ids, weights = topk_output.topk_ids, topk_output.topk_weights.float()
             cast = self._find_cast()
             call = functools.partial(exchange.dispatch, x, ids, weights, cast=cast, grouping=Grouping.EXPERT, column_scales=cast is not None)
             sent = self._sent = call(phase=Phase.SEND)
@@ -147,7 +147,7 @@ def _make_classes() -> tuple[Any, Any]:
             if x.shape[0] > exchange.max_tokens:
                 raise ValueError(f"a batch has {x.shape[0]} tokens, and an exchange takes up to {exchange.max_tokens}: set --chunked-prefill-size")
             cast = self._find_cast()
-            call = functools.partial(exchange.dispatch, x, topk_output.topk_ids, topk_output.topk_weights, cast=cast)
+            call = functools.partial(exchange.dispatch, x, topk_output.topk_ids, topk_output.topk_weights.float(), cast=cast)
             sent = self._sent = call(phase=Phase.SEND)
 
             def receive() -> Any:

@@ -78,11 +78,13 @@ def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_mono
         raise NotImplementedError(f"experts are placed {config.expert_placement_strategy}, and have to be linear")
     if quant_config is None or quant_config.quant_dtype is None:
         return
+    if moe.hidden_dim % 32 != 0:
+        raise NotImplementedError(f"quantised rows of {moe.hidden_dim} elements are no multiple of 16 bytes")
     is_cast = _is_cast(quant_config)
     if is_batched and not is_cast:
         raise NotImplementedError(f"batches by expert are of {moe.in_dtype} or quantised in blocks of 128, not {quant_config.quant_dtype}")
     if not is_batched and not is_cast and not quant_config.per_act_token_quant and quant_config.block_shape is None \
-            and isinstance(quant_config.quant_dtype, str) is False and quant_config.a1_scale is None:
+            and not isinstance(quant_config.quant_dtype, str) and quant_config.a1_scale is None:
         raise NotImplementedError("activations have one scale for all tokens of a rank")
 
 
@@ -167,6 +169,8 @@ def _make_class() -> Any:
                 if topk_ids.shape[1] != 1:
                     raise ValueError("weights can be applied to the input of top-1 only")
                 a1, topk_weights = a1 * topk_weights.to(a1.dtype), None
+            if topk_weights is not None:
+                topk_weights = topk_weights.float()  # most routers give float32
             if self._physical_ids is not None:
                 topk_ids = self._physical_ids[topk_ids.long()]
             number = batches.dbo_current_ubatch_id()

@@ -138,7 +138,6 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
       row_bytes / kMoePacketBytes + device::moe_divide_up<uint32_t>(options.max_scale_bytes, kMoePacketBytes);
   shape.combine_packets = combined_bytes / kMoePacketBytes;
   shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks, options.top_k);
-  shape.count_headers();
   return shape;
 }
 

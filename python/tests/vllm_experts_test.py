@@ -304,7 +304,7 @@ def test_a_layer_of_experts(form, size, tmp_path):
 def _run_mori(rank, size):
     """vLLM's own steps for MORI, with our op."""
     driver.use_gpu(rank)
-    driver.wait_after_calls()
+    driver.wait_for_launches()
     import verbena
     from verbena.integrations import mori
     case = DenseCase(*CASE)

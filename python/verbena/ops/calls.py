@@ -154,7 +154,7 @@ def need_type(tensor: Any) -> DataType:
 
 
 def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
-    """Returns the tensor. `dtype`: the type that it must have; None: any. Kernels trust both: they would write behind the end of another one."""
+    """Returns the tensor. `dtype`: the type that it must have; None: any. Kernels trust both and would write beyond its end."""
     if dtype is not None and tensor.dtype != dtype:
         raise TypeError(f"a tensor of {dtype} is needed, not of {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():

@@ -660,7 +660,6 @@ class MoeRanks {
     shape.combine_packets = setup.row_bytes / 16;
     shape.row_packets = setup.sent_bytes() / 16 + (setup.sent_scale_bytes() + 15) / 16;
     shape.rows_of_token = setup.has_exact ? setup.top_k : std::min(setup.ranks, setup.top_k);
-    shape.count_headers();
     return shape;
   }
   static uint64_t find_slot_bytes(const MoeShape& shape) {

@@ -109,7 +109,6 @@ class TurnModel {
     shape_.top_k = shape_.rows_of_token = 2;
     shape_.max_blocks = kTurnBlocks;
     shape_.combine_packets = 1;
-    shape_.count_headers();
     for (const TurnStep& step : steps_) lists_.push_back(list_packets(step));
   }
   bool fits() const { return shape_.packets() <= kTurnSlots; }

@@ -71,11 +71,6 @@ struct MoeShape {
   // rounded up.
   uint32_t local_experts, rank_factor;
 
-  uint32_t dispatch_headers;  // packets of a copy before its rows; by count_headers(), which is called last
-
-  VERBENA_HOST_DEVICE constexpr void count_headers() {
-    dispatch_headers = ranks * (header_packets() + count_packets() + max_tokens * place_packets());
-  }
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
     ranks = of_ranks;
     experts = of_experts;
@@ -103,15 +98,22 @@ struct MoeShape {
   // An expert and a weight for each of top_k, two pairs in a packet.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
+  VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
+    return uint64_t{ranks} * header_packets();
+  }
   // Count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
-    return dispatch_headers + uint64_t{ranks} * max_tokens * dispatch_row_packets();
+    return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
     return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
   }
+  // Of the entries of groups, which are behind all else.
+  VERBENA_HOST_DEVICE constexpr uint64_t entry_packets() const {
+    return uint64_t{ranks} * (count_packets() + uint64_t{max_tokens} * place_packets());
+  }
   VERBENA_HOST_DEVICE constexpr uint64_t packets() const {
-    return kMoeCopies * (dispatch_packets() + combine_copy_packets());
+    return kMoeCopies * (dispatch_packets() + combine_copy_packets() + entry_packets());
   }
   // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh).
   VERBENA_HOST_DEVICE constexpr uint64_t workspace_bytes() const {
@@ -123,13 +125,14 @@ struct MoeShape {
     return call % kMoeCopies * dispatch_packets() + uint64_t{source} * header_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_counts(uint64_t call, uint32_t source) const {
-    return find_header(call, ranks) + uint64_t{source} * count_packets();
+    return kMoeCopies * (dispatch_packets() + combine_copy_packets()) + call % kMoeCopies * entry_packets() +
+           uint64_t{source} * count_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_places(uint64_t call, uint32_t source, uint32_t token) const {
     return find_counts(call, ranks) + (uint64_t{source} * max_tokens + token) * place_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_row(uint64_t call, uint32_t source, uint32_t token) const {
-    return call % kMoeCopies * dispatch_packets() + dispatch_headers +
+    return call % kMoeCopies * dispatch_packets() + dispatch_headers() +
            (uint64_t{source} * max_tokens + token) * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_combine_header(uint64_t call, uint32_t source) const {

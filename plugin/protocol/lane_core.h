@@ -24,11 +24,16 @@
 //    queue pair, and what a failure leaves of them is a tail.
 //  * All ranks add to a peer's words through one device, that of its word rail: two devices do not exclude
 //    each other. Which one it is the peer says; it stops every queue pair on the old one before.
+//  * Where devices have no atomics, the peer's agent adds (add_ring.h): kAskAdd is a put of an entry, issued
+//    where a word that is written would be, and complete once the agent's answer is here too. Entries may be
+//    repeated, as the agent accepts each number once; but not a put in front of one that the device does not
+//    say to be carried out. What follows in order waits for the answers of all adds before it.
 //
 // `Port` derives from LaneCore<Port, Types> and offers:
 //   now_ns()
 //   packets_of(queue_pair, bytes): how many packets a request of this many bytes takes
-//   post(queue_pair, LaneRequest): to the chain of the queue pair, which leaves when the port likes
+//   post(queue_pair, LaneRequest): to the chain of the queue pair, which leaves when the port likes. Of a
+//     kAskAdd: the entry of this operation; of LanePosted::kAnswers: `length_bytes` answers from `offset` on
 //   stop_pair(q, record), retire_pair(q), is_usable(q)
 //   renew_pair(q, record) -> bool, connect_pair(q, record) -> bool, send_record(record)
 //   fail(LaneFailure, q): the lane has failed, and calls nothing of the port any more
@@ -42,11 +47,13 @@
 #include <cstdint>
 #include <span>
 
+#include "protocol/add_ring.h"
 #include "protocol/lane_recovery.h"
 
 namespace verbena::protocol {
 
-enum class LaneOperationKind : uint8_t { kPut, kGet, kWriteWord, kAddWord, kReadWord };
+// kAddWord: by an atomic of the device; kAskAdd: by the peer's agent. Of an endpoint one of the two.
+enum class LaneOperationKind : uint8_t { kPut, kGet, kWriteWord, kAddWord, kReadWord, kAskAdd };
 
 // Why a lane gives its peer up.
 enum class LaneFailure : uint8_t {
@@ -63,7 +70,8 @@ enum class LaneFailure : uint8_t {
 inline constexpr uint32_t kWordBytes = 8;
 
 inline bool changes_word(LaneOperationKind kind) {
-  return kind == LaneOperationKind::kWriteWord || kind == LaneOperationKind::kAddWord;
+  return kind == LaneOperationKind::kWriteWord || kind == LaneOperationKind::kAddWord ||
+         kind == LaneOperationKind::kAskAdd;
 }
 
 inline bool has_answer(LaneOperationKind kind) {
@@ -77,7 +85,8 @@ struct LaneOperation {
   bool is_fenced = false;       // begins once all answers (of gets and adds) before it have come
   bool is_answer_lost = false;  // an add that has happened, and whose answer never came
   uint8_t shares = 0;           // 0: not cut yet
-  uint8_t open_shares = 0;      // that are not complete
+  uint8_t open_shares = 0;      // that are not complete; of kAskAdd also the answer
+  uint16_t asked_before = 0;    // kAskAdd operations before it on the lane, modulo 2^16; of one: its number
   const typename Types::Local* local = nullptr;  // null: a word has none
   const typename Types::Remote* remote = nullptr;
   uint64_t local_offset = 0, remote_offset = 0;
@@ -92,8 +101,8 @@ struct LaneOperation {
 // One request, as the core asks its port for it.
 template <typename Types>
 struct LaneRequest {
-  const LaneOperation<Types>* operation;  // null: it tries a new queue pair
-  uint32_t slot;                          // of the operation in its ring
+  const LaneOperation<Types>* operation;  // null: it tries a new queue pair, or carries answers
+  uint32_t slot;                          // of the operation in its ring; kTrial, kAnswers
   uint64_t offset, length_bytes;          // of the operation's bytes
   uint32_t position;                      // comes back in its completion
   bool is_signaled, is_fenced;
@@ -107,9 +116,9 @@ struct LaneShare {
 
 // A request that was posted and is not complete.
 struct LanePosted {
-  static constexpr uint32_t kTrial = UINT32_MAX;
+  static constexpr uint32_t kTrial = UINT32_MAX, kAnswers = UINT32_MAX - 1, kProbe = UINT32_MAX - 2;
 
-  uint32_t slot = 0;     // of its operation, or kTrial
+  uint32_t slot = 0;     // of its operation, or one of these
   uint32_t packets = 0;  // of the queue pair, with it
   uint64_t end = 0;      // its share is done up to here when it is
   uint8_t share = 0;
@@ -125,8 +134,9 @@ struct LaneOptions {
   uint32_t packet_number_bits = PacketNumbers::kBits;
   uint64_t min_stripe_bytes = 65536;
   // Writes of a queue pair may overtake each other: a word that is written leaves once all before it is
-  // complete. Adds are atomics, which keep their place.
+  // complete. Adds are atomics, which keep their place, unless the peer's agent is asked for them.
   bool words_wait = false;
+  uint32_t add_slots = 0;  // of the rings of adds, a power of two; 0: adds are atomics
   RecoveryTimes times{};
 };
 
@@ -154,6 +164,7 @@ class LaneCore {
         operations_(storage.operations),
         shares_(storage.shares),
         mask_(static_cast<uint32_t>(storage.operations.size() - 1)),
+        operation_depth_(options.send_depth - (options.add_slots != 0 ? 1 : 0)),
         posted_per_rail_(static_cast<uint32_t>(storage.posted.size() / options.rails)),
         numbers_(options.packet_number_bits),
         recovery_(options.rails, options.times, options.lane, options.role) {
@@ -197,8 +208,8 @@ class LaneCore {
     for (; pair.head != position + 1; ++pair.head) {
       const LanePosted& posted = entry(pair, pair.head);
       pair.retired_packets = posted.packets;
-      if (posted.slot == LanePosted::kTrial) [[unlikely]] {
-        pass_trial(q);
+      if (posted.slot >= LanePosted::kProbe) [[unlikely]] {
+        pass_special(q, posted);
       } else {
         complete(q, posted);
       }
@@ -225,6 +236,43 @@ class LaneCore {
   void take_told() {
     open_answers_ -= has_answer(operations_[told_ & mask_].kind) ? 1 : 0;
     ++told_;
+  }
+
+  // --- Adds by agents.
+
+  // The answer to the oldest add without one has come; `slot`: of that add.
+  uint16_t answered() const { return answered_; }
+  bool awaits_answers() const { return answered_ != asked_; }
+  void on_answered(uint32_t slot) {
+    --operations_[slot].open_shares;
+    ++answered_;
+  }
+  // Of an agent that has died nothing comes. The entry of the oldest add without an answer, in `slot`, is written
+  // again: the request fails then. For now and then, while awaits_answers().
+  [[gnu::cold]] void probe(uint32_t slot) {
+    const uint32_t q = main_;
+    if (!recovery_.is_live(q) || under_way(q) != 0 || !has_numbers(q, kWordBytes)) return;
+    post_request(q, {LanePosted::kProbe, 0, 0, 0}, {&operations_[slot], slot, 0, kWordBytes, 0, true, false});
+  }
+  // As the peer's agent: so many of its adds were carried out, modulo 2^16.
+  uint16_t served() const { return served_; }
+  void on_served(uint16_t served) { served_ = served; }
+  bool owes_answers() const { return served_ != confirmed_answers_; }
+  // Whether issue_answers() has something to do now.
+  bool has_answers() const { return sent_answers_ == confirmed_answers_ && served_ != confirmed_answers_; }
+  // One request at a time. An answer may be repeated: its slot holds an answer, its own or a later one that the
+  // peer expects there.
+  void issue_answers() {
+    if (!has_answers()) return;
+    const uint32_t q = recovery_.is_live(main_) ? main_ : recovery_.find_live(main_);
+    const uint32_t first = confirmed_answers_ & (options_.add_slots - 1);
+    const uint32_t due = static_cast<uint16_t>(served_ - confirmed_answers_);
+    const uint32_t count = std::min(due, options_.add_slots - first);
+    const uint64_t length = count * sizeof(AddAnswer);
+    if (!recovery_.is_live(q) || under_way(q) == options_.send_depth || !has_numbers(q, length)) return;
+    sent_answers_ = static_cast<uint16_t>(confirmed_answers_ + count);
+    post_request(q, {LanePosted::kAnswers, 0, 0, 0},
+                 {nullptr, LanePosted::kAnswers, first * sizeof(AddAnswer), length, 0, true, false});
   }
 
   // --- Failures and what follows.
@@ -321,6 +369,10 @@ class LaneCore {
       begin += length;
     }
     operation.shares = operation.open_shares = static_cast<uint8_t>(count);
+    operation.asked_before = asked_;
+    if (operation.kind != LaneOperationKind::kAskAdd) return;
+    ++operation.open_shares;  // FAULT(add_is_done_before_its_answer)
+    ++asked_;
   }
 
   // A part stays on a queue pair as long as something of it is under way there, or not settled. What is not
@@ -339,12 +391,20 @@ class LaneCore {
       return false;
     }
     const bool is_ordered = operation.kind != LaneOperationKind::kPut || operation.is_fenced;
-    if (is_ordered && !is_alone(q)) return false;  // FAULT(word_does_not_wait_for_other_rails)
-    const bool is_write = operation.kind == LaneOperationKind::kWriteWord;
+    if (is_ordered && !is_alone(q)) return false;                 // FAULT(word_does_not_wait_for_other_rails)
+    if (is_ordered && !may_follow_adds(operation)) return false;  // FAULT(word_does_not_wait_for_adds)
+    const bool is_ask = operation.kind == LaneOperationKind::kAskAdd;
+    const bool is_write = operation.kind == LaneOperationKind::kWriteWord || is_ask;
     // FAULT(written_word_does_not_wait_for_its_own_rail)
     if (is_write && options_.words_wait && pairs_[q].head != pairs_[q].tail) return false;
     part.queue_pair = static_cast<uint8_t>(q);
     return true;
+  }
+  // An add needs its slot, anything else all answers.
+  bool may_follow_adds(const Operation& operation) const {
+    const auto open = static_cast<int16_t>(operation.asked_before - answered_);
+    const bool is_ask = operation.kind == LaneOperationKind::kAskAdd;
+    return open <= (is_ask ? static_cast<int32_t>(options_.add_slots) - 1 : 0);
   }
   // Nothing is under way, or unsettled, on any other.
   bool is_alone(uint32_t q) const {
@@ -367,7 +427,7 @@ class LaneCore {
     const uint32_t q = part.queue_pair;
     while (part.issued != part.end) {
       const uint64_t length = std::min(part.end - part.issued, options_.max_request_bytes);
-      if (under_way(q) == options_.send_depth || !has_numbers(q, length)) return false;
+      if (under_way(q) >= operation_depth_ || !has_numbers(q, length)) return false;
       const bool is_last = part.issued + length == part.end;
       const bool is_fenced = operation.is_fenced && part.issued == 0;  // FAULT(fence_does_not_hold)
       const uint64_t offset = part.issued;
@@ -409,6 +469,10 @@ class LaneCore {
     if (part.done == part.end) --operations_[posted.slot].open_shares;
   }
 
+  [[gnu::noinline]] void pass_special(uint32_t q, const LanePosted& posted) {
+    if (posted.slot == LanePosted::kTrial) return pass_trial(q);
+    if (posted.slot == LanePosted::kAnswers) confirmed_answers_ = sent_answers_;
+  }
   [[gnu::cold, gnu::noinline]] void pass_trial(uint32_t q) {
     Host host{port()};
     recovery_.pass_trial(host, q, port().now_ns());
@@ -429,9 +493,12 @@ class LaneCore {
     uint32_t repeated = 0;
     for (; pair.head != pair.tail; ++pair.head) {
       const LanePosted& request = entry(pair, pair.head);
-      if (request.slot == LanePosted::kTrial) continue;
+      // FAULT(failed_answers_are_not_sent_again)
+      if (request.slot == LanePosted::kAnswers) sent_answers_ = confirmed_answers_;
+      if (request.slot >= LanePosted::kProbe) continue;
       // FAULT(one_request_too_many_counts_as_done)
-      const bool was_carried_out = numbers_.count(pair.retired_packets, request.packets) <= carried_out;
+      const bool was_carried_out = numbers_.count(pair.retired_packets, request.packets) <= carried_out ||
+                                   has_answer_come(operations_[request.slot]);
       if (was_carried_out && finish_unanswered(request)) continue;  // FAULT(done_request_is_issued_again)
       LaneShare& part = share(request.slot, request.share);
       part.issued = part.done;
@@ -448,12 +515,22 @@ class LaneCore {
     port().note_settled(q, repeated);
     return true;
   }
+  // Words that may not be repeated, or puts that may not because a word behind them may be visible.
   bool has_words(Pair& pair) {
+    bool has_put = false;
     for (uint32_t position = pair.head; position != pair.tail; ++position) {
       const LanePosted& request = entry(pair, position);
-      if (request.slot != LanePosted::kTrial && changes_word(operations_[request.slot].kind)) return true;
+      if (request.slot >= LanePosted::kProbe) continue;
+      const LaneOperationKind kind = operations_[request.slot].kind;
+      const bool is_ask = kind == LaneOperationKind::kAskAdd;
+      if (is_ask ? has_put : changes_word(kind)) return true;  // FAULT(puts_are_repeated_behind_an_add)
+      has_put |= kind == LaneOperationKind::kPut;
     }
     return false;
+  }
+  bool has_answer_come(const Operation& operation) const {
+    return operation.kind == LaneOperationKind::kAskAdd &&
+           static_cast<int16_t>(answered_ - operation.asked_before) > 0;
   }
   // What the device carried out is done, but for what should have come back: a get is repeated; so is not an
   // add.
@@ -505,7 +582,7 @@ class LaneCore {
     bool connect(uint32_t q, const LaneRecord& answer) {
       if (!port.connect_pair(q, answer)) return false;
       static_cast<LaneCore&>(port).post_request(q, {LanePosted::kTrial, 0, 0, 0},
-                                                {nullptr, 0, 0, 0, 0, true, false});
+                                                {nullptr, LanePosted::kTrial, 0, 0, 0, true, false});
       return true;
     }
     bool answer(uint32_t q, const LaneRecord& offer, LaneRecord& record) {
@@ -520,12 +597,16 @@ class LaneCore {
   const LaneOptions options_;
   const std::span<Operation> operations_;
   const std::span<LaneShare> shares_;
-  const uint32_t mask_, posted_per_rail_;
+  const uint32_t mask_, operation_depth_, posted_per_rail_;
   const PacketNumbers numbers_;
   // Turns: how many operations came before. [told_, posted_) have a place in the ring; those before issued_
   // were issued whole, but for what a failure takes back: then issued_ is the first of those.
   uint32_t told_ = 0, issued_ = 0, posted_ = 0;
   uint32_t main_ = 0;
+  // Adds by agents, modulo 2^16: ours that were issued at least once, those with an answer; the peer's that were
+  // carried out, those whose answers were posted and have arrived.
+  uint16_t asked_ = 0, answered_ = 0;
+  uint16_t served_ = 0, sent_answers_ = 0, confirmed_answers_ = 0;
   uint32_t open_answers_ = 0;  // gets and adds that the caller has not heard of
   bool is_fence_due_ = false;
   bool has_failed_ = false;

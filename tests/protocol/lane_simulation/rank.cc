@@ -28,13 +28,15 @@ SimLane::SimLane(Rank& rank, uint32_t peer, uint32_t lane, std::unique_ptr<Memor
             .packet_number_bits = rank.shape().packet_number_bits,
             .min_stripe_bytes = 2 * kPacketBytes,
             .words_wait = rank.shape().overtakes,
+            .add_slots = rank.shape().add_slots,
             .times = kRecoveryTimes},
            memory->storage()),
       rank_(rank),
       peer_(peer),
       lane_(lane),
       memory_(std::move(memory)),
-      truth_of_(rank.shape().ring) {}
+      truth_of_(rank.shape().ring),
+      slot_of_(rank.shape().add_slots) {}
 
 void SimLane::post_truth(uint32_t truth) {
   const Truth& what = rank_.world().truth(truth);
@@ -42,7 +44,8 @@ void SimLane::post_truth(uint32_t truth) {
   operation.kind = what.kind;
   operation.length_bytes = what.length_bytes;
   operation.operand = what.operand;
-  operation.cookie = what.kind == LaneOperationKind::kAddWord || truth % 3 == 0 ? truth + 1 : 0;
+  const bool is_add = what.kind == LaneOperationKind::kAddWord || what.kind == LaneOperationKind::kAskAdd;
+  operation.cookie = is_add || truth % 3 == 0 ? truth + 1 : 0;
   truth_of_[Core::post(operation)] = truth;
   issue();
 }
@@ -51,7 +54,21 @@ void SimLane::post_truth(uint32_t truth) {
 void SimLane::post(uint32_t q, const Request& request) {
   Request posted = request;
   posted.is_signaled = true;
-  rank_.world().post(queue_pairs_[q], posted, truth_of_[request.slot]);
+  const bool is_operation = request.operation != nullptr;
+  if (is_operation && request.operation->kind == LaneOperationKind::kAskAdd)
+    slot_of_[request.operation->asked_before % slot_of_.size()] = request.slot;
+  rank_.world().post(queue_pairs_[q], posted, is_operation ? truth_of_[request.slot] : kNone);
+}
+
+void SimLane::serve() {
+  World& world = rank_.world();
+  if (slot_of_.empty()) return;
+  while (world.carry_out_add(peer_, rank_.rank(), lane_, served()))
+    on_served(static_cast<uint16_t>(served() + 1));
+  issue_answers();
+  const auto& answers = world.ring(rank_.rank(), peer_, lane_).answers;
+  while (awaits_answers() && answers[answered() % answers.size()].number == answered())
+    on_answered(slot_of_[answered() % slot_of_.size()]);
 }
 
 void SimLane::take(const Completion& completion) {
@@ -73,6 +90,14 @@ void SimLane::tell() {
     rank_.world().note_told(truth_of_[told_slot()], told->is_answer_lost);
     take_told();
   }
+}
+
+// Of an add that was issued: nothing of it is known otherwise.
+void SimLane::probe() {
+  if (!awaits_answers()) return;
+  const World::Ring& ring = rank_.world().ring(rank_.rank(), peer_, lane_);
+  if (ring.requests[answered() % ring.requests.size()].number == answered())
+    Core::probe(slot_of_[answered() % slot_of_.size()]);
 }
 
 int64_t SimLane::now_ns() const {
@@ -207,6 +232,8 @@ void Rank::post_random() {
                : what < 60 ? LaneOperationKind::kWriteWord
                : what < 95 ? LaneOperationKind::kAddWord
                            : LaneOperationKind::kReadWord;
+  if (truth.kind == LaneOperationKind::kAddWord && shape_.add_slots != 0)
+    truth.kind = LaneOperationKind::kAskAdd;
   truth.length_bytes = kWordBytes;
   if (truth.kind == LaneOperationKind::kPut || truth.kind == LaneOperationKind::kGet)
     truth.length_bytes = random_.happens(40) ? random_.between(0, 200)
@@ -242,6 +269,8 @@ void Rank::step() {
   }
   for_lanes([&](uint32_t, SimLane& lane) {
     lane.issue();
+    lane.serve();
+    if (random_.happens(2)) lane.probe();
     lane.tell();
   });
   if (random_.happens(50)) post_random();

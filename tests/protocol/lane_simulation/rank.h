@@ -33,6 +33,9 @@ class SimLane final : public LaneCore<SimLane, SimTypes> {
   void post_truth(uint32_t truth);
   // Handles a completion of a queue pair that is still in use.
   void take(const Completion& completion);
+  // As the agent: adds what the peer asks for. As its peer: takes its answers.
+  void serve();
+  void probe();
   // What is complete is told.
   void tell();
 
@@ -58,6 +61,7 @@ class SimLane final : public LaneCore<SimLane, SimTypes> {
   std::unique_ptr<Memory> memory_;
   std::array<uint32_t, kMaxRails> queue_pairs_{};
   std::vector<uint32_t> truth_of_;  // by slot
+  std::vector<uint32_t> slot_of_;   // of adds that the peer's agent carries out, by number
 };
 
 class Rank {

@@ -15,7 +15,11 @@ World::World(const Shape& shape, Random& random)
       adding_(shape.ranks, std::vector<uint32_t>(shape.rails, kNone)),
       words_(shape.ranks),
       sums_(shape.ranks),
-      by_lane_(size_t{shape.ranks} * shape.ranks * shape.lanes) {}
+      by_lane_(size_t{shape.ranks} * shape.ranks * shape.lanes),
+      rings_(by_lane_.size()) {
+  for (Ring& ring : rings_)
+    for (auto* slots : {&ring.requests, &ring.answers, &ring.applied}) slots->resize(shape.add_slots);
+}
 
 // --- What may happen.
 
@@ -87,7 +91,7 @@ bool World::deliver_record() {
 // --- Carrying out.
 
 std::string World::name(const Truth& truth) const {
-  static constexpr const char* kNames[] = {"put", "get", "write", "add", "read"};
+  static constexpr const char* kNames[] = {"put", "get", "write", "add", "read", "asked add"};
   return std::string(kNames[static_cast<size_t>(truth.kind)]) + " " +
          std::to_string(&truth - truths_.data()) + " of rank " + std::to_string(truth.from) + " to rank " +
          std::to_string(truth.to) + " on lane " + std::to_string(truth.lane);
@@ -115,7 +119,9 @@ void World::check_fence(const Truth& truth, uint32_t id) {
     const Truth& one = truths_[other];
     const bool is_read = one.kind == LaneOperationKind::kGet || one.kind == LaneOperationKind::kReadWord;
     const bool is_open =
-        is_read ? !one.is_answered : one.kind == LaneOperationKind::kAddWord && one.times_done == 0;
+        is_read ? !one.is_answered
+                : (one.kind == LaneOperationKind::kAddWord || one.kind == LaneOperationKind::kAskAdd) &&
+                      one.times_done == 0;
     if (other < id && is_open) violate(name(truth) + " passes the fence behind " + name(one));
   }
 }
@@ -127,13 +133,16 @@ bool World::carry_out_early(uint32_t id) {
   bool are_writes = true;
   for (uint32_t i = pair.carried_out; i != pair.sent; ++i) {
     QueuePair::Work& work = pair.work[i];
+    if (work.is_answers) continue;
     if (work.truth == kNone) return false;
     const LaneOperationKind kind = truths_[work.truth].kind;
-    const bool is_word = kind == LaneOperationKind::kWriteWord, is_put = kind == LaneOperationKind::kPut;
+    const bool is_ask = kind == LaneOperationKind::kAskAdd, is_put = kind == LaneOperationKind::kPut;
+    const bool is_word = kind == LaneOperationKind::kWriteWord || is_ask;
     const bool may_pass = i != pair.carried_out && !work.is_early && (is_put || (is_word && are_writes));
     if (may_pass && random_.happens(50)) {
       if (is_put) place_early(work);
-      return work.is_early = is_put || carry_out_word(id, work);
+      if (is_ask) place_entry(work);
+      return work.is_early = is_put || is_ask || carry_out_word(id, work);
     }
     are_writes = are_writes && (is_word || is_put);
   }
@@ -156,13 +165,16 @@ void World::carry_out(uint32_t id) {
   QueuePair& pair = queue_pairs_[id];
   QueuePair& at = queue_pairs_[pair.partner];
   QueuePair::Work& work = pair.work[pair.carried_out];
+  if (work.is_answers) place_answers(pair, work);
   if (work.truth == kNone || work.is_early) {
     at.packets += work.truth == kNone ? 1 : count_packets_of(work.length_bytes);
     ++pair.carried_out;
     return;
   }
   Truth& truth = truths_[work.truth];
-  if (changes_word(truth.kind)) {
+  if (truth.kind == LaneOperationKind::kAskAdd) {
+    place_entry(work);
+  } else if (changes_word(truth.kind)) {
     if (!carry_out_word(id, work)) return;
   } else if (truth.kind == LaneOperationKind::kPut) {
     const auto packet = static_cast<uint32_t>(work.offset / kPacketBytes) + work.packets_done;
@@ -206,6 +218,46 @@ bool World::carry_out_word(uint32_t id, QueuePair::Work& work) {
   truth.value = work.value;
   check_order(truth, work.truth);
   check_fence(truth, work.truth);
+  return true;
+}
+
+// The puts in front of an add are placed before its entry is.
+void World::check_puts_before(const Truth& truth, uint32_t id) {
+  const auto& lane = by_lane_[(truth.from * shape_.ranks + truth.to) * shape_.lanes + truth.lane];
+  for (const uint32_t other : lane)
+    if (other < id && truths_[other].kind == LaneOperationKind::kPut && !truths_[other].is_done())
+      violate("the entry of " + name(truth) + " is placed before " + name(truths_[other]));
+}
+
+void World::place_entry(const QueuePair::Work& work) {
+  const Truth& truth = truths_[work.truth];
+  check_puts_before(truth, work.truth);
+  auto& slot = ring(truth.from, truth.to, truth.lane).requests[work.number % shape_.add_slots];
+  if (slot.truth != kNone && slot.number != work.number && truths_[slot.truth].times_done == 0)
+    violate(name(truth) + " takes the slot of " + name(truths_[slot.truth]));
+  slot = {work.number, work.truth};
+}
+
+// As the memory of the agent is when they leave.
+void World::place_answers(const QueuePair& pair, const QueuePair::Work& work) {
+  Ring& of = ring(pair.peer, pair.rank, pair.lane);
+  const auto first = static_cast<uint32_t>(work.offset / sizeof(AddAnswer));
+  for (uint32_t i = 0; i < work.length_bytes / sizeof(AddAnswer); ++i)
+    of.answers[first + i] = of.applied[first + i];
+}
+
+bool World::carry_out_add(uint32_t from, uint32_t to, uint32_t lane, uint16_t number) {
+  Ring& of = ring(from, to, lane);
+  const Ring::Slot slot = of.requests[number % shape_.add_slots];
+  if (slot.truth == kNone || slot.number != number) return false;
+  Truth& truth = truths_[slot.truth];
+  truth.value = words_[to][truth.word];
+  words_[to][truth.word] += truth.operand;
+  sums_[to][truth.word] += truth.operand;
+  if (++truth.times_done > 1) violate(name(truth) + " happens twice");
+  check_order(truth, slot.truth);
+  check_fence(truth, slot.truth);
+  of.applied[number % shape_.add_slots] = slot;
   return true;
 }
 
@@ -254,6 +306,8 @@ void World::connect(uint32_t id, uint32_t partner) {
 void World::post(uint32_t id, const Request& request, uint32_t truth) {
   QueuePair::Work work;
   work.truth = request.operation == nullptr ? kNone : truth;
+  work.is_answers = request.slot == LanePosted::kAnswers;
+  work.number = request.operation == nullptr ? uint16_t{0} : request.operation->asked_before;
   work.offset = request.offset;
   work.length_bytes = request.length_bytes;
   work.position = request.position;

@@ -41,6 +41,7 @@ struct Shape {
   uint64_t max_request_bytes = 3 * kPacketBytes;
   uint32_t faults = 0;
   bool says_counts = true;  // devices say what they have carried out
+  uint32_t add_slots = 0;   // agents add to words, over rings of this length; 0: devices do
   bool overtakes = false;   // a write may be placed before what was sent in front of it
   // Narrower than a device's 24 bits where the puts of a queue pair are to wrap them.
   uint32_t packet_number_bits = PacketNumbers::kBits;
@@ -77,6 +78,8 @@ struct QueuePair {
     uint32_t position = 0;
     bool is_signaled = false, is_fenced = false;
     bool has_read = false;  // an add that has begun
+    bool is_answers = false;
+    uint16_t number = 0;  // of an add that the peer's agent carries out
     uint64_t value = 0;
     uint32_t packets_done = 0;
     bool is_early = false;  // placed before its turn
@@ -133,6 +136,20 @@ class World {
   // As the others see it, a while after.
   bool is_gone(uint32_t rank) const { return is_dead_[rank] && now_ns_ - died_at_ns_[rank] > kSilenceNs; }
 
+  // --- Agents. The lane from `from` to `to`: its entries in the memory of `to`, its answers in that of `from`.
+  struct Ring {
+    struct Slot {
+      uint16_t number = UINT16_MAX;
+      uint32_t truth = kNone;
+    };
+    std::vector<Slot> requests, answers, applied;
+  };
+  Ring& ring(uint32_t from, uint32_t to, uint32_t lane) {
+    return rings_[(from * shape_.ranks + to) * shape_.lanes + lane];
+  }
+  // The add of this number, if its entry is there; whether it is.
+  bool carry_out_add(uint32_t from, uint32_t to, uint32_t lane, uint16_t number);
+
   // --- The truth.
   uint32_t add_truth(Truth truth);
   Truth& truth(uint32_t id) { return truths_[id]; }
@@ -162,6 +179,9 @@ class World {
   bool carry_out_early(uint32_t id);
   void carry_out(uint32_t id);
   bool carry_out_word(uint32_t id, QueuePair::Work& work);
+  void place_entry(const QueuePair::Work& work);
+  void place_answers(const QueuePair& pair, const QueuePair::Work& work);
+  void check_puts_before(const Truth& truth, uint32_t id);
   void answer(QueuePair& pair);
   void report_failure(uint32_t id);
   void check_order(const Truth& truth, uint32_t id);
@@ -183,6 +203,7 @@ class World {
   std::vector<std::array<uint64_t, kWords>> words_, sums_;
   std::vector<Truth> truths_;
   std::vector<std::vector<uint32_t>> by_lane_;  // from, to, lane: truths in order
+  std::vector<Ring> rings_;                     // the same
   uint64_t lost_answers_ = 0;
   std::string violation_;
 };

@@ -108,7 +108,7 @@ struct LaneRequest {
   bool is_signaled, is_fenced;
 };
 
-// A part of an operation that one queue pair carries at a time. An operation of no bytes has one of one.
+// A part of an operation that one queue pair carries at a time. A get of no bytes has one of one, a put none.
 struct LaneShare {
   uint64_t issued = 0, done = 0, end = 0;  // of the operation's bytes; it begins where `done` does at first
   uint8_t queue_pair = 0;
@@ -370,6 +370,10 @@ class LaneCore {
     }
     operation.shares = operation.open_shares = static_cast<uint8_t>(count);
     operation.asked_before = asked_;
+    if (operation.kind == LaneOperationKind::kPut && operation.length_bytes == 0) {
+      operation.open_shares = 0;  // no request: some devices refuse a write of no bytes
+      share(slot, 0).end = 0;
+    }
     if (operation.kind != LaneOperationKind::kAskAdd) return;
     ++operation.open_shares;  // FAULT(add_is_done_before_its_answer)
     ++asked_;

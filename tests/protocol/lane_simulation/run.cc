@@ -189,7 +189,10 @@ Shape draw_shape(uint64_t seed, bool fails) {
   }
   // A word that waits keeps packets from being under way, which are to wrap.
   shape.overtakes = random.happens(30) && shape.packet_number_bits == PacketNumbers::kBits;
-  if (random.happens(40)) shape.add_slots = 1U << random.between(0, 4);
+  if (random.happens(40)) {
+    shape.add_slots = 1U << random.between(0, 4);
+    shape.says_counts &= !random.happens(25);
+  }
   return shape;
 }
 

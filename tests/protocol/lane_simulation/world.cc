@@ -353,7 +353,7 @@ void World::kill(uint32_t rank) {
 
 uint32_t World::add_truth(Truth truth) {
   if (truth.kind == LaneOperationKind::kPut) {
-    truth.unplaced = count_packets_of(truth.length_bytes);
+    truth.unplaced = truth.length_bytes == 0 ? 0 : count_packets_of(truth.length_bytes);
     truth.placed.resize(truth.unplaced);
   }
   const auto id = static_cast<uint32_t>(truths_.size());

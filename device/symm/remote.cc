@@ -66,6 +66,9 @@ base::Result<std::unique_ptr<Remote>> Remote::open(Bootstrap& bootstrap, int gpu
   const Outcome opened = endpoint ? Outcome() : Outcome(endpoint.error());
   if (auto agreed = bootstrap.all_agree(opened, base::last_failure()); !agreed) return agreed.error();
   std::unique_ptr<Remote> remote(new Remote(std::move(*endpoint), std::move(*queues)));
+  const auto all = bootstrap.gather(uint32_t{remote->endpoint_->has_atomics()});
+  if (!all) return all.error();
+  if (std::ranges::min(*all) == 0) remote->endpoint_->add_by_agents();
   if (remote->endpoint_->swaps_words()) remote->queues_.offer_swaps();
   if (auto connected = remote->connect(bootstrap); !connected) return connected.error();
   const ProxyOptions options{.rank = bootstrap.rank(), .count_ranks = bootstrap.count_ranks()};

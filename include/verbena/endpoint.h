@@ -23,7 +23,9 @@
 //
 // Atomicity: all adds to the memory of one rank are atomic with respect to each other, whichever rank and
 // lane they come from, because a single device of that rank executes them one at a time. They are not atomic
-// with respect to loads and stores, atomic operations of a CPU or GPU, and write_word().
+// with respect to loads and stores, atomic operations of a CPU or GPU, and write_word(). If a device of the
+// group has no RDMA atomics, the target's poll() executes the adds (add_by_agents()); in host memory it uses
+// atomic operations of the CPU.
 //
 // Threads: ring(), poll(), fence(), give_up() and all operations must be called by one thread, the driver.
 // All other functions may be called from any thread, even while the driver runs, as long as the driver does
@@ -52,7 +54,7 @@ struct EndpointOptions {
   uint32_t send_depth = 256;       // max operations in flight per lane and per queue pair, 16 to 32768
   uint32_t max_regions = 65536;    // region ids are 0 to max_regions - 1
   uint64_t max_message_bytes = 0;  // longer transfers are split; 0: the device's limit
-  bool pushes_all_gets = false;    // for tests: executes every get as a get into GPU memory
+  bool pushes_all_gets = false;    // for tests: executes every get and add as one of GPU memory
   bool is_observed = false;        // adds the endpoint to VERBENA_STATS and VERBENA_TRACE files and state
                                    // dumps
 };
@@ -118,6 +120,11 @@ class Endpoint {
   // Returns true if GPU memory must be registered as a dma-buf, or false if it can be registered by its
   // address.
   virtual bool wants_dmabuf() const = 0;
+  // Returns true if the devices of this rank have RDMA atomics. If those of any rank of the group have none, call
+  // add_by_agents() on all ranks, before local_address(): each rank then carries out the adds to its own words in
+  // poll(), which all ranks must call. A rank whose own devices have none does so anyway.
+  virtual bool has_atomics() const { return true; }
+  virtual void add_by_agents() {}
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.
   virtual size_t address_bytes() const = 0;
   virtual size_t region_address_bytes() const = 0;

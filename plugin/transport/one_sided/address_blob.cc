@@ -9,7 +9,7 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 constexpr uint16_t kPeerKind = 1, kRegionKind = 2;
 constexpr uint32_t kMagic = 0x31535656;  // "VVS1"
 
@@ -25,6 +25,8 @@ static_assert(sizeof(Head) == 32 && std::has_unique_object_representations_v<Hea
 
 struct PeerRecord {
   uint32_t word_rail, count_rails;
+  uint64_t add_rings;
+  std::array<uint32_t, protocol::kMaxRails> add_keys;
   base::SocketAddress records;
   bootstrap::Nonce nonce, secret;
 };
@@ -127,8 +129,8 @@ std::vector<std::byte> encode(const PeerAddress& address, uint32_t lanes, uint32
   std::vector<std::byte> bytes;
   bytes.reserve(measure_peer_address(lanes, rails));
   put(bytes, make_head(kPeerKind, address.names, count_of(lanes, rails)));
-  put(bytes, PeerRecord{address.word_rail, static_cast<uint32_t>(address.rails.size()), address.records,
-                        address.nonce, address.secret});
+  put(bytes, PeerRecord{address.word_rail, static_cast<uint32_t>(address.rails.size()), address.add_rings,
+                        address.add_keys, address.records, address.nonce, address.secret});
   for (uint32_t rail = 0; rail < rails; ++rail) {
     const RailAddress& one = rail < address.rails.size() ? address.rails[rail] : RailAddress();
     put(bytes, one.port);
@@ -164,7 +166,8 @@ bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_
     return refuse(problem, "has an invalid number of rails", peer.count_rails, rails);
   if (peer.word_rail >= peer.count_rails)
     return refuse(problem, "has an invalid rail for words", peer.word_rail, peer.count_rails);
-  *address = {expected, peer.word_rail, {}, peer.records, peer.nonce, peer.secret};
+  *address = {expected, peer.word_rail, peer.add_rings, peer.add_keys,
+              {},       peer.records,   peer.nonce,     peer.secret};
   for (uint32_t rail = 0; rail < peer.count_rails; ++rail) {
     RailAddress& one = address->rails.emplace_back();
     one.port = take<verbs::PortAddress>(bytes);

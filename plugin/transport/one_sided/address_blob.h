@@ -35,7 +35,9 @@ struct RailAddress {
 
 struct PeerAddress {
   BlobNames names;
-  uint32_t word_rail = 0;              // on which of `rails` its words are reached
+  uint32_t word_rail = 0;  // on which of `rails` its words are reached
+  uint64_t add_rings = 0;  // where its agent takes adds (add_agent.h); 0: its device adds
+  std::array<uint32_t, protocol::kMaxRails> add_keys{};  // of them, by rail of the endpoint
   std::vector<RailAddress> rails{};    // of the endpoint; at most as many as the group has agreed on
   base::SocketAddress records{};       // where its records are taken (record_links.h), and what proves
   bootstrap::Nonce nonce{}, secret{};  // that a caller was told

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "transport/one_sided/one_sided_endpoint.h"
 #include "transport/service/observation.h"
@@ -45,6 +46,8 @@ void OneSidedEndpoint::poll_rail(uint32_t rail) {
         get_push_->take_completion(cookie.rail, completion);
         if (!get_push_->failure().empty()) [[unlikely]]
           fail_all(get_push_->failure());
+      } else if (cookie.lane == kLoopIndex && agent_ != nullptr) {
+        agent_->take_completion(cookie.rail, completion);
       }
     }
     if (count < static_cast<int>(std::size(batch))) return;
@@ -134,11 +137,43 @@ uint32_t OneSidedEndpoint::poll(std::span<EndpointCompletion> out) {
   if (is_troubled_ || needs_attention_.load(std::memory_order_relaxed) || !links_->is_idle() ||
       idle_polls_ % kIdlePollsPerLook == 0) [[unlikely]]
     attend();
+  if (agent_ != nullptr) [[unlikely]]
+    serve_adds();
   if (!listed_.empty()) filled += tell_lanes(out.subspan(filled));
   filled += release_held(out.subspan(filled));
   if (!failures_.empty()) [[unlikely]]
     filled += tell_failures(out.subspan(filled));
   return filled;
+}
+
+// As an agent for peers, and as a peer of agents.
+void OneSidedEndpoint::serve_adds() {
+  agent_->finish();
+  for_lanes([&](Lane& lane) {
+    std::string problem;
+    if (!agent_->serve(lane, &problem)) [[unlikely]]
+      return fail_peer(lane.peer(), "rail " + describe_rail() + ": " + problem);
+    if (!lane.take_answers() && !lane.has_answers()) return;
+    if (lane.has_unissued()) lane.issue();  // words that wait for an idle queue pair, first
+    lane.issue_answers();
+    list(lane);
+  });
+  agent_->begin(word_rail_.rail());
+  if (!agent_->failure().empty()) [[unlikely]]
+    fail_all(agent_->failure());
+}
+
+// What was added is answered before this rank goes: its peers cannot know it otherwise.
+void OneSidedEndpoint::finish_answers() {
+  constexpr int64_t kPatienceMs = 500;
+  const auto deadline = base::Deadline::after_ms(kPatienceMs);
+  EndpointCompletion told[16];
+  bool is_any = true;
+  while (is_any && !deadline.has_passed()) {
+    poll(told);
+    is_any = false;
+    for_lanes([&](const Lane& lane) { is_any |= lane.owes_answers() && lane.peer() != options_.rank; });
+  }
 }
 
 void OneSidedEndpoint::fail_peer(uint32_t peer, const std::string& cause) {

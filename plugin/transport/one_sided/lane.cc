@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -9,12 +10,14 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "transport/link/write_order.h"
+#include "transport/one_sided/add_agent.h"
 #include "transport/one_sided/one_sided_endpoint.h"
 #include "transport/recovery_times.h"
 
 namespace verbena::transport {
 
 using protocol::LaneOperationKind;
+using protocol::LanePosted;
 using verbs::OneSidedRequest;
 using verbs::Opcode;
 
@@ -79,6 +82,7 @@ Lane::Lane(OneSidedEndpoint& endpoint, const Options& options, std::unique_ptr<M
             .words_wait = std::any_of(
                 options.rails.begin(), options.rails.end(),
                 [&](const RailPair& rail) { return waits_for_writes(endpoint.device(rail.here)); }),
+            .add_slots = options.add_rings != nullptr ? protocol::kAddSlots : 0,
             .times = read_recovery_times()},
            memory->storage()),
       endpoint_(endpoint),
@@ -126,10 +130,12 @@ void Lane::post(uint32_t q, const Core::Request& request) {
   work.signaled = request.is_signaled;
   work.fenced = request.is_fenced;
   work.length = static_cast<uint32_t>(request.length_bytes);
-  if (request.operation != nullptr) [[likely]] {
+  if (request.slot == LanePosted::kAnswers) [[unlikely]] {
+    write_answers(q, request, work);
+  } else if (request.operation != nullptr) [[likely]] {
     const Core::Operation& operation = *request.operation;
-    static constexpr Opcode kOpcodes[] = {Opcode::kWrite, Opcode::kRead, Opcode::kWrite, Opcode::kFetchAdd,
-                                          Opcode::kRead};
+    static constexpr Opcode kOpcodes[] = {Opcode::kWrite,    Opcode::kRead, Opcode::kWrite,
+                                          Opcode::kFetchAdd, Opcode::kRead, Opcode::kWrite};
     work.opcode = kOpcodes[static_cast<size_t>(operation.kind)];
     work.addend = operation.operand;
     work.remote_key = operation.remote->keys[options_.rails[q].there];
@@ -141,6 +147,8 @@ void Lane::post(uint32_t q, const Core::Request& request) {
       work.local = operation.local->address + operation.local_offset + request.offset;
       work.local_key = operation.local->registrations[options_.rails[q].here].local_key();
     }
+    if (operation.kind == LaneOperationKind::kAskAdd) [[unlikely]]
+      write_entry(q, request, work);
     const bool is_host = operation.local == nullptr || operation.local->is_host;
     work.send_inline = work.opcode == Opcode::kWrite && is_host && work.length <= chain.pair().inline_bytes();
     if (observed_ != nullptr) [[unlikely]]
@@ -148,6 +156,68 @@ void Lane::post(uint32_t q, const Core::Request& request) {
                             chain.pair().number(), work.length);
   }
   note_refusal(q, chain.append(work));
+}
+
+// --- Adds by agents.
+
+protocol::AddRing& Lane::ring_of_adds() const {
+  return options_.add_rings->rings[options_.lane];
+}
+
+void Lane::write_entry(uint32_t q, const Core::Request& request, OneSidedRequest& work) {
+  const Core::Operation& operation = *request.operation;
+  const uint32_t slot = operation.asked_before % protocol::kAddSlots;
+  protocol::AddEntry& entry = ring_of_adds().unsent[slot];
+  entry = protocol::make_entry(operation.asked_before, operation.remote->id, operation.remote_offset,
+                               operation.operand);
+  asked_slots_[slot] = request.slot;
+  const AddRings& rings = *options_.add_rings;
+  work.local = &entry;
+  work.length = sizeof(entry);
+  work.local_key = rings.registrations[options_.rails[q].here].local_key();
+  work.remote_key = rings.remote_keys[options_.rails[q].there];
+  work.remote = rings.remote + options_.lane * sizeof(protocol::AddRing) +
+                offsetof(protocol::AddRing, requests) + slot * sizeof(entry);
+}
+
+void Lane::write_answers(uint32_t q, const Core::Request& request, OneSidedRequest& work) {
+  const AddRings& rings = *options_.add_rings;
+  work.local = reinterpret_cast<const std::byte*>(ring_of_adds().applied) + request.offset;
+  work.local_key = rings.registrations[options_.rails[q].here].local_key();
+  work.remote_key = rings.remote_keys[options_.rails[q].there];
+  work.remote = rings.remote + options_.lane * sizeof(protocol::AddRing) +
+                offsetof(protocol::AddRing, answers) + request.offset;
+  work.send_inline = work.length <= chains_[q].pair().inline_bytes();
+}
+
+bool Lane::take_answers() {
+  bool is_any = false;
+  while (awaits_answers()) {
+    const uint32_t slot = answered() % protocol::kAddSlots;
+    uint64_t value = 0;
+    if (!take_answer(ring_of_adds().answers[slot], answered(), &value)) break;
+    memory_->words[asked_slots_[slot]] = value;
+    on_answered(asked_slots_[slot]);
+    is_any = true;
+  }
+  return is_any;
+}
+
+void Lane::probe_agent() {
+  if (!awaits_answers()) return;
+  const uint32_t slot = answered() % protocol::kAddSlots;
+  protocol::AddEntry entry;  // there only if the add has left
+  if (take_entry(ring_of_adds().unsent[slot], answered(), &entry)) probe(asked_slots_[slot]);
+}
+
+bool Lane::find_asked(uint32_t ahead, protocol::AddEntry* entry) const {
+  const auto number = static_cast<uint16_t>(served() + ahead);
+  return take_entry(ring_of_adds().requests[number % protocol::kAddSlots], number, entry);
+}
+
+void Lane::answer_asked(uint64_t value) {
+  ring_of_adds().applied[served() % protocol::kAddSlots] = protocol::make_answer(served(), value);
+  on_served(static_cast<uint16_t>(served() + 1));
 }
 
 void Lane::ring() {

@@ -20,6 +20,7 @@
 namespace verbena::transport {
 
 class OneSidedEndpoint;
+struct AddRings;
 
 struct LaneTypes {
   using Local = LocalRegion;
@@ -64,6 +65,7 @@ struct LaneCookie {
 };
 
 inline constexpr uint32_t kPushIndex = (1U << LaneCookie::kLaneBits) - 1;  // no lane's: get_push.h
+inline constexpr uint32_t kLoopIndex = kPushIndex - 1;                     // no lane's: word_loop.h
 
 // Which rails of two endpoints meet: the same list, in the same order, at both ends.
 struct RailPair {
@@ -89,6 +91,7 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
     protocol::LaneRole role = protocol::LaneRole::kOffers;
     uint32_t send_depth = 256;
     uint64_t max_request_bytes = UINT64_MAX;
+    AddRings* add_rings = nullptr;  // null: adds are atomics of the device
   };
   // With queue pairs that are connected, by rail of the pair of endpoints.
   static base::Result<std::unique_ptr<Lane>> create(OneSidedEndpoint& endpoint, const Options& options,
@@ -111,6 +114,15 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   void ring();
   // A completion of this queue pair's life; false if it is stale.
   bool take_completion(const LaneCookie& cookie, const verbs::Completion& completion);
+  // Adds by agents (add_agent.h). Takes the answers of the peer's agent that have come; whether there were any.
+  bool take_answers();
+  // Asks for a sign of life where the peer's agent owes an answer and nothing is under way.
+  void probe_agent();
+  // As the peer's agent: the add that it asks for `ahead` adds after the next, if that is there; and what the word
+  // of the next was before.
+  bool find_asked(uint32_t ahead, protocol::AddEntry* entry) const;
+  void answer_asked(uint64_t value);
+
   // Of an operation that is complete: what came back.
   uint64_t read_word(uint32_t slot) const { return memory_->words[slot]; }
   void take_told();
@@ -136,6 +148,9 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   int64_t now_ns() const;
   uint32_t packets_of(uint32_t q, uint64_t bytes) const { return chains_[q].pair().count_packets(bytes); }
   void post(uint32_t q, const Core::Request& request);
+  void write_entry(uint32_t q, const Core::Request& request, verbs::OneSidedRequest& work);
+  void write_answers(uint32_t q, const Core::Request& request, verbs::OneSidedRequest& work);
+  protocol::AddRing& ring_of_adds() const;
   void stop_pair(uint32_t q, protocol::LaneRecord& record);
   void retire_pair(uint32_t q) { chains_[q].begin({}); }
   bool is_usable(uint32_t q) const;
@@ -165,6 +180,7 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   std::array<uint32_t, protocol::kMaxRails> outstanding_reads_{};
   std::array<std::string, protocol::kMaxRails> causes_;
   std::array<Progress, protocol::kMaxRails> progress_{};
+  std::array<uint32_t, protocol::kAddSlots> asked_slots_{};  // of adds that the peer's agent owes an answer
   uint32_t refused_ = 0;  // a bit for each queue pair whose device refused what was posted
   uint64_t count_taken_ = 0, count_done_ = 0;
   std::shared_ptr<observe::Connection> observed_;  // null: nobody wants to know

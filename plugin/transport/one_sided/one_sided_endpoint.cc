@@ -120,14 +120,8 @@ Posting OneSidedEndpoint::write_word(const RemoteWord& word, uint64_t value, uin
 }
 
 Posting OneSidedEndpoint::add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) {
-  for (const verbs::Device* device : rails_.devices) {
-    if (!device->supports_atomics()) [[unlikely]]
-      return refuse(
-          "device %s has no atomics, which signals and other adds to a peer's words need; leave the device "
-          "out with VERBENA_HCA",
-          name_rail(*device).c_str());
-  }
-  return access_word(LaneOperationKind::kAddWord, word, addend, cookie);
+  return access_word(agent_ == nullptr ? LaneOperationKind::kAddWord : LaneOperationKind::kAskAdd, word,
+                     addend, cookie);
 }
 
 Posting OneSidedEndpoint::read_word(const RemoteWord& word, uint64_t cookie) {

@@ -12,6 +12,7 @@
 
 #include "protocol/wait_monitor.h"
 #include "protocol/word_rail.h"
+#include "transport/one_sided/add_agent.h"
 #include "transport/one_sided/get_push.h"
 #include "transport/one_sided/lane.h"
 #include "transport/one_sided/record_links.h"
@@ -43,6 +44,8 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   std::string describe_rail() const override;
   bool bind_thread() const override;
   bool wants_dmabuf() const override;
+  bool has_atomics() const override;
+  void add_by_agents() override;
   size_t address_bytes() const override { return measure_peer_address(options_.lanes, options_.rails); }
   size_t region_address_bytes() const override { return measure_region_address(); }
 
@@ -105,6 +108,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   struct Peer {
     // kConnected publishes the lanes to the driver; kFailed is the driver's.
     std::atomic<State> state{State::kNew};
+    std::unique_ptr<AddRings> add_rings{};  // with an agent; before the lanes, which use them
     std::vector<std::unique_ptr<Lane>> lanes{};
     std::vector<std::vector<verbs::QueuePair>> pairs{};  // by lane, our rail; until it is connected
     std::vector<verbs::LocalAddress> told{};             // by our rail: where the peer was told that it is
@@ -145,6 +149,8 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
     return peers_[peer].state.load(std::memory_order_acquire) == State::kConnected;
   }
   void poll_rail(uint32_t rail);
+  void serve_adds();
+  void finish_answers();
   uint32_t tell_lanes(std::span<EndpointCompletion> out);
   uint32_t tell_lane(Lane& lane, std::span<EndpointCompletion> out, bool* is_told);
   uint32_t tell_failures(std::span<EndpointCompletion> out);
@@ -182,6 +188,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   std::vector<Peer> peers_;
   protocol::WordRail word_rail_;
   std::unique_ptr<GetPush> get_push_;         // null: gets need none
+  std::unique_ptr<AddAgent> agent_;           // null: devices add
   std::vector<Lane*> listed_;                 // with something to issue, to ring or to tell; capacity: all
   std::vector<EndpointCompletion> failures_;  // not told yet
   std::string refusal_;

@@ -220,6 +220,10 @@ void OneSidedEndpoint::look_for_silence() {
         fail_lane(lane, LaneFailure::kRequest, q);
       }
     }
+    if (agent_ != nullptr) {
+      lane.probe_agent();
+      list(lane);
+    }
     protocol::StallClock& stall = stalls_[lane.index()];
     if (lane.open_operations() == 0 || longest_ns < kLookNs) return stall.restart();
     if (!stall.is_line_due(longest_ns)) return;

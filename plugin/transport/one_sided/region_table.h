@@ -25,6 +25,7 @@ struct LocalRegion {
 struct RemoteRegion {
   uint64_t base = 0, bytes = 0;
   std::array<uint32_t, protocol::kMaxRails> keys{};  // by the peer's rail
+  uint32_t id = 0;
 };
 
 class RegionTable {

@@ -33,6 +33,7 @@ namespace verbena::transport {
 
 namespace {
 
+constexpr uint32_t kOwnRequests = GetPush::kSendDepth + WordLoop::kMaxWords;  // to this rank itself
 constexpr uint32_t kMinDepth = 16, kMaxDepth = 32768;
 constexpr uint32_t kMaxRegions = 65536;
 
@@ -57,7 +58,7 @@ bool check(const EndpointOptions& options, std::string* error) {
   const Limit limits[] = {{"rank", options.rank, 0, uint64_t{options.count_ranks} - 1},
                           {"rails", options.rails, 1, protocol::kMaxRails},
                           {"lanes", options.lanes, 1, kMaxLanes},
-                          {"ranks * lanes", uint64_t{options.count_ranks} * options.lanes, 1, kPushIndex - 1},
+                          {"ranks * lanes", uint64_t{options.count_ranks} * options.lanes, 1, kLoopIndex},
                           {"send_depth", options.send_depth, kMinDepth, kMaxDepth},
                           {"max_regions", options.max_regions, 1, kMaxRegions}};
   for (const Limit& limit : limits) {
@@ -89,7 +90,7 @@ uint32_t find_first_up(const EndpointRails& rails) {
 
 uint32_t OneSidedEndpoint::fit_send_depth(uint64_t max_cq_entries, uint32_t count_ranks, uint32_t lanes,
                                           uint32_t wished) {
-  const uint64_t left = max_cq_entries - std::min<uint64_t>(GetPush::kSendDepth, max_cq_entries);
+  const uint64_t left = max_cq_entries - std::min<uint64_t>(kOwnRequests, max_cq_entries);
   const uint64_t each = left / (uint64_t{count_ranks} * lanes);
   return static_cast<uint32_t>(std::clamp<uint64_t>(each, kMinDepth, wished));
 }
@@ -98,8 +99,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
                                                             EndpointRails rails, std::string* error) {
   if (!check(options, error)) return nullptr;
   // A failure flushes all that is under way: there is room for every request of every lane.
-  const uint64_t depth =
-      uint64_t{options.count_ranks} * options.lanes * options.send_depth + GetPush::kSendDepth;
+  const uint64_t depth = uint64_t{options.count_ranks} * options.lanes * options.send_depth + kOwnRequests;
   std::vector<verbs::CompletionQueue> completions;
   for (verbs::Device* device : rails.devices) {
     if (depth > device->max_cq_entries()) {
@@ -150,6 +150,7 @@ OneSidedEndpoint::OneSidedEndpoint(const EndpointOptions& options, EndpointRails
               protocol::StallClock(base::parameters().stall_warning_ms * base::kNsPerMs)),
       opened_at_ns_(base::monotonic_ns()),
       told_word_rail_(word_rail_.rail()) {
+  if (!has_atomics()) add_by_agents();
   constexpr uint64_t kLongestRequest = uint64_t{1} << 30, kLeastMtuBytes = 256;
   static_assert(kLongestRequest / kLeastMtuBytes <=
                 protocol::PacketNumbers(protocol::PacketNumbers::kBits).max_under_way());
@@ -178,10 +179,12 @@ base::Outcome OneSidedEndpoint::open_get_push() {
 // Nothing may reach memory that its owner frees next.
 OneSidedEndpoint::~OneSidedEndpoint() {
   if (is_registered_) Registry::instance().remove(this);
+  if (agent_ != nullptr) finish_answers();
   for (Peer& peer : peers_) {
     for (const auto& lane : peer.lanes) lane->stop();
   }
   get_push_.reset();
+  agent_.reset();
   peers_.clear();  // lanes before completion queues
 }
 
@@ -198,6 +201,20 @@ bool OneSidedEndpoint::bind_thread() const {
 bool OneSidedEndpoint::wants_dmabuf() const {
   return std::any_of(rails_.devices.begin(), rails_.devices.end(),
                      [](const auto* device) { return device->supports_dmabuf(); });
+}
+
+bool OneSidedEndpoint::has_atomics() const {
+  return std::all_of(rails_.devices.begin(), rails_.devices.end(),
+                     [](const auto* device) { return device->supports_atomics(); });
+}
+
+void OneSidedEndpoint::add_by_agents() {
+  if (agent_ != nullptr) return;
+  agent_ =
+      std::make_unique<AddAgent>(regions_, AddAgentOptions{.devices = rails_.devices,
+                                                           .completions = completions_,
+                                                           .lanes = options_.count_ranks * options_.lanes,
+                                                           .loops_all = options_.pushes_all_gets});
 }
 
 BlobNames OneSidedEndpoint::name_blob(uint32_t from, uint32_t to) const {
@@ -239,6 +256,11 @@ bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
     }
   }
   if (!is_any_up) return pass(error, "rail " + describe_rail() + " is down");
+  if (agent_ != nullptr) {
+    auto rings = AddRings::create(rails_.devices, options_.lanes);
+    if (!rings) return pass(error, "cannot register the memory for adds of " + name_rank(peer));
+    made.add_rings = std::move(*rings);
+  }
   made.pairs = std::move(pairs);
   made.address = encode(describe_to(peer), options_.lanes, options_.rails);
   made.state.store(State::kAddressed, std::memory_order_relaxed);
@@ -251,7 +273,10 @@ PeerAddress OneSidedEndpoint::describe_to(uint32_t peer) const {
                       .records = links_->address(),
                       .nonce = links_->nonce(),
                       .secret = links_->secret()};
+  const AddRings* adds = peers_[peer].add_rings.get();
+  if (adds != nullptr) address.add_rings = reinterpret_cast<uintptr_t>(adds->rings.get());
   for (uint32_t rail = 0; rail < rails(); ++rail) {
+    if (adds != nullptr) address.add_keys[rail] = adds->registrations[rail].remote_key();
     RailAddress& one = address.rails.emplace_back(RailAddress{peers_[peer].told[rail].port, {}});
     if (one.port.link_layer == 0) continue;
     for (const auto& lane : peers_[peer].pairs) one.lanes.push_back(lane[rail].address());
@@ -309,6 +334,17 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
     return fail(error, name_rank(peer) + " cannot be reached on the rail of its words: " +
                            explain_no_path(ours, theirs, read_pairing_options()));
   }
+  if ((address.add_rings != 0) != (agent_ != nullptr)) {
+    return fail(error, name_rank(peer) +
+                           (agent_ != nullptr ? " adds by atomics of its device, this rank"
+                                              : " adds by its agent, this rank by atomics") +
+                           (agent_ != nullptr ? " by its agent" : " of its device") +
+                           ": one word cannot be added to in both ways");
+  }
+  if (agent_ != nullptr) {
+    joined.add_rings->remote = address.add_rings;
+    joined.add_rings->remote_keys = address.add_keys;
+  }
   const auto role = peer == options_.rank  ? protocol::LaneRole::kOwn
                     : options_.rank < peer ? protocol::LaneRole::kOffers
                                            : protocol::LaneRole::kAnswers;
@@ -338,7 +374,8 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
                               .rails = shared,
                               .role = role,
                               .send_depth = options_.send_depth,
-                              .max_request_bytes = max_message_bytes_},
+                              .max_request_bytes = max_message_bytes_,
+                              .add_rings = joined.add_rings.get()},
                              std::move(pairs));
     if (!lane) return pass(error, "cannot create a lane to " + name_rank(peer));
     (*lane)->set_main(static_cast<uint32_t>(words - shared.begin()));
@@ -385,6 +422,7 @@ void OneSidedEndpoint::drop(uint32_t peer) {
 void OneSidedEndpoint::forget(uint32_t peer) {
   peers_[peer].lanes.clear();
   peers_[peer].pairs.clear();
+  peers_[peer].add_rings.reset();
   peers_[peer].state.store(State::kNew, std::memory_order_relaxed);
 }
 
@@ -432,7 +470,7 @@ bool OneSidedEndpoint::add_remote_region(uint32_t peer, uint32_t id, std::span<c
   std::string problem;
   if (!decode(bytes, name_blob(peer, 0), id, &address, &problem))
     return fail(error, "the address of " + name + " " + problem);
-  regions_.add_remote(peer, id, {address.base, address.bytes, address.keys});
+  regions_.add_remote(peer, id, {address.base, address.bytes, address.keys, id});
   return true;
 }
 

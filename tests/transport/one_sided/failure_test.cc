@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
+#include <thread>
+
 #include "transport/one_sided/support/group.h"
 #include "transport/support/processes.h"
 
@@ -70,6 +73,14 @@ void play(Channel& channel, uint32_t rank) {
     ASSERT_TRUE(self->drain(peer, 0));
   }
   EXPECT_TRUE(self->drain(0, 0));
+  // Rank 0, which may be an agent, polls until the adds of both have happened.
+  constexpr size_t kDone = kFlag + 128;
+  if (rank == 1) {
+    self->insist([&] { return endpoint.write_word({0, 0, kRegion, kDone}, 1, 0); });
+    EXPECT_TRUE(self->drain(0, 0));
+  } else {
+    EXPECT_TRUE(self->poll_until([&] { return self->word(kDone).load() == 1; }));
+  }
   channel.meet();
   if (rank == 0) {
     EXPECT_EQ(self->word(kSum).load(), 2 * kRounds);
@@ -207,20 +218,139 @@ TEST(OneSidedFailureTest, APushThatFailsIsEveryPeersError) {
       true);
 }
 
-// Words are written and read without atomics.
-TEST(WithoutAtomicsTest, AddsAreRefusedAndEverythingElseWorks) {
-  run_processes({[](Channel& channel) {
-                  setenv("SOFTVERBS_PROFILE", "bnxt", 1);
-                  const auto ranks = make_group(2, {.lanes = 1}, 4096);
-                  Rank& rank = *ranks[0];
-                  EXPECT_EQ(rank.endpoint().add_word({1, 0, kRegion, 0}, 1, 0), Posting::kRefused);
-                  EXPECT_THAT(rank.endpoint().refusal(), HasSubstr("softverbs0:1 has no atomics"));
-                  EXPECT_EQ(rank.endpoint().write_word({1, 0, kRegion, 8}, 7, 0), Posting::kTaken);
-                  EXPECT_EQ(rank.endpoint().read_word({1, 0, kRegion, 8}, 5), Posting::kTaken);
-                  EXPECT_EQ(rank.take_value(5), 7U);
+// --- Without atomics: the peer's agent adds.
+
+Part without_atomics(Part part) {
+  part.body = [run = part.body](Channel& channel) {
+    setenv("SOFTVERBS_PROFILE", "bnxt", 1);
+    run(channel);
+  };
+  return part;
+}
+Part idle() {
+  return {[](Channel& channel) { channel.meet(); }};
+}
+
+TEST(WithoutAtomicsTest, TwoProcessesReachEachOther) {
+  const auto as = [](uint32_t rank) { return Part{[rank](Channel& channel) { play(channel, rank); }}; };
+  run_processes(without_atomics(as(0)), without_atomics(as(1)));
+}
+
+// In host memory the agent's adds are atomic with the CPU's.
+TEST(WithoutAtomicsTest, AddsAreAtomicWithThoseOfTheOwnThreads) {
+  run_processes(without_atomics({[](Channel& channel) {
+                  auto ranks = make_group(2, {.lanes = 2}, 4096);
+                  drive_together(ranks);
+                  constexpr uint64_t kAdds = 20'000;
+                  std::atomic<bool> is_over{false};
+                  uint64_t own = 0;
+                  std::thread local([&] {
+                    for (; !is_over.load(); ++own) ranks[1]->word(64).fetch_add(1);
+                  });
+                  for (uint64_t i = 0; i < kAdds; ++i) {
+                    const RemoteWord word{1, static_cast<uint32_t>(i % 2), kRegion, 64};
+                    ranks[0]->insist([&] { return ranks[0]->endpoint().add_word(word, 1, 0); });
+                  }
+                  EXPECT_TRUE(ranks[0]->drain(1));
+                  is_over.store(true);
+                  local.join();
+                  EXPECT_EQ(ranks[1]->word(64).load(), own + kAdds);
                   channel.meet();
-                }},
-                {[](Channel& channel) { channel.meet(); }});
+                }}),
+                idle());
+}
+
+// The READs and WRITEs by which words in GPU memory are changed: each former value is returned once, whichever
+// adds share a batch.
+TEST(WithoutAtomicsTest, AddsByTheDeviceAreAtomicWithEachOther) {
+  run_processes(without_atomics({[](Channel& channel) {
+                  constexpr uint32_t kRanks = 3;
+                  constexpr uint64_t kAdds = 1500, kWords = 20;
+                  auto ranks = make_group(kRanks, {.lanes = 2, .pushes_all_gets = true}, 4096);
+                  drive_together(ranks);
+                  for (uint64_t i = 0; i < kAdds; ++i) {
+                    for (const auto& rank : ranks) {
+                      const RemoteWord word{1, static_cast<uint32_t>(i % 2), kRegion, i % kWords * 8};
+                      rank->insist([&] { return rank->endpoint().add_word(word, 1, 1 + i % kWords); });
+                    }
+                  }
+                  for (const auto& rank : ranks) EXPECT_TRUE(rank->drain(1));
+                  std::vector<std::vector<bool>> seen(kWords, std::vector<bool>(kRanks * kAdds / kWords));
+                  for (const auto& rank : ranks) {
+                    for (const EndpointCompletion& told : rank->told()) {
+                      if (told.cookie == 0) continue;
+                      auto& values = seen[told.cookie - 1];
+                      ASSERT_LT(told.value, values.size());
+                      EXPECT_FALSE(values[told.value]) << told.value;
+                      values[told.value] = true;
+                    }
+                  }
+                  for (uint64_t i = 0; i < kWords; ++i)
+                    EXPECT_EQ(ranks[1]->word(i * 8).load(), kRanks * kAdds / kWords);
+                  channel.meet();
+                }}),
+                idle());
+}
+
+// It ends between the entry of an add and its answer, when nothing is under way any more.
+TEST(WithoutAtomicsTest, AnAgentThatVanishesIsNamed) {
+  run_processes(without_atomics({[](Channel& channel) {
+                  const auto self = join(channel, 0);
+                  self->insist([&] { return self->endpoint().add_word({1, 0, kRegion, 0}, 1, 0); });
+                  EXPECT_FALSE(self->drain(1, 0, 100)) << "the agent does not poll";
+                  channel.tell('g');
+                  EXPECT_THROW(channel.hear<char>(), std::runtime_error) << "it is gone";
+                  EXPECT_TRUE(self->poll_until([&] { return self->count_failures(1) == 1; }));
+                  EXPECT_THAT(self->endpoint().error(1), HasSubstr("retries exhausted"));
+                }}),
+                without_atomics({[](Channel& channel) {
+                                   const auto self = join(channel, 1);
+                                   channel.hear<char>();
+                                   die();
+                                 },
+                                 End::kKilled}));
+}
+
+// An add that was carried out is answered before its agent goes.
+TEST(WithoutAtomicsTest, AnAgentThatClosesHasAnswered) {
+  run_processes(without_atomics({[](Channel& channel) {
+                  const auto self = join(channel, 0);
+                  for (uint64_t i = 0; i < 100; ++i)
+                    self->insist([&] { return self->endpoint().add_word({1, 0, kRegion, 0}, 1, 0); });
+                  EXPECT_TRUE(self->drain(1, 0));
+                  EXPECT_EQ(self->count_failures(1), 0U);
+                  channel.meet();
+                }}),
+                without_atomics({[](Channel& channel) {
+                  auto self = join(channel, 1);
+                  EXPECT_TRUE(self->poll_until([&] { return self->word(0).load() == 100; }));
+                  self.reset();
+                  channel.meet();
+                }}));
+}
+
+// Words that are added to by one device's atomics and by a CPU would lose adds.
+TEST(WithoutAtomicsTest, RanksThatAddInOtherWaysDoNotConnect) {
+  run_processes(
+      without_atomics({[](Channel& channel) {
+        choose_devices();
+        std::string error;
+        const auto endpoint = verbena::Endpoint::open({.rank = 0, .count_ranks = 2, .nonce = 7}, &error);
+        ASSERT_NE(endpoint, nullptr) << error;
+        EXPECT_FALSE(endpoint->has_atomics());
+        tell_bytes(channel, endpoint->local_address(1, &error));
+        EXPECT_FALSE(endpoint->connect(1, hear_bytes(channel), &error));
+        EXPECT_THAT(error, HasSubstr("rank 1 adds by atomics of its device, this rank by its agent"));
+      }}),
+      {[](Channel& channel) {
+        choose_devices();
+        std::string error;
+        const auto endpoint = verbena::Endpoint::open({.rank = 1, .count_ranks = 2, .nonce = 7}, &error);
+        ASSERT_NE(endpoint, nullptr) << error;
+        EXPECT_TRUE(endpoint->has_atomics());
+        tell_bytes(channel, endpoint->local_address(0, &error));
+        EXPECT_FALSE(endpoint->connect(0, hear_bytes(channel), &error));
+      }});
 }
 
 }  // namespace

@@ -22,9 +22,11 @@ struct Shape {
 class OperationTest : public testing::TestWithParam<Shape> {
  protected:
   std::vector<std::unique_ptr<Rank>> make() {
-    return make_group(GetParam().ranks, {.lanes = GetParam().lanes,
-                                         .max_message_bytes = GetParam().max_message_bytes,
-                                         .pushes_all_gets = GetParam().pushes_all_gets});
+    auto ranks = make_group(GetParam().ranks, {.lanes = GetParam().lanes,
+                                               .max_message_bytes = GetParam().max_message_bytes,
+                                               .pushes_all_gets = GetParam().pushes_all_gets});
+    drive_together(ranks);
+    return ranks;
   }
   // Calls with every pair of ranks and every lane.
   void for_each_way(const std::function<void(Rank& from, Rank& to, uint32_t lane)>& call) {

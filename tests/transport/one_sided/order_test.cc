@@ -69,14 +69,17 @@ TEST(OneSidedOrderTest, AddsOfAllRanksAndLanesAreAtomic) {
   constexpr uint64_t kAdds = 2000;
   const auto ranks = make_group(kRanks, {.lanes = kLanes, .send_depth = 64});
   std::vector<std::thread> threads;
+  std::atomic<uint32_t> finished{0};
   for (const auto& rank : ranks) {
-    threads.emplace_back([&rank] {
+    threads.emplace_back([&rank, &finished] {
       for (uint64_t i = 1; i <= kAdds; ++i) {
         rank->insist([&] {
           return rank->endpoint().add_word({1, static_cast<uint32_t>(i % kLanes), kRegion, 128}, 1, i);
         });
       }
       EXPECT_TRUE(rank->drain(1));
+      finished.fetch_add(1);
+      EXPECT_TRUE(rank->poll_until([&] { return finished.load() == kRanks; })) << "others ask it for adds";
     });
   }
   for (auto& thread : threads) thread.join();
@@ -95,7 +98,8 @@ TEST(OneSidedOrderTest, AddsOfAllRanksAndLanesAreAtomic) {
 
 // Over softverbs everything is in order as it is: that the fence travels is shown in tests/verbs.
 TEST(OneSidedOrderTest, AFencedPutSeesTheAddBeforeIt) {
-  const auto ranks = make_group(2);
+  auto ranks = make_group(2);
+  drive_together(ranks);
   Rank& rank = *ranks[0];
   for (uint64_t i = 1; i <= 500; ++i) {
     rank.insist([&] { return rank.endpoint().add_word({1, 0, kRegion, 64}, 1, 0); });
@@ -109,6 +113,7 @@ TEST(OneSidedOrderTest, AFencedPutSeesTheAddBeforeIt) {
 TEST(OneSidedOrderTest, RegionsAreAddedBesideTheDriver) {
   const auto ranks = make_group(2);
   Rank &here = *ranks[0], &there = *ranks[1];
+  here.drive(there);
   std::atomic<bool> is_over{false};
   std::thread driver([&] {
     while (!is_over.load(std::memory_order_relaxed)) {

@@ -46,6 +46,14 @@ Rank::Rank(const EndpointOptions& options, size_t region_bytes)
 }
 
 void Rank::poll() {
+  poll_alone();
+  for (Rank* other : driven_) {
+    other->endpoint().ring();
+    other->poll_alone();
+  }
+}
+
+void Rank::poll_alone() {
   EndpointCompletion batch[7];  // no number that anything inside is a multiple of
   const uint32_t count = endpoint_->poll(batch);
   for (const EndpointCompletion& one : std::span(batch).first(count)) {
@@ -111,6 +119,10 @@ std::vector<std::unique_ptr<Rank>> make_group(uint32_t count_ranks, EndpointOpti
     if (!filters.empty()) shape.device_filter = filters[shape.rank];
     ranks.push_back(std::make_unique<Rank>(shape, region_bytes));
   }
+  const bool have_atomics =
+      std::ranges::all_of(ranks, [](const auto& rank) { return rank->endpoint().has_atomics(); });
+  for (const auto& rank : ranks)
+    if (!have_atomics) rank->endpoint().add_by_agents();
   std::string error;
   for (uint32_t i = 0; i < count_ranks; ++i) {
     for (uint32_t j = 0; j < count_ranks; ++j) ranks[i]->endpoint().local_address(j, &error);
@@ -125,6 +137,12 @@ std::vector<std::unique_ptr<Rank>> make_group(uint32_t count_ranks, EndpointOpti
     }
   }
   return ranks;
+}
+
+void drive_together(std::vector<std::unique_ptr<Rank>>& ranks) {
+  for (const auto& rank : ranks)
+    for (const auto& other : ranks)
+      if (other != rank) rank->drive(*other);
 }
 
 std::byte pattern(uint64_t seed, size_t i) {

@@ -27,8 +27,10 @@ class Rank {
   }
   uint32_t rank() const { return options_.rank; }
 
-  // Polls once into the records below.
+  // Polls once into the records below, and those that this rank drives.
   void poll();
+  // The caller's thread drives that rank, too, whenever it polls this one: agents add in poll().
+  void drive(Rank& other) { driven_.push_back(&other); }
   // Rings and polls until then; false after the patience: far more than anything here takes.
   static constexpr int64_t kPatienceMs = 120'000;
   bool poll_until(const std::function<bool()>& done, int64_t patience_ms = kPatienceMs);
@@ -45,6 +47,8 @@ class Rank {
   uint32_t count_failures(uint32_t peer) const;
 
  private:
+  void poll_alone();
+
   EndpointOptions options_;
   std::unique_ptr<std::byte[]> storage_;
   std::byte* memory_;  // page aligned, in storage_
@@ -52,6 +56,7 @@ class Rank {
   std::unique_ptr<verbena::Endpoint> endpoint_;
   std::vector<uint64_t> done_;
   std::vector<EndpointCompletion> told_;
+  std::vector<Rank*> driven_;
 };
 
 // Chooses softverbs, unless VERBENA_IBVERBS_LIB is set, and reads the parameters; in every process first.
@@ -61,6 +66,9 @@ void choose_devices();
 std::vector<std::unique_ptr<Rank>> make_group(uint32_t count_ranks, EndpointOptions shape = {},
                                               size_t region_bytes = 4 << 20,
                                               const std::vector<std::string>& filters = {});
+
+// One thread drives all ranks, whichever of them it polls.
+void drive_together(std::vector<std::unique_ptr<Rank>>& ranks);
 
 std::byte pattern(uint64_t seed, size_t i);
 void fill(std::span<std::byte> bytes, uint64_t seed);

@@ -1,0 +1,117 @@
+#include "transport/one_sided/word_loop.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/parameters.h"
+#include "transport/one_sided/lane.h"
+
+namespace verbena::transport {
+
+base::Result<std::unique_ptr<WordLoop>> WordLoop::create(std::span<verbs::Device* const> devices,
+                                                         std::span<verbs::CompletionQueue> completions) {
+  auto made = std::make_unique<WordLoop>();
+  made->values_ = std::make_unique<std::array<uint64_t, kMaxWords>>();
+  made->words_.reserve(kMaxWords);
+  for (size_t r = 0; r < devices.size(); ++r) {
+    auto region =
+        verbs::MemoryRegion::register_memory(*devices[r], made->values_->data(), sizeof(*made->values_), {});
+    if (!region) return region.error();
+    made->rails_.push_back({devices[r], &completions[r], std::move(*region), {}});
+  }
+  return made;
+}
+
+WordLoop::~WordLoop() {
+  for (Rail& rail : rails_) rail.pair.stop();
+}
+
+uint32_t WordLoop::find_word(const LocalRegion& region, uint64_t offset) {
+  const auto is_it = [&](const Word& word) { return word.region == &region && word.offset == offset; };
+  const auto found = std::ranges::find_if(words_, is_it);
+  if (found != words_.end()) return static_cast<uint32_t>(found - words_.begin());
+  if (words_.size() == kMaxWords) return kMaxWords;
+  words_.push_back({&region, offset, 0, 0});
+  return static_cast<uint32_t>(words_.size() - 1);
+}
+
+bool WordLoop::connect(Rail& rail) const {
+  const verbs::LocalAddress own = rail.device->refresh_address();
+  if (own.port.link_layer == 0) return false;
+  auto pair = verbs::QueuePair::create(
+      *rail.device, *rail.completions,
+      {.send_depth = kMaxWords,
+       .operations = {.send_imm = false, .write_imm = false},
+       .outstanding_reads = std::min(kMaxWords, rail.device->max_outstanding_reads()),
+       .local = &own});
+  if (!pair || !pair->connect(own.port, pair->address())) return false;
+  rail.pair = std::move(*pair);
+  return true;
+}
+
+void WordLoop::advance(uint32_t rail) {
+  if (is_under_way_ || words_.empty()) return;
+  if (failed_since_ns_ != 0) {
+    const int64_t now_ns = base::monotonic_ns();
+    if (now_ns < retry_at_ns_) return;
+    retry_at_ns_ = now_ns + base::parameters().rail_retry_ms * base::kNsPerMs;
+    rails_[rail_].pair = {};
+  }
+  if (phase_ == Phase::kCollecting) phase_ = Phase::kReading;
+  rail_ = rail;
+  post();
+}
+
+// All words of the batch in one chain, of which the last request is signaled.
+void WordLoop::post() {
+  Rail& rail = rails_[rail_];
+  if (rail.pair.number() == 0 && !connect(rail))
+    return fail("the port has no queue pair to itself, an earlier line says why", false);
+  std::array<verbs::OneSidedRequest, kMaxWords> requests{};
+  for (size_t i = 0; i < words_.size(); ++i) {
+    const Word& word = words_[i];
+    if (phase_ == Phase::kWriting) (*values_)[i] = word.before + word.sum;
+    requests[i].opcode = phase_ == Phase::kWriting ? verbs::Opcode::kWrite : verbs::Opcode::kRead;
+    requests[i].signaled = i + 1 == words_.size();
+    requests[i].cookie = LaneCookie{kLoopIndex, rail_, 0, 0}.pack();
+    requests[i].local = &(*values_)[i];
+    requests[i].local_key = rail.region.local_key();
+    requests[i].length = sizeof(uint64_t);
+    requests[i].remote_key = word.region->registrations[rail_].remote_key();
+    requests[i].remote = reinterpret_cast<uintptr_t>(word.region->address) + word.offset;
+  }
+  is_under_way_ = rail.pair.post(std::span(requests).first(words_.size())).is_ok();
+  if (!is_under_way_) fail("the device rejected a request of the queue pair to itself; see dmesg", false);
+}
+
+void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) {
+  Rail& rail = rails_[r];
+  if (!is_under_way_ || r != rail_ || completion.qp_number != rail.pair.number()) return;  // it was replaced
+  is_under_way_ = false;
+  if (completion.error != 0) {
+    return fail(verbs::describe_completion_error(completion.error),
+                verbs::is_request_at_fault(completion.error));
+  }
+  rail.pair.retire();
+  failed_since_ns_ = 0;
+  if (phase_ == Phase::kWriting) {
+    phase_ = Phase::kDone;
+    return;
+  }
+  for (size_t i = 0; i < words_.size(); ++i) words_[i].before = (*values_)[i];
+  phase_ = Phase::kWriting;
+  post();
+}
+
+void WordLoop::fail(const char* what, bool is_final) {
+  const int64_t now_ns = base::monotonic_ns();
+  const auto& parameters = base::parameters();
+  if (failed_since_ns_ == 0) failed_since_ns_ = retry_at_ns_ = now_ns;
+  const bool is_over = now_ns - failed_since_ns_ >= parameters.failover_timeout_ms * base::kNsPerMs;
+  if (!is_final && !is_over && parameters.failover) return;
+  const verbs::Device& device = *rails_[rail_].device;
+  failure_ = "rail " + device.name() + ":" + std::to_string(device.port_number()) +
+             ": cannot add to words in GPU memory: " + what;
+}
+
+}  // namespace verbena::transport

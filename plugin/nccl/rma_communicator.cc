@@ -53,6 +53,10 @@ base::Result<std::unique_ptr<RmaCommunicator>> RmaCommunicator::open(
   group.set_timeout_ms(base::parameters().bootstrap_timeout_ms);
   const Outcome opened = made->open_endpoint(nic, nonce);
   if (auto agreed = group.all_agree(opened, base::last_failure()); !agreed) return agreed.error();
+  const auto all = group.gather(uint32_t{made->endpoint_->has_atomics()});
+  if (!all) return all.error();
+  made->asks_agents_ = std::ranges::min(*all) == 0;
+  if (made->asks_agents_) made->endpoint_->add_by_agents();
   if (joins_all) {
     if (auto joined = made->join_peers(1); !joined) return joined.error();
   }
@@ -277,8 +281,10 @@ void RmaCommunicator::finish(Lane& lane, RmaRequest* request, bool has_failed) {
     give_back(request);
 }
 
-Posting RmaCommunicator::move_bytes(RmaRequest& request) {
+Posting RmaCommunicator::move_bytes(const Lane& lane, RmaRequest& request) {
   if (!request.has_transfer) return Posting::kTaken;
+  if (asks_agents_ && follows_signal(lane, request)) [[unlikely]]
+    endpoint_->fence(request.transfer.peer, request.transfer.lane);
   const Posting posting =
       request.is_get ? endpoint_->get(request.transfer, 0) : endpoint_->put(request.transfer, 0);
   request.has_transfer = posting != Posting::kTaken;
@@ -340,14 +346,25 @@ Posting RmaCommunicator::add_moved(Lane& lane) {
   return Posting::kTaken;
 }
 
+bool RmaCommunicator::overlap(const verbena::RemoteWord& word, const verbena::Transfer& bytes) {
+  return word.region == bytes.remote_region && word.offset < bytes.remote_offset + bytes.bytes &&
+         bytes.remote_offset < word.offset + sizeof(uint64_t);
+}
+
 // Returns whether the operation's bytes overlap a word to which an earlier, unposted signal will be added.
 bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request) {
   if (!request.has_transfer) return false;
-  const verbena::Transfer& bytes = request.transfer;
-  return std::ranges::any_of(lane.signalled, [&](const verbena::RemoteWord& word) {
-    return word.region == bytes.remote_region && word.offset < bytes.remote_offset + bytes.bytes &&
-           bytes.remote_offset < word.offset + sizeof(uint64_t);
-  });
+  return std::ranges::any_of(
+      lane.signalled, [&](const verbena::RemoteWord& word) { return overlap(word, request.transfer); });
+}
+
+// Returns whether the operation's bytes overlap a word to which the peer's agent may not have added yet. A device
+// adds before it carries out later requests of the lane; an agent adds when it polls.
+bool RmaCommunicator::follows_signal(const Lane& lane, const RmaRequest& request) {
+  if (lane.adds == 0) return false;
+  for (const RmaRequest* one = lane.flying.first; one != nullptr; one = one->next)
+    if (one->is_last_of_add && overlap(one->word, request.transfer)) return true;
+  return false;
 }
 
 // Posts waiting operations while there is space. Returns true if none waits any more.
@@ -357,7 +374,7 @@ bool RmaCommunicator::post_batch(Lane& lane) {
     while (!lane.waiting.is_empty() && lane.count_moved < kMaxBatch) {
       RmaRequest* const request = lane.waiting.first;
       if (needs_signals(lane, *request)) break;
-      posting = move_bytes(*request);
+      posting = move_bytes(lane, *request);
       if (posting == Posting::kFull) break;
       lane.waiting.take();
       if (posting == Posting::kTaken) {
@@ -384,7 +401,7 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
   request->transfer.lane = request->word.lane = number;
   request->word.peer = peer;
   Lane& lane = lanes_[size_t{peer} * kLanes + number];
-  Posting posting = lane.is_idle() ? move_bytes(*request) : Posting::kFull;
+  Posting posting = lane.is_idle() ? move_bytes(lane, *request) : Posting::kFull;
   const bool leaves_now = posting == Posting::kTaken;
   if (leaves_now && request->has_add) {
     posting = endpoint_->add_word(request->word, request->addend, 0);

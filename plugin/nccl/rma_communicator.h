@@ -186,9 +186,11 @@ class RmaCommunicator final : public RmaContext {
   void release(RmaRegion& region);
 
   Outcome submit(RmaContext& context, uint32_t index, RmaRequest* request, bool is_hinted, void** out);
-  verbena::Posting move_bytes(RmaRequest& request);
+  verbena::Posting move_bytes(const Lane& lane, RmaRequest& request);
   verbena::Posting add_moved(Lane& lane);
+  static bool overlap(const verbena::RemoteWord& word, const verbena::Transfer& bytes);
   static bool needs_signals(const Lane& lane, const RmaRequest& request);
+  static bool follows_signal(const Lane& lane, const RmaRequest& request);
   bool post_batch(Lane& lane);
   void fly(Lane& lane, RmaRequest* request);
   void refuse(Lane& lane, RmaRequest* request);
@@ -204,6 +206,7 @@ class RmaCommunicator final : public RmaContext {
   std::shared_ptr<transport::NicRegistry> nics_;
   const std::string device_;
   const uint32_t rank_, count_ranks_;
+  bool asks_agents_ = false;  // some device of the group has no RDMA atomics
   std::unique_ptr<transport::OneSidedEndpoint> endpoint_;
 
   std::mutex mutex_;  // guards the collective calls and the objects that they create

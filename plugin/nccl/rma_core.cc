@@ -10,7 +10,6 @@
 #include "nccl/logger_adapter.h"
 #include "nccl/net_core.h"
 #include "nccl/rma_communicator.h"
-#include "verbs/self_test.h"
 
 namespace verbena::nccl {
 
@@ -34,14 +33,6 @@ Outcome count_rma_devices(int* count) {
   if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "devices: called before init");
   const std::lock_guard lock(Process::get().mutex());
   *count = nics->size();
-  for (int index = 0; index < nics->size(); ++index) {
-    for (verbs::Device* device : nics->find(index)->rails) {
-      if (device->abilities().fetch_add) continue;
-      base::log_info("device %s:%d: no RDMA atomics: NCCL's device API is not offered",
-                     device->name().c_str(), device->port_number());
-      *count = 0;
-    }
-  }
   return {};
 }
 

@@ -22,7 +22,7 @@ using base::Outcome;
 Outcome init_rma(void** context, uint64_t communicator_id, abi::DebugLogger logger);
 Outcome finalize_rma(void* context);
 
-// Returns the same devices as the net tables, in the same order; none if one of them lacks RDMA atomics.
+// Returns the same devices as the net tables, in the same order.
 Outcome count_rma_devices(int* count);
 Outcome get_rma_device(int device, abi::ncclNetProperties_v12_t* properties);
 

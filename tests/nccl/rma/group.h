@@ -57,8 +57,8 @@ class RmaGroup {
   uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
   tools::RmaPlugin& plugin() { return plugin_; }
 
-  // One tick of every rank's proxy.
-  void progress();
+  // One tick of every rank's proxy, or of all but one.
+  void progress(const RmaRank* except = nullptr);
   // Until then, with progress on all ranks; false after a minute.
   bool poll_until(const std::function<bool()>& done);
   // Until the request is done, by testing it and by progress of all ranks. Takes a null request as done.

@@ -14,8 +14,6 @@ import subprocess
 import sys
 
 PROFILES = ("mlx5", "mlx5-ar", "cx8", "bnxt", "irdma", "ionic", "minimal")
-# A test that needs what a profile does not have is not in the list of that profile.
-WITH_ATOMICS = ("mlx5", "mlx5-ar", "cx8", "ionic")
 # The self-test of a device warns of `minimal`, and these count warnings.
 WITHOUT_WARNINGS = PROFILES[:-1]
 # Datagrams need a shared receive queue.
@@ -32,11 +30,11 @@ SUITES = (
     # A third of its rounds are of datagrams.
     (WITH_SHARED_RECEIVES[:-1], "verbena-chaos", "--faults", "none", "--rounds", "5", "--seed", "{seed}"),
     (WITHOUT_WARNINGS, "nccl_abi_test", "--gtest_filter=GroupedTest/v12.*:LeavingTest.*:CloseOrderTest*"),
-    (WITH_ATOMICS, "nccl_rma_test", "--gtest_filter=Tables/RmaOperationTest.*"),
-    (WITH_ATOMICS, "one_sided_order_test"),
-    (WITH_ATOMICS, "one_sided_operation_test"),
-    (WITH_ATOMICS, "symm_cpu_ranks", "4", "rdma"),
-    (WITH_ATOMICS, "symm_cpu_ranks", "4", "mixed"),
+    (PROFILES, "nccl_rma_test", "--gtest_filter=Tables/RmaOperationTest.*"),
+    (PROFILES, "one_sided_order_test"),
+    (PROFILES, "one_sided_operation_test"),
+    (PROFILES, "symm_cpu_ranks", "4", "rdma"),
+    (PROFILES, "symm_cpu_ranks", "4", "mixed"),
     (WITH_SHARED_RECEIVES, "transport_datagram_engine_test"),
     (WITH_SHARED_RECEIVES, "nccl_datagram_test", f"--gtest_filter={DATAGRAMS}"),
     (WITH_SHARED_RECEIVES, "nccl_datagram_test", "--gtest_filter=Plans/*/LostAndReordered"),

@@ -180,6 +180,39 @@ bool meet(SymmetricContext& context) {
   return failed == 0;
 }
 
+// All ranks add to a word of each, and fetch and add to another one: no add is lost, no former value comes twice.
+bool add(SymmetricContext& context) {
+  using namespace device;
+  constexpr uint64_t kAdds = 10;
+  const auto world = context.world();
+  const auto words = context.allocate(2 * sizeof(uint64_t));
+  auto* const word = words.address<uint64_t>();
+  std::fill_n(word, 2, 0);
+  context.barrier();
+  const uint64_t size = context.size(), total = size * kAdds * std::size(kSeeds);
+  std::vector<uint64_t> before;
+  uint32_t failed = 0;
+  launch(1, 1, [&] {
+    for (uint64_t i = 0; i < kAdds; ++i) {
+      for (int32_t peer = 0; peer < static_cast<int32_t>(size); ++peer)
+        if (symm_add(world.context(), word, 1, peer) != SymmStatus::kDone) failed = 1;
+      uint64_t found = 0;
+      if (symm_fetch_add(world.context(), word + 1, 1, 0, &found) != SymmStatus::kDone) failed = 1;
+      before.push_back(found);
+    }
+  });
+  launch_with(0, 1, 1, [&] {
+    if (symm_wait_until(world.context(), word, SymmCompare::kEqual, static_cast<int64_t>(total)) !=
+        SymmStatus::kDone)
+      failed = 1;
+  });
+  std::sort(before.begin(), before.end());
+  const bool are_different = std::adjacent_find(before.begin(), before.end()) == before.end();
+  context.barrier();
+  return failed == 0 && are_different && before.back() < total && word[0] == total &&
+         (context.rank() != 0 || word[1] == total);
+}
+
 // Rank 0 waits in a barrier that the others do not come to: all are told, and one call makes the team good.
 bool give_up(SymmetricContext& context) {
   using namespace device;
@@ -220,7 +253,7 @@ int run_rank(const verbena_unique_id& id, uint32_t rank, uint32_t count_ranks) {
     bool is_right = true;
     for (const auto& [name, example] :
          {std::pair("barriers", &meet), std::pair("reduce-scatter", &reduce_scatter),
-          std::pair("halo exchange", &diffuse), std::pair("dispatch", &dispatch),
+          std::pair("halo exchange", &diffuse), std::pair("dispatch", &dispatch), std::pair("adds", &add),
           std::pair("late rank", &give_up), std::pair("barriers again", &meet)}) {
       const bool is_one_right = example(context);
       std::printf("%-16s rank %u of %u, %d in reach: %s\n", name, rank, count_ranks,

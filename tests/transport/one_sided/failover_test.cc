@@ -151,6 +151,24 @@ TEST(OneSidedAnswersTest, AnAddWhoseAnswerIsLostSaysSo) {
       });
 }
 
+// The READs and WRITEs by which an agent changes words in GPU memory fail, and are repeated.
+TEST(OneSidedAddTest, AddsByTheDeviceAreRepeatedAndHappenOnce) {
+  setenv("SOFTVERBS_PROFILE", "bnxt", 1);
+  setenv("VERBENA_SELF_TEST", "0", 1);
+  for (const char* faults : {"fail status=RETRY_EXC work=none opcode=RDMA_READ every=5",
+                             "fail status=RETRY_EXC work=done every=61 per=qp"}) {
+    run_with({"", "1", faults},
+             [](Ranks& ranks) {
+               Traffic traffic(ranks, kLanes, kMostBytes);
+               for (int round = 0; round < 60 && traffic.play(); ++round) continue;
+               traffic.expect_sums();
+             },
+             {.lanes = kLanes, .send_depth = 64, .pushes_all_gets = true});
+  }
+  unsetenv("SOFTVERBS_PROFILE");
+  unsetenv("VERBENA_SELF_TEST");
+}
+
 // A push of gets into GPU memory whose queue pair fails is asked for again.
 TEST(OneSidedPushTest, AFailedPushIsRepeated) {
   run_with({"", "1", "fail status=RETRY_EXC work=none opcode=RDMA_READ every=5"},

@@ -373,4 +373,10 @@ int64_t Lane::find_silent_since(uint32_t q, int64_t now_ns) {
   return progress.since_ns;
 }
 
+int64_t Lane::find_unanswered_since(int64_t now_ns) {
+  if (!awaits_answers() || answers_.retired != answered() || answers_.since_ns == 0)
+    answers_ = {answered(), now_ns};
+  return answers_.since_ns;
+}
+
 }  // namespace verbena::transport

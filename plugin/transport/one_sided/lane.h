@@ -136,6 +136,8 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   const std::string& cause(uint32_t q) const { return causes_[q]; }
   // A queue pair with requests under way of which none has been completed since the last look: since when.
   int64_t find_silent_since(uint32_t q, int64_t now_ns);
+  // The same of the peer's agent, which owes answers.
+  int64_t find_unanswered_since(int64_t now_ns);
   bool has_lost_address(uint32_t q) { return chains_[q].pair().has_lost_address(); }
   observe::Connection* observed() const { return observed_.get(); }
   // Whether it is on its endpoint's list of lanes to look at.
@@ -180,6 +182,7 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   std::array<uint32_t, protocol::kMaxRails> outstanding_reads_{};
   std::array<std::string, protocol::kMaxRails> causes_;
   std::array<Progress, protocol::kMaxRails> progress_{};
+  Progress answers_{};
   std::array<uint32_t, protocol::kAddSlots> asked_slots_{};  // of adds that the peer's agent owes an answer
   uint32_t refused_ = 0;  // a bit for each queue pair whose device refused what was posted
   uint64_t count_taken_ = 0, count_done_ = 0;

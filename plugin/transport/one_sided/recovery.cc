@@ -221,6 +221,7 @@ void OneSidedEndpoint::look_for_silence() {
       }
     }
     if (agent_ != nullptr) {
+      longest_ns = std::max(longest_ns, now_ns - lane.find_unanswered_since(now_ns));
       lane.probe_agent();
       list(lane);
     }
@@ -299,7 +300,10 @@ StateDump OneSidedEndpoint::describe() const {
     if (is_idle) return;
     base::append(text, "  rank %u, lane %u: %u operations open, %u of them not issued%s; %llu complete",
                  lane.peer(), lane.number(), lane.open_operations(), lane.unissued_operations(),
-                 lane.waits_for_word_rail() ? " (a word waits for its rail)" : "", as_ull(lane.count_done()));
+                 lane.waits_for_word_rail() ? " (a word waits for its rail)"
+                 : lane.awaits_answers()    ? " (adds wait for the peer to poll)"
+                                            : "",
+                 as_ull(lane.count_done()));
     const protocol::LaneCounts& counts = lane.counts();
     if (counts.failed_queue_pairs != 0)
       base::append(text, "; queue pairs failed %llu, revived %llu, requests repeated %llu",

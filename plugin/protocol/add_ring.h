@@ -35,7 +35,7 @@ struct AddAnswer {
 static_assert(sizeof(AddEntry) == 32 && std::has_unique_object_representations_v<AddEntry>);
 static_assert(sizeof(AddAnswer) == 16 && std::has_unique_object_representations_v<AddAnswer>);
 
-struct AddRing {
+struct alignas(64) AddRing {
   AddEntry requests[kAddSlots];
   AddAnswer answers[kAddSlots];
   AddEntry unsent[kAddSlots];

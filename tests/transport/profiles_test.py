@@ -33,6 +33,7 @@ SUITES = (
     (PROFILES, "nccl_rma_test", "--gtest_filter=Tables/RmaOperationTest.*"),
     (PROFILES, "one_sided_order_test"),
     (PROFILES, "one_sided_operation_test"),
+    (PROFILES, "symm_test"),
     (PROFILES, "symm_cpu_ranks", "4", "rdma"),
     (PROFILES, "symm_cpu_ranks", "4", "mixed"),
     (WITH_SHARED_RECEIVES, "transport_datagram_engine_test"),

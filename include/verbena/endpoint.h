@@ -120,9 +120,9 @@ class Endpoint {
   // Returns true if GPU memory must be registered as a dma-buf, or false if it can be registered by its
   // address.
   virtual bool wants_dmabuf() const = 0;
-  // Returns true if the devices of this rank have RDMA atomics. If those of any rank of the group have none, call
-  // add_by_agents() on all ranks, before local_address(): each rank then carries out the adds to its own words in
-  // poll(), which all ranks must call. A rank whose own devices have none does so anyway.
+  // Returns true if the devices of this rank have RDMA atomics. If those of any rank of the group have none,
+  // call add_by_agents() on all ranks, before local_address(): each rank then carries out the adds to its own
+  // words in poll(), which all ranks must call. A rank whose own devices have none does so anyway.
   virtual bool has_atomics() const { return true; }
   virtual void add_by_agents() {}
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.

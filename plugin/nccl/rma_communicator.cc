@@ -358,8 +358,8 @@ bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request)
       lane.signalled, [&](const verbena::RemoteWord& word) { return overlap(word, request.transfer); });
 }
 
-// Returns whether the operation's bytes overlap a word to which the peer's agent may not have added yet. A device
-// adds before it carries out later requests of the lane; an agent adds when it polls.
+// Returns whether the operation's bytes overlap a word to which the peer's agent may not have added yet. A
+// device adds before it carries out later requests of the lane; an agent adds when it polls.
 bool RmaCommunicator::follows_signal(const Lane& lane, const RmaRequest& request) {
   if (lane.adds == 0) return false;
   for (const RmaRequest* one = lane.flying.first; one != nullptr; one = one->next)

@@ -1,15 +1,15 @@
-// Adds to words on devices without RDMA atomics: the rank whose word it is, its agent, adds for its peers. Each
-// lane has an AddRing in the memory of both ends. The asking end writes entries into the ring at its peer; the
-// peer's agent carries them out in order and writes answers into the ring at the asking end:
+// Adds to words on devices without RDMA atomics: the rank whose word it is, its agent, adds for its peers.
+// Each lane has an AddRing in the memory of both ends. The asking end writes entries into the ring at its
+// peer; the peer's agent carries them out in order and writes answers into the ring at the asking end:
 //
 //   asking end                                 agent
 //   unsent[n]   --- RDMA WRITE --------->      requests[n]   expected next: added, once
 //   answers[n]  <-------- RDMA WRITE ---       applied[n]    the former value
 //
 // Entry and answer n are in slot n modulo the ring's length. An entry is written once the answer that had its
-// slot before has come, so the ring never overflows. Repeated writes, after a failure, change nothing: each end
-// accepts the number that it expects next and no other. A check value over all fields covers bytes that arrive
-// in any order, or not all at once. Pure.
+// slot before has come, so the ring never overflows. Repeated writes, after a failure, change nothing: each
+// end accepts the number that it expects next and no other. A check value over all fields covers bytes that
+// arrive in any order, or not all at once. Pure.
 #pragma once
 
 #include <atomic>

@@ -247,8 +247,8 @@ class LaneCore {
     --operations_[slot].open_shares;
     ++answered_;
   }
-  // Of an agent that has died nothing comes. The entry of the oldest add without an answer, in `slot`, is written
-  // again: the request fails then. For now and then, while awaits_answers().
+  // Of an agent that has died nothing comes. The entry of the oldest add without an answer, in `slot`, is
+  // written again: the request fails then. For now and then, while awaits_answers().
   [[gnu::cold]] void probe(uint32_t slot) {
     const uint32_t q = main_;
     if (!recovery_.is_live(q) || under_way(q) != 0 || !has_numbers(q, kWordBytes)) return;
@@ -260,8 +260,8 @@ class LaneCore {
   bool owes_answers() const { return served_ != confirmed_answers_; }
   // Whether issue_answers() has something to do now.
   bool has_answers() const { return sent_answers_ == confirmed_answers_ && served_ != confirmed_answers_; }
-  // One request at a time. An answer may be repeated: its slot holds an answer, its own or a later one that the
-  // peer expects there.
+  // One request at a time. An answer may be repeated: its slot holds an answer, its own or a later one that
+  // the peer expects there.
   void issue_answers() {
     if (!has_answers()) return;
     const uint32_t q = recovery_.is_live(main_) ? main_ : recovery_.find_live(main_);
@@ -607,8 +607,8 @@ class LaneCore {
   // were issued whole, but for what a failure takes back: then issued_ is the first of those.
   uint32_t told_ = 0, issued_ = 0, posted_ = 0;
   uint32_t main_ = 0;
-  // Adds by agents, modulo 2^16: ours that were issued at least once, those with an answer; the peer's that were
-  // carried out, those whose answers were posted and have arrived.
+  // Adds by agents, modulo 2^16: ours that were issued at least once, those with an answer; the peer's that
+  // were carried out, those whose answers were posted and have arrived.
   uint16_t asked_ = 0, answered_ = 0;
   uint16_t served_ = 0, sent_answers_ = 0, confirmed_answers_ = 0;
   uint32_t open_answers_ = 0;  // gets and adds that the caller has not heard of

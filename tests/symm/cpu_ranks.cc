@@ -180,7 +180,8 @@ bool meet(SymmetricContext& context) {
   return failed == 0;
 }
 
-// All ranks add to a word of each, and fetch and add to another one: no add is lost, no former value comes twice.
+// All ranks add to a word of each, and fetch and add to another one: no add is lost, no former value comes
+// twice.
 bool add(SymmetricContext& context) {
   using namespace device;
   constexpr uint64_t kAdds = 10;

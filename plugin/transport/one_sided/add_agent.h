@@ -1,7 +1,7 @@
-// This rank's agent on devices without atomics: adds to words of its memory for its peers, which write what to
-// add into rings here (protocol/add_ring.h). All adds to a rank's words go through its agent, its own adds too,
-// so they are atomic with each other, and, in host memory, with the CPU's atomics. Words in memory of GPUs are
-// changed by the device (word_loop.h).
+// This rank's agent on devices without atomics: adds to words of its memory for its peers, which write what
+// to add into rings here (protocol/add_ring.h). All adds to a rank's words go through its agent, its own adds
+// too, so they are atomic with each other, and, in host memory, with the CPU's atomics. Words in memory of
+// GPUs are changed by the device (word_loop.h).
 //
 // Setup makes and registers the rings; the rest is the driver's, in its poll().
 #pragma once

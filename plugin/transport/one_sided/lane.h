@@ -114,12 +114,13 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   void ring();
   // A completion of this queue pair's life; false if it is stale.
   bool take_completion(const LaneCookie& cookie, const verbs::Completion& completion);
-  // Adds by agents (add_agent.h). Takes the answers of the peer's agent that have come; whether there were any.
+  // Adds by agents (add_agent.h). Takes the answers of the peer's agent that have come; whether there were
+  // any.
   bool take_answers();
   // Asks for a sign of life where the peer's agent owes an answer and nothing is under way.
   void probe_agent();
-  // As the peer's agent: the add that it asks for `ahead` adds after the next, if that is there; and what the word
-  // of the next was before.
+  // As the peer's agent: the add that it asks for `ahead` adds after the next, if that is there; and what the
+  // word of the next was before.
   bool find_asked(uint32_t ahead, protocol::AddEntry* entry) const;
   void answer_asked(uint64_t value);
 

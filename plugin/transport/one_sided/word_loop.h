@@ -1,8 +1,8 @@
-// Adds to words that the CPU does not reach, in memory of GPUs: READs and then WRITEs of the words, which this
-// rank's own device carries out over a queue pair to itself, on the rail where the rank's words are reached. So
-// an add takes the path of the puts before it. Only the rank's agent adds, one batch of words at a time; what a
-// GPU does to such a word meanwhile may be lost. Both requests may be repeated, as they carry values: after a
-// failure the queue pair is made anew and the batch goes on. The driver's.
+// Adds to words that the CPU does not reach, in memory of GPUs: READs and then WRITEs of the words, which
+// this rank's own device carries out over a queue pair to itself, on the rail where the rank's words are
+// reached. So an add takes the path of the puts before it. Only the rank's agent adds, one batch of words at
+// a time; what a GPU does to such a word meanwhile may be lost. Both requests may be repeated, as they carry
+// values: after a failure the queue pair is made anew and the batch goes on. The driver's.
 #pragma once
 
 #include <array>
@@ -32,7 +32,8 @@ class WordLoop {
   void add(uint32_t word, uint64_t operand) { words_[word].sum += operand; }
   // Begins what was collected, if anything was, and goes on after a failure.
   void advance(uint32_t rail);
-  // The batch is done: the word before the next add to it, in the order of add(); clear() begins another batch.
+  // The batch is done: the word before the next add to it, in the order of add(); clear() begins another
+  // batch.
   bool is_done() const { return phase_ == Phase::kDone; }
   uint64_t take_value(uint32_t word, uint64_t operand) {
     return std::exchange(words_[word].before, words_[word].before + operand);

@@ -136,7 +136,8 @@ class World {
   // As the others see it, a while after.
   bool is_gone(uint32_t rank) const { return is_dead_[rank] && now_ns_ - died_at_ns_[rank] > kSilenceNs; }
 
-  // --- Agents. The lane from `from` to `to`: its entries in the memory of `to`, its answers in that of `from`.
+  // --- Agents. The lane from `from` to `to`: its entries in the memory of `to`, its answers in that of
+  // `from`.
   struct Ring {
     struct Slot {
       uint16_t number = UINT16_MAX;

@@ -260,8 +260,8 @@ TEST(WithoutAtomicsTest, AddsAreAtomicWithThoseOfTheOwnThreads) {
                 idle());
 }
 
-// The READs and WRITEs by which words in GPU memory are changed: each former value is returned once, whichever
-// adds share a batch.
+// The READs and WRITEs by which words in GPU memory are changed: each former value is returned once,
+// whichever adds share a batch.
 TEST(WithoutAtomicsTest, AddsByTheDeviceAreAtomicWithEachOther) {
   run_processes(without_atomics({[](Channel& channel) {
                   constexpr uint32_t kRanks = 3;

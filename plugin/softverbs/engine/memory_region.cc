@@ -78,6 +78,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   if (const int error = check_access(access); error != 0) return fail_with<ibv_mr>(error);
   const uint64_t start = reinterpret_cast<uint64_t>(address);
   if (iova + length < iova) return fail_with<ibv_mr>(EINVAL);
+  if (get_context(pd->context).is_dead.load()) return fail_with<ibv_mr>(EIO);
 
   Process* process = Process::get();
   auto mr = std::make_unique<Mr>();

@@ -11,6 +11,7 @@ SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) try {
   const bool is_valid =
       attributes->is_global != 0 && attributes->port_num == kPort && attributes->grh.sgid_index < kGidCount;
   if (!is_valid) return fail_with<ibv_ah>(EINVAL);
+  if (get_context(pd->context).is_dead.load()) return fail_with<ibv_ah>(EIO);
   auto* handle = new Ah;
   handle->base.context = pd->context;
   handle->base.pd = pd;

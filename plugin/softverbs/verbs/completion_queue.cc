@@ -94,6 +94,7 @@ Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& 
   const auto [entries, cq_context, channel, vector] = request;
   if (entries < 1 || entries > static_cast<int>(get_profile().max_cq_entries)) return fail_with<Cq>(EINVAL);
   if (vector < 0 || vector >= context->num_comp_vectors) return fail_with<Cq>(EINVAL);
+  if (get_context(context).is_dead.load()) return fail_with<Cq>(EIO);
   Cq* cq = make_cq(get_context(context), static_cast<uint32_t>(entries));
   if (cq == nullptr) return nullptr;
   ibv_cq& base = cq->base;

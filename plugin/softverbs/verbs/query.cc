@@ -84,6 +84,7 @@ void fill_extended(ibv_device_attr_ex& attributes) {
 // `bytes` is the size of the caller's struct, which may be older or newer than ours.
 int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attributes, size_t bytes) {
   if (port != kPort) return EINVAL;
+  if (get_context(context).is_dead.load()) return EIO;
   ibv_port_attr mine{};
   fill_port(context, mine);
   memset(attributes, 0, bytes);
@@ -125,6 +126,7 @@ SOFTVERBS_API int ibv_query_device(ibv_context* context, ibv_device_attr* attrib
 // The exported symbol serves callers with an older, shorter struct, which ends after `flags`.
 SOFTVERBS_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attributes) {
   if (port != kPort) return EINVAL;
+  if (get_context(context).is_dead.load()) return EIO;
   ibv_port_attr mine{};
   fill_port(context, mine);
   constexpr size_t kCompatBytes = offsetof(ibv_port_attr, flags) + sizeof(mine.flags);

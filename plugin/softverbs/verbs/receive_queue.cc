@@ -97,6 +97,7 @@ using namespace verbena::softverbs;
 
 SOFTVERBS_API ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) try {
   const Profile& profile = get_profile();
+  if (get_context(pd->context).is_dead.load()) return fail_with<ibv_srq>(EIO);
   if (init->attr.max_wr < 1 || init->attr.max_wr > profile.max_shared_entries ||
       init->attr.max_sge > profile.max_sges)
     return fail_with<ibv_srq>(EINVAL);

@@ -282,10 +282,18 @@ CopyResult Receiver::copy_page(uint32_t page, uint8_t* target, const Registratio
                          describe_briefly().c_str())));
     return CopyResult::kFailed;
   }
-  if (!parts_.loopback->has_room_to_copy(0)) return CopyResult::kLater;
-  parts_.loopback->copy(0, pool.address_of(page), parts_.queues[0]->local_key(page), target,
-                        memory->regions[0].remote_key(), bytes, outstanding);
+  const uint32_t rail = find_copy_rail();
+  if (!parts_.loopback->has_room_to_copy(rail)) return CopyResult::kLater;
+  parts_.loopback->copy(rail, pool.address_of(page), parts_.queues[rail]->local_key(page), target,
+                        memory->regions[rail].remote_key(), bytes, outstanding);
   return CopyResult::kTaken;
+}
+
+// The first that works.
+uint32_t Receiver::find_copy_rail() const {
+  for (uint32_t q = 0; q < link_.queue_pairs(); ++q)
+    if (link_.is_healthy(q)) return link_.rail_of(q);
+  return link_.rail_of(0);
 }
 
 void Receiver::flush_page(uint32_t rail, uint32_t page, uint32_t* outstanding) {

@@ -26,7 +26,7 @@ struct ReceiverParts {
   std::shared_ptr<BouncePool> pool;   // before the link: its receive queues outlive the queue pairs
   std::shared_ptr<BouncePool> pages;  // whose base the unpack handle names; the same, or nothing is staged
   Link link;
-  std::vector<BouncePool::Queue*> queues;  // of the pool, one a local rail
+  std::vector<BouncePool::Queue*> queues;  // of the pool, one a local rail; null: no queue pair is on it
   // To each queue pair; `pages` are its alone.
   std::array<BouncePool::Reservation, protocol::kMaxQueuePairs> reservations{};
   std::unique_ptr<ControlRing> control_ring;  // of a device that does not send grants inline
@@ -102,6 +102,7 @@ class Receiver final : public ReceivingEnd,
   uint32_t page_offset(uint32_t page) const { return parts_.pool->offset_of(page); }
   protocol::CopyResult copy_page(uint32_t page, uint8_t* target, const Registration* memory, uint32_t bytes,
                                  uint32_t* outstanding);
+  uint32_t find_copy_rail() const;
   bool has_room_to_flush(uint32_t rail) const { return parts_.loopback->has_room(rail); }
   void flush_page(uint32_t rail, uint32_t page, uint32_t* outstanding);
   void flush_data(uint32_t rail, const void* data, const Registration* memory, uint32_t* outstanding);

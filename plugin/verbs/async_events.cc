@@ -52,6 +52,7 @@ AsyncEvents::AsyncEvents(const Device& device) : device_(device) {
         device.name().c_str(), device.port_number(), errno);
     return;
   }
+  is_watched_ = true;
   const auto callback = [](void* context) { static_cast<AsyncEvents*>(context)->drain(); };
   // Edge triggered, because the descriptor of an unplugged device reports an error for ever.
   (void)base::EventLoop::instance().watch(fd, base::Interest::kNewData, callback, this).status();

@@ -26,6 +26,12 @@ class AsyncEvents {
     return is_port_up_.load(std::memory_order_relaxed) && !has_device_failed_.load(std::memory_order_relaxed);
   }
 
+  // For slow paths: reads the events that the process's event thread has not read yet.
+  bool has_device_failed() {
+    if (is_watched_ && !has_device_failed_.load(std::memory_order_relaxed)) drain();
+    return has_device_failed_.load(std::memory_order_relaxed);
+  }
+
   // Whether addresses of the port may have changed since the last call.
   bool take_address_change() { return has_address_changed_.exchange(false, std::memory_order_acq_rel); }
 
@@ -46,6 +52,7 @@ class AsyncEvents {
   void note(const void* queue);
 
   const Device& device_;
+  bool is_watched_ = false;  // reading an event does not block
   std::atomic<bool> is_port_up_{true};
   std::atomic<bool> has_device_failed_{false};
   std::atomic<bool> is_quiet_{false};

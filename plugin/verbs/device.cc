@@ -89,10 +89,12 @@ LocalAddress Device::refresh_address() {
   const bool has_changed =
       events_->take_address_change();  // before reading, so that a later change is reported again
   ibv_port_attr port{};
-  const int error = library_->read_port(context_, static_cast<uint8_t>(port_number_), &port);
   LocalAddress result = local_address();
   std::string problem;
-  if (error != 0) {
+  if (has_failed()) {
+    problem = "the device has failed: it must be reset, and the process restarted";
+  } else if (const int error = library_->read_port(context_, static_cast<uint8_t>(port_number_), &port);
+             error != 0) {
     problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
   } else if (port.state != IBV_PORT_ACTIVE) {
     problem = "its port is down";
@@ -122,7 +124,7 @@ void Device::store_address(const LocalAddress& result) {
 }
 
 base::Outcome Device::confirm_address(const LocalAddress& known) const {
-  if (known.port.link_layer == 0 || address_reader_->is_current(known)) return {};
+  if (known.port.link_layer == 0 || address_reader_->is_current(known) || has_failed()) return {};
   return base::fail(
       base::Status::kSystem,
       "device %s:%d: its GID table changed while a connection was made (%s at index %d is gone)",
@@ -135,6 +137,10 @@ bool Device::has_gid(int index, const uint8_t* gid) const {
 
 bool Device::is_healthy() const {
   return events_->is_healthy();
+}
+
+bool Device::has_failed() const {
+  return events_->has_device_failed();
 }
 
 bool Device::may_replace_pairs() {

@@ -64,9 +64,11 @@ class Device {
   PortAddress address() const { return local_address().port; }
   int gid_index() const { return local_address().gid_index; }  // -1 on InfiniBand without GRH
   // For a new connection: reads the address again if it may have changed (an event said so, or the GID is no
-  // longer at its index). If the port is down, or has lost its last GID, the link_layer is 0; a line says so.
+  // longer at its index). If the device has failed, or the port is down or has lost its last GID, the
+  // link_layer is 0; a line says so.
   LocalAddress refresh_address();
-  // Fails if a GID of `known` is no longer in the port's table; the error names the GID and its index.
+  // Fails if a GID of `known` is no longer in the port's table; the error names the GID and its index. Not if
+  // the device has failed: connecting its queue pairs fails.
   base::Outcome confirm_address(const LocalAddress& known) const;
 
   // Whether the entry at `index` of the GID table is still this GID. Asks the device.
@@ -101,6 +103,9 @@ class Device {
   // False after the port went down or the device failed; set by the async event thread. Relaxed atomic
   // inside.
   bool is_healthy() const;
+  // Whether the device has failed for good (DEVICE_FATAL) or is gone: nothing more can be created on it. For
+  // slow paths.
+  bool has_failed() const;
   // Whether a queue pair that failed may be replaced now: a write of no bytes tries the new one.
   bool may_replace_pairs();
   AsyncEvents& events() const { return *events_; }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <stdexcept>
 
 #include "base/log_capture.h"
@@ -144,6 +145,95 @@ INSTANTIATE_TEST_SUITE_P(
                     Dead{"OfBoth", 10, 2, true}, Dead{"WithFourQueuePairs", 1, 4, true},
                     Dead{"OwnQueuesOfTheReceiver", 8, 2, false}, Dead{"OwnQueuesOfBoth", 5, 4, false}),
     [](const auto& dead) { return std::string(dead.param.name); });
+
+// --- A device fails for good: nothing can be created on it any more, and what there is works no more.
+// Devices 0 and 1 are the sender's, 2 and 3 the receiver's.
+
+struct Failed {
+  const char* name;
+  uint32_t devices;  // a bit for each
+};
+
+class FailedDeviceTest : public JoiningTest, public testing::WithParamInterface<Failed> {
+ protected:
+  ~FailedDeviceTest() override {
+    hooks_.dead_devices = hooks_.pairless_devices = 0;
+    hooks_.dying_device = -1;
+    hooks_.most_srq_entries = INT32_MAX;
+  }
+  void expect_transfer(const Nic& sending, const Nic& receiving) {
+    const auto transfer = [&] {
+      ConnectedPair connection = connect_here(sending, receiving, false);
+      Transfer all;
+      all.messages.assign(8, {.length_bytes = 1 << 18});
+      expect_transfer_here(connection, sending, receiving, all);
+    };
+    EXPECT_NO_THROW(transfer()) << testing::PrintToString(log_.warnings());
+  }
+};
+
+TEST_P(FailedDeviceTest, IsLeftOutOfNewConnections) {
+  const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
+  expect_transfer(sending, receiving);
+  for (int device = 0; device < 4; ++device)
+    if ((GetParam().devices >> device & 1) != 0) hooks_.end_device(device);
+  for (int i = 0; i < 2; ++i) expect_transfer(sending, receiving);
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("not used for new connections: the device has failed")));
+}
+
+TEST_P(FailedDeviceTest, ARailWithoutQueuePairsIsLeftOut) {
+  hooks_.pairless_devices = GetParam().devices;
+  expect_transfer(host_.nic(2), host_.nic(2, 2));
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("a connection is made without this rail")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, FailedDeviceTest,
+                         testing::Values(Failed{"FirstOfTheSender", 1}, Failed{"SecondOfTheSender", 2},
+                                         Failed{"FirstOfTheReceiver", 4}, Failed{"SecondOfTheReceiver", 8},
+                                         Failed{"FirstOfBoth", 5}, Failed{"AnotherOfEach", 9}),
+                         [](const auto& failed) { return std::string(failed.param.name); });
+
+class LastDeviceTest : public FailedDeviceTest {};
+
+TEST_P(LastDeviceTest, LeavesNothing) {
+  const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
+  for (int device = 0; device < 4; ++device)
+    if ((GetParam().devices >> device & 1) != 0) hooks_.end_device(device);
+  EXPECT_THROW(connect_here(sending, receiving, false), std::runtime_error);
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("the device has failed")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, LastDeviceTest,
+                         testing::Values(Failed{"AllOfTheSender", 3}, Failed{"AllOfTheReceiver", 12},
+                                         Failed{"All", 15}),
+                         [](const auto& failed) { return std::string(failed.param.name); });
+
+// At any call on it, from the first of a connection to the last of a transfer.
+class DyingDeviceTest : public FailedDeviceTest {};
+
+TEST_P(DyingDeviceTest, MayFailAtAnyCall) {
+  for (const bool are_queues_shared : {true, false}) {
+    hooks_.most_srq_entries = are_queues_shared ? INT32_MAX : 0;
+    bool has_failed = true;
+    for (int call = 1; has_failed && !HasFailure(); ++call) {
+      host_ = Host(choose_faulty_devices());
+      const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
+      hooks_.dying_device = std::countr_zero(GetParam().devices);
+      hooks_.device_calls = 0;
+      hooks_.fatal_call = call;
+      SCOPED_TRACE("call " + std::to_string(call));
+      expect_transfer(sending, receiving);
+      has_failed = hooks_.dead_devices != 0;
+      hooks_.dying_device = -1;
+      hooks_.dead_devices = 0;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, DyingDeviceTest,
+                         testing::Values(Failed{"FirstOfTheSender", 1}, Failed{"SecondOfTheSender", 2},
+                                         Failed{"FirstOfTheReceiver", 4}, Failed{"SecondOfTheReceiver", 8}),
+                         [](const auto& failed) { return std::string(failed.param.name); });
 
 // Each end misses another queue pair: the connection does not begin without one that works at both.
 TEST_F(JoiningTest, OneDeadRailOfEachEndLeavesNothing) {

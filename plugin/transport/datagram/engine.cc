@@ -164,6 +164,9 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
     if (!rail) return rail.error();
     rails.push_back(std::move(*rail));
   }
+  if (std::ranges::all_of(rails, &Rail::is_given_up))
+    return base::fail(Status::kSystem, "device %s: cannot send datagrams: the device has failed",
+                      nic_.name.c_str());
   rails_ = std::move(rails);
   placer_ = std::make_unique<Placer>(nic_, pool_, rails_);
   core_.add_idle(pool_.long_count());
@@ -305,7 +308,7 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   while (count != 0) {
     const uint32_t now = std::min(count, static_cast<uint32_t>(pages.size()));
     for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take(rail, queue);
-    if (!rails_[rail]->post_page(queue, pool_, {pages.data(), now}))
+    if (!rails_[rail]->is_given_up() && !rails_[rail]->post_page(queue, pool_, {pages.data(), now}))
       give_up_rail(rail, "receives cannot be posted");
     count -= now;
   }
@@ -513,9 +516,13 @@ void Engine::detach(ReceiveEnd* end) {
 void Engine::look_around() {
   const bool asks_all = now_ns_ / kLookNs % kLooksBetweenQuestions == 0;
   looked_ns_ = now_ns_;
-  for (uint32_t i = 0; i < rails_.size(); ++i)
+  for (uint32_t i = 0; i < rails_.size(); ++i) {
+    const verbs::Device& device = rails_[i]->device();
     if (rails_[i]->has_failed_queue())
       give_up_rail(i, "a completion queue of datagrams failed: it overran or its device is gone");
+    else if (!device.is_healthy() && device.has_failed())
+      give_up_rail(i, "its device has failed");
+  }
   look_for_ended();
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - core_.peer(id).heard_ns > kLookNs,

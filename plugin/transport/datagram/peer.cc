@@ -46,12 +46,13 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails, const
     const uint32_t own = path % static_cast<uint32_t>(rails.size()),
                    other = path % static_cast<uint32_t>(peer.size());
     verbs::Device& device = rails[own]->device();
-    if (!reaches(ours[own], theirs[other], options)) continue;
+    if (device.has_failed() || !reaches(ours[own], theirs[other], options)) continue;
     int& handle = known[own * kPaths + other];
     if (handle < 0 || !has_many) {
       auto made = verbs::AddressHandle::create(device, device.local_address(), theirs[other], -1,
                                                make_flow_label(name.id, path));
       if (!made && made.error().errno_value == ETIMEDOUT) return false;
+      if (!made && device.has_failed()) continue;
       if (!made) return made.error();
       handle = static_cast<int>(ways->handles.size());
       ways->handles.push_back(std::move(*made));
@@ -75,7 +76,7 @@ base::Result<bool> find_greeting_way(std::span<const std::unique_ptr<Rail>> rail
     const verbs::LocalAddress local = device.local_address();
     if (!device.is_healthy() || verbs::judge_reach(local.port, theirs, 0) == verbs::Reach::kNever) continue;
     auto made = verbs::AddressHandle::create(device, local, theirs, -1, 1 + turn % kPaths);
-    if (!made && made.error().errno_value == ETIMEDOUT) continue;
+    if (!made && (made.error().errno_value == ETIMEDOUT || device.has_failed())) continue;
     if (!made) return made.error();
     *found = {std::move(*made), rail};
     return true;

@@ -49,7 +49,12 @@ bool SendQueue::holds(uint32_t first_owner, uint32_t owners) const {
 
 Result<std::unique_ptr<Rail>> Rail::create(verbs::Device& device, const PagePool& pool, uint32_t queue_key) {
   std::unique_ptr<Rail> rail(new Rail(device));
-  if (Outcome outcome = rail->prepare(pool, queue_key); !outcome) return outcome.error();
+  Outcome outcome =
+      device.has_failed() ? base::Error{base::Status::kSystem, 0} : rail->prepare(pool, queue_key);
+  if (outcome) return rail;
+  if (!device.has_failed()) return outcome.error();
+  rail.reset(new Rail(device));
+  rail->set_given_up();
   return rail;
 }
 

@@ -125,6 +125,7 @@ class Rail {
 
   // Fails if the device can carry no datagrams: before anything is made.
   static base::Outcome check(const verbs::Device& device);
+  // On a device that has failed the rail has no queue pairs, and is given up.
   static base::Result<std::unique_ptr<Rail>> create(verbs::Device& device, const PagePool& pool,
                                                     uint32_t queue_key);
   Rail(const Rail&) = delete;
@@ -137,7 +138,8 @@ class Rail {
   protocol::datagram::EngineRail describe() const;
   bool has_room() const;
   bool has_failed_queue() const {
-    return sends.has_failed() || control_receives.has_failed() || page_receives.has_failed();
+    return !is_given_up_ &&
+           (sends.has_failed() || control_receives.has_failed() || page_receives.has_failed());
   }
   // False: a pair is broken.
   bool flush();

@@ -67,17 +67,6 @@ base::Result<Link> Link::create(const Options& options) {
     link.rail_of_.push_back(options.rail_of.empty() ? static_cast<uint8_t>(q % link.rails())
                                                     : options.rail_of[q]);
   }
-  for (uint32_t rail = 0; rail < link.rails(); ++rail) {
-    verbs::Device& device = link.device(rail);
-    uint32_t depth = options.receive_entries.empty() ? 0 : kUncreditedEntries;
-    for (uint32_t q = 0; q < options.queue_pairs; ++q) {
-      if (link.rail_of(q) != rail) continue;
-      depth += options.send_depth + (options.receive_entries.empty() ? 0 : options.receive_entries[q]);
-    }
-    auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
-    if (!queue) return queue.error();
-    link.completions_.push_back(std::move(*queue));
-  }
   link.receive_queues_.assign(options.receive_queues.begin(), options.receive_queues.end());
   link.receive_entries_.assign(options.receive_entries.begin(), options.receive_entries.end());
   link.pair_options_.send_depth = options.send_depth;
@@ -86,12 +75,53 @@ base::Result<Link> Link::create(const Options& options) {
   link.pair_options_.out_of_order = options.out_of_order;
   link.pair_options_.receives_to_gpu = options.receives_to_gpu;
   link.pair_options_.traffic_class = options.traffic_class;
-  for (uint32_t q = 0; q < options.queue_pairs; ++q) {
-    auto pair = link.make_pair(q);
-    if (!pair) return pair.error();
-    link.pairs_.push_back(std::move(*pair));
+  link.pairs_.resize(options.queue_pairs);
+  base::Outcome failure;
+  for (uint32_t rail = 0; rail < link.rails(); ++rail) {
+    base::Outcome made = link.make_rail(rail);
+    if (made) continue;
+    failure = made;
+    link.leave_rail(rail);
   }
-  return link;
+  if (!link.completions_.empty() || !failure.has_failed()) return link;
+  if (!std::ranges::all_of(link.rails_, &verbs::Device::has_failed)) return failure.error();
+  return base::fail(base::Status::kSystem, "device %s:%d%s: cannot create queue pairs: the device has failed",
+                    link.device(0).name().c_str(), link.device(0).port_number(),
+                    link.rails() > 1 ? " and the others of its net device" : "");
+}
+
+// A rail without queue pairs needs nothing.
+base::Outcome Link::make_rail(uint32_t rail) {
+  verbs::Device& device = *rails_[rail];
+  uint32_t depth = receive_entries_.empty() ? 0 : kUncreditedEntries;
+  bool has_pairs = false;
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (rail_of(q) != rail) continue;
+    has_pairs = true;
+    depth += pair_options_.send_depth + (receive_entries_.empty() ? 0 : receive_entries_[q]);
+  }
+  if (!has_pairs) return {};
+  if (device.has_failed()) return base::Error{base::Status::kSystem, 0};  // create() logs it, if need be
+  auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
+  if (!queue) return queue.error();
+  completions_.push_back({std::move(*queue), rail});
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (rail_of(q) != rail) continue;
+    auto pair = make_pair(q);
+    if (!pair) return pair.error();
+    pairs_[q] = std::move(*pair);
+  }
+  return {};
+}
+
+void Link::leave_rail(uint32_t rail) {
+  for (uint32_t q = 0; q < queue_pairs(); ++q)
+    if (rail_of(q) == rail) pairs_[q] = {};
+  std::erase_if(completions_, [&](const RailQueue& queue) { return queue.rail == rail; });
+  addresses_[rail].port.link_layer = 0;
+  if (rails() > 1 && !rails_[rail]->has_failed())
+    base::log_warn("device %s:%d: a connection is made without this rail: its queue pairs cannot be created",
+                   rails_[rail]->name().c_str(), rails_[rail]->port_number());
 }
 
 bool Link::is_replaceable(uint32_t queue_pair) const {
@@ -108,7 +138,8 @@ base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {
   options.bond_turn = static_cast<uint32_t>(
       std::count(rail_of_.begin(), rail_of_.begin() + queue_pair, rail_of_[queue_pair]));
   options.local = &addresses_[rail];
-  return verbs::QueuePair::create(*rails_[rail], completions_[rail], options);
+  verbs::CompletionQueue& completions = std::ranges::find(completions_, rail, &RailQueue::rail)->queue;
+  return verbs::QueuePair::create(*rails_[rail], completions, options);
 }
 
 Link& Link::operator=(Link&& other) noexcept {
@@ -151,6 +182,8 @@ void Link::keep(std::span<const uint8_t> queue_pairs) {
   }
   pairs_ = std::move(kept);
   rail_of_ = std::move(kept_rails);
+  std::erase_if(completions_,
+                [&](const RailQueue& queue) { return !std::ranges::count(rail_of_, queue.rail); });
 }
 
 base::Outcome Link::connect(std::span<const protocol::RailRecord> rails,
@@ -219,17 +252,27 @@ base::Outcome Link::join_missing(std::span<const protocol::RailRecord> rails,
       joining_.joined_pairs |= 1U << q;
       continue;
     }
-    const auto connected = pairs_[q].try_connect(port, pair, has_other_rails());
-    if (!connected) return connected.error();
-    (*connected ? joining_.joined_pairs : joining_.asked_pairs) |= 1U << q;
+    const auto connected = may_go_without(q) ? false : pairs_[q].try_connect(port, pair, has_other_rails());
+    if (!connected && !may_go_without(q)) return connected.error();
+    (connected && *connected ? joining_.joined_pairs : joining_.asked_pairs) |= 1U << q;
   }
   joining_.asked_pairs = 0;
   return {};
 }
 
+bool Link::may_go_without(uint32_t queue_pair) const {
+  if (!base::parameters().failover || !rails_[rail_of_[queue_pair]]->has_failed()) return false;
+  for (uint32_t q = 0; q < queue_pairs(); ++q)
+    if ((joining_.wanted_pairs >> q & 1) != 0 && !rails_[rail_of_[q]]->has_failed()) return true;
+  return false;
+}
+
 bool Link::may_begin_without_missing() const {
-  return joining_.joined_pairs != 0 && base::parameters().failover &&
-         base::monotonic_ns() - joining_.began_at_ns >= kPatienceBesideOthersMs * base::kNsPerMs;
+  if (joining_.joined_pairs == 0 || !base::parameters().failover) return false;
+  if (base::monotonic_ns() - joining_.began_at_ns >= kPatienceBesideOthersMs * base::kNsPerMs) return true;
+  for (uint32_t q = 0; q < queue_pairs(); ++q)
+    if (is_missing(q) && !rails_[rail_of_[q]]->has_failed()) return false;
+  return true;
 }
 
 // Where failover is on at the peer alone.
@@ -245,9 +288,10 @@ base::Outcome Link::check_wanted() const {
 void Link::leave_missing_to_failover() {
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
     if (is_joined(q)) continue;
-    base::log_warn(
-        "%s: %s; the connection begins on its other queue pairs", describe(q).c_str(),
-        is_missing(q) ? "the peer's address does not answer" : "the peer cannot reach this address");
+    base::log_warn("%s: %s; the connection begins on its other queue pairs", describe(q).c_str(),
+                   rails_[rail_of_[q]]->has_failed() ? "its device has failed"
+                   : is_missing(q)                   ? "the peer's address does not answer"
+                                                     : "the peer cannot reach this address");
     pairs_[q].abandon();
     joining_.left_pairs |= 1U << q;
   }

@@ -41,6 +41,9 @@ class Link {
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
   };
+  // If the queue pairs of one of several rails cannot be created, as on a device that has failed, the link
+  // does without that rail: has_rail() is false, and describe() reports the rail to the peer as down. An
+  // error if no rail is left.
   static base::Result<Link> create(const Options& options);
   Link() = default;
   Link(Link&&) noexcept = default;
@@ -53,6 +56,8 @@ class Link {
   const verbs::Device& device(uint32_t rail) const { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
   const verbs::QueuePair& pair(uint32_t queue_pair) const { return pairs_[queue_pair]; }
+  // Before keep(): whether the queue pairs of this rail were created, if it was to have any.
+  bool has_rail(uint32_t rail) const { return addresses_[rail].port.link_layer != 0; }
   bool is_out_of_order() const { return pair_options_.out_of_order; }
   uint32_t inline_bytes() const {
     return std::ranges::min_element(pairs_, {}, &verbs::QueuePair::inline_bytes)->inline_bytes();
@@ -98,8 +103,7 @@ class Link {
   // if a completion queue itself failed.
   template <typename Handle, typename HandleStale>
   bool poll(Handle&& handle, HandleStale&& handle_stale) {
-    uint32_t rail = 0;
-    for (verbs::CompletionQueue& queue : completions_) {
+    for (auto& [queue, rail] : completions_) {
       verbs::Completion batch[verbs::CompletionQueue::kMaxPollEntries];
       int count = 0;
       do {
@@ -116,7 +120,6 @@ class Link {
       } while (count == verbs::CompletionQueue::kMaxPollEntries);
       if (count < 0) [[unlikely]]
         return false;
-      ++rail;
     }
     return true;
   }
@@ -139,6 +142,13 @@ class Link {
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
 
  private:
+  struct RailQueue {
+    verbs::CompletionQueue queue;
+    uint32_t rail;
+  };
+
+  base::Outcome make_rail(uint32_t rail);
+  void leave_rail(uint32_t rail);
   base::Result<verbs::QueuePair> make_pair(uint32_t queue_pair);
   base::Outcome confirm_addresses() const;
   // Those that are still missing, each path once; an error if one cannot be joined. A round that takes long
@@ -146,6 +156,8 @@ class Link {
   base::Outcome join_missing(std::span<const protocol::RailRecord> rails,
                              std::span<const protocol::QueuePairRecord> pairs,
                              std::span<const uint8_t> remote_rail_of);
+  // Whether the device of this queue pair has failed, and the device of another one that is needed has not.
+  bool may_go_without(uint32_t queue_pair) const;
   bool may_begin_without_missing() const;
   base::Outcome check_wanted() const;
   void leave_missing_to_failover();
@@ -169,7 +181,7 @@ class Link {
   verbs::QueuePairOptions pair_options_;        // of all, but for the rail's receive queue and address
   std::vector<verbs::SharedReceiveQueue*> receive_queues_;  // one a rail, or none
   std::vector<uint32_t> receive_entries_;                   // one a queue pair, or none
-  std::vector<verbs::CompletionQueue> completions_;         // before the pairs: destroyed after them
+  std::vector<RailQueue> completions_;  // of each rail with queue pairs; destroyed after the queue pairs
   struct Retired {
     verbs::QueuePair pair;
     base::Deadline until;

@@ -235,6 +235,7 @@ base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device,
 
 // Every step that there is and that this rail does not know yet.
 base::Outcome BouncePool::register_steps(verbs::Device& device, Rail& rail) {
+  if (device.has_failed()) return {};
   for (auto step = static_cast<uint32_t>(rail.regions.size()); step < usable_steps_; ++step) {
     const uint32_t first = step * step_pages_;
     const size_t length_bytes = size_t{std::min(step_pages_, pages_ - first)} * page_bytes_;
@@ -257,7 +258,7 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
   }
   usable_steps_ = std::max(usable_steps_, steps);
   for (auto& [device, rail] : rails_) {
-    if (auto outcome = register_steps(*device, *rail); !outcome) return outcome;
+    if (auto outcome = register_steps(*device, *rail); !outcome && !device->has_failed()) return outcome;
   }
   return {};
 }
@@ -452,7 +453,8 @@ std::string BouncePool::describe() {
 void BouncePool::retire(Link link, std::vector<Queue*> queues, std::vector<uint32_t> own_pages) {
   {
     const std::lock_guard lock(mutex_);
-    for (Queue* queue : queues) ++queue->retiring_links_;
+    for (Queue* queue : queues)
+      if (queue != nullptr) ++queue->retiring_links_;
   }
   {
     const std::lock_guard lock(retired_mutex_);
@@ -472,6 +474,7 @@ void BouncePool::reap(size_t most_looks) {
       free(pages);
       const std::lock_guard queues_lock(mutex_);
       for (Queue* queue : queues) {
+        if (queue == nullptr) continue;
         --queue->retiring_links_;
         free_if_unused(*queue);
       }

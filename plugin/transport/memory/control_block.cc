@@ -6,9 +6,11 @@ base::Result<ControlMemory> ControlMemory::create(std::span<verbs::Device* const
   ControlMemory memory;
   memory.block_ = std::make_unique<Page>();
   for (size_t rail = 0; rail < rails.size(); ++rail) {
+    if (rails[rail]->has_failed()) continue;  // no queue pair is there to use a key
     // No relaxed ordering: these lines are polled.
     auto region = verbs::MemoryRegion::register_memory(*rails[rail], memory.block_.get(), sizeof(Page),
                                                        {.remote_write = true});
+    if (!region && rails[rail]->has_failed()) continue;
     if (!region) return region.error();
     memory.regions_[rail] = std::move(*region);
   }

@@ -10,9 +10,12 @@ base::Result<std::unique_ptr<ControlRing>> ControlRing::create(std::span<verbs::
   const size_t count = size_t{queue_pairs} * protocol::kControlDepth;
   ring->lines_ = std::make_unique<Line[]>(count);
   for (verbs::Device* device : rails) {
+    auto& key = ring->regions_.emplace_back();
+    if (device->has_failed()) continue;  // no queue pair is there to use a key
     auto region = verbs::MemoryRegion::register_memory(*device, ring->lines_.get(), count * sizeof(Line), {});
+    if (!region && device->has_failed()) continue;
     if (!region) return region.error();
-    ring->regions_.push_back(std::move(*region));
+    key = std::move(*region);
   }
   return ring;
 }

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "base/cuda_driver.h"
+#include "base/log.h"
 #include "base/parameters.h"
 
 namespace verbena::transport {
@@ -46,14 +47,20 @@ base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, vo
                                .fd = fd,
                                .offset_bytes = offset_bytes};
   request.identity = identify(request);
+  bool is_on_any = false;
   for (size_t rail = 0; rail < nic.rails.size(); ++rail) {
+    if (nic.rails[rail]->has_failed()) continue;
     request.access.data_direct = fd >= 0 && !nic.rails[rail]->data_direct_path().empty();
     auto region = nic.rails[rail]->regions().take(request);
+    if (!region && nic.rails[rail]->has_failed()) continue;
     if (!region) return region.error();  // and the rails before it give theirs back
+    is_on_any = true;
     registration->remote_keys[rail] = region->remote_key();
     registration->regions[rail] = std::move(*region);
   }
-  return registration;
+  if (is_on_any) return registration;
+  return base::fail(base::Status::kSystem, "device %s: cannot register memory: the device has failed",
+                    nic.name.c_str());
 }
 
 }  // namespace verbena::transport

@@ -28,6 +28,7 @@ struct Registration {
 };
 
 // fd -1: by address; otherwise through a dma-buf whose start is offset_bytes. All rails or none.
+// A rail whose device has failed has no key: no queue pair there works.
 base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, void* address,
                                                               size_t length_bytes, bool is_gpu_memory, int fd,
                                                               uint64_t offset_bytes);

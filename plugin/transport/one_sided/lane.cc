@@ -64,8 +64,8 @@ base::Result<std::unique_ptr<Lane>> Lane::create(OneSidedEndpoint& endpoint, con
   for (uint32_t q = 0; q < lane->rails(); ++q) {
     auto region = verbs::MemoryRegion::register_memory(lane->device(q), lane->memory_->words.get(),
                                                        ring * sizeof(uint64_t), {});
-    if (!region) return region.error();
-    lane->word_regions_.push_back(std::move(*region));
+    if (!region && !lane->device(q).has_failed()) return region.error();
+    lane->word_regions_.push_back(region ? std::move(*region) : verbs::MemoryRegion());
     lane->chains_[q].begin(std::move(pairs[q]));
   }
   return lane;

@@ -129,6 +129,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   // Setup, with setup_mutex_ held.
   BlobNames name_blob(uint32_t from, uint32_t to) const;
   bool make_pairs(uint32_t peer, std::string* error);
+  void choose_word_rail(std::span<const verbs::LocalAddress> told);
   PeerAddress describe_to(uint32_t peer) const;
   bool join(uint32_t peer, const PeerAddress& address, std::string* error);
   void forget(uint32_t peer);

@@ -101,19 +101,32 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
   // A failure flushes all that is under way: there is room for every request of every lane.
   const uint64_t depth = uint64_t{options.count_ranks} * options.lanes * options.send_depth + kOwnRequests;
   std::vector<verbs::CompletionQueue> completions;
-  for (verbs::Device* device : rails.devices) {
+  for (verbs::Device*& device : rails.devices) {
+    if (device->has_failed()) {
+      device = nullptr;
+      continue;
+    }
     if (depth > device->max_cq_entries()) {
       fail(error, device->name() + " cannot hold all completions (ranks * lanes * send_depth " +
                       std::to_string(depth) + ", limit " + std::to_string(device->max_cq_entries()) + ")");
       return nullptr;
     }
     auto queue = verbs::CompletionQueue::create(*device, static_cast<uint32_t>(depth));
+    if (!queue && device->has_failed()) {
+      device = nullptr;
+      continue;
+    }
     if (!queue) {
       pass(error, device->name() + " cannot create a completion queue");
       return nullptr;
     }
     completions.push_back(std::move(*queue));
     device->tells_carried_out();  // tried now, and not when it is needed
+  }
+  std::erase(rails.devices, nullptr);
+  if (rails.devices.empty()) {
+    fail(error, "every device has failed");
+    return nullptr;
   }
   auto links = RecordLinks::open(options.rank, options.count_ranks);
   if (!links) {
@@ -238,22 +251,27 @@ base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, uint32
   return verbs::QueuePair::create(device(rail), completions_[rail], pair);
 }
 
-// A rail that is down now stays out of what is shared with this peer.
+// A rail that is down now, or whose device has failed, stays out of what is shared with this peer.
 bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
   Peer& made = peers_[peer];
   std::vector<std::vector<verbs::QueuePair>> pairs(options_.lanes);
   made.told.clear();
   bool is_any_up = false;
   for (uint32_t rail = 0; rail < rails(); ++rail) {
-    const verbs::LocalAddress& told = made.told.emplace_back(device(rail).refresh_address());
-    is_any_up |= told.port.link_layer != 0;
-    for (uint32_t lane = 0; lane < options_.lanes; ++lane) {
-      verbs::QueuePair& place = pairs[lane].emplace_back();
+    verbs::LocalAddress& told = made.told.emplace_back(device(rail).refresh_address());
+    for (auto& lane : pairs) {
+      verbs::QueuePair& place = lane.emplace_back();
       if (told.port.link_layer == 0) continue;
-      auto pair = make_pair(rail, lane, told);
-      if (!pair) return pass(error, "cannot create a queue pair to " + name_rank(peer));
-      place = std::move(*pair);
+      auto pair = make_pair(rail, static_cast<uint32_t>(&lane - pairs.data()), told);
+      if (pair) {
+        place = std::move(*pair);
+      } else if (device(rail).has_failed()) {
+        told.port.link_layer = 0;
+      } else {
+        return pass(error, "cannot create a queue pair to " + name_rank(peer));
+      }
     }
+    is_any_up |= told.port.link_layer != 0;
   }
   if (!is_any_up) return pass(error, "rail " + describe_rail() + " is down");
   if (agent_ != nullptr) {
@@ -261,10 +279,23 @@ bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
     if (!rings) return pass(error, "cannot register the memory for adds of " + name_rank(peer));
     made.add_rings = std::move(*rings);
   }
+  choose_word_rail(made.told);
   made.pairs = std::move(pairs);
   made.address = encode(describe_to(peer), options_.lanes, options_.rails);
   made.state.store(State::kAddressed, std::memory_order_relaxed);
   return true;
+}
+
+// The rail of our words may have gone down since it was chosen. Peers that know it are told of a move in
+// another way.
+void OneSidedEndpoint::choose_word_rail(std::span<const verbs::LocalAddress> told) {
+  const auto is_up = [](const verbs::LocalAddress& rail) { return rail.port.link_layer != 0; };
+  const auto is_new = [](const Peer& peer) {
+    return peer.state.load(std::memory_order_relaxed) == State::kNew;
+  };
+  if (is_up(told[word_rail_.rail()]) || !std::ranges::all_of(peers_, is_new)) return;
+  word_rail_ = protocol::WordRail(static_cast<uint32_t>(std::ranges::find_if(told, is_up) - told.begin()));
+  told_word_rail_.store(word_rail_.rail(), std::memory_order_release);
 }
 
 PeerAddress OneSidedEndpoint::describe_to(uint32_t peer) const {
@@ -362,7 +393,7 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
       const bool is_own = peer == options_.rank;
       const bool is_connected = (!is_own || device(rail.here).abilities().reaches_itself) &&
                                 pair.connect(there.port, there.lanes[number], shared.size() > 1);
-      if (!is_connected && is_own) {
+      if (!is_connected && (is_own || device(rail.here).has_failed())) {
         pair.abandon();
       } else if (!is_connected)
         return pass(error, name_rank(peer) + " cannot be reached on rail " + name_rail(device(rail.here)));
@@ -435,14 +466,17 @@ bool OneSidedEndpoint::add_region(uint32_t id, const EndpointMemory& memory, std
   const bool is_gpu = memory.dmabuf_fd >= 0 || base::find_owning_gpu(memory.address) != base::kNoGpu;
   LocalRegion region{static_cast<std::byte*>(memory.address), memory.bytes, !is_gpu};
   for (verbs::Device* device : rails_.devices) {
+    verbs::MemoryRegion& made = region.registrations.emplace_back();
+    if (device->has_failed()) continue;
     const verbs::Access access = choose_access(*device, memory.is_ordered);
     auto registration =
         memory.dmabuf_fd >= 0 && device->supports_dmabuf()
             ? verbs::MemoryRegion::register_dmabuf(*device, memory.address, memory.bytes,
                                                    memory.dmabuf_offset, memory.dmabuf_fd, access)
             : verbs::MemoryRegion::register_memory(*device, memory.address, memory.bytes, access);
+    if (!registration && device->has_failed()) continue;
     if (!registration) return pass(error, name + " cannot be registered with rail " + name_rail(*device));
-    region.registrations.push_back(std::move(*registration));
+    made = std::move(*registration);
   }
   regions_.add_local(id, std::move(region));
   return true;

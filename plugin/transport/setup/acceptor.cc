@@ -201,9 +201,12 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
       return turn_away(base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
                                   describe_key_refusal(refusal, true).c_str()));
     }
-    paths_ = choose_paths();
+    for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
+    choose_paths();
     if (paths_.empty()) return refuse_unreachable();
-    if (auto outcome = build(options); !outcome) {
+    base::Outcome outcome = build(options);
+    while (!outcome && leave_failed_rails()) outcome = build(options);
+    if (!outcome) {
       refuse(protocol::Refusal::kResources);  // we report our own cause
       return outcome.error();
     }
@@ -218,8 +221,7 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
   return turn_away(logged);
 }
 
-std::vector<RailPath> Acceptor::choose_paths() {
-  for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
+void Acceptor::choose_paths() {
   welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
   std::vector<verbs::PortAddress> own;
   for (size_t r = 0; r < addresses_.size(); ++r) {
@@ -227,8 +229,20 @@ std::vector<RailPath> Acceptor::choose_paths() {
     std::memcpy(welcome_.rail[r].bytes, &own[r], sizeof(own[r]));
     welcome_.speed_mbps[r] = nic_.rails[r]->speed_mbps();
   }
-  return pair_rails(read_addresses(hello_.rail, hello_.rails), own, hello_.queue_pairs,
-                    read_pairing_options());
+  paths_ =
+      pair_rails(read_addresses(hello_.rail, hello_.rails), own, hello_.queue_pairs, read_pairing_options());
+}
+
+// After build() has failed. True: it may succeed without the rails on which nothing can be created.
+bool Acceptor::leave_failed_rails() {
+  bool has_left = false;
+  for (const RailPath& path : paths_) {
+    verbs::PortAddress& port = addresses_[path.receiver_rail].port;
+    if (nic_.rails[path.receiver_rail]->has_failed()) port.link_layer = 0;
+    has_left |= port.link_layer == 0;
+  }
+  if (has_left) choose_paths();
+  return has_left && !paths_.empty();
 }
 
 base::Error Acceptor::refuse_unreachable() {
@@ -249,6 +263,7 @@ void Acceptor::refuse(protocol::Refusal refusal) {
 base::Outcome Acceptor::build(const AcceptOptions& options) {
   // Of our communicator, else of the sender's: acknowledgements and credits travel as the data does.
   const int traffic_class = options.traffic_class >= 0 ? options.traffic_class : hello_.traffic_class;
+  give_back();
   parts_.emplace();
   if (auto outcome = take_entries(options); !outcome) return outcome;
   if (auto outcome = make_link(traffic_class); !outcome) return outcome;
@@ -277,6 +292,7 @@ base::Result<bool> Acceptor::join() {
   auto joined = parts_->link.try_connect(hello_.rail, remote_pairs, remote_rails);
   if (!joined || !*joined) return joined;
   for (uint32_t q = 0; q < paths_.size(); ++q) {  // the peer sends nothing before the welcome
+    if (nic_.rails[paths_[q].receiver_rail]->has_failed()) continue;
     if (auto filled = parts_->fill_own_queue(parts_->link.pair(q), q, {}); !filled) return filled.error();
   }
   describe_welcome();
@@ -323,12 +339,14 @@ base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& 
   parts_->queues.clear();
   for (uint32_t rail = 0; rail < nic_.rails.size(); ++rail) {
     const uint32_t pairs = count_pairs(rail);
+    parts_->queues.push_back(nullptr);
+    if (pairs == 0) continue;
     BouncePool::WindowRequest of_rail = request;
     if (hello_.out_of_order != 0) of_rail.max_own = nic_.rails[rail]->max_out_of_order_receives();
     auto reservation = pool->reserve(*nic_.rails[rail], of_rail, pairs);
     if (!reservation) return reservation.error();
-    if (reservation->entries == 0 && pairs != 0) return parts_->give_back_entries(), false;
-    parts_->queues.push_back(reservation->queue);
+    if (reservation->entries == 0) return parts_->give_back_entries(), false;
+    parts_->queues.back() = reservation->queue;
     auto page = reservation->pages.begin();
     for (size_t q = 0; q < paths_.size(); ++q) {
       if (paths_[q].receiver_rail != rail) continue;
@@ -347,7 +365,7 @@ uint32_t Acceptor::count_pairs(uint32_t rail) const {
 
 base::Outcome Acceptor::make_link(int traffic_class) {
   std::vector<verbs::SharedReceiveQueue*> queues;
-  for (auto* queue : parts_->queues) queues.push_back(queue->shared());
+  for (auto* queue : parts_->queues) queues.push_back(queue != nullptr ? queue->shared() : nullptr);
   std::vector<uint8_t> rail_of;
   std::vector<uint32_t> entries;
   for (size_t q = 0; q < paths_.size(); ++q) {
@@ -368,8 +386,15 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   link_options.rail_of = rail_of;
   link_options.addresses = addresses_;
   auto link = Link::create(link_options);
+  bool is_whole = true;
+  for (const RailPath& path : paths_) {
+    if (link && link->has_rail(path.receiver_rail)) continue;
+    addresses_[path.receiver_rail].port.link_layer = 0;
+    is_whole = false;
+  }
   if (!link) return link.error();
   parts_->link = std::move(*link);
+  if (!is_whole) return base::Error{base::Status::kSystem, 0};  // logged
   if (parts_->link.inline_bytes() >= sizeof(protocol::Grant)) return {};
   auto ring = ControlRing::create(nic_.rails, link_options.queue_pairs);
   if (!ring) return ring.error();
@@ -378,8 +403,8 @@ base::Outcome Acceptor::make_link(int traffic_class) {
 }
 
 // What real NICs write to memory of a GPU is pushed, on the rails that it came by; softverbs says "done" when
-// the bytes are there. And what is staged may have to be copied to such memory, on the first rail. Whose GPU
-// it is, and whether this thread has chosen one, is not known before the memory is registered.
+// the bytes are there. And what is staged may have to be copied to such memory, on the first rail that works.
+// Whose GPU it is, and whether this thread has chosen one, is not known before the memory is registered.
 void Acceptor::offer_loopback() {
   parts_->flushes = !nic_.rails[0]->is_softverbs();
   const bool is_offered = nic_.supports_gpu_pointers || nic_.supports_dmabuf;

@@ -60,7 +60,8 @@ class Acceptor final : public WatchedHandshake {
   Verdict dismiss(const std::string& cause);
   void refuse(protocol::Refusal refusal);
   base::Error refuse_unreachable();
-  std::vector<RailPath> choose_paths();
+  void choose_paths();
+  bool leave_failed_rails();
   base::Outcome build(const AcceptOptions& options);
   base::Outcome take_entries(const AcceptOptions& options);
   base::Result<bool> take_entries_of(const std::shared_ptr<BouncePool>& pool,

@@ -73,6 +73,8 @@ INSTANTIATE_TEST_SUITE_P(
         Plan{"TheOtherRailDiesForGood", "2", "down rail=1 nth=300"},
         Plan{"ThreeRailsInTurn", "3",
              "down rail=0 nth=300 for=80ms; down rail=1 nth=400 for=80ms; down rail=2 nth=300 for=80ms"},
+        Plan{"TheWordsDeviceFails", "2", "event type=DEVICE_FATAL rail=0 nth=600"},
+        Plan{"TheOtherDeviceFails", "2", "event type=DEVICE_FATAL rail=1 nth=300"},
         Plan{"TheOnlyRailBlinks", "1", "down nth=700 for=100ms"}),
     [](const auto& plan) { return std::string(plan.param.name); });
 

@@ -58,21 +58,21 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
 }
 
 int ibv_query_port(ibv_context* context, uint8_t port_number, _compat_ibv_port_attr* attributes) {
-  return refuse("query_port") ? errno : target().query_port(context, port_number, attributes);
+  return refuse_on(context, "query_port") ? errno : target().query_port(context, port_number, attributes);
 }
 
 int ibv_query_gid(ibv_context* context, uint8_t port_number, int index, ibv_gid* gid) {
-  return refuse("query_gid") ? -1 : target().query_gid(context, port_number, index, gid);
+  return refuse_on(context, "query_gid") ? -1 : target().query_gid(context, port_number, index, gid);
 }
 
 int _ibv_query_gid_ex(ibv_context* context, uint32_t port_number, uint32_t index, ibv_gid_entry* entry,
                       uint32_t flags, size_t length_bytes) {
-  if (refuse("query_gid_ex")) return errno;
+  if (refuse_on(context, "query_gid_ex")) return errno;
   return target().query_gid_ex(context, port_number, index, entry, flags, length_bytes);
 }
 
 int ibv_query_pkey(ibv_context* context, uint8_t port_number, int index, __be16* key) {
-  return refuse("query_pkey") ? -1 : target().query_pkey(context, port_number, index, key);
+  return refuse_on(context, "query_pkey") ? -1 : target().query_pkey(context, port_number, index, key);
 }
 
 ibv_pd* ibv_alloc_pd(ibv_context* context) {
@@ -84,7 +84,7 @@ int ibv_dealloc_pd(ibv_pd* domain) {
 }
 
 ibv_cq* ibv_create_cq(ibv_context* context, int depth, void* user, ibv_comp_channel* channel, int vector) {
-  if (refuse("create_cq")) return nullptr;
+  if (refuse_on(context, "create_cq")) return nullptr;
   return note_made(target().create_cq(context, depth, user, channel, vector));
 }
 
@@ -94,7 +94,7 @@ int ibv_destroy_cq(ibv_cq* queue) {
 }
 
 ibv_srq* ibv_create_srq(ibv_pd* domain, ibv_srq_init_attr* attributes) {
-  if (refuse("create_srq")) return nullptr;
+  if (refuse_on(domain->context, "create_srq")) return nullptr;
   ++hooks().made_shared_queues;
   return note_made(target().create_srq(domain, attributes));
 }
@@ -104,7 +104,8 @@ int ibv_destroy_srq(ibv_srq* queue) {
 }
 
 ibv_ah* ibv_create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
-  return refuse("create_ah") ? nullptr : note_made(target().create_ah(domain, attributes));
+  return refuse_on(domain->context, "create_ah") ? nullptr
+                                                 : note_made(target().create_ah(domain, attributes));
 }
 
 int ibv_destroy_ah(ibv_ah* handle) {
@@ -112,16 +113,19 @@ int ibv_destroy_ah(ibv_ah* handle) {
 }
 
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
-  if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
+  if (refuse_on(domain->context, "create_qp") || refuses_pair(domain->context, attributes->cap))
+    return nullptr;
   ibv_qp* pair = note_made(target().create_qp(domain, attributes));
   if (pair == nullptr) return nullptr;
   ++hooks().live_pairs;
+  note_pair(pair);
   limit_inline(&attributes->cap);
   return pair;
 }
 
 int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
-  if (refuse("modify_qp")) return errno;
+  const bool is_ending = attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET;
+  if (is_ending ? refuse("modify_qp") : refuse_on(pair->context, "modify_qp")) return errno;
   if (attributes->qp_state == IBV_QPS_RTR && hooks().unanswered > 0) {
     --hooks().unanswered;
     std::this_thread::sleep_for(std::chrono::milliseconds(hooks().unanswered_ms));
@@ -140,6 +144,7 @@ int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
 }
 
 int ibv_destroy_qp(ibv_qp* pair) {
+  forget_pair(pair);
   const int result = target().destroy_qp(pair);
   if (result == 0) --hooks().live_pairs;
   return note_gone("destroy_qp", result);

@@ -96,7 +96,7 @@ bool is_slow(const ibv_device* device) {
 }
 
 int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes) {
-  if (refuse("query_port")) return errno;
+  if (refuse_on(context, "query_port")) return errno;
   const int error = own_query_port(context, port_number, attributes, length_bytes);
   if (error == 0 && hooks().ports_are_down) attributes->state = IBV_PORT_DOWN;
   if (error == 0 && is_slow(context->device)) attributes->active_speed = kSlowLane;
@@ -110,18 +110,21 @@ int find_number(const ibv_device* device) {
 }
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
-  if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
+  if (refuse_on(context, "create_qp") || refuses_pair(context, attributes->cap)) return nullptr;
   ibv_qp* pair = own_create_qp_ex(context, attributes);
   if (pair == nullptr) return nullptr;
   ++hooks().live_objects;
   ++hooks().live_pairs;
+  note_pair(pair);
   limit_inline(&attributes->cap);
   return pair;
 }
 
-bool refuses_pair(const ibv_qp_cap& asked) {
+bool refuses_pair(const ibv_context* context, const ibv_qp_cap& asked) {
   const bool has_too_much = asked.max_inline_data > static_cast<uint32_t>(hooks().most_inline_bytes);
-  const bool is_refused = hooks().makes_no_pairs || (hooks().refuses_more_inline && has_too_much);
+  const bool is_pairless = (hooks().pairless_devices >> find_number(context->device) & 1) != 0;
+  const bool is_refused =
+      hooks().makes_no_pairs || is_pairless || (hooks().refuses_more_inline && has_too_much);
   if (is_refused) errno = EINVAL;
   return is_refused;
 }
@@ -160,6 +163,11 @@ extern "C" {
 
 // Waits in the reader: it is the plugin's event thread, which has time.
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  if (take_death(context)) {
+    *event = {};
+    event->event_type = IBV_EVENT_DEVICE_FATAL;
+    return 0;
+  }
   const int result = target().get_async_event(context, event);
   if (result != 0 || event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED) return result;
   while (hooks().holds_receives && !hooks().drops_last_events) usleep(1000);
@@ -170,7 +178,7 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
 }
 
 void ibv_ack_async_event(ibv_async_event* event) {
-  target().ack_async_event(event);
+  if (event->event_type != IBV_EVENT_DEVICE_FATAL) target().ack_async_event(event);
 }
 
 }  // extern "C"

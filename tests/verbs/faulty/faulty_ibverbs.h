@@ -40,6 +40,11 @@ struct Hooks {
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
   std::atomic<bool> refuses_more_inline{false};  // instead of granting that
   std::atomic<bool> makes_no_pairs{false};
+  std::atomic<uint32_t> pairless_devices{0};  // the same of the device whose name ends in n: bit n
+  // Devices that have failed for good, by end_device() or at the n-th call on `dying_device` from now on (set
+  // `device_calls` to 0): bit n as above.
+  std::atomic<uint32_t> dead_devices{0};
+  std::atomic<int> dying_device{-1}, device_calls{0}, fatal_call{0};
   std::atomic<int> made_shared_queues{0};
   // What the devices have beside verbs, as NVIDIA's have it. Their Data Direct function's path below /sys;
   // null: none.
@@ -72,6 +77,7 @@ struct Hooks {
 
   // Whether a living region of this domain has this remote key, and the whole range lies in it.
   bool (*reaches)(const ibv_pd* domain, uint32_t remote_key, const void* address, size_t length_bytes);
+  void (*end_device)(int number);
 };
 
 using GetHooks = Hooks* (*)();

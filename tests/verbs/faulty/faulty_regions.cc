@@ -19,12 +19,12 @@ struct LiveRegion {
 std::mutex live_mutex;
 std::vector<LiveRegion> live;
 
-bool refuse_region(const char* name, size_t length_bytes) {
+bool refuse_region(const ibv_pd* domain, const char* name, size_t length_bytes) {
   if (length_bytes == hooks().slow_length_bytes) {
     ++hooks().slow_calls;
     while (length_bytes == hooks().slow_length_bytes) usleep(1000);
   }
-  if (refuse(name)) return true;
+  if (refuse_on(domain->context, name)) return true;
   if (hooks().live_regions < hooks().most_regions) return false;
   errno = ENOMEM;
   return true;
@@ -61,19 +61,19 @@ bool verbena::verbs::faulty::reaches_region(const ibv_pd* domain, uint32_t remot
 extern "C" {
 
 ibv_mr* ibv_reg_mr(ibv_pd* domain, void* address, size_t length_bytes, int access) {
-  if (refuse_region("reg_mr", length_bytes)) return nullptr;
+  if (refuse_region(domain, "reg_mr", length_bytes)) return nullptr;
   return note_region(target().reg_mr(domain, address, length_bytes, access),
                      reinterpret_cast<uintptr_t>(address), length_bytes);
 }
 
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
-  if (refuse_region("reg_mr", length_bytes)) return nullptr;
+  if (refuse_region(domain, "reg_mr", length_bytes)) return nullptr;
   return note_region(target().reg_mr_iova2(domain, address, length_bytes, iova, access), iova, length_bytes);
 }
 
 ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t length_bytes, uint64_t iova, int fd,
                           int access) {
-  if (fd >= 0 && refuse_region("reg_dmabuf_mr", length_bytes)) return nullptr;
+  if (fd >= 0 && refuse_region(domain, "reg_dmabuf_mr", length_bytes)) return nullptr;
   if (fd >= 0 && hooks().takes_any_dmabuf) return register_as_memory(domain, length_bytes, iova, access);
   return note_region(target().reg_dmabuf_mr(domain, offset, length_bytes, iova, fd, access), iova,
                      length_bytes);
@@ -86,7 +86,7 @@ ibv_mr* mlx5dv_reg_dmabuf_mr(ibv_pd* domain, uint64_t, size_t length_bytes, uint
     errno = EOPNOTSUPP;
     return nullptr;
   }
-  if (refuse_region("mlx5dv_reg_dmabuf_mr", length_bytes)) return nullptr;
+  if (refuse_region(domain, "mlx5dv_reg_dmabuf_mr", length_bytes)) return nullptr;
   ++hooks().data_direct_regions;
   return register_as_memory(domain, length_bytes, iova, access);
 }

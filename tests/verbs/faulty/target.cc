@@ -41,7 +41,8 @@ Hooks& hooks() {
   static Hooks shared{.most_srq_entries = read_limit(kSrqEntriesVariable, INT32_MAX),
                       .most_inline_bytes = read_limit(kInlineBytesVariable, INT32_MAX),
                       .most_out_of_order = read_limit(kOutOfOrderVariable, 0),
-                      .reaches = &reaches_region};
+                      .reaches = &reaches_region,
+                      .end_device = &end_device};
   return shared;
 }
 

@@ -55,6 +55,14 @@ const Target& target();
 Hooks& hooks();
 // Counts the call; true if it is to fail. errno is set then.
 bool refuse(const char* name);
+// Also where the device has failed, or fails by this call.
+bool refuse_on(const ibv_context* context, const char* name);
+void end_device(int number);
+// Whether its failure is the next of its events.
+bool take_death(const ibv_context* context);
+// Those that a failure of their device flushes.
+void note_pair(ibv_qp* pair);
+void forget_pair(ibv_qp* pair);
 
 // What `Hooks::reaches` answers.
 bool reaches_region(const ibv_pd* domain, uint32_t remote_key, const void* address, size_t length_bytes);
@@ -65,7 +73,7 @@ void take_over(ibv_context* context);
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes);
 // True, with errno set: there is to be no queue pair like that. What it sends inline, as
 // Hooks::most_inline_bytes has it, whatever the other library grants.
-bool refuses_pair(const ibv_qp_cap& asked);
+bool refuses_pair(const ibv_context* context, const ibv_qp_cap& asked);
 void limit_inline(ibv_qp_cap* granted);
 // The last digit of its name.
 int find_number(const ibv_device* device);

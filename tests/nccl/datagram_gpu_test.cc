@@ -543,6 +543,68 @@ TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
   EXPECT_TRUE(told.get());
 }
 
+// The GPU's memory cannot be written for one of two peers.
+TEST_F(DatagramPeerTest, APlacementThatFailsEndsNoOtherPeersChannel) {
+  constexpr int kMessages = 4;
+  environment_.set("VERBENA_UNPACK", "0");
+  if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
+  struct Sender {
+    pid_t pid = 0;
+    int pipe[2] = {-1, -1};
+  } senders[2];
+  for (Sender& sender : senders) {
+    ASSERT_EQ(pipe(sender.pipe), 0);
+    sender.pid = fork();
+    if (sender.pid != 0) continue;
+    End end;
+    char turn = 0;
+    bool is_well = connect(end, sender.pipe[0]) && end.add_memory();
+    const bool is_failing = &sender == &senders[0];
+    for (int i = 0; is_well && i < (is_failing ? 1 : kMessages); ++i)
+      is_well = read(sender.pipe[0], &turn, 1) == 1 && (end.wait(end.begin(true)) || is_failing);
+    _exit(is_well && read(sender.pipe[0], &turn, 1) == 1 ? 0 : 1);  // its engine answers until then
+  }
+  environment_.set("SOFTVERBS_FAULTS", "fail opcode=RDMA_WRITE status=LOC_PROT nth=1");
+  GpuMemory target;
+  End end;
+  ASSERT_NO_FATAL_FAILURE(listen(end));
+  void* ends[2] = {};
+  LiveBuffer buffers[2] = {LiveBuffer(kBytes), LiveBuffer(kBytes)};
+  for (int i : {0, 1}) {
+    ASSERT_EQ(write(senders[i].pipe[1], handle_, sizeof(handle_)), static_cast<ssize_t>(sizeof(handle_)));
+    end.comm = nullptr;
+    ASSERT_NO_FATAL_FAILURE(accept(end));
+    ends[i] = end.comm;
+    ASSERT_EQ(end.net.reg_mr(end.comm, target.at(0, 0).data(), kBytes, abi::kPtrCuda, &buffers[i].mhandle),
+              abi::kSuccess);
+  }
+  end.memory = target.at(0, 0).data();
+  const auto receive = [&](int i) {
+    end.comm = ends[i];
+    std::swap(end.buffer.mhandle, buffers[i].mhandle);
+    EXPECT_EQ(write(senders[i].pipe[1], "", 1), 1);
+    void* const request = end.begin(false);
+    const bool is_done = request != nullptr && end.wait(request);
+    std::swap(end.buffer.mhandle, buffers[i].mhandle);
+    return is_done;
+  };
+  EXPECT_FALSE(receive(0));
+  for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(receive(1)) << i;
+  for (int i : {0, 1}) {
+    ASSERT_EQ(write(senders[i].pipe[1], "", 1), 1);
+    int status = 0;
+    end.comm = ends[i];
+    ASSERT_NO_FATAL_FAILURE(await_child(end, nullptr, senders[i].pid, 0, status));
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << i << ": " << status;
+    EXPECT_EQ(end.net->dereg_mr(ends[i], buffers[i].mhandle), abi::kSuccess);
+    if (i == 0) {
+      EXPECT_EQ(end.net->close_recv(ends[i]), abi::kSuccess);
+    }
+    for (const int side : senders[i].pipe) close(side);
+  }
+  finish(end);
+}
+
 // What it has sent is being put in its place; then nothing of it is.
 TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
   environment_.set("VERBENA_UNPACK", "0");

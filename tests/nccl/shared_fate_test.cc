@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kBytes = 300'000;
 constexpr uint64_t kEagerBytes = 1'000;
+constexpr uint64_t kLongBytes = 8 << 20;  // over all rails
 
 class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterface<const char*> {
  protected:
@@ -143,6 +144,32 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
     std::memcpy(command.text, listened.text, sizeof(command.text));
     const Reply reply = here_->run(command);
     EXPECT_TRUE(reply.has_failed()) << "took " << reply.took_s << " s";
+  }
+  // The peer, as with its host.
+  void vanish() {
+    peers_rails_.write("* down\n");
+    ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "softverbs0:1: port is down"); }));
+    peer_->kill(SIGSTOP);
+  }
+  // A device of this process fails by a request that it gets; the channel to the other has it.
+  void start_with_failure(int rail) {
+    start("event type=DEVICE_FATAL rail=" + std::to_string(rail) + " nth=" + (is_datagram() ? "1000" : "1"));
+    ASSERT_FALSE(HasFailure());
+    if (!is_datagram()) begin_both(channels_[2], kLongBytes);
+    ASSERT_TRUE(poll_until([&] {
+      if (is_datagram()) run_both(channels_[2], Act::kTransfer, Act::kTransfer, kLongBytes, kLongBytes);
+      return has_warned(*here_, ("softverbs" + std::to_string(rail) + ":1: failed").c_str());
+    }));
+  }
+  void finish_long_one() {
+    if (is_datagram()) return;
+    const auto [sent, received] = run_both(channels_[2], Act::kWait, Act::kWait, 0, 0);
+    EXPECT_TRUE(sent.is_right() && received.is_right());
+  }
+  void close_to_peer() {
+    for (const Channel* channel : {&to_peer(), &from_peer()})
+      for (Actor* actor : {channel->sender, channel->receiver})
+        EXPECT_TRUE(actor->run({Act::kClose, channel->number}).is_right());
   }
   bool has_warned(Actor& actor, const char* words) {
     Command command{Act::kFindWarning};
@@ -281,7 +308,7 @@ TEST_P(SharedFateTest, APeerThatStopsForAWhileHoldsUpNobody) {
   ASSERT_FALSE(HasFailure());
   std::vector<Channel> many;
   for (int i = 0; i < 8; ++i) many.push_back(join(*peer_, *here_));
-  for (const Channel& channel : many) begin_both(channel, 8 << 20);
+  for (const Channel& channel : many) begin_both(channel, kLongBytes);
   peer_->kill(SIGSTOP);
   for (int i = 0; i < 10; ++i) expect_transfer(channels_[3], "from the other", 4 << 20);
   expect_others_go_on(nullptr, false);
@@ -420,13 +447,120 @@ TEST_P(SharedFateTest, ARailThatFlapsWhileOthersConnectHoldsUpNobody) {
 
 // One of two, of this process: those that are there go on over the other, and new ones begin there.
 TEST_P(SharedFateTest, ADeviceThatHasFailedIsNotUsedByNewOnes) {
-  if (!is_datagram()) GTEST_SKIP() << "a new connection makes a queue pair on each device, which fails";
   environment_.set("SOFTVERBS_DEVICES", "2");
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "60000");
-  start("event type=DEVICE_FATAL rail=1 at=1s");
-  ASSERT_FALSE(HasFailure());
-  ASSERT_TRUE(poll_until([&] { return has_warned(*here_, "softverbs1:1: failed"); }));
+  ASSERT_NO_FATAL_FAILURE(start_with_failure(1));
   connect_until(10, [] { return true; });
+  finish_long_one();
+  expect_others_go_on(nullptr);
+}
+
+TEST_P(SharedFateTest, ADeviceThatHasFailedHoldsUpNoClose) {
+  environment_.set("SOFTVERBS_DEVICES", "2");
+  ASSERT_NO_FATAL_FAILURE(start_with_failure(0));
+  close_to_peer();
+  finish_long_one();
+  expect_others_go_on(nullptr, false);
+}
+
+TEST_P(SharedFateTest, TheOnlyDeviceHasFailedAndHoldsUpNoClose) {
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
+  ASSERT_NO_FATAL_FAILURE(start_with_failure(0));
+  close_to_peer();
+}
+
+// This process's only one.
+TEST_P(SharedFateTest, TheOnlyDeviceHasFailedAndNobodyConnects) {
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
+  environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");
+  ASSERT_NO_FATAL_FAILURE(start_with_failure(0));
+  for (const bool sends : {true, false}) {
+    Actor &from = sends ? static_cast<Actor&>(*here_) : *peer_,
+          &to = sends ? *peer_ : static_cast<Actor&>(*here_);
+    const uint32_t number = next_++;
+    Command connect{Act::kConnect, number};
+    const Reply listened = to.run({Act::kListen, number});
+    if (listened.has_failed()) continue;
+    std::memcpy(connect.text, listened.text, sizeof(connect.text));
+    if (!sends) from.begin(connect);
+    EXPECT_TRUE(here_->run(sends ? connect : Command{Act::kAccept, number}).has_failed());
+    if (!sends) {
+      EXPECT_TRUE(from.finish().has_failed());
+    }
+  }
+  EXPECT_TRUE(here_->run({Act::kTransfer, from_peer().number, kBytes}).has_failed());
+}
+
+// One of two rails of the peer is down.
+TEST_P(SharedFateTest, APeerThatStopsWhileARailIsDownIsWaitedFor) {
+  environment_.set("SOFTVERBS_DEVICES", "2");
+  environment_.set("VERBENA_ACK_TIMEOUT", "8");  // requests fail after 8 ms
+  start();
+  ASSERT_FALSE(HasFailure());
+  std::vector<Channel> many{to_peer(), from_peer()};
+  for (const Channel& channel : many) begin_both(channel, kLongBytes);
+  peers_rails_.write("1 down\n");
+  ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "softverbs1:1: port is down"); }));
+  peer_->kill(SIGSTOP);
+  expect_others_go_on(nullptr, false);
+  peer_->kill(SIGCONT);
+  for (const Channel& channel : many) {
+    Actor& there = channel.sender == here_.get() ? *channel.receiver : *channel.sender;
+    there.begin({Act::kWait, channel.number});
+    EXPECT_TRUE(here_->run({Act::kWait, channel.number}).is_right());
+    EXPECT_TRUE(there.finish().is_right());
+  }
+  peers_rails_.write("1 up\n");
+  ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "softverbs1:1: port is up again"); }));
+  expect_others_go_on(nullptr);
+}
+
+// Its host: no rail answers any more, nor the process.
+TEST_P(SharedFateTest, APeerThatVanishesWhileARailIsDownIsGivenUp) {
+  if (!is_datagram()) GTEST_SKIP() << "only the control network tells it: tests/vm takes that away too";
+  environment_.set("SOFTVERBS_DEVICES", "2");
+  environment_.set("VERBENA_ACK_TIMEOUT", "8");  // requests fail after 8 ms
+  start("", "600");
+  ASSERT_FALSE(HasFailure());
+  peers_rails_.write("1 down\n");
+  ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "softverbs1:1: port is down"); }));
+  for (const Channel* channel : {&to_peer(), &from_peer()}) begin_both(*channel, kLongBytes);
+  vanish();
+  for (const Channel* channel : {&to_peer(), &from_peer()}) expect_failure(*here_, *channel, "this end");
+  expect_others_go_on(nullptr, false);
+}
+
+TEST_P(SharedFateTest, APeerThatVanishesHoldsUpNoClose) {
+  start();
+  ASSERT_FALSE(HasFailure());
+  peer_->begin({Act::kClose, to_peer().number});
+  vanish();
+  for (const Channel* channel : {&to_peer(), &from_peer()})
+    EXPECT_TRUE(here_->run({Act::kClose, channel->number}).is_right());
+  expect_others_go_on(nullptr, false);
+}
+
+// Of this process's requests. A connected end posts none before it stands.
+TEST_P(SharedFateTest, ACompletionThatNeverArrivesHoldsUpNoConnect) {
+  start(is_datagram() ? "drop nth=1 per=qp" : "drop every=1");
+  ASSERT_FALSE(HasFailure());
+  for (const bool sends : {true, false}) sends ? join(*here_, *spare_) : join(*spare_, *here_);
+  if (is_datagram()) expect_others_go_on(nullptr);
+}
+
+// The first request on the new queue pair, which is tried again.
+TEST_P(SharedFateTest, ACompletionThatNeverArrivesEndsNoRecovery) {
+  if (is_datagram()) GTEST_SKIP() << "a queue pair of datagrams begins anew without a trial";
+  environment_.set("VERBENA_RAIL_RETRY_MS", "20");
+  start("fail status=RETRY_EXC nth=3 opcode=RDMA_WRITE_WITH_IMM; drop nth=1 opcode=RDMA_WRITE");
+  ASSERT_FALSE(HasFailure());
+  double longest_s = 0;
+  for (int i = 0; i < 5; ++i) {
+    const auto [sent, received] = run_both(to_peer(), Act::kTransfer, Act::kTransfer, kBytes, kBytes);
+    EXPECT_TRUE(sent.is_right() && received.is_right());
+    longest_s = std::max(longest_s, received.took_s);
+  }
+  EXPECT_GE(longest_s, 1) << "the second trial comes when the first has had its second";
   expect_others_go_on(nullptr);
 }
 

@@ -67,6 +67,14 @@ lose_on_both() { # PERCENT OPTION...
   expect_statuses 0 0
 }
 
+# So that what agrees on a failed queue pair and builds another one is lost now and then, too.
+pull_while_losing() { # PERCENT RAILS CABLES OPTION...
+  local percent=$1 nic
+  shift
+  for nic in h0r0 h0r1 h1r0 h1r1; do tc qdisc add dev "$nic" root netem loss "$percent%"; done
+  pull_in_turn "$@"
+}
+
 # Nothing gets through on this rail any more, and no port is down.
 silence() { local nic; for nic in "h0r$1" "h1r$1"; do tc qdisc add dev "$nic" root netem loss 100%; done; }
 
@@ -135,10 +143,12 @@ pull_all_cables() {
 
 # The peer's whole network goes, control socket and rails alike: nothing tells h0 that h1 is gone. A sender that has
 # everything acknowledged and waits to be granted more has no rail to blame.
-lose_peer_host() {
+lose_peer_host() { # BEFORE OPTION...
+  local before=$1
+  shift
   last_words_s=1
   failover_settings+=("$ending")
-  start_failover_pair 2 "$@" && ip -n h1 link set eth0 down && pull h1r0 h1r1 && kill -KILL -- "-$h1_pid"
+  start_failover_pair 2 "$@" && eval "$before" && ip -n h1 link set eth0 down && pull h1r0 h1r1 && kill -KILL -- "-$h1_pid"
   finish_pair
   ip -n h1 link set eth0 up
   heal
@@ -154,13 +164,16 @@ run_failover_cases() {
   run_case 'failover: the only cable out and in again, direct' pull_in_turn 1 h0r0 $bulk
   run_case 'failover: the only cable out and in again, staged' pull_in_turn 1 h1r0 $pages
   run_case 'failover: both rails lose 5 % each way' lose_on_both 5 --size 16k --iters 100 --mode bandwidth --unpack 0
+  run_case 'failover: a cable out and in again while both rails lose 5 % each way' pull_while_losing 5 2 h0r1 $bulk
   run_case 'failover: a rail is silent from the start, its address unknown' begin_with_a_silent_rail 1 0 $bulk
   run_case 'failover: the first rail is silent from the start, its address unknown' begin_with_a_silent_rail 0 0 $pages
   run_case 'failover: a rail is silent from the start' begin_with_a_silent_rail 1 1 $bulk
   run_case 'failover: a rail goes silent under way' go_silent_under_way 1 $bulk
   run_case 'failover: the first rail goes silent under way' go_silent_under_way 0 $bulk
   run_case 'failover: both cables out for good' pull_all_cables $endless
-  run_case "failover: the peer's host vanishes" lose_peer_host $endless
+  run_case "failover: the peer's host vanishes" lose_peer_host : $endless
+  run_case "failover: the peer's host vanishes while a rail is recovered" lose_peer_host \
+    "pull h0r1 && wait_for_line 1 'send to .*queue pairs are left'" $endless
 }
 
 # The last case of all: what connected the hosts cannot be made again.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fetches a wheel with pip and unpacks the Python files of some of its packages.
 
-usage: fetch_engine.py REQUIREMENT FOLDER PACKAGE...   (such as: fetch_engine.py vllm==0.33.0 CACHE/vllm-0.33.0 vllm)
+usage: fetch_engine.py REQUIREMENT FOLDER PACKAGE...   (such as: fetch_engine.py "$requirement" CACHE/vllm-0.33.0 vllm)
+REQUIREMENT is a line of wheels.txt, with the hashes that are allowed.
 FOLDER exists afterwards only if everything went well.
 """
 import pathlib
@@ -19,8 +20,10 @@ def main():
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         # A wheel for any release of Python will do: its files are read, not installed.
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", scratch,
-                        requirement], check=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        asked = pathlib.Path(scratch) / "requirements.txt"
+        asked.write_text(requirement + "\n")
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes",
+                        "--dest", scratch, "-r", asked], check=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
         wheel, = pathlib.Path(scratch).glob("*.whl")
         unpacked = pathlib.Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:

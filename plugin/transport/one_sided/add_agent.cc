@@ -14,8 +14,8 @@ base::Result<std::unique_ptr<AddRings>> AddRings::create(std::span<verbs::Device
   for (verbs::Device* device : devices) {
     auto region = verbs::MemoryRegion::register_memory(
         *device, made->rings.get(), lanes * sizeof(protocol::AddRing), {.remote_write = true});
-    if (!region) return region.error();
-    made->registrations.push_back(std::move(*region));
+    if (!region && !device->has_failed()) return region.error();
+    made->registrations.push_back(region ? std::move(*region) : verbs::MemoryRegion());
   }
   return made;
 }

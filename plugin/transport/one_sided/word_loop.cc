@@ -16,8 +16,9 @@ base::Result<std::unique_ptr<WordLoop>> WordLoop::create(std::span<verbs::Device
   for (size_t r = 0; r < devices.size(); ++r) {
     auto region =
         verbs::MemoryRegion::register_memory(*devices[r], made->values_->data(), sizeof(*made->values_), {});
-    if (!region) return region.error();
-    made->rails_.push_back({devices[r], &completions[r], std::move(*region), {}});
+    if (!region && !devices[r]->has_failed()) return region.error();
+    made->rails_.push_back(
+        {devices[r], &completions[r], region ? std::move(*region) : verbs::MemoryRegion(), {}});
   }
   return made;
 }

@@ -122,7 +122,7 @@ def _move(rank, size):
 
 
 def _give_wrong_tensors(rank):
-    """Each of these would be written or read behind its end."""
+    """Each of these would be written or read beyond its end."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange, verbena.moe.ExpertExchange(
             context, experts=EXPERTS, max_tokens=2, top_k=TOP_K, hidden=HIDDEN, exact=True, blocks=2) as smaller:

@@ -231,7 +231,7 @@ def test_a_peer_that_does_not_come_is_named():
 
 
 def _give_outputs_of_another_type(rank):
-    """Each of these would be written behind its end."""
+    """Each of these would be written beyond its end."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
         x, half = torch.zeros(4, 6), torch.bfloat16

@@ -36,7 +36,7 @@ struct MoeSetup {
   MoeGrouping grouping = MoeGrouping::kRank;
   uint32_t alignment = 1;
   bool has_columns = false;    // of scales, which a cast makes
-  bool has_ids_first = false;  // grouped rows come in a kernel behind the one that receives their ids
+  bool has_ids_first = false;  // grouped rows come in a kernel after the one that receives their ids
 
   // A dispatched row and its scales, which a cast changes.
   uint32_t sent_bytes() const { return cast == MoeCast::kNone ? row_bytes : row_bytes / 2; }

@@ -108,7 +108,7 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
     return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
   }
-  // Of the entries of groups, which are behind all else.
+  // Of the entries of groups, which come after all else.
   VERBENA_HOST_DEVICE constexpr uint64_t entry_packets() const {
     return uint64_t{ranks} * (count_packets() + uint64_t{max_tokens} * place_packets());
   }

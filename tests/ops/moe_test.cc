@@ -331,7 +331,8 @@ TEST(Moe, ARankIsLeftOut) {
                   if (std::string wrong = run_steps(moe, 0); !wrong.empty()) return wrong;
                   if (number != 2) {
                     if (moe.set_mask(15) != VERBENA_INVALID_ARGUMENT) return "a rank that is not there";
-                    if (moe.set_mask(7 & ~(1U << number)) != VERBENA_INVALID_ARGUMENT) return "without itself";
+                    if (moe.set_mask(7 & ~(1U << number)) != VERBENA_INVALID_ARGUMENT)
+                      return "without itself";
                     auto arguments = moe.dispatch_arguments();
                     arguments.phase = VERBENA_MOE_SEND;
                     if (verbena_moe_dispatch(moe.handle(), &arguments, nullptr) != VERBENA_SUCCESS)

@@ -108,8 +108,8 @@ typedef enum {
 /* Options of verbena_ops_create(), the same on all ranks. 0 and NULL select the defaults. */
 typedef struct {
   /* Bytes of GPU memory for packets and for chunks. 0: 1 MiB per block for packets (32 to 128 MiB in all),
-   * and 512 KiB per block for chunks (16 to 64 MiB in all). Across hosts, packets need no memory, and chunks
-   * take two workspaces of 64 MiB each. */
+   * and 512 KiB per block for chunks (16 to 64 MiB in all). Across hosts packet_bytes has no effect,
+   * chunk_bytes is 64 MiB by default, and packets, chunks and each host take as much. */
   size_t packet_bytes, chunk_bytes;
   /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, or the number
    * of multiprocessors if a GPU of the team has fewer; if the process already has a verbena_ops, 0 selects at

@@ -37,7 +37,7 @@ class CodedHosts {
       : of_host_(of_host),
         blocks_(blocks),
         slot_bytes_(slot_bytes),
-        fleet_(ranks, INT32_MAX, 2 * Fleet::measure_workspace(ranks, blocks, slot_bytes)),
+        fleet_(ranks, INT32_MAX, Hosts::measure(ranks, blocks, slot_bytes)),
         hosts_(fleet_, of_host) {}
 
   // One launch of `calls`: the last one's sums, as all ranks have them. `offset`: numbers from a multiple of
@@ -59,8 +59,8 @@ class CodedHosts {
       world.add_grid(static_cast<uint32_t>(rank), blocks_, kThreads, [&, rank] {
         if ((launches_ + rank) % 3 == 0) device::pause(100'000);
         const auto r = static_cast<int32_t>(rank);
-        const SymmWorkspace<> team = fleet_.workspace(r, 0, blocks_, slot_bytes_);
-        const SymmWorkspace<> host = hosts_.host_workspace(r, 1, blocks_, slot_bytes_);
+        const SymmWorkspace<> team = hosts_.team_workspace(r, blocks_, slot_bytes_);
+        const SymmWorkspace<> host = hosts_.host_workspace(r, blocks_, slot_bytes_);
         device::AcrossHosts<device::ReduceFloats> all(team, host, hosts_.places(r), device::block_index(),
                                                       blocks_);
         char* const to = reinterpret_cast<char*>(outputs[rank].data() + begin);

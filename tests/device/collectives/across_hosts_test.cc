@@ -34,7 +34,7 @@ enum class By { kAllReduce, kExchange, kParts };
 class Team {
  public:
   Team(int32_t ranks, int32_t of_host)
-      : fleet_(ranks, INT32_MAX, 2 * Fleet::measure_workspace(ranks, 1, kSlotBytes)),
+      : fleet_(ranks, INT32_MAX, Hosts::measure(ranks, 1, kSlotBytes)),
         hosts_(fleet_, of_host),
         inputs_(static_cast<size_t>(ranks), std::vector<Vector>(kVectors)),
         outputs_(inputs_) {
@@ -81,7 +81,7 @@ class Team {
   }
   // The member that the team's failure word names at a rank.
   uint32_t find_late(int32_t rank) {
-    const uint64_t word = *fleet_.workspace(rank, 0, 1, kSlotBytes).context.failure;
+    const uint64_t word = *hosts_.team_workspace(rank, 1, kSlotBytes).context.failure;
     return static_cast<uint32_t>(word >> kSymmFailurePeer) & kSymmNobody;
   }
 
@@ -89,9 +89,9 @@ class Team {
   static constexpr uint64_t kVectors = 256;
 
   SymmStatus run(int32_t rank, uint64_t count, uint32_t calls) {
-    SymmWorkspace<> team = fleet_.workspace(rank, 0, 1, kSlotBytes);
+    SymmWorkspace<> team = hosts_.team_workspace(rank, 1, kSlotBytes);
     team.context.timeout_ns += team.context.timeout_ns / 4;
-    const SymmWorkspace<> host = hosts_.host_workspace(rank, 1, 1, kSlotBytes);
+    const SymmWorkspace<> host = hosts_.host_workspace(rank, 1, kSlotBytes);
     const auto r = static_cast<size_t>(rank);
     device::AcrossHosts<> all(team, host, hosts_.places(rank), 0, 1);
     for (uint32_t i = 0; i < calls; ++i)
@@ -101,7 +101,7 @@ class Team {
     return all.finish();
   }
   SymmStatus exchange(int32_t rank, uint64_t count, uint32_t calls) {
-    const SymmWorkspace<> team = fleet_.workspace(rank, 0, 1, kSlotBytes);
+    const SymmWorkspace<> team = hosts_.team_workspace(rank, 1, kSlotBytes);
     const auto r = static_cast<size_t>(rank);
     device::Bulk<SymmContext, true> all(team, 0, 1);
     for (uint32_t i = 0; i < calls; ++i) {
@@ -119,8 +119,8 @@ class Team {
   }
 
   SymmStatus sum_parts(int32_t rank, uint64_t count, uint32_t calls) {
-    SymmWorkspace<> team = fleet_.workspace(rank, 0, 1, kSlotBytes);
-    const SymmWorkspace<> host = hosts_.host_workspace(rank, 1, 1, kSlotBytes);
+    SymmWorkspace<> team = hosts_.team_workspace(rank, 1, kSlotBytes);
+    const SymmWorkspace<> host = hosts_.host_workspace(rank, 1, kSlotBytes);
     const auto r = static_cast<size_t>(rank);
     device::AcrossHosts<> all(team, host, hosts_.places(rank), 0, 1);
     const uint64_t bytes = count * sizeof(float), part = bytes / inputs_.size() / 16 * 16 + 16;

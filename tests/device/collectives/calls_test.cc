@@ -88,8 +88,7 @@ class Ranks {
  public:
   explicit Ranks(const Shape& shape, uint64_t timeout_ns = 2'000'000'000)
       : shape_(shape),
-        fleet_(shape.ranks, INT32_MAX,
-               2 * Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)),
+        fleet_(shape.ranks, INT32_MAX, Hosts::measure(shape.ranks, shape.blocks, shape.slot_bytes)),
         hosts_(fleet_, shape.of_host == 0 ? shape.ranks : shape.of_host, shape.are_mixed),
         host_workspaces_(static_cast<size_t>(shape.ranks)),
         status_(static_cast<size_t>(shape.ranks), 0) {
@@ -104,7 +103,7 @@ class Ranks {
     for (size_t rank = 0; rank < ranks; ++rank) {
       GroupLaunch& launch = launches[rank];
       launch = {};
-      launch.workspace = fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, shape_.slot_bytes);
+      launch.workspace = hosts_.team_workspace(static_cast<int32_t>(rank), shape_.blocks, shape_.slot_bytes);
       launch.status = &status_[rank];
       launch.chunk_bytes = chunk_bytes;
       launch.count_calls = static_cast<uint32_t>(cases.size());
@@ -149,13 +148,14 @@ class Ranks {
   }
 
   int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
+  const Hosts& hosts() const { return hosts_; }
 
  private:
   void place_in_hosts(int32_t rank, ops::Launch& launch) {
     SymmWorkspace<>& host = host_workspaces_[static_cast<size_t>(rank)];
     const device::HostPlaces places = hosts_.places(rank);
     if (places.hosts == 1) return;
-    host = hosts_.host_workspace(rank, 1, shape_.blocks, shape_.slot_bytes);
+    host = hosts_.host_workspace(rank, shape_.blocks, shape_.slot_bytes);
     launch.host = &host;
     launch.hosts = places.hosts;
     std::copy_n(places.members, shape_.ranks, launch.members);
@@ -775,6 +775,85 @@ TEST(AcrossHosts, ExchangesAndAllReducesInTurn) {
                         seed % 2 * 64),
                 "")
           << ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+    }
+  }
+}
+
+// Bytes that NICs carry for an all-reduce, by the bytes of the tensor: each rank's share goes to each other
+// host. A reduce-scatter has a flag of 8 bytes for each chunk, an all-reduce has nothing beside the numbers.
+TEST(AcrossHosts, NumbersTravelInTheNarrowestType) {
+  using device::Reduction;
+  for (const Shape& shape :
+       {Shape{2, 2, 32, 6400, 1, false}, Shape{3, 2, 32, 6400, 1, false}, Shape{4, 2, 32, 6400, 2, false}}) {
+    constexpr uint64_t kBytes = 768;
+    const auto hosts = static_cast<uint64_t>(shape.ranks / shape.of_host);
+    const uint64_t expected = kBytes * hosts * (hosts - 1);
+    const auto measure = [&](const Case& one) {
+      Ranks<ops::AcrossHostsByChunks> all(shape);
+      EXPECT_EQ(all.run(1, {one}), "");
+      return all.hosts().wire_bytes();
+    };
+    Random random(5);
+    const auto carry = [&](auto number, Reduction reduction) {
+      return measure(all_reduce_across<decltype(number)>(random, shape, kBytes / sizeof(number), reduction));
+    };
+    const uint64_t of_sums = shape.of_host == 1 ? 1 : 2;
+    for (const Reduction reduction : {Reduction::kMin, Reduction::kMax}) {
+      EXPECT_EQ(carry(device::Bfloat16{}, reduction), expected) << shape.of_host;
+      EXPECT_EQ(carry(device::E4m3{}, reduction), expected) << shape.of_host;
+    }
+    for (const Reduction reduction : {Reduction::kSum, Reduction::kMean}) {
+      EXPECT_EQ(carry(device::Bfloat16{}, reduction), expected * of_sums) << shape.of_host;
+      EXPECT_EQ(carry(device::Half{}, reduction), expected * of_sums) << shape.of_host;
+      EXPECT_EQ(carry(device::E4m3{}, reduction), expected * of_sums * of_sums) << shape.of_host;
+      EXPECT_EQ(carry(float{}, reduction), expected) << shape.of_host;
+    }
+    const uint64_t each = 8 * shape.blocks * static_cast<uint64_t>(shape.ranks) * (hosts - 1);
+    const uint64_t count = 96, pairs = static_cast<uint64_t>(shape.ranks) * (hosts - 1);
+    EXPECT_EQ(measure(reduce_scatter(random, shape.ranks, 1, count, Reduction::kMax, &shape)),
+              count * 2 * pairs + each)
+        << shape.of_host;
+    EXPECT_EQ(measure(reduce_scatter(random, shape.ranks, 1, count, Reduction::kSum, &shape)),
+              count * 2 * pairs * of_sums + each)
+        << shape.of_host;
+  }
+}
+
+// One request for each chunk and counterpart, as long as no packet needs a note.
+TEST(AcrossHosts, AChunkIsOneRequest) {
+  for (const Shape& shape : {Shape{2, 2, 32, 640, 1, false}, Shape{6, 2, 32, 640, 2, false}}) {
+    Ranks<ops::AcrossHostsByChunks> all(shape);
+    Random random(6);
+    constexpr uint64_t kChunks = 3, kChunkBytes = 64;
+    const auto hosts = static_cast<uint64_t>(shape.ranks / shape.of_host);
+    const uint64_t count = kChunks * kChunkBytes * shape.blocks * static_cast<uint64_t>(shape.of_host) / 4;
+    EXPECT_EQ(
+        all.run(2, {all_reduce_across<float>(random, shape, count, device::Reduction::kSum)}, kChunkBytes),
+        "");
+    EXPECT_EQ(all.hosts().requests(),
+              kChunks * shape.blocks * static_cast<uint64_t>(shape.ranks) * (hosts - 1));
+  }
+}
+
+// Numbers that look like an empty packet, or like the mark of a note, arrive as they are, call after call.
+TEST(AcrossHosts, NumbersThatNeedANote) {
+  for (const Shape& shape :
+       {Shape{2, 2, 32, 640, 1, false}, Shape{4, 1, 32, 640, 2, false}, Shape{3, 1, 32, 640, 1, false}}) {
+    Ranks<ops::AcrossHostsByChunks> all(shape);
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      Random random(seed);
+      Case one = all_reduce_across<int32_t>(random, shape, 300, device::Reduction::kMax);
+      for (Data& input : one.inputs) {
+        for (uint64_t i = 0; i < 300; ++i) {
+          if (seed % 2 == 1 && i % 7 != seed) continue;
+          const uint32_t number = device::Packet::kSentinel ^ random.between(0, 3);
+          std::memcpy(input.data() + 4 * i, &number, sizeof(number));
+        }
+      }
+      one.outputs.assign(static_cast<size_t>(shape.ranks),
+                         reduce_by_hosts<int32_t>(one.inputs, 0, 300, device::Reduction::kMax,
+                                                  static_cast<size_t>(shape.of_host), false));
+      ASSERT_EQ(all.run(seed, {one}), "") << shape.ranks << " ranks, seed " << seed;
     }
   }
 }

@@ -31,10 +31,18 @@ class Hosts {
     const Rank& one = *ranks_[static_cast<size_t>(rank)];
     return {static_cast<uint32_t>(hosts_), one.members.data()};
   }
+  // Of a grid with so many blocks, which needs twice as many; memory of 2 * measure() bytes has both.
+  SymmWorkspace<> team_workspace(int32_t rank, uint64_t blocks, uint64_t slot_bytes) {
+    return fleet_.workspace(rank, 0, 2 * blocks, slot_bytes);
+  }
+  static uint64_t measure(int32_t ranks, uint64_t blocks, uint64_t slot_bytes) {
+    return 2 * Fleet::measure_workspace(ranks, 2 * blocks, slot_bytes);
+  }
   // Of the rank's host alone: what Fleet lays out for all, for fewer.
-  SymmWorkspace<> host_workspace(int32_t rank, uint64_t index, uint64_t blocks, uint64_t slot_bytes) {
+  SymmWorkspace<> host_workspace(int32_t rank, uint64_t blocks, uint64_t slot_bytes) {
     const Rank& one = *ranks_[static_cast<size_t>(rank)];
-    SymmWorkspace<> made = fleet_.workspace(rank, index, blocks, slot_bytes);
+    SymmWorkspace<> made = fleet_.workspace(rank, 1, 2 * blocks, slot_bytes);
+    made.blocks.count = blocks;
     SymmContext& context = made.context;
     context.team_size = context.lsa_size = of_host_;
     context.has_remote = 0;
@@ -66,6 +74,9 @@ class Hosts {
       });
     }
   }
+  // What all NICs have carried so far: bytes of puts and words, and their number.
+  uint64_t wire_bytes() const { return wire_bytes_; }
+  uint64_t requests() const { return requests_; }
   // By a thread of each block, when the block asks for nothing more.
   void end() { left_.fetch_sub(1); }
 
@@ -128,23 +139,40 @@ class Hosts {
     char* const there = reinterpret_cast<char*>(fleet_.context(peer).heap_begin) + (place & kPutMaxOffset);
     emulator::require(host_of(peer) != host_of(rank), "a NIC is asked for a peer in reach");
     if (operation == PutOperation::kPut) {
-      std::memcpy(there, reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + slot.operand,
-                  slot.extent);
+      put(there, reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + slot.operand, slot.extent,
+          random);
     } else {
       emulator::require(operation == PutOperation::kWriteWord, "what the NIC does not know");
       __atomic_store_n(reinterpret_cast<uint64_t*>(there), slot.operand, __ATOMIC_RELEASE);
+      wire_bytes_ += kWordBytes;
     }
+    ++requests_;
     ++one.next[queue];
     __atomic_store_n(&one.progress[queue].consumed, one.next[queue], __ATOMIC_RELEASE);
     __atomic_store_n(&one.progress[queue].completed, one.next[queue], __ATOMIC_RELEASE);
     return true;
   }
 
+  // In two parts, the later one first in every other case: words of 8 bytes arrive whole, in any order.
+  void put(char* there, const char* here, uint64_t length_bytes, Random& random) {
+    const uint64_t words = length_bytes / kWordBytes;
+    const uint64_t middle = random.between(0, static_cast<uint32_t>(words)) * kWordBytes;
+    const bool is_end_first = random.between(0, 1) == 0;
+    for (const bool is_end : {is_end_first, !is_end_first}) {
+      const uint64_t begin = is_end ? middle : 0, end = is_end ? length_bytes : middle;
+      if (begin != end) std::memcpy(there + begin, here + begin, end - begin);
+      emulator::yield();
+    }
+    wire_bytes_ += length_bytes;
+  }
+
+  static constexpr uint64_t kWordBytes = sizeof(uint64_t);
   Fleet& fleet_;
   const int32_t of_host_, hosts_;
   const bool are_mixed_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::atomic<int32_t> left_{0};
+  uint64_t wire_bytes_ = 0, requests_ = 0;
 };
 
 }  // namespace verbena::device_test

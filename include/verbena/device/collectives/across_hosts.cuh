@@ -9,20 +9,28 @@
 // The counterparts of a rank are the ranks with the same index on the other hosts.
 //
 // An all-reduce is bulk.cuh's all-reduce within each host, with one more step. The rank that sums a share of
-// a chunk sends this sum (the host sum) to its counterparts, and adds the host sums that they send. So over a
-// rank's NIC, only one share of the tensor is sent to each other host. Host sums are sent unrounded, with 4
-// bytes per element. Within a host, addends are added in rank order. Then the host sums are added in the
-// order of the hosts, and the result is rounded once. So all hosts get the same bits. all_reduce_quantised()
-// encodes the host sums. Each rank decodes the bytes of all hosts, including its own host, so an element is
-// quantised once per host. Nothing is quantised within a host.
+// a chunk sends its host's sum to its counterparts and adds their sums. So a NIC carries one share of the
+// tensor to each other host. Addends are added in rank order within a host, then the host sums in the order
+// of hosts, and the result is rounded once. So all hosts get the same bits.
 //
-// The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot and
-// write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
-// bulk.cuh. Every rank takes part in every chunk, even if its share is empty. When a rank begins chunk s, it
-// has received the flags of chunk s-1 from all counterparts, and the counterparts sent these flags after they
-// had finished chunk s-2. The rank has also received the sums of chunk s-1 from the other ranks of its host,
-// which had received the flags of their own counterparts in the same way. So no rank still uses the slot of
-// chunk s-4.
+// Host sums are sent unrounded, in the narrowest type that holds them exactly: minima, maxima, and the
+// elements of hosts with one rank in the type of the tensor, all others with 4 bytes per element.
+// all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all hosts, including its own,
+// so an element is quantised once per host. Nothing is quantised within a host.
+//
+// The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
+// and write them to the counterparts' slots. Slots and chunk numbers are the same as in bulk.cuh. Every rank
+// takes part in every chunk, even if its share is empty. The workspace has twice as many blocks as a grid:
+//
+//   The slots of the first half are for chunks that are followed by a flag. When a rank begins chunk s, it
+//   has received the flags of chunk s-1 from all counterparts, which sent these flags after they had finished
+//   chunk s-2. The same is true of each rank of its host whose sums of chunk s-1 it has received. So no rank
+//   still uses slot s-4.
+//   The slots of the second half are for exact all-reduces, which send packets (packet.cuh): one request for
+//   each counterpart, without a flag, in any order. A NIC writes aligned words of 8 bytes whole, like the
+//   halves of a packet. The notes of packets are sent only if the chunk has any. A rank sends chunk s before
+//   it receives chunk s-1, so a NIC carries a chunk while the rank adds another. At that time it has received
+//   chunk s-2 from all counterparts, which sent it after they had received, and emptied, chunk s-4.
 //
 // A reduce-scatter works similarly. For each host in turn, every rank sums the addends that the ranks of its
 // own host have for the rank's counterpart on that host. Sums for other hosts are staged in the upper half of
@@ -54,8 +62,8 @@ template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
   // The parameters are the same as in Bulk's constructor.
-  // @param team, host workspaces of the team, and of the ranks on this host; both have the same number of
-  //              blocks
+  // @param team  workspace of the team, with at least 2 * blocks blocks
+  // @param host  workspace of the ranks on this host, with at least `blocks` blocks
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,
                              uint32_t chunk_bytes = 0)
@@ -68,7 +76,8 @@ class AcrossHosts {
         count_blocks_(blocks),
         chunk_bytes_(chunk_bytes),
         calls_(host, block, blocks, chunk_bytes) {
-    if (block >= blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit) status_ = SymmStatus::kInvalid;
+    if (block >= blocks || blocks > blocks_.count / 2 || blocks_.slot_bytes <= kSymmSlotUnit)
+      status_ = SymmStatus::kInvalid;
   }
 
   // Writes the reduction of all ranks' `input` to `output`, which may be `input` itself.
@@ -145,6 +154,8 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
     if (status_ == SymmStatus::kDone && number_ != 0) store_number(group);
+    if (status_ == SymmStatus::kDone && packet_number_ != 0 && group.elect())
+      store_relaxed<Scope::kGpu>(blocks_.epochs + packet_block(), packet_number_ - 1);
     return status_;
   }
 
@@ -155,6 +166,7 @@ class AcrossHosts {
   };
   static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // words per vector
   static constexpr uint32_t kMaxVectors = sizeof(Sums) / kVectorBytes;
+  static constexpr uint32_t kHostsAtOnce = 4;  // whose data a thread loads together
 
   // The codecs that Bulk calls within the host.
   struct HostSums : PlainCodec<Reduce> {
@@ -162,16 +174,20 @@ class AcrossHosts {
 
     VERBENA_DEVICE HostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all)
         : PlainCodec<Reduce>(plain), calls(all) {}
+    static constexpr uint32_t kLag = 1;
     VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
-      const uint64_t there =
-          (calls.blocks_.slot_bytes - kSymmSlotUnit) / (kVectorBytes * calls.count_vectors(this->reduce));
+      const uint64_t there = calls.count_packets() / calls.count_vectors(this->reduce);
       const uint32_t here = PlainCodec<Reduce>::fit_bytes(data_bytes);
       return there * kVectorBytes < here ? static_cast<uint32_t>(there) * kVectorBytes : here;
+    }
+    template <typename Group>
+    VERBENA_DEVICE SymmStatus begin_reduce(const BulkChunk& addends, const Group& group) const {
+      return calls.send_packets(addends, this->reduce, group);
     }
     template <int kRanks, typename Group>
     VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                              const Group& group) const {
-      return calls.reduce_chunk(addends, sums, this->reduce, group);
+      return calls.receive_packets(addends, sums, this->reduce, group);
     }
   };
   // The same for all_reduce_quantised(), in which chunks consist of whole tiles.
@@ -199,6 +215,8 @@ class AcrossHosts {
   VERBENA_DEVICE bool load_number(const Group& group) {
     if (number_ == 0) {
       number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+      if (packet_number_ == 0)
+        packet_number_ = packets_due_ = load_relaxed<Scope::kGpu>(blocks_.epochs + packet_block()) + 1;
       status_ = detail::begin_in_step(context_, group);
       if (status_ == SymmStatus::kTimedOut) end_host(group);
     }
@@ -219,9 +237,11 @@ class AcrossHosts {
     return false;
   }
 
-  // Returns the number of vectors that the unrounded sums of the elements of one vector take.
-  VERBENA_DEVICE static uint32_t count_vectors(const Reduce& reduce) {
-    return reduce.template count_words<Vector16>() / kWords;
+  // Returns the number of vectors that a host's sums of one vector take. If it is 1, they are elements of the
+  // tensor's type.
+  VERBENA_DEVICE uint32_t count_vectors(const Reduce& reduce) const {
+    const bool is_an_element = host_.team_size == 1 || reduce.reduction >= Reduction::kMin;
+    return is_an_element ? 1 : reduce.template count_words<Vector16>() / kWords;
   }
   VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
     const auto size = static_cast<uint64_t>(context_.team_size);
@@ -230,6 +250,19 @@ class AcrossHosts {
   }
   VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source) const {
     return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kSymmSlotUnit);
+  }
+
+  VERBENA_DEVICE uint32_t packet_block() const { return block_ + static_cast<uint32_t>(blocks_.count / 2); }
+  VERBENA_DEVICE uint64_t count_packets() const {
+    return blocks_.slot_bytes / (Packet::kBytes + Packet::kNoteBytes);
+  }
+  VERBENA_DEVICE char* find_packets(uint64_t number, int32_t source) const {
+    const auto size = static_cast<uint64_t>(context_.team_size);
+    const uint64_t copy = packet_block() * uint64_t{kSymmTurns} + number % kSymmTurns;
+    return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
+  }
+  VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
+    return slot + count_packets() * Packet::kBytes + index * Packet::kNoteBytes;
   }
 
   VERBENA_DEVICE uint64_t half_bytes() const {
@@ -261,12 +294,15 @@ class AcrossHosts {
                              mine};
       };
       char* const to = find_sums(number, host);
-      take_status(
-          calls_.exchange_sums(
-              addends, most, reduce,
-              [&](uint64_t offset, const Sums& sums) { store_sums(to + offset * vectors, sums, vectors); },
-              group),
-          group);
+      take_status(calls_.exchange_sums(
+                      addends, most, reduce,
+                      [&](uint64_t offset, Sums& sums) {
+                        for_vectors(sums, vectors, reduce, [&](uint32_t i, const Vector16& vector) {
+                          detail::store_data(to + offset * vectors + i * kVectorBytes, vector);
+                        });
+                      },
+                      group),
+                  group);
       if (status_ != SymmStatus::kDone) return;
     }
     const bool is_there = exchange(
@@ -283,7 +319,16 @@ class AcrossHosts {
     const auto length = static_cast<uint32_t>(part.length_bytes);
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {
-      Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
+      Sums all;
+      (void)add_hosts(vectors, reduce, all, [&](uint32_t i, uint32_t first, uint32_t count, auto& some) {
+        const uint64_t place = offset * uint64_t{vectors} + i * kVectorBytes;
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kHostsAtOnce; ++k) {
+          if (k < count)
+            some[k] = detail::load_data(find_slot(number, find_member(first + k, host_.team_rank)) + place);
+        }
+        return true;
+      });
       const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
       if (is_flat) {
         detail::store_vector(to.find(0), offset, length, result);
@@ -294,30 +339,123 @@ class AcrossHosts {
     group.sync();
   }
 
+  // Reduces a chunk within the host, and sends the sums to the counterparts, with one thread per host.
   template <typename Group>
-  VERBENA_DEVICE SymmStatus reduce_chunk(const BulkChunk& addends, const BulkChunk& sums,
-                                         const Reduce& reduce, const Group& group) {
-    const uint64_t number = number_++;
+  VERBENA_DEVICE SymmStatus send_packets(const BulkChunk& addends, const Reduce& reduce, const Group& group) {
+    const uint64_t number = packet_number_++;
     const uint32_t length = addends.length(host_.team_rank), vectors = count_vectors(reduce);
-    const uint32_t step = group.size() * kVectorBytes, first = group.rank() * kVectorBytes;
     const char* const input = addends.input + addends.begin(host_.team_rank);
-    char* const own = find_slot(number, context_.team_rank);
-    for (uint32_t offset = first; offset < length; offset += step)
-      store_sums(own + offset * uint64_t{vectors}, add_host(addends, input, offset, length, reduce), vectors);
-    const auto find = [&](uint32_t) { return Sending{own, measure_sums(length, vectors)}; };
-    if (!exchange(number, find, group)) return status_;
+    char* const slot = find_packets(number, context_.team_rank);
+    bool has_note = false;
+    const auto stage = [&](uint32_t index, const Vector16& vector) {
+      const Packet::Data stored = Packet::mask(vector);
+      Packet::send(slot + Packet::offset(index), find_note(slot, index), stored, number);
+      has_note = has_note || !Packet::is_plain(stored);
+    };
+    if (length == 0 && group.rank() == 0) stage(0, {});
+    if (host_.team_size == 1) {
+      detail::move_vectors(
+          group, 1, (length + kVectorBytes - 1) / kVectorBytes,
+          [&](uint32_t, uint32_t offset) { return detail::load_vector(input, offset, length); },
+          [&](uint32_t, uint32_t offset, const Vector16& vector) { stage(offset / kVectorBytes, vector); });
+    } else {
+      for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
+           offset += group.size() * kVectorBytes) {
+        Sums sums = add_host(addends, input, offset, length, reduce);
+        for_vectors(sums, vectors, reduce, [&](uint32_t i, const Vector16& vector) {
+          stage(offset / kVectorBytes * vectors + i, vector);
+        });
+      }
+    }
+    const uint32_t packets = Packet::count(length) * (length == 0 ? 1 : vectors);
+    const bool have_notes = group.any(has_note);
+    WaitResult mine = WaitResult::kReached;
+    detail::Awaited awaited{SymmWait::kRequest, block_};
+    for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
+      const int32_t peer = find_member(host, host_.team_rank);
+      if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
+      using Network = SymmNetwork<SymmContext>;
+      awaited.peer = static_cast<uint32_t>(peer);
+      mine = Network::put(context_, peer, slot, slot, packets * Packet::kBytes, {});
+      if (have_notes && mine == WaitResult::kReached)
+        mine = Network::put(context_, peer, find_note(slot, 0), find_note(slot, 0),
+                            packets * Packet::kNoteBytes, {});
+    }
+    return conclude(mine, awaited, group);
+  }
+  // Receives the counterparts' sums of a chunk, adds them, and sends the result to the ranks of this host.
+  template <typename Group>
+  VERBENA_DEVICE SymmStatus receive_packets(const BulkChunk& addends, const BulkChunk& sums,
+                                            const Reduce& reduce, const Group& group) {
+    const uint64_t number = packets_due_++;
+    const uint32_t length = addends.length(host_.team_rank), vectors = count_vectors(reduce);
     char* const output = addends.output + addends.begin(host_.team_rank);
-    for (uint32_t offset = first; offset < length; offset += step) {
-      Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
+    WaitResult mine = WaitResult::kReached;
+    detail::Awaited awaited{SymmWait::kPacket, block_};
+    Patience patience(context_);
+    if (length == 0 && group.rank() == 0) {
+      Sums none;
+      (void)add_hosts(1, reduce, none, [&](uint32_t, uint32_t first, uint32_t count, auto& some) {
+        mine = receive(number, 0, first, count, patience, awaited, some);
+        return mine == WaitResult::kReached;
+      });
+    }
+    for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
+         offset += group.size() * kVectorBytes) {
+      Sums all;
+      const bool have_come =
+          add_hosts(vectors, reduce, all, [&](uint32_t i, uint32_t first, uint32_t count, auto& some) {
+            const uint32_t index = offset / kVectorBytes * vectors + i;
+            mine = receive(number, index, first, count, patience, awaited, some);
+            return mine == WaitResult::kReached;
+          });
+      if (!have_come) break;
       const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
       for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
         detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
       detail::store_vector(output, offset, length, result);
     }
-    return SymmStatus::kDone;
+    return conclude(mine, awaited, group);
+  }
+  // Receives packet `index` of chunk `number` from the counterparts on hosts `first` to first + count - 1.
+  // This rank's own packet is in the slot from which it was sent.
+  VERBENA_DEVICE WaitResult receive(uint64_t number, uint32_t index, uint32_t first, uint32_t count,
+                                    Patience& patience, detail::Awaited& awaited,
+                                    Vector16 (&data)[kHostsAtOnce]) const {
+    const auto find_peer = [&](uint32_t i) { return find_member(first + i, host_.team_rank); };
+    uint32_t missing = (1u << count) - 1;
+    for (uint32_t spins = 1;; ++spins) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
+        if ((missing >> i & 1) != 0)
+          data[i] = Packet::poll(find_packets(number, find_peer(i)) + Packet::offset(index));
+      }
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
+        if ((missing >> i & 1) != 0 &&
+            Packet::has_come(data[i], find_note(find_packets(number, find_peer(i)), index), number))
+          missing &= ~(1u << i);
+      }
+      if (missing == 0) break;
+      if (spins % kDefaultSpinsPerCheck != 0) continue;
+      const WaitResult result = patience.check();
+      if (result == WaitResult::kReached) continue;
+      uint32_t late = 0;
+      while ((missing >> late & 1) == 0) ++late;
+      awaited.peer = static_cast<uint32_t>(find_peer(late));
+      return result;
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
+      if (i >= count) break;
+      data[i] = Packet::mask(data[i]);
+      const int32_t peer = find_peer(i);
+      if (peer != context_.team_rank) Packet::empty(find_packets(number, peer) + Packet::offset(index));
+    }
+    return WaitResult::kReached;
   }
 
-  // Does the same as reduce_chunk(), but with encoded host sums. Each warp encodes one tile at a time.
+  // Reduces a chunk, and sends encoded host sums, followed by a flag. Each warp encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
   VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& addends, const BulkChunk& sums,
                                                    const Reduce& reduce, const Rounding& rounding,
@@ -396,33 +534,49 @@ class AcrossHosts {
     }
     return sums;
   }
-  VERBENA_DEVICE Sums add_hosts(uint64_t number, uint64_t offset, uint32_t vectors,
-                                const Reduce& reduce) const {
-    Sums sums;
-    VERBENA_UNROLL_BY(1)
-    for (uint32_t host = 0; host < places_.hosts; ++host) {
-      const char* const from = find_slot(number, find_member(host, host_.team_rank)) + offset;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kMaxVectors; ++i) {
-        if (i >= vectors) break;
-        const auto words = __builtin_bit_cast(Words, detail::load_data(from + i * kVectorBytes));
+  // Adds the sums of all hosts. `receive(i, first, count, some)` loads vector i of the sums of hosts `first` to
+  // first + count - 1. Returns false as soon as it does.
+  template <typename Receive>
+  VERBENA_DEVICE bool add_hosts(uint32_t vectors, const Reduce& reduce, Sums& sums,
+                                const Receive& receive) const {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kMaxVectors; ++i) {
+      if (i >= vectors) break;
+      VERBENA_UNROLL_BY(1)
+      for (uint32_t first = 0; first < places_.hosts; first += kHostsAtOnce) {
+        const uint32_t left = places_.hosts - first, count = left < kHostsAtOnce ? left : kHostsAtOnce;
+        Vector16 some[kHostsAtOnce];
+        if (!receive(i, first, count, some)) return false;
+        if (vectors == 1) {
+          reduce.add(sums, some, static_cast<int32_t>(first), static_cast<int32_t>(count));
+          continue;
+        }
         VERBENA_UNROLL
-        for (uint32_t k = 0; k < kWords; ++k) {
-          uint32_t& sum = sums.words[i * kWords + k];
-          sum = host == 0 ? words.of[k] : reduce.merge_words(sum, words.of[k]);
+        for (uint32_t host = 0; host < kHostsAtOnce; ++host) {
+          if (host >= count) break;
+          const auto words = __builtin_bit_cast(Words, some[host]);
+          VERBENA_UNROLL
+          for (uint32_t k = 0; k < kWords; ++k) {
+            uint32_t& sum = sums.words[i * kWords + k];
+            sum = first + host == 0 ? words.of[k] : reduce.merge_words(sum, words.of[k]);
+          }
         }
       }
     }
-    return sums;
+    return true;
   }
-  VERBENA_DEVICE static void store_sums(char* to, const Sums& sums, uint32_t vectors) {
+  // Calls `take(i, vector)` for each vector of a host's sums.
+  template <typename Take>
+  VERBENA_DEVICE static void for_vectors(Sums& sums, uint32_t vectors, const Reduce& reduce,
+                                         const Take& take) {
+    if (vectors == 1) return take(0, reduce.template finish<Vector16>(sums, 1));
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kMaxVectors; ++i) {
       if (i >= vectors) break;
       Words words;
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kWords; ++k) words.of[k] = sums.words[i * kWords + k];
-      detail::store_data(to + i * kVectorBytes, __builtin_bit_cast(Vector16, words));
+      take(i, __builtin_bit_cast(Vector16, words));
     }
   }
 
@@ -461,9 +615,14 @@ class AcrossHosts {
         if (mine != WaitResult::kReached) break;
       }
     }
+    return conclude(mine, awaited, group) == SymmStatus::kDone;
+  }
+  // Sets and returns the status of a wait for other hosts.
+  template <typename Group>
+  VERBENA_DEVICE SymmStatus conclude(WaitResult mine, const detail::Awaited& awaited, const Group& group) {
     status_ = detail::conclude(context_, group, mine, awaited);
     if (status_ == SymmStatus::kTimedOut) end_host(group);
-    return status_ == SymmStatus::kDone;
+    return status_;
   }
 
   // Ends the waits of the ranks on this host after a wait for another host has timed out. The team's failure
@@ -497,7 +656,9 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  uint64_t number_ = 0;  // number of the next chunk; 0: not loaded from memory yet
+  uint64_t number_ = 0;         // number of the next chunk; 0: not loaded from memory yet
+  uint64_t packet_number_ = 0;  // the same, of chunks in packets
+  uint64_t packets_due_ = 0;    // number of the next chunk in packets to be received
   SymmStatus status_ = SymmStatus::kDone;
 };
 

@@ -9,6 +9,10 @@
 //     addends of chunk s-2, which q sent after it had summed chunk s-4.
 //   - The sums of chunk s overwrite the sums of chunk s-4 at rank q. Their sender has received q's addends of
 //     chunk s, which q sent after it had stored the sums of chunk s-3.
+// A codec with a lag (AcrossHosts) begins to reduce chunk s-1 in step s, reduces chunk s-2 and stores the sums
+// of chunk s-3. Then q has begun to reduce chunk s-4 before it sent the addends of chunk s-2, and no longer
+// reads the addends of chunk s-4. It has stored the sums of chunk s-3 before it sent the addends of chunk s+1,
+// for which the sender of the sums of chunk s has waited.
 // A broadcast uses the same steps: the root sends each other rank a share in place of addends, and that rank
 // sends the share to the other ranks in place of sums.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
@@ -95,6 +99,8 @@ struct BulkChunk {
 template <typename Reduce>
 struct PlainCodec {
   Reduce reduce;
+  // Number of steps from begin_reduce() to reduce_addends(). 0: there is no begin_reduce().
+  static constexpr uint32_t kLag = 0;
 
   // Returns the unit of chunks. Offsets of chunks in the tensor, and lengths of chunks, are multiples of this
   // unit.
@@ -218,6 +224,7 @@ struct PlainCodec {
 // ranks.
 struct PassOn {
   int32_t root;
+  static constexpr uint32_t kLag = 0;
 
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
@@ -344,6 +351,10 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // one unit of the codec does not fit
     if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
+    // Between hosts a short last chunk takes almost as long as a whole one, so all chunks are equally long.
+    if constexpr (Codec::kLag != 0)
+      chunk.max_bytes = static_cast<uint32_t>(
+          find_part_bytes(chunk.share_bytes, static_cast<uint32_t>(chunks), codec.unit_bytes()));
     const auto at = [&](uint64_t index, BulkPhase phase) {
       BulkChunk one = chunk;
       one.number = number_ + index;
@@ -352,21 +363,31 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
       one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);
       return one;
     };
-    for (uint64_t step = 0; step < chunks + 2; ++step) {
+    constexpr uint32_t kLag = Codec::kLag;
+    for (uint64_t step = 0; step < chunks + 2 + kLag; ++step) {
       if (step < chunks) {
         codec.template send_addends<kRanks>(at(step, BulkPhase::kAddends), group);
         signal(number_ + step, BulkPhase::kAddends, group);
       }
-      if (step >= 1 && step <= chunks) {
-        if (!wait(number_ + step - 1, BulkPhase::kAddends, group)) return status_;
-        status_ = codec.template reduce_addends<kRanks>(at(step - 1, BulkPhase::kAddends),
-                                                        at(step - 1, BulkPhase::kSums), group);
-        if (status_ != SymmStatus::kDone) return status_;
-        signal(number_ + step - 1, BulkPhase::kSums, group);
+      if constexpr (kLag != 0) {
+        if (step >= 1 && step <= chunks) {
+          if (!wait(number_ + step - 1, BulkPhase::kAddends, group)) return status_;
+          status_ = codec.begin_reduce(at(step - 1, BulkPhase::kAddends), group);
+          if (status_ != SymmStatus::kDone) return status_;
+        }
       }
-      if (step >= 2) {
-        if (!wait(number_ + step - 2, BulkPhase::kSums, group)) return status_;
-        codec.template take_sums<kRanks>(at(step - 2, BulkPhase::kSums), group);
+      if (step >= 1 + kLag && step <= chunks + kLag) {
+        const uint64_t summed = step - 1 - kLag;
+        if (kLag == 0 && !wait(number_ + summed, BulkPhase::kAddends, group)) return status_;
+        status_ = codec.template reduce_addends<kRanks>(at(summed, BulkPhase::kAddends),
+                                                        at(summed, BulkPhase::kSums), group);
+        if (status_ != SymmStatus::kDone) return status_;
+        signal(number_ + summed, BulkPhase::kSums, group);
+      }
+      if (step >= 2 + kLag) {
+        const uint64_t stored = step - 2 - kLag;
+        if (!wait(number_ + stored, BulkPhase::kSums, group)) return status_;
+        codec.template take_sums<kRanks>(at(stored, BulkPhase::kSums), group);
       }
     }
     return end(chunks, group);

@@ -132,6 +132,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");
   sharded_by_chunks_ = find(fused_, "sharded_norm_chunks");
   across_hosts_ = find(module_, "across_hosts");
+  across_hosts_all_reduce_ = find(module_, "across_hosts_all_reduce");
   note_ = find(module_, "note");
   compare_ = find(module_, "compare");
   pause_ = find(module_, "pause");
@@ -241,6 +242,13 @@ CUfunction KernelSet::find_known(Family family, const Grid& grid, const CallLaun
 }
 
 void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream) {
+  const Call& first = launch.calls[0];
+  if (launch.count_calls == 1 && first.kind == Kind::kAllReduce && sums_floats(first)) {
+    CallLaunch one{};
+    static_cast<Launch&>(one) = launch;
+    one.call = first;
+    return enqueue(across_hosts_all_reduce_, grid, one, stream);
+  }
   enqueue(across_hosts_, grid, launch, stream);
 }
 

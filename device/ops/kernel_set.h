@@ -107,7 +107,8 @@ class KernelSet {
   std::array<CUfunction, 3> moe_dispatch_{}, moe_grouped_{};
   // By MoeOrder and type: float16, bfloat16.
   std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
-  CUfunction across_hosts_ = nullptr, note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
+  CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr;
+  CUfunction note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters
 };
 

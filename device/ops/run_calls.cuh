@@ -93,11 +93,11 @@ struct ByChunks {
 // The collectives of a team across hosts. Data for all ranks is sent to each host once; all other data is
 // sent directly to its rank.
 struct AcrossHostsByChunks {
-  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call,
-                                              const ReduceAny& reduce) {
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     start_of(launch)();
-    AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
-                        blocks_per_grid(), launch.chunk_bytes);
+    AcrossHosts<Reduce> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
+                              blocks_per_grid(), launch.chunk_bytes);
     (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
     return calls.finish();
   }

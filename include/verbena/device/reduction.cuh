@@ -211,6 +211,7 @@ struct ReduceAny {
 // registers.
 struct ReduceFloats {
   DataType type;
+  static constexpr Reduction reduction = Reduction::kSum;
 
   template <typename Bits>
   using Sums = ReduceAny::Sums<Bits>;
@@ -229,6 +230,14 @@ struct ReduceFloats {
     if (type == DataType::kBfloat16) return ReduceAny::finish_as<Bfloat16>(sums, kSum, ranks);
     if (type == DataType::kFloat16) return ReduceAny::finish_as<Half>(sums, kSum, ranks);
     return ReduceAny::finish_as<float>(sums, kSum, ranks);
+  }
+  template <typename Bits>
+  VERBENA_DEVICE uint32_t count_words() const {
+    return static_cast<uint32_t>(sizeof(Bits)) / (type == DataType::kFloat32 ? 4 : 2);
+  }
+  VERBENA_DEVICE static uint32_t merge_words(uint32_t sum, uint32_t later) {
+    return __builtin_bit_cast(
+        uint32_t, detail::add_values(__builtin_bit_cast(float, sum), __builtin_bit_cast(float, later)));
   }
 };
 

@@ -105,7 +105,7 @@ constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
 // The maximum number of blocks of a kernel of a team across hosts. It is small because each block makes NIC
 // requests for its part, and long parts are faster.
 constexpr uint32_t count_host_blocks(uint32_t blocks) {
-  return blocks < 32 ? blocks : 32;
+  return blocks < 16 ? blocks : 16;
 }
 
 }  // namespace verbena::ops

@@ -255,7 +255,7 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   }
   EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi - 1).algorithm, Algorithm::kBulkTwoShot);
   EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi).algorithm, Algorithm::kInt4);
-  EXPECT_EQ(chooser.max_blocks(Family::kPackets), 32U);
+  EXPECT_EQ(chooser.max_blocks(Family::kPackets), 16U);
   const verbena_ops_choice one_shot{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
   EXPECT_THROW(chooser.complete(chooser.choose(VERBENA_OPS_ALL_REDUCE, kKi), &one_shot), Failure);
   EXPECT_FALSE(chooser.spread_rows(Algorithm::kOneShot, 1, 16 * kKi));

@@ -119,7 +119,7 @@ std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, 
 std::vector<verbena_ops_choice> list_choices_across_hosts(verbena_ops_algorithm codec, uint64_t bytes,
                                                           uint32_t max_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
-  for (const uint32_t blocks : {1U, 4U, 8U, 16U, 32U}) {
+  for (const uint32_t blocks : {1U, 2U, 4U, 8U, 16U}) {
     if (blocks > max_blocks || bytes / blocks < 4096) continue;
     choices.push_back({codec == VERBENA_OPS_AUTO ? VERBENA_OPS_BULK_TWO_SHOT : codec, blocks, 512, 0});
   }

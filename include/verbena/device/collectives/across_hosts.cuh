@@ -20,17 +20,15 @@
 //
 // The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
 // and write them to the counterparts' slots. Slots and chunk numbers are the same as in bulk.cuh. Every rank
-// takes part in every chunk, even if its share is empty. The workspace has twice as many blocks as a grid:
+// takes part in every chunk, even if its share is empty. A rank sends chunk s before it receives chunk s-1,
+// so a NIC carries a chunk while the rank adds another. At that time it has received chunk s-2 from all
+// counterparts, which sent it after they had received and added chunk s-4. So no rank still uses slot s-4.
 //
-//   The slots of the first half are for chunks that are followed by a flag. When a rank begins chunk s, it
-//   has received the flags of chunk s-1 from all counterparts, which sent these flags after they had finished
-//   chunk s-2. The same is true of each rank of its host whose sums of chunk s-1 it has received. So no rank
-//   still uses slot s-4.
-//   The slots of the second half are for exact all-reduces, which send packets (packet.cuh): one request for
-//   each counterpart, without a flag, in any order. A NIC writes aligned words of 8 bytes whole, like the
-//   halves of a packet. The notes of packets are sent only if the chunk has any. A rank sends chunk s before
-//   it receives chunk s-1, so a NIC carries a chunk while the rank adds another. At that time it has received
-//   chunk s-2 from all counterparts, which sent it after they had received, and emptied, chunk s-4.
+// The workspace has twice as many blocks as a grid. The slots of the first half are for chunks that are
+// followed by a flag. Those of the second half are for exact all-reduces, which send packets (packet.cuh):
+// one request for each counterpart, without a flag, in any order. A NIC writes aligned words of 8 bytes
+// whole, like the halves of a packet. The notes of packets are sent only if the chunk has any. Packets are
+// emptied when they are read.
 //
 // A reduce-scatter works similarly. For each host in turn, every rank sums the addends that the ranks of its
 // own host have for the rank's counterpart on that host. Sums for other hosts are staged in the upper half of
@@ -145,8 +143,18 @@ class AcrossHosts {
     if (!load_number(group)) return status_;
     const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
     if (most == 0) status_ = SymmStatus::kInvalid;
-    for (uint64_t at = 0; at < max_bytes && status_ == SymmStatus::kDone; at += most)
-      reduce_round(plan, at, max_bytes - at < most ? max_bytes - at : most, reduce, group);
+    if (status_ != SymmStatus::kDone) return status_;
+    const uint64_t rounds = (max_bytes + most - 1) / most;
+    const auto at = [&](uint64_t round) {
+      const uint64_t left = max_bytes - round * most;
+      return ReduceRound{number_ + round, round * most, left < most ? left : most};
+    };
+    for (uint64_t step = 0; step < rounds + 1 && rounds != 0; ++step) {
+      if (step < rounds && !send_round(plan, at(step), reduce, group)) return status_;
+      if (step != 0 && !receive_round(plan, at(step - 1), reduce, group)) return status_;
+    }
+    number_ += rounds;
+    due_ = number_;
     return status_;
   }
 
@@ -154,8 +162,6 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
     if (status_ == SymmStatus::kDone && number_ != 0) store_number(group);
-    if (status_ == SymmStatus::kDone && packet_number_ != 0 && group.elect())
-      store_relaxed<Scope::kGpu>(blocks_.epochs + packet_block(), packet_number_ - 1);
     return status_;
   }
 
@@ -198,23 +204,28 @@ class AcrossHosts {
 
     VERBENA_DEVICE CodedHostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all, const Rounding& chosen)
         : PlainCodec<Reduce>(plain), calls(all), rounding(chosen) {}
+    static constexpr uint32_t kLag = 1;
     VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileBytes; }
     VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
       const uint64_t there = (calls.blocks_.slot_bytes - kSymmSlotUnit) / CodedTiles<Codec>::kBytes;
       const uint32_t here = data_bytes / kTileBytes;
       return (there < here ? static_cast<uint32_t>(there) : here) * kTileBytes;
     }
+    template <typename Group>
+    VERBENA_DEVICE SymmStatus begin_reduce(const BulkChunk& addends, const Group& group) const {
+      return calls.template send_quantised<Codec>(addends, this->reduce, rounding, group);
+    }
     template <int kRanks, typename Group>
     VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                              const Group& group) const {
-      return calls.template reduce_quantised_chunk<Codec>(addends, sums, this->reduce, rounding, group);
+      return calls.template receive_quantised<Codec>(addends, sums, this->reduce, group);
     }
   };
 
   template <typename Group>
   VERBENA_DEVICE bool load_number(const Group& group) {
     if (number_ == 0) {
-      number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+      number_ = due_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
       if (packet_number_ == 0)
         packet_number_ = packets_due_ = load_relaxed<Scope::kGpu>(blocks_.epochs + packet_block()) + 1;
       status_ = detail::begin_in_step(context_, group);
@@ -224,7 +235,10 @@ class AcrossHosts {
   }
   template <typename Group>
   VERBENA_DEVICE void store_number(const Group& group) {
-    if (group.elect()) store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
+    if (group.elect()) {
+      store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
+      store_relaxed<Scope::kGpu>(blocks_.epochs + packet_block(), packet_number_ - 1);
+    }
     number_ = 0;
   }
 
@@ -240,6 +254,7 @@ class AcrossHosts {
   // Returns the number of vectors that a host's sums of one vector take. If it is 1, they are elements of the
   // tensor's type.
   VERBENA_DEVICE uint32_t count_vectors(const Reduce& reduce) const {
+    // FAULT(elements_travel_as_sums)
     const bool is_an_element = host_.team_size == 1 || reduce.reduction >= Reduction::kMin;
     return is_an_element ? 1 : reduce.template count_words<Vector16>() / kWords;
   }
@@ -274,18 +289,23 @@ class AcrossHosts {
     return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
   }
 
-  // Reduces the `most` bytes at offset `at` of each message.
+  // The `most` bytes at offset `at` of each message.
+  struct ReduceRound {
+    uint64_t number, at, most;
+
+    VERBENA_DEVICE Part cut(const Part& part) const {
+      return Part{part.begin + at, detail::cut_round(part, at, most)};
+    }
+  };
+  // Reduces a part of the messages within the host, and sends the sums to the counterparts.
   template <typename Plan, typename Group>
-  VERBENA_DEVICE void reduce_round(const Plan& plan, uint64_t at, uint64_t most, const Reduce& reduce,
-                                   const Group& group) {
-    const uint64_t number = number_++;
+  VERBENA_DEVICE bool send_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
+                                 const Group& group) {
     const uint32_t vectors = count_vectors(reduce);
     const auto own = plan(context_.team_rank);
     // FAULT(reduce_in_place_reads_beside)
     const bool is_in_place = own.source.find(0) == own.destination.find(0);
-    const auto cut = [&](const Part& part) {
-      return Part{part.begin + at, detail::cut_round(part, at, most)};
-    };
+    const auto cut = [&](const Part& part) { return round.cut(part); };
     for (uint32_t host = 0; host < places_.hosts; ++host) {
       const Part mine = cut(plan(find_member(host, host_.team_rank)).send);
       const auto addends = [&](int32_t neighbour) {
@@ -293,9 +313,9 @@ class AcrossHosts {
         return ExchangeEntry{entry.source, is_in_place ? entry.source : own.destination, cut(entry.send),
                              mine};
       };
-      char* const to = find_sums(number, host);
+      char* const to = find_sums(round.number, host);
       take_status(calls_.exchange_sums(
-                      addends, most, reduce,
+                      addends, round.most, reduce,
                       [&](uint64_t offset, Sums& sums) {
                         for_vectors(sums, vectors, reduce, [&](uint32_t i, const Vector16& vector) {
                           detail::store_data(to + offset * vectors + i * kVectorBytes, vector);
@@ -303,17 +323,24 @@ class AcrossHosts {
                       },
                       group),
                   group);
-      if (status_ != SymmStatus::kDone) return;
+      if (status_ != SymmStatus::kDone) return false;
     }
-    const bool is_there = exchange(
-        number,
+    return send_chunk(
+        round.number,
         [&](uint32_t host) {
           const uint64_t length = cut(plan(find_member(host, host_.team_rank)).send).length_bytes;
-          return Sending{find_sums(number, host), measure_sums(length, vectors)};
+          return Sending{find_sums(round.number, host), measure_sums(length, vectors)};
         },
         group);
-    if (!is_there) return;
-    const Part part = cut(own.receive);
+  }
+  // Receives the counterparts' sums, and adds them.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE bool receive_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
+                                    const Group& group) {
+    if (!await_chunk(round.number, group)) return false;
+    const uint32_t vectors = count_vectors(reduce);
+    const auto own = plan(context_.team_rank);
+    const Part part = round.cut(own.receive);
     const Rows to = own.destination.from(part.begin);
     const bool is_flat = to.is_contiguous();
     const auto length = static_cast<uint32_t>(part.length_bytes);
@@ -325,7 +352,8 @@ class AcrossHosts {
         VERBENA_UNROLL
         for (uint32_t k = 0; k < kHostsAtOnce; ++k) {
           if (k < count)
-            some[k] = detail::load_data(find_slot(number, find_member(first + k, host_.team_rank)) + place);
+            some[k] =
+                detail::load_data(find_slot(round.number, find_member(first + k, host_.team_rank)) + place);
         }
         return true;
       });
@@ -337,6 +365,7 @@ class AcrossHosts {
       }
     }
     group.sync();
+    return true;
   }
 
   // Reduces a chunk within the host, and sends the sums to the counterparts, with one thread per host.
@@ -377,6 +406,7 @@ class AcrossHosts {
       using Network = SymmNetwork<SymmContext>;
       awaited.peer = static_cast<uint32_t>(peer);
       mine = Network::put(context_, peer, slot, slot, packets * Packet::kBytes, {});
+      // FAULT(host_notes_stay_here)
       if (have_notes && mine == WaitResult::kReached)
         mine = Network::put(context_, peer, find_note(slot, 0), find_note(slot, 0),
                             packets * Packet::kNoteBytes, {});
@@ -450,16 +480,17 @@ class AcrossHosts {
       if (i >= count) break;
       data[i] = Packet::mask(data[i]);
       const int32_t peer = find_peer(i);
+      // FAULT(host_slots_stay_full)
       if (peer != context_.team_rank) Packet::empty(find_packets(number, peer) + Packet::offset(index));
     }
     return WaitResult::kReached;
   }
 
-  // Reduces a chunk, and sends encoded host sums, followed by a flag. Each warp encodes one tile at a time.
+  // send_packets() and receive_packets() for encoded host sums, which are followed by a flag. Each warp
+  // encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_quantised_chunk(const BulkChunk& addends, const BulkChunk& sums,
-                                                   const Reduce& reduce, const Rounding& rounding,
-                                                   const Group& group) {
+  VERBENA_DEVICE SymmStatus send_quantised(const BulkChunk& addends, const Reduce& reduce,
+                                           const Rounding& rounding, const Group& group) {
     static_assert(kRowBytes == kTileBytes / kTileRows);
     const uint64_t number = number_++;
     const uint32_t length = addends.length(host_.team_rank);
@@ -486,7 +517,18 @@ class AcrossHosts {
           .store(tile, Codec::encode(numbers, rounding.in_tile(sender << 16 | tile)));
     }
     const auto find = [&](uint32_t) { return Sending{own, uint64_t{tiles} * CodedTiles<Codec>::kBytes}; };
-    if (!exchange(number, find, group)) return status_;
+    (void)send_chunk(number, find, group);
+    return status_;
+  }
+  template <typename Codec, typename Group>
+  VERBENA_DEVICE SymmStatus receive_quantised(const BulkChunk& addends, const BulkChunk& sums,
+                                              const Reduce& reduce, const Group& group) {
+    const uint64_t number = due_++;
+    if (!await_chunk(number, group)) return status_;
+    const uint32_t length = addends.length(host_.team_rank);
+    const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes;
+    const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
+    const uint32_t lane_offset = lane() * kVectorBytes;
     char* const output = addends.output + addends.begin(host_.team_rank);
     for (uint32_t tile = first; tile < tiles; tile += warps) {
       TileElements numbers;
@@ -534,8 +576,8 @@ class AcrossHosts {
     }
     return sums;
   }
-  // Adds the sums of all hosts. `receive(i, first, count, some)` loads vector i of the sums of hosts `first` to
-  // first + count - 1. Returns false as soon as it does.
+  // Adds the sums of all hosts. `receive(i, first, count, some)` loads vector i of the sums of hosts `first`
+  // to first + count - 1. Returns false as soon as it does.
   template <typename Receive>
   VERBENA_DEVICE bool add_hosts(uint32_t vectors, const Reduce& reduce, Sums& sums,
                                 const Receive& receive) const {
@@ -587,10 +629,9 @@ class AcrossHosts {
   VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
   }
-  // Sends the bytes that `find(host)` returns to the counterpart on each host, and waits for the
-  // counterparts' bytes. Uses one thread per host.
+  // Sends the bytes of `find(host)`, followed by a flag, to each counterpart, with one thread per host.
   template <typename Find, typename Group>
-  VERBENA_DEVICE bool exchange(uint64_t number, const Find& find, const Group& group) {
+  VERBENA_DEVICE bool send_chunk(uint64_t number, const Find& find, const Group& group) {
     group.sync();
     char* const there = find_slot(number, context_.team_rank);
     detail::Awaited awaited{SymmWait::kRequest, block_};
@@ -603,11 +644,18 @@ class AcrossHosts {
       mine = detail::put_remote(context_, peer, there, sending.here, sending.length_bytes,
                                 find_flag(number, context_.team_rank), number);
     }
+    return conclude(mine, awaited, group) == SymmStatus::kDone;
+  }
+  // Waits for the bytes of all counterparts.
+  template <typename Group>
+  VERBENA_DEVICE bool await_chunk(uint64_t number, const Group& group) {
+    detail::Awaited awaited{SymmWait::kPacket, block_};
+    WaitResult mine = WaitResult::kReached;
     Patience patience(context_);
     for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
       const int32_t peer = find_member(host, host_.team_rank);
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
-      awaited = {SymmWait::kPacket, block_, static_cast<uint32_t>(peer)};
+      awaited.peer = static_cast<uint32_t>(peer);
       const uint64_t* const flag = find_flag(number, peer);
       for (uint32_t spins = 1; load_acquire<Scope::kSystem>(flag) < number; ++spins) {
         if (spins % kDefaultSpinsPerCheck != 0) continue;
@@ -656,9 +704,9 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  uint64_t number_ = 0;         // number of the next chunk; 0: not loaded from memory yet
-  uint64_t packet_number_ = 0;  // the same, of chunks in packets
-  uint64_t packets_due_ = 0;    // number of the next chunk in packets to be received
+  // Numbers of the next chunk to be sent (0: not loaded from memory yet) and to be received, with a flag and
+  // in packets.
+  uint64_t number_ = 0, due_ = 0, packet_number_ = 0, packets_due_ = 0;
   SymmStatus status_ = SymmStatus::kDone;
 };
 

@@ -38,6 +38,14 @@ VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, c
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
 }
+// Both requests are written together, so the proxy passes them on together.
+VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, char* there, const char* here,
+                                     uint64_t length_bytes, uint64_t* flag, uint64_t number) {
+  const PutRequest requests[] = {request_copy(context, PutOperation::kPut, here, there, length_bytes),
+                                 {PutOperation::kWriteWord, number, 0, find_offset(context, flag)}};
+  const uint32_t first = length_bytes == 0 ? 1 : 0;
+  return enqueue(context, {}, peer, requests + first, 2 - first, true, nullptr);
+}
 // Writes two adjacent words of a member that only a NIC reaches. Called by one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,

@@ -377,17 +377,17 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
         }
       }
       if (step >= 1 + kLag && step <= chunks + kLag) {
-        const uint64_t summed = step - 1 - kLag;
-        if (kLag == 0 && !wait(number_ + summed, BulkPhase::kAddends, group)) return status_;
-        status_ = codec.template reduce_addends<kRanks>(at(summed, BulkPhase::kAddends),
-                                                        at(summed, BulkPhase::kSums), group);
+        if constexpr (kLag == 0) {
+          if (!wait(number_ + step - 1, BulkPhase::kAddends, group)) return status_;
+        }
+        status_ = codec.template reduce_addends<kRanks>(at(step - 1 - kLag, BulkPhase::kAddends),
+                                                        at(step - 1 - kLag, BulkPhase::kSums), group);
         if (status_ != SymmStatus::kDone) return status_;
-        signal(number_ + summed, BulkPhase::kSums, group);
+        signal(number_ + step - (1 + kLag), BulkPhase::kSums, group);
       }
       if (step >= 2 + kLag) {
-        const uint64_t stored = step - 2 - kLag;
-        if (!wait(number_ + stored, BulkPhase::kSums, group)) return status_;
-        codec.template take_sums<kRanks>(at(stored, BulkPhase::kSums), group);
+        if (!wait(number_ + step - (2 + kLag), BulkPhase::kSums, group)) return status_;
+        codec.template take_sums<kRanks>(at(step - (2 + kLag), BulkPhase::kSums), group);
       }
     }
     return end(chunks, group);

@@ -153,10 +153,11 @@ class Hosts {
     return true;
   }
 
-  // In two parts, the later one first in every other case: words of 8 bytes arrive whole, in any order.
+  // In two parts, the later one first in every other case: words of 4 bytes arrive whole, in any order.
   void put(char* there, const char* here, uint64_t length_bytes, Random& random) {
-    const uint64_t words = length_bytes / kWordBytes;
-    const uint64_t middle = random.between(0, static_cast<uint32_t>(words)) * kWordBytes;
+    constexpr uint64_t kWholeBytes = 4;
+    const uint64_t words = length_bytes / kWholeBytes;
+    const uint64_t middle = random.between(0, static_cast<uint32_t>(words)) * kWholeBytes;
     const bool is_end_first = random.between(0, 1) == 0;
     for (const bool is_end : {is_end_first, !is_end_first}) {
       const uint64_t begin = is_end ? middle : 0, end = is_end ? length_bytes : middle;

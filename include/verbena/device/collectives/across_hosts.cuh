@@ -26,9 +26,8 @@
 //
 // The workspace has twice as many blocks as a grid. The slots of the first half are for chunks that are
 // followed by a flag. Those of the second half are for exact all-reduces, which send packets (packet.cuh):
-// one request for each counterpart, without a flag, in any order. A NIC writes aligned words of 8 bytes
-// whole, like the halves of a packet. The notes of packets are sent only if the chunk has any. Packets are
-// emptied when they are read.
+// one request for each counterpart, without a flag, in any order. The notes of packets are sent only if the
+// chunk has any. Packets are emptied when they are read.
 //
 // A reduce-scatter works similarly. For each host in turn, every rank sums the addends that the ranks of its
 // own host have for the rank's counterpart on that host. Sums for other hosts are staged in the upper half of
@@ -269,7 +268,7 @@ class AcrossHosts {
 
   VERBENA_DEVICE uint32_t packet_block() const { return block_ + static_cast<uint32_t>(blocks_.count / 2); }
   VERBENA_DEVICE uint64_t count_packets() const {
-    return blocks_.slot_bytes / (Packet::kBytes + Packet::kNoteBytes);
+    return blocks_.slot_bytes / (WordPacket::kBytes + WordPacket::kNoteBytes);
   }
   VERBENA_DEVICE char* find_packets(uint64_t number, int32_t source) const {
     const auto size = static_cast<uint64_t>(context_.team_size);
@@ -277,7 +276,7 @@ class AcrossHosts {
     return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
-    return slot + count_packets() * Packet::kBytes + index * Packet::kNoteBytes;
+    return slot + count_packets() * WordPacket::kBytes + index * WordPacket::kNoteBytes;
   }
 
   VERBENA_DEVICE uint64_t half_bytes() const {
@@ -377,9 +376,9 @@ class AcrossHosts {
     char* const slot = find_packets(number, context_.team_rank);
     bool has_note = false;
     const auto stage = [&](uint32_t index, const Vector16& vector) {
-      const Packet::Data stored = Packet::mask(vector);
-      Packet::send(slot + Packet::offset(index), find_note(slot, index), stored, number);
-      has_note = has_note || !Packet::is_plain(stored);
+      const WordPacket::Data stored = WordPacket::mask(vector);
+      WordPacket::send(slot + WordPacket::offset(index), find_note(slot, index), stored, number);
+      has_note = has_note || !WordPacket::is_plain(stored);
     };
     if (length == 0 && group.rank() == 0) stage(0, {});
     if (host_.team_size == 1) {
@@ -396,7 +395,7 @@ class AcrossHosts {
         });
       }
     }
-    const uint32_t packets = Packet::count(length) * (length == 0 ? 1 : vectors);
+    const uint32_t packets = length == 0 ? 1 : (length + kVectorBytes - 1) / kVectorBytes * vectors;
     const bool have_notes = group.any(has_note);
     WaitResult mine = WaitResult::kReached;
     detail::Awaited awaited{SymmWait::kRequest, block_};
@@ -405,11 +404,11 @@ class AcrossHosts {
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
       using Network = SymmNetwork<SymmContext>;
       awaited.peer = static_cast<uint32_t>(peer);
-      mine = Network::put(context_, peer, slot, slot, packets * Packet::kBytes, {});
+      mine = Network::put(context_, peer, slot, slot, packets * WordPacket::kBytes, {});
       // FAULT(host_notes_stay_here)
       if (have_notes && mine == WaitResult::kReached)
         mine = Network::put(context_, peer, find_note(slot, 0), find_note(slot, 0),
-                            packets * Packet::kNoteBytes, {});
+                            packets * WordPacket::kNoteBytes, {});
     }
     return conclude(mine, awaited, group);
   }
@@ -458,12 +457,12 @@ class AcrossHosts {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
         if ((missing >> i & 1) != 0)
-          data[i] = Packet::poll(find_packets(number, find_peer(i)) + Packet::offset(index));
+          data[i] = WordPacket::poll(find_packets(number, find_peer(i)) + WordPacket::offset(index));
       }
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
         if ((missing >> i & 1) != 0 &&
-            Packet::has_come(data[i], find_note(find_packets(number, find_peer(i)), index), number))
+            WordPacket::has_come(data[i], find_note(find_packets(number, find_peer(i)), index), number))
           missing &= ~(1u << i);
       }
       if (missing == 0) break;
@@ -478,10 +477,11 @@ class AcrossHosts {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
       if (i >= count) break;
-      data[i] = Packet::mask(data[i]);
+      data[i] = WordPacket::mask(data[i]);
       const int32_t peer = find_peer(i);
       // FAULT(host_slots_stay_full)
-      if (peer != context_.team_rank) Packet::empty(find_packets(number, peer) + Packet::offset(index));
+      if (peer != context_.team_rank)
+        WordPacket::empty(find_packets(number, peer) + WordPacket::offset(index));
     }
     return WaitResult::kReached;
   }

@@ -32,9 +32,10 @@ constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
 // Tensors longer than this that are sent in chunks use twice the blocks with half the threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
-// Bytes per block and number of blocks between hosts. More and smaller chunks were slower.
-constexpr uint64_t kHostBlockBytes = 128 * kKi;  // h200x4-across-hosts
-constexpr uint32_t kChosenHostBlocks = 8;        // h200x4-across-hosts
+// Bytes per block between hosts, and the number of blocks up to some length. Longer tensors take all blocks.
+constexpr uint64_t kHostBlockBytes = 64 * kKi;  // h200-hosts
+constexpr uint32_t kFewHostBlocks = 8;          // h200-hosts
+constexpr uint64_t kMaxFewHostBytes = 1 * kMi;  // h200-hosts
 // A norm that does not wait for other ranks uses this many times the blocks of one that does.
 constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
 
@@ -255,8 +256,9 @@ Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t b
 
 Choice Chooser::spread_across_hosts(uint64_t bytes) const {
   const uint64_t parts = std::max<uint64_t>(1, divide_up(bytes, kHostBlockBytes));
-  const auto blocks =
-      static_cast<uint32_t>(std::min<uint64_t>({parts, kChosenHostBlocks, max_blocks(Family::kChunks)}));
+  const uint32_t most = max_blocks(Family::kChunks);
+  const uint32_t few = bytes <= kMaxFewHostBytes ? kFewHostBlocks : most;
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>({parts, few, most}));
   return {Algorithm::kBulkTwoShot,
           {blocks, round_threads(std::max<uint64_t>(1, bytes / kVectorBytes / blocks))},
           0};

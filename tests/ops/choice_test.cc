@@ -246,8 +246,8 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   const struct {
     uint64_t bytes;
     Grid grid;
-  } kRows[] = {
-      {0, {1, 32}}, {1 * kKi, {1, 64}}, {128 * kKi, {1, 512}}, {256 * kKi, {2, 512}}, {64 * kMi, {8, 512}}};
+  } kRows[] = {{0, {1, 32}},        {1 * kKi, {1, 64}},   {64 * kKi, {1, 512}}, {256 * kKi, {4, 512}},
+               {1 * kMi, {8, 512}}, {4 * kMi, {16, 512}}, {64 * kMi, {16, 512}}};
   for (const auto& row : kRows) {
     const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, row.bytes);
     EXPECT_EQ(choice.algorithm, Algorithm::kBulkTwoShot);

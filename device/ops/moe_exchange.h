@@ -26,8 +26,8 @@ class MoeExchange {
   void reset();
   // Throws Failure if a result is missing.
   void check_error() const;
-  // The mask of living ranks of later calls. Throws Failure if a call is in flight, and if the mask brings ranks
-  // back that calls since the last reset() left out.
+  // The mask of living ranks of later calls. Throws Failure if a call is in flight, and if the mask brings
+  // ranks back that calls since the last reset() left out.
   void set_mask(uint64_t living);
   uint64_t mask() const;
   // The rest is for members; throws Failure for others, and where arguments cannot be.

@@ -88,8 +88,8 @@ TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
   }
 }
 
-// A rank that does not come is named. After a reset the others go on without it; after another reset it is there
-// again.
+// A rank that does not come is named. After a reset the others go on without it; after another reset it is
+// there again.
 TEST(MoeLimits, ADeadRankIsLeftOut) {
   for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert, MoeGrouping::kRagged}) {
     for (uint32_t dead = 0; dead < 3; ++dead) {

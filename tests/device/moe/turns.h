@@ -2,8 +2,8 @@
 // a few ranks. Each rank runs the same kernels, one after the other. A kernel's stores land in any order,
 // all of them before the kernel ends: packets in the peers' slots, and the zeros that empty the rank's own
 // slots. A packet's slot is the one that the kernels compute, by MoeShape. The header of a dispatch is an
-// entry with its call's number, which all blocks read and nobody empties. A dispatch that groups rows by expert
-// sends such an entry for each token to all ranks; the rank that the token goes to reads it.
+// entry with its call's number, which all blocks read and nobody empties. A dispatch that groups rows by
+// expert sends such an entry for each token to all ranks; the rank that the token goes to reads it.
 //
 // Rules: no packet lands in a slot that is not empty, no rank takes a packet or believes a note of another
 // call, and no rank waits for ever. A rank may time out. Then the others learn of it, give up or end, and all

@@ -17,8 +17,9 @@ using ::testing::HasSubstr;
 using What = TurnStep::What;
 using Routes = std::array<uint8_t, kTurnRanks>;
 
-// "dc" are a dispatch and a combine of one kernel each, "DC" of two, "g" and "G" are dispatches that group rows by
-// expert, "!" is a reset; "-" leaves the third rank out of the calls after it, "+" brings it back. Routes of tokens change from call to call.
+// "dc" are a dispatch and a combine of one kernel each, "DC" of two, "g" and "G" are dispatches that group
+// rows by expert, "!" is a reset; "-" leaves the third rank out of the calls after it, "+" brings it back.
+// Routes of tokens change from call to call.
 std::vector<TurnStep> make_steps(const std::string& calls, const std::vector<Routes>& routes,
                                  uint32_t blocks = 1) {
   std::vector<TurnStep> steps;

@@ -4,8 +4,8 @@
 // receiver which tokens come, while the other blocks send the rows: a row's slot and contents need no other
 // token. verbena/moe.h documents the call; libverbena_ops.so has the kernels.
 //
-// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens; or grouped
-// by expert (place.cuh). The result has the same bits in every run.
+// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens; or
+// grouped by expert (place.cuh). The result has the same bits in every run.
 #ifndef VERBENA_DEVICE_MOE_DISPATCH_CUH
 #define VERBENA_DEVICE_MOE_DISPATCH_CUH
 
@@ -124,7 +124,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
   // Sends entries that this call does not need, empty, by all threads of a block: those of a token, or the
-  // counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag is a later call's.
+  // counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag is a later
+  // call's.
   VERBENA_DEVICE void renew_entries() const {
     const uint32_t token = static_cast<uint32_t>(area_.epoch() / kMoeCopies) % (shape_.max_tokens + 1);
     const bool are_counts = token == shape_.max_tokens;

@@ -19,19 +19,18 @@
 // k-1. By c, q sent this header after it had ended call k-2, so by b after q had received every packet of
 // call k-2, and by a after the slots were empty. So p's packet finds its slot empty, and q, which polls a
 // slot of copy k only in call k, receives no packet of another call. A header entry and a note count only
-// with their call's number. Also by these rules q has ended call k-2, and so read the entries of its copy, before
-// p overwrites them. Entries of the header are written in each call. Entries that only grouped dispatches send,
-// and for tokens that this rank has, are written at least once in kMoeCopies * (max_tokens + 1) calls (place.cuh):
-// long before the tag of an old one comes again.
-// A mask leaves ranks out of calls. All living ranks, those of the mask, have the same mask in a call, so a to c
-// hold among them: every living rank hears from every living rank. A rank that was left out of a call has
-// counted fewer calls than the others, and so takes part again after a reset only.
-// No rank waits for ever: sending waits for nothing, so once all ranks have begun call k, its packets land.
-// Dispatches and combines need not alternate: each kind has its own copies. Combines have headers only
-// because they may follow each other without a dispatch between them. Grids may differ, from phase to phase
-// and from rank to rank.
-// After a failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots,
-// notes and numbers of all ranks after the kernels of all ranks have ended. tests/device/moe/turns_test.cc
+// with their call's number. Also by these rules q has ended call k-2, and so read the entries of its copy,
+// before p overwrites them. Entries of the header are written in each call. Entries that only grouped
+// dispatches send, and for tokens that this rank has, are written at least once in kMoeCopies * (max_tokens
+// + 1) calls (dispatch.cuh): long before the tag of an old one comes again. A mask leaves ranks out of calls.
+// All living ranks, those of the mask, have the same mask in a call, so a to c hold among them: every
+// living rank hears from every living rank. A rank that was left out of a call has counted fewer calls than
+// the others, and so takes part again after a reset only. No rank waits for ever: sending waits for
+// nothing, so once all ranks have begun call k, its packets land. Dispatches and combines need not
+// alternate: each kind has its own copies. Combines have headers only because they may follow each other
+// without a dispatch between them. Grids may differ, from phase to phase and from rank to rank. After a
+// failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots, notes
+// and numbers of all ranks after the kernels of all ranks have ended. tests/device/moe/turns_test.cc
 // explores this rule.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH

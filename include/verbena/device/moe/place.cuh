@@ -1,6 +1,6 @@
-// Places of the rows of a dispatch that groups them by expert: expert, source rank, token. The place of a row
-// for an expert is a sum of three numbers: where the group of the expert begins; the rows that ranks below the
-// row's source rank have for the expert; and the row's number among those of its source rank.
+// Places of the rows of a dispatch that groups them by expert: expert, source rank, token. The place of a
+// row for an expert is a sum of three numbers: where the group of the expert begins; the rows that ranks
+// below the row's source rank have for the expert; and the row's number among those of its source rank.
 //
 // The source rank has all of its ids, and so computes the last number and sends it in an entry for each
 // expert of a token. It also sends entries with the rows that it has for each expert. From these entries each
@@ -22,8 +22,8 @@ struct MoeGroups {
   static constexpr uint32_t kPairs = 512;  // of a tile
   static_assert(kPairs >= kMoeMaxTopK);
 
-  // Sending: rows of this rank's tokens so far, of each expert. Receiving, [rank][local expert]: rows from the
-  // ranks below, in the end.
+  // Sending: rows of this rank's tokens so far, of each expert. Receiving, [rank][local expert]: rows from
+  // the ranks below, in the end.
   uint32_t counts[kMoeMaxExperts];
   uint32_t totals[kMoeMaxGroups], begins[kMoeMaxGroups];  // of each local expert
   uint32_t end;                                           // the place after the last group
@@ -77,8 +77,8 @@ class MoePlacement {
     }
     sync_block();
   }
-  // Sends the numbers of this rank's rows, by all threads of all blocks. The last two blocks send other entries;
-  // those before them have the first tokens, since the first blocks have the first rows.
+  // Sends the numbers of this rank's rows, by all threads of all blocks. The last two blocks send other
+  // entries; those before them have the first tokens, since the first blocks have the first rows.
   VERBENA_DEVICE void send_places(const MoeArea& area) const {
     const uint32_t others = blocks_per_grid() > 2 ? 2 : 0, blocks = blocks_per_grid() - others;
     if (block_index() >= blocks) return;
@@ -237,8 +237,8 @@ class MoePlacement {
       store_relaxed<Scope::kBlock>(groups_.counts + expert, 0);
     sync_block();
   }
-  // Calls use(token, k, expert, first) for each id of some tokens, a lane for each; expert is -1 where there is
-  // none, and `first` is the first k of the token that has the expert.
+  // Calls use(token, k, expert, first) for each id of some tokens, a lane for each; expert is -1 where
+  // there is none, and `first` is the first k of the token that has the expert.
   template <typename Use>
   VERBENA_DEVICE void for_each_id(uint32_t begin, uint32_t end, const Use& use) const {
     const uint32_t width = 1U << width_bits_, tokens = kWarpLanes >> width_bits_;

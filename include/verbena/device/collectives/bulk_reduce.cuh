@@ -9,10 +9,10 @@
 //     addends of chunk s-2, which q sent after it had summed chunk s-4.
 //   - The sums of chunk s overwrite the sums of chunk s-4 at rank q. Their sender has received q's addends of
 //     chunk s, which q sent after it had stored the sums of chunk s-3.
-// A codec with a lag (AcrossHosts) begins to reduce chunk s-1 in step s, reduces chunk s-2 and stores the sums
-// of chunk s-3. Then q has begun to reduce chunk s-4 before it sent the addends of chunk s-2, and no longer
-// reads the addends of chunk s-4. It has stored the sums of chunk s-3 before it sent the addends of chunk s+1,
-// for which the sender of the sums of chunk s has waited.
+// A codec with a lag (AcrossHosts) begins to reduce chunk s-1 in step s, reduces chunk s-2 and stores the
+// sums of chunk s-3. Then q has begun to reduce chunk s-4 before it sent the addends of chunk s-2, and no
+// longer reads the addends of chunk s-4. It has stored the sums of chunk s-3 before it sent the addends of
+// chunk s+1, for which the sender of the sums of chunk s has waited.
 // A broadcast uses the same steps: the root sends each other rank a share in place of addends, and that rank
 // sends the share to the other ranks in place of sums.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH

@@ -29,8 +29,9 @@ void guard_against_pat(int abi_version) {
   if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
-        "init: NCCL_PAT_ENABLE=0 was set: this NCCL does not mark receives of its PAT algorithm, which no "
-        "kernel unpacks (unset VERBENA_UNPACK=1 to use PAT)");
+        "init: the plugin set NCCL_PAT_ENABLE=0, because this version of NCCL does not mark the receives of "
+        "its "
+        "PAT algorithm, which no kernel unpacks (unset VERBENA_UNPACK=1 to use PAT)");
   }
 }
 

@@ -1,6 +1,6 @@
-// The context for table versions up to 10, which have neither a context nor finalize. All their communicators
-// share the context of the last init. NCCL calls init again only when no communicator is left, so the
-// previous context can be finalized then.
+// The context that the plugin uses for table versions up to 10. In these versions init returns no context,
+// and there is no finalize. All communicators share the context of the last init. NCCL calls init again only
+// when no communicator is left, so the previous context can be finalized then.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,8 @@
-// What NVIDIA's driver library offers beside verbs: Data Direct, a second PCI function by which a NIC reaches
-// the memory of GPUs (GB200, GB300), and receive queues out of order, for networks that spread the packets of
-// a connection over several ways. Found in the very library whose code a device's context runs: nothing is
-// linked or loaded, and devices of others have none of it.
+// Extensions that NVIDIA's driver library offers in addition to verbs: Data Direct, a second PCI function
+// through which a NIC accesses GPU memory (GB200, GB300), and out-of-order receive queues, for networks that
+// spread the packets of a connection over several paths. The functions are looked up in the driver library
+// that already serves the device's context, so nothing is linked or loaded. Devices of other vendors do not
+// have these extensions.
 #pragma once
 
 #include <memory>

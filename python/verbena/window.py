@@ -29,8 +29,8 @@ class SymmetricWindow(CollectivePart):
         return self.length_bytes
 
     def peer_address(self, rank: int) -> int | None:
-        """Returns the address at which this rank can load from and store to the part of world rank `rank`, or None if that
-        rank is reachable by RDMA only."""
+        """Returns the address by which this rank can load and store the memory of world rank `rank` in this window, or None
+        if that rank is reachable only by RDMA."""
         address = self._library.window_peer_address(self.handle, rank)
         return None if address is None else int(address)
 

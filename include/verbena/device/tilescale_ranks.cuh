@@ -97,10 +97,11 @@ VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
 // A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
-// call it. The barrier always orders the memory accesses before it and after it, even if need_fence is false.
+// call it. The barrier orders memory accesses before it and after it in both cases: need_fence has no effect.
 //
-// Word p of rank r belongs to the ranks r and p. Rank r adds a constant to the word, and rank p subtracts the
-// same constant. Rank r waits until the word is 0 or less, which means that rank p has arrived.
+// The pair of ranks r and p uses word p in the memory of rank r. Rank r adds a constant to the word, and
+// rank p subtracts the same constant. Rank r waits until the word is 0 or less, which means that rank p has
+// arrived.
 // @param offset  offset of `num_ranks` 32-bit words from the start of a rank's memory, in bytes; the words
 //                must be 0 before the first use
 template <bool need_fence = true>

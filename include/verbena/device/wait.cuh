@@ -104,7 +104,8 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
 
 // Returns the combined result of all threads of a group: kReached if all threads have this result; otherwise
 // kAborted if some thread has this result; otherwise kTimedOut. All threads of the group call this function.
-// Afterwards, everything that one thread has acquired is visible to all threads of the group.
+// Afterwards, all memory accesses that an acquire load has made visible to any thread of the group are
+// visible to every thread of the group.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE WaitResult agree(const Group& group, WaitResult mine) {
   if (!group.any(mine != WaitResult::kReached)) return WaitResult::kReached;

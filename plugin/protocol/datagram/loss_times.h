@@ -1,7 +1,9 @@
-// When a packet counts as lost: by time, not by count, as packets that take other paths overtake each other.
-// A packet is lost if something that was sent so much later has already arrived. On the same path little is
-// enough, across paths it takes more; both grow when packets turn out to have been sent again in vain (RFC
-// 8985 does so with one window). Also the round trip, and the timers that follow from it. Pure.
+// Decides when a packet is considered lost: if a packet that was sent at least a window of time later has
+// arrived. The decision depends on time, not on the number of later packets, because packets on different
+// paths can overtake each other. There are two windows: a short one for packets of the same path, and a
+// longer one for packets of different paths. Both grow when a retransmission turns out to have been
+// unnecessary (RFC 8985 does this with one window). This file also estimates the round-trip time and computes
+// the timers from it. Pure: no clock and no verbs.
 #pragma once
 
 #include <algorithm>

@@ -79,6 +79,6 @@ def close_exchanges() -> None:
 def list_sizes(max_tokens: int) -> list[int]:
     """Returns the sizes of the exchanges for batches up to `max_tokens` of a rank."""
     if not 1 <= max_tokens <= MAX_TOKENS:
-        raise ValueError(f"a rank may have {max_tokens} tokens in a batch, and an exchange takes up to {MAX_TOKENS}")
+        raise ValueError(f"a rank may have up to {max_tokens} tokens in a batch, but an exchange takes at most {MAX_TOKENS}")
     return [*(size for size in SMALL_TOKENS if size < max_tokens), max_tokens]
 

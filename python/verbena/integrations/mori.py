@@ -116,7 +116,7 @@ class EpDispatchCombineOp:
         self._exchange.free()
 
     def check_error(self) -> None:
-        """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""
+        """Raises VerbenaError, which names the late rank, if an earlier call timed out, so that its result is not valid."""
         self._exchange.check_error()
 
     def reset(self) -> None:

@@ -48,7 +48,7 @@ class QuickReduce:
                           "overflow", stacklevel=2)
         most = settings.read(_MAX_MB, environment)
         if not most.isdigit():
-            warnings.warn(f"verbena: {_MAX_MB}={most}: must be a number of MiB, or 0 for 2048", stacklevel=2)
+            warnings.warn(f"verbena: {_MAX_MB}={most}: must be a size in MiB, or 0 for the default of 2048 MiB", stacklevel=2)
             most = "0"
         return cls(settings.read_choice("VERBENA_QUICK_REDUCE_QUANTIZATION", environment), int(most) * _MI or _DEFAULT_MAX_BYTES,
                    settings.read_choice("VERBENA_QUICK_REDUCE_MIN_SIZES", environment))

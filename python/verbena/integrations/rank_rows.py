@@ -94,7 +94,7 @@ class RankRows:
         if exchange.hidden != x.shape[1]:
             exchange = self._find_for_rows(x.shape[1], exchange.max_tokens)
         if x.shape[0] > exchange.max_tokens:
-            raise ValueError(f"{x.shape[0]} tokens are more than the maximum of the ranks that the call has, {exchange.max_tokens}")
+            raise ValueError(f"this rank has {x.shape[0]} tokens, more than the maximum of a rank in this call, {exchange.max_tokens}")
         came = self._route(exchange, x, ranks, words, rows, 1, blocks)
         return Sent(came.rows, came.scales, came.row_sources, ranks, exchange, dataclasses.replace(came, rows=None, scales=None))
 

@@ -117,7 +117,7 @@ class ExpertExchange(CollectivePart):
             self._ops.check(self._ops.moe_destroy(handle))
 
     def check_error(self) -> None:
-        """Raises VerbenaError if the result of an earlier call is not valid, and names the late rank."""
+        """Raises VerbenaError, which names the late rank, if an earlier call timed out, so that its result is not valid."""
         raise_error(self._ops.moe_get_error, self.handle)
 
     def reset(self) -> None:
@@ -165,7 +165,7 @@ class ExpertExchange(CollectivePart):
             ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
-            raise ValueError(f"x is [tokens, elements] and ids [tokens, {self.top_k}], each row contiguous and in separate memory, not "
+            raise ValueError(f"x has to be [tokens, elements] and ids [tokens, {self.top_k}], with contiguous rows that do not overlap, not "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase in (Phase.RECEIVE, Phase.RECEIVE_IDS) and out is None:
             raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`: pass the result of the dispatch with Phase.SEND, whose "

@@ -21,9 +21,10 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "processes; default: one for each GPU, or two on one GPU. If there are more processes than "
                  "GPUs, processes share GPUs, which needs NVIDIA's MPS")
       ->check(CLI::Range(2, 16));
-  app.add_option("--hosts", plan.hosts,
-                 "emulate this number of hosts: divide the ranks into groups with different VERBENA_HOSTID, "
-                 "which use RDMA between them")
+  app.add_option(
+         "--hosts", plan.hosts,
+         "emulate this number of hosts: divide the ranks into groups, each with a VERBENA_HOSTID; ranks of "
+         "different groups use RDMA")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
   SizeOptions sizes;
@@ -68,9 +69,12 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--scale-bytes", plan.moe_scale_bytes,
                  "with --moe: bytes of scales of a dispatched row, a multiple of 4; default: none")
       ->check(CLI::Range(0, 1 << 16));
-  app.add_option("--grouping", plan.moe_grouping,
-                 "with --moe: how dispatched rows are grouped: by source rank, by expert, or by expert one "
-                 "group after another. Groups by expert combine a row of each expert, not one of each rank")
+  app.add_option(
+         "--grouping", plan.moe_grouping,
+         "with --moe: layout of the dispatched rows. rank: grouped by source rank; expert: grouped by "
+         "expert; "
+         "ragged: grouped by expert, with each group directly after the previous one. With expert and "
+         "ragged, combine takes a row of each expert instead of a row of each rank")
       ->check(CLI::IsMember({"rank", "expert", "ragged"}))
       ->capture_default_str();
   app.add_option("--alignment", plan.moe_alignment,
@@ -122,7 +126,7 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
   app.add_option("--nccl", plan.nccl_library, "path of NCCL's library")->capture_default_str();
   app.add_option("--python", options.python,
-                 "Python interpreter that has torch and the libraries of --against")
+                 "Python interpreter in which torch and the libraries named by --against are installed")
       ->capture_default_str();
   bool checks_only = false;
   bench::add_bench_options(app, {checks_only, plan.repeats, plan.timeout_s, options.output});

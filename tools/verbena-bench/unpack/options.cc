@@ -32,7 +32,7 @@ void add_sweep_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
       ->capture_default_str();
   app.add_option("--dst-align", raw.destination_aligns,
-                 "first byte of each message modulo 16: 0 to 15, or all")
+                 "address of each message's first byte, modulo 16: 0 to 15, or all")
       ->capture_default_str();
   app.add_option("--slots", sweep.slots, "messages in a connection's queue")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))

@@ -1,14 +1,15 @@
-// Places of the rows of a dispatch that groups them by expert: expert, source rank, token. The place of a
-// row for an expert is a sum of three numbers: where the group of the expert begins; the rows that ranks
-// below the row's source rank have for the expert; and the row's number among those of its source rank.
+// Computes where each row of a dispatch is stored if rows are grouped by expert. Rows are ordered by expert,
+// then by source rank, then by token. The place of a row is the sum of three numbers: the first place of its
+// expert's group, the number of rows for this expert from lower source ranks, and the index of the row among
+// the rows for this expert from its own source rank.
 //
-// The source rank has all of its ids, and so computes the last number and sends it in an entry for each
-// expert of a token. It also sends entries with the rows that it has for each expert. From these entries each
-// block of the receiver computes the places of its rows by itself: it waits for no other block and stores a
-// row as it comes, in the kernel that receives it.
+// A source rank knows the expert ids of all its tokens, so it computes the third number. It sends that number
+// in one entry for each expert of each token. For each expert it also sends an entry with the number of its
+// rows for this expert. From these entries each block of the receiver computes the places of its rows. So a
+// block does not wait for other blocks, and it stores a row when the row arrives, in the same kernel.
 //
-// An expert that is twice in the ids of a token has one row for both. The result has the same bits in every
-// run: atomic additions only count.
+// If the ids of a token name an expert twice, the expert has one row for both. Every run gives the same bits,
+// because atomic additions are used only for counters.
 #ifndef VERBENA_DEVICE_MOE_PLACE_CUH
 #define VERBENA_DEVICE_MOE_PLACE_CUH
 

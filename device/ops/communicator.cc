@@ -171,7 +171,7 @@ void Communicator::make_workspaces(const verbena_team* team) {
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
   const uint32_t blocks = count_host_blocks(options_.blocks);
   const size_t bytes = options_.chunk_bytes != 0 ? options_.chunk_bytes : kChunkBytes;
-  across_ = make_workspace(context_, team, 2 * bytes, 2 * blocks);  // half of it is for packets
+  across_ = make_workspace(context_, team, bytes, blocks);
   host_ = make_workspace(context_, host, bytes, blocks);
 }
 

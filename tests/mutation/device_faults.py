@@ -8,8 +8,6 @@ FAULTS = {
     "later_terms_begin_a_sum": operand(2),
     "integers_merge_as_floats": condition("false"),
     "elements_travel_as_sums": value("false"),
-    "host_notes_stay_here": condition("false"),
-    "host_slots_stay_full": condition("false"),
     "rounds_outgrow_a_slot": value("even"),
     "second_half_is_not_looked_at": value("static_cast<int>(stored.x > kNoted)"),
     "old_note_is_believed": condition("false"),

@@ -86,53 +86,6 @@ struct Packet {
   VERBENA_DEVICE static void empty(char* here) { detail::send_bits(here, Data{}); }
 };
 
-// A packet that NICs and copy engines carry. They may write aligned words of 4 bytes in any order, so each
-// word shows its own arrival: a word is empty while it is 0. The note has a bit for each word that needs it.
-struct WordPacket {
-  using Data = Vector16;
-  static constexpr uint32_t kBytes = Packet::kBytes, kNoteBytes = Packet::kNoteBytes;
-  static constexpr uint32_t kSentinel = Packet::kSentinel, kNoted = Packet::kNoted;
-
-  VERBENA_DEVICE static uint32_t offset(uint32_t index) { return index * kBytes; }
-  VERBENA_DEVICE static Data mask(const Data& data) {
-    return {data.x ^ kSentinel, data.y ^ kSentinel, data.z ^ kSentinel, data.w ^ kSentinel};
-  }
-  VERBENA_DEVICE static bool is_plain(const Data& stored) {
-    return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.y > kNoted) &
-           static_cast<int>(stored.z > kNoted) & static_cast<int>(stored.w > kNoted);
-  }
-  VERBENA_DEVICE static void send(char* there, char* note, Data stored, uint64_t epoch) {
-    if (!is_plain(stored)) {
-      const uint32_t bits = (stored.w & 1) << 3 | (stored.z & 1) << 2 | (stored.y & 1) << 1 | (stored.x & 1);
-      detail::send_bits(note, epoch << kNoteShift | bits);
-      for_words(stored, [](uint32_t& word, uint32_t) {
-        if (word <= kNoted) word = kNoted;
-      });
-    }
-    detail::send_bits(there, stored);
-  }
-  VERBENA_DEVICE static Data poll(const char* here) { return detail::poll_bits<Data>(here); }
-  VERBENA_DEVICE static bool has_come(Data& stored, const char* its_note, uint64_t epoch) {
-    if (is_plain(stored)) return true;
-    if (stored.x == 0 || stored.y == 0 || stored.z == 0 || stored.w == 0) return false;
-    const auto note = detail::poll_bits<uint64_t>(its_note);
-    if (note >> kNoteShift != epoch) return false;
-    for_words(stored, [&](uint32_t& word, uint32_t i) {
-      if (word == kNoted) word = static_cast<uint32_t>(note >> i & 1);
-    });
-    return true;
-  }
-  VERBENA_DEVICE static void empty(char* here) { Packet::empty(here); }
-
- private:
-  static constexpr uint32_t kNoteShift = 4;  // a bit for each word
-
-  template <typename Body>
-  VERBENA_DEVICE static void for_words(Data& data, const Body& body) {
-    body(data.x, 0), body(data.y, 1), body(data.z, 2), body(data.w, 3);
-  }
-};
-
 }  // namespace verbena::device
 
 #endif

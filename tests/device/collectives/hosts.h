@@ -31,18 +31,17 @@ class Hosts {
     const Rank& one = *ranks_[static_cast<size_t>(rank)];
     return {static_cast<uint32_t>(hosts_), one.members.data()};
   }
-  // Of a grid with so many blocks, which needs twice as many; memory of 2 * measure() bytes has both.
   SymmWorkspace<> team_workspace(int32_t rank, uint64_t blocks, uint64_t slot_bytes) {
-    return fleet_.workspace(rank, 0, 2 * blocks, slot_bytes);
+    return fleet_.workspace(rank, 0, blocks, slot_bytes);
   }
+  // Returns the bytes of a rank's two workspaces.
   static uint64_t measure(int32_t ranks, uint64_t blocks, uint64_t slot_bytes) {
-    return 2 * Fleet::measure_workspace(ranks, 2 * blocks, slot_bytes);
+    return 2 * Fleet::measure_workspace(ranks, blocks, slot_bytes);
   }
   // Of the rank's host alone: what Fleet lays out for all, for fewer.
   SymmWorkspace<> host_workspace(int32_t rank, uint64_t blocks, uint64_t slot_bytes) {
     const Rank& one = *ranks_[static_cast<size_t>(rank)];
-    SymmWorkspace<> made = fleet_.workspace(rank, 1, 2 * blocks, slot_bytes);
-    made.blocks.count = blocks;
+    SymmWorkspace<> made = fleet_.workspace(rank, 1, blocks, slot_bytes);
     SymmContext& context = made.context;
     context.team_size = context.lsa_size = of_host_;
     context.has_remote = 0;

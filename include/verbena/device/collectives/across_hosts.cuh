@@ -19,15 +19,15 @@
 // so an element is quantised once per host. Nothing is quantised within a host.
 //
 // The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
-// and write them to the counterparts' slots. Slots and chunk numbers are the same as in bulk.cuh. Every rank
-// takes part in every chunk, even if its share is empty. A rank sends chunk s before it receives chunk s-1,
-// so a NIC carries a chunk while the rank adds another. At that time it has received chunk s-2 from all
-// counterparts, which sent it after they had received and added chunk s-4. So no rank still uses slot s-4.
+// and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
+// bulk.cuh. Every rank takes part in every chunk, even if its share is empty. A rank sends chunk s before it
+// receives chunk s-1, so a NIC carries a chunk while the rank adds another. At that time the rank has
+// received chunk s-2 from all counterparts, which sent chunk s-2 after they had received and added chunk s-4.
+// So no rank still uses the slot of chunk s-4.
 //
-// The workspace has twice as many blocks as a grid. The slots of the first half are for chunks that are
-// followed by a flag. Those of the second half are for exact all-reduces, which send packets (packet.cuh):
-// one request for each counterpart, without a flag, in any order. The notes of packets are sent only if the
-// chunk has any. Packets are emptied when they are read.
+// Data alone, without a flag, could not show that a chunk has arrived: after a failure, a NIC may write a
+// chunk again, also after the receiver has added the chunk. Only the number in the flag tells a chunk from an
+// earlier one.
 //
 // A reduce-scatter works similarly. For each host in turn, every rank sums the addends that the ranks of its
 // own host have for the rank's counterpart on that host. Sums for other hosts are staged in the upper half of
@@ -59,8 +59,8 @@ template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
   // The parameters are the same as in Bulk's constructor.
-  // @param team  workspace of the team, with at least 2 * blocks blocks
-  // @param host  workspace of the ranks on this host, with at least `blocks` blocks
+  // @param team, host  workspaces of the team and of the ranks on this host, each with at least `blocks`
+  //                    blocks
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,
                              uint32_t chunk_bytes = 0)
@@ -73,7 +73,7 @@ class AcrossHosts {
         count_blocks_(blocks),
         chunk_bytes_(chunk_bytes),
         calls_(host, block, blocks, chunk_bytes) {
-    if (block >= blocks || blocks > blocks_.count / 2 || blocks_.slot_bytes <= kSymmSlotUnit)
+    if (block >= blocks || blocks > blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit)
       status_ = SymmStatus::kInvalid;
   }
 
@@ -181,18 +181,19 @@ class AcrossHosts {
         : PlainCodec<Reduce>(plain), calls(all) {}
     static constexpr uint32_t kLag = 1;
     VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
-      const uint64_t there = calls.count_packets() / calls.count_vectors(this->reduce);
+      const uint64_t there =
+          (calls.blocks_.slot_bytes - kSymmSlotUnit) / kVectorBytes / calls.count_vectors(this->reduce);
       const uint32_t here = PlainCodec<Reduce>::fit_bytes(data_bytes);
       return there * kVectorBytes < here ? static_cast<uint32_t>(there) * kVectorBytes : here;
     }
     template <typename Group>
     VERBENA_DEVICE SymmStatus begin_reduce(const BulkChunk& addends, const Group& group) const {
-      return calls.send_packets(addends, this->reduce, group);
+      return calls.send_sums(addends, this->reduce, group);
     }
     template <int kRanks, typename Group>
     VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                              const Group& group) const {
-      return calls.receive_packets(addends, sums, this->reduce, group);
+      return calls.receive_sums(addends, sums, this->reduce, group);
     }
   };
   // The same for all_reduce_quantised(), in which chunks consist of whole tiles.
@@ -225,8 +226,6 @@ class AcrossHosts {
   VERBENA_DEVICE bool load_number(const Group& group) {
     if (number_ == 0) {
       number_ = due_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
-      if (packet_number_ == 0)
-        packet_number_ = packets_due_ = load_relaxed<Scope::kGpu>(blocks_.epochs + packet_block()) + 1;
       status_ = detail::begin_in_step(context_, group);
       if (status_ == SymmStatus::kTimedOut) end_host(group);
     }
@@ -234,10 +233,7 @@ class AcrossHosts {
   }
   template <typename Group>
   VERBENA_DEVICE void store_number(const Group& group) {
-    if (group.elect()) {
-      store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
-      store_relaxed<Scope::kGpu>(blocks_.epochs + packet_block(), packet_number_ - 1);
-    }
+    if (group.elect()) store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
     number_ = 0;
   }
 
@@ -264,19 +260,6 @@ class AcrossHosts {
   }
   VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source) const {
     return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kSymmSlotUnit);
-  }
-
-  VERBENA_DEVICE uint32_t packet_block() const { return block_ + static_cast<uint32_t>(blocks_.count / 2); }
-  VERBENA_DEVICE uint64_t count_packets() const {
-    return blocks_.slot_bytes / (WordPacket::kBytes + WordPacket::kNoteBytes);
-  }
-  VERBENA_DEVICE char* find_packets(uint64_t number, int32_t source) const {
-    const auto size = static_cast<uint64_t>(context_.team_size);
-    const uint64_t copy = packet_block() * uint64_t{kSymmTurns} + number % kSymmTurns;
-    return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
-  }
-  VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
-    return slot + count_packets() * WordPacket::kBytes + index * WordPacket::kNoteBytes;
   }
 
   VERBENA_DEVICE uint64_t half_bytes() const {
@@ -345,17 +328,7 @@ class AcrossHosts {
     const auto length = static_cast<uint32_t>(part.length_bytes);
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {
-      Sums all;
-      (void)add_hosts(vectors, reduce, all, [&](uint32_t i, uint32_t first, uint32_t count, auto& some) {
-        const uint64_t place = offset * uint64_t{vectors} + i * kVectorBytes;
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kHostsAtOnce; ++k) {
-          if (k < count)
-            some[k] =
-                detail::load_data(find_slot(round.number, find_member(first + k, host_.team_rank)) + place);
-        }
-        return true;
-      });
+      Sums all = add_hosts(round.number, offset, vectors, reduce);
       const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
       if (is_flat) {
         detail::store_vector(to.find(0), offset, length, result);
@@ -367,127 +340,57 @@ class AcrossHosts {
     return true;
   }
 
-  // Reduces a chunk within the host, and sends the sums to the counterparts, with one thread per host.
+  // Reduces a chunk within the host, and sends the sums to the counterparts.
   template <typename Group>
-  VERBENA_DEVICE SymmStatus send_packets(const BulkChunk& addends, const Reduce& reduce, const Group& group) {
-    const uint64_t number = packet_number_++;
+  VERBENA_DEVICE SymmStatus send_sums(const BulkChunk& addends, const Reduce& reduce, const Group& group) {
+    const uint64_t number = number_++;
     const uint32_t length = addends.length(host_.team_rank), vectors = count_vectors(reduce);
     const char* const input = addends.input + addends.begin(host_.team_rank);
-    char* const slot = find_packets(number, context_.team_rank);
-    bool has_note = false;
-    const auto stage = [&](uint32_t index, const Vector16& vector) {
-      const WordPacket::Data stored = WordPacket::mask(vector);
-      WordPacket::send(slot + WordPacket::offset(index), find_note(slot, index), stored, number);
-      has_note = has_note || !WordPacket::is_plain(stored);
-    };
-    if (length == 0 && group.rank() == 0) stage(0, {});
+    char* const own = find_slot(number, context_.team_rank);
     if (host_.team_size == 1) {
       detail::move_vectors(
           group, 1, (length + kVectorBytes - 1) / kVectorBytes,
           [&](uint32_t, uint32_t offset) { return detail::load_vector(input, offset, length); },
-          [&](uint32_t, uint32_t offset, const Vector16& vector) { stage(offset / kVectorBytes, vector); });
+          [&](uint32_t, uint32_t offset, const Vector16& vector) {
+            detail::store_data(own + offset, vector);
+          });
     } else {
       for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
            offset += group.size() * kVectorBytes) {
         Sums sums = add_host(addends, input, offset, length, reduce);
         for_vectors(sums, vectors, reduce, [&](uint32_t i, const Vector16& vector) {
-          stage(offset / kVectorBytes * vectors + i, vector);
+          detail::store_data(own + uint64_t{offset} * vectors + i * kVectorBytes, vector);
         });
       }
     }
-    const uint32_t packets = length == 0 ? 1 : (length + kVectorBytes - 1) / kVectorBytes * vectors;
-    const bool have_notes = group.any(has_note);
-    WaitResult mine = WaitResult::kReached;
-    detail::Awaited awaited{SymmWait::kRequest, block_};
-    for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
-      const int32_t peer = find_member(host, host_.team_rank);
-      if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
-      using Network = SymmNetwork<SymmContext>;
-      awaited.peer = static_cast<uint32_t>(peer);
-      mine = Network::put(context_, peer, slot, slot, packets * WordPacket::kBytes, {});
-      // FAULT(host_notes_stay_here)
-      if (have_notes && mine == WaitResult::kReached)
-        mine = Network::put(context_, peer, find_note(slot, 0), find_note(slot, 0),
-                            packets * WordPacket::kNoteBytes, {});
-    }
-    return conclude(mine, awaited, group);
+    (void)send_chunk(
+        number,
+        [&](uint32_t) {
+          return Sending{own, measure_sums(length, vectors)};
+        },
+        group);
+    return status_;
   }
   // Receives the counterparts' sums of a chunk, adds them, and sends the result to the ranks of this host.
   template <typename Group>
-  VERBENA_DEVICE SymmStatus receive_packets(const BulkChunk& addends, const BulkChunk& sums,
-                                            const Reduce& reduce, const Group& group) {
-    const uint64_t number = packets_due_++;
+  VERBENA_DEVICE SymmStatus receive_sums(const BulkChunk& addends, const BulkChunk& sums,
+                                         const Reduce& reduce, const Group& group) {
+    const uint64_t number = due_++;
+    if (!await_chunk(number, group)) return status_;
     const uint32_t length = addends.length(host_.team_rank), vectors = count_vectors(reduce);
     char* const output = addends.output + addends.begin(host_.team_rank);
-    WaitResult mine = WaitResult::kReached;
-    detail::Awaited awaited{SymmWait::kPacket, block_};
-    Patience patience(context_);
-    if (length == 0 && group.rank() == 0) {
-      Sums none;
-      (void)add_hosts(1, reduce, none, [&](uint32_t, uint32_t first, uint32_t count, auto& some) {
-        mine = receive(number, 0, first, count, patience, awaited, some);
-        return mine == WaitResult::kReached;
-      });
-    }
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {
-      Sums all;
-      const bool have_come =
-          add_hosts(vectors, reduce, all, [&](uint32_t i, uint32_t first, uint32_t count, auto& some) {
-            const uint32_t index = offset / kVectorBytes * vectors + i;
-            mine = receive(number, index, first, count, patience, awaited, some);
-            return mine == WaitResult::kReached;
-          });
-      if (!have_come) break;
+      Sums all = add_hosts(number, offset, vectors, reduce);
       const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
       for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
         detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
       detail::store_vector(output, offset, length, result);
     }
-    return conclude(mine, awaited, group);
-  }
-  // Receives packet `index` of chunk `number` from the counterparts on hosts `first` to first + count - 1.
-  // This rank's own packet is in the slot from which it was sent.
-  VERBENA_DEVICE WaitResult receive(uint64_t number, uint32_t index, uint32_t first, uint32_t count,
-                                    Patience& patience, detail::Awaited& awaited,
-                                    Vector16 (&data)[kHostsAtOnce]) const {
-    const auto find_peer = [&](uint32_t i) { return find_member(first + i, host_.team_rank); };
-    uint32_t missing = (1u << count) - 1;
-    for (uint32_t spins = 1;; ++spins) {
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
-        if ((missing >> i & 1) != 0)
-          data[i] = WordPacket::poll(find_packets(number, find_peer(i)) + WordPacket::offset(index));
-      }
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
-        if ((missing >> i & 1) != 0 &&
-            WordPacket::has_come(data[i], find_note(find_packets(number, find_peer(i)), index), number))
-          missing &= ~(1u << i);
-      }
-      if (missing == 0) break;
-      if (spins % kDefaultSpinsPerCheck != 0) continue;
-      const WaitResult result = patience.check();
-      if (result == WaitResult::kReached) continue;
-      uint32_t late = 0;
-      while ((missing >> late & 1) == 0) ++late;
-      awaited.peer = static_cast<uint32_t>(find_peer(late));
-      return result;
-    }
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kHostsAtOnce; ++i) {
-      if (i >= count) break;
-      data[i] = WordPacket::mask(data[i]);
-      const int32_t peer = find_peer(i);
-      // FAULT(host_slots_stay_full)
-      if (peer != context_.team_rank)
-        WordPacket::empty(find_packets(number, peer) + WordPacket::offset(index));
-    }
-    return WaitResult::kReached;
+    return SymmStatus::kDone;
   }
 
-  // send_packets() and receive_packets() for encoded host sums, which are followed by a flag. Each warp
-  // encodes one tile at a time.
+  // send_sums() and receive_sums() for encoded host sums. Each warp encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
   VERBENA_DEVICE SymmStatus send_quantised(const BulkChunk& addends, const Reduce& reduce,
                                            const Rounding& rounding, const Group& group) {
@@ -576,19 +479,23 @@ class AcrossHosts {
     }
     return sums;
   }
-  // Adds the sums of all hosts. `receive(i, first, count, some)` loads vector i of the sums of hosts `first`
-  // to first + count - 1. Returns false as soon as it does.
-  template <typename Receive>
-  VERBENA_DEVICE bool add_hosts(uint32_t vectors, const Reduce& reduce, Sums& sums,
-                                const Receive& receive) const {
+  // Adds all hosts' sums of the vector at `offset`, in chunk `number`.
+  VERBENA_DEVICE Sums add_hosts(uint64_t number, uint32_t offset, uint32_t vectors,
+                                const Reduce& reduce) const {
+    Sums sums;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kMaxVectors; ++i) {
       if (i >= vectors) break;
+      const uint64_t place = uint64_t{offset} * vectors + i * kVectorBytes;
       VERBENA_UNROLL_BY(1)
       for (uint32_t first = 0; first < places_.hosts; first += kHostsAtOnce) {
         const uint32_t left = places_.hosts - first, count = left < kHostsAtOnce ? left : kHostsAtOnce;
         Vector16 some[kHostsAtOnce];
-        if (!receive(i, first, count, some)) return false;
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kHostsAtOnce; ++k) {
+          if (k < count)
+            some[k] = detail::load_data(find_slot(number, find_member(first + k, host_.team_rank)) + place);
+        }
         if (vectors == 1) {
           reduce.add(sums, some, static_cast<int32_t>(first), static_cast<int32_t>(count));
           continue;
@@ -605,7 +512,7 @@ class AcrossHosts {
         }
       }
     }
-    return true;
+    return sums;
   }
   // Calls `take(i, vector)` for each vector of a host's sums.
   template <typename Take>
@@ -704,9 +611,8 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  // Numbers of the next chunk to be sent (0: not loaded from memory yet) and to be received, with a flag and
-  // in packets.
-  uint64_t number_ = 0, due_ = 0, packet_number_ = 0, packets_due_ = 0;
+  // Numbers of the next chunk to be sent (0: not loaded from memory yet) and to be received.
+  uint64_t number_ = 0, due_ = 0;
   SymmStatus status_ = SymmStatus::kDone;
 };
 

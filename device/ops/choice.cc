@@ -33,9 +33,9 @@ constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
 // Tensors longer than this that are sent in chunks use twice the blocks with half the threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
 // Bytes per block between hosts, and the number of blocks up to some length. Longer tensors take all blocks.
-constexpr uint64_t kHostBlockBytes = 64 * kKi;  // h200-hosts
-constexpr uint32_t kFewHostBlocks = 8;          // h200-hosts
-constexpr uint64_t kMaxFewHostBytes = 1 * kMi;  // h200-hosts
+constexpr uint64_t kHostBlockBytes = 64 * kKi;  // h200x2-hosts
+constexpr uint32_t kFewHostBlocks = 8;          // h200x2-hosts
+constexpr uint64_t kMaxFewHostBytes = 1 * kMi;  // h200x2-hosts
 // A norm that does not wait for other ranks uses this many times the blocks of one that does.
 constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
 

@@ -294,6 +294,7 @@ void Engine::poll_rail(uint32_t number) {
 
 void Engine::poll_pages(uint32_t number, int rounds) {
   Rail& rail = *rails_[number];
+  if (rail.is_given_up()) return;  // it may have no queues
   poll(number, rail.page_receives, rounds, [&](const verbs::Completion& completion) {
     if (completion.error != 0) [[unlikely]]
       note_receive_failure(number, completion);

@@ -197,6 +197,12 @@ base::Outcome Connector::accept_welcome() {
     base::log_info("connect to %s: %u of %u queue pairs reach a rail of the peer", peer_.c_str(),
                    welcome_.queue_pairs, hello_.queue_pairs);
   }
+  for (uint32_t q = 0; q < welcome_.queue_pairs; ++q) {
+    if (!link_.has_rail(link_.rail_of(welcome_.origin[q])))
+      return base::fail(base::Status::kRemote,
+                        "connect to %s: the accept message selects a queue pair that this rank does not have",
+                        peer_.c_str());
+  }
   link_.keep({welcome_.origin, welcome_.queue_pairs});
   return {};
 }

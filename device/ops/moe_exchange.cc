@@ -260,7 +260,6 @@ Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_byt
 }
 
 void MoeExchange::begin_launch(Launch& launch) {
-  in_all_calls_ &= shape_.living;  // FAULT(ranks_come_back_without_a_reset)
   launch.workspace = workspace_.workspace();
   launch.status = local_->notes.status_address();
   launch.programmatic_launch = options_.programmatic_launch;

@@ -56,7 +56,8 @@ class MoeExchange {
   }
   // After the launch.
   template <typename Arguments>
-  static void end_phase(const Arguments& arguments, std::optional<Arguments>& sent) {
+  void end_phase(const Arguments& arguments, std::optional<Arguments>& sent) {
+    in_all_calls_ &= shape_.living;  // FAULT(ranks_come_back_without_a_reset)
     if (!is_last(arguments.phase)) {
       sent = arguments;
     } else {

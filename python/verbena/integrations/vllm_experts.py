@@ -232,6 +232,7 @@ def _make_class() -> Any:
             if found is None:
                 raise RuntimeError("finalize() without prepare() before it")
             exchange, sent = found
+            self._sent[number] = None  # each layer has such an object: none keeps rows until its next batch
             place = [exchange.ranks, exchange.max_tokens]
             if self._is_batched or isinstance(impl, reduce.TopKWeightAndReduceDelegate):
                 # The kernel applies the weights of the dispatch.

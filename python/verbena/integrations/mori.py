@@ -14,6 +14,7 @@ import enum
 import functools
 import math
 import types
+import warnings
 from typing import Any
 
 from verbena.communicators import adapt
@@ -101,6 +102,9 @@ class EpDispatchCombineOp:
             raise ValueError(f"{config.num_experts_per_token} experts of a token, of {config.num_experts_per_rank * config.world_size}")
         self._scale_bytes = -(-config.scale_dim * config.scale_type_size // _WORD_BYTES) * _WORD_BYTES
         self._max_tokens = min(config.max_num_inp_token_per_rank, MAX_TOKENS)
+        if self._max_tokens < config.max_num_inp_token_per_rank:
+            warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}: a batch may have at most {MAX_TOKENS} "
+                          "tokens of a rank; a rank with more raises, and the other ranks time out", stacklevel=2)
         self._exchange = ExpertExchange(
             context, team, experts=config.world_size, max_tokens=self._max_tokens, top_k=config.num_experts_per_token,
             hidden=config.hidden_dim, max_row_bytes=config.hidden_dim * max(2, config.max_token_type_size),

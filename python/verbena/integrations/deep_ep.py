@@ -273,10 +273,14 @@ class Buffer:
         itself: the call after it raises an error that names it; then low_latency_clean_mask_buffer() on all ranks, and this."""
         before = set(self._left_out)
         (self._left_out.add if mask else self._left_out.discard)(rank)
+        changed: list[ExpertExchange] = []
         try:
-            self._set_living(self._list_exchanges())
+            for exchange in self._list_exchanges():
+                self._set_living([exchange])
+                changed.append(exchange)
         except BaseException:
             self._left_out = before
+            self._set_living(changed)  # before their next call, the old mask may be set again
             raise
 
     def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
@@ -298,7 +302,8 @@ class Buffer:
 
         Returns rows [experts of this rank, ranks * max tokens, hidden], grouped by expert, with FP8 a pair of e4m3 rows and their
         scales in columns; the rows of each expert (int32); the handle; the event; and with return_recv_hook a function that
-        receives: until it is called, no kernel runs, and the rows are not there. dispatch_wait_recv_cost_stats is left as it is."""
+        receives: until it is called, no kernel runs, and the rows are not there. Do not change `x` and `topk_idx` before the hook has
+        run: it reads this rank's own rows and ids from them. dispatch_wait_recv_cost_stats is left as it is."""
         exchange = self._next_exchange(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
         cast = None if not use_fp8 else "fp8_block_exponent" if use_ue8m0 else "fp8_block_power" if round_scale else "fp8_block"
         call = functools.partial(exchange.dispatch, x, topk_idx, cast=cast, grouping=Grouping.EXPERT, column_scales=use_fp8)

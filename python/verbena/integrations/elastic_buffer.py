@@ -137,7 +137,7 @@ class ElasticBuffer:
             tensors = [*(result[0] if isinstance(result[0], tuple) else result[:1]), *result[1:], *list_tensors(done), *list_tensors(done.sent)]
             return (*result, done), tensors
 
-        return self._stream.run(move, (data, scales, topk_idx, topk_weights), previous_event, async_with_compute_stream)
+        return self._stream.run(move, (data, scales, topk_idx, topk_weights, cumulative_local_expert_recv_stats), previous_event, async_with_compute_stream)
 
     def _begin(self, data: Any, topk_idx: Any, words: Any, num_experts: int | None, max_tokens: int, alignment: int, num_sms: int,
                do_handle_copy: bool, do_cpu_sync: bool, do_expand: bool) -> EPHandle:

@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {"WORLD_SIZE", "2"},
                          {"OMPI_COMM_WORLD_RANK", "0"},
                          {"OMPI_COMM_WORLD_SIZE", "2"}}),
-            {"RANK 1", "OMPI_COMM_WORLD_RANK 0", "2 ranks"}}),
+            {"RANK=1", "OMPI_COMM_WORLD_RANK=0", "2 ranks"}}),
     [](const auto& bad) { return bad.param.name; });
 
 TEST(SlurmList, ItsFirstHost) {

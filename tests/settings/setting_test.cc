@@ -135,7 +135,7 @@ TEST(Setting, NamesAreUniqueAndDocumentedInOneLine) {
   std::set<std::string> names;
   for (const SettingOf<Parameters>& spec : list_parameter_settings()) {
     EXPECT_TRUE(names.insert(spec.name).second) << spec.name;
-    const bool is_nccls = std::string(spec.doc).starts_with("NCCL's: ");  // read, not ours to name
+    const bool is_nccls = std::string(spec.doc).starts_with("Setting of NCCL: ");  // read, not ours to name
     EXPECT_TRUE(std::string(spec.name).starts_with(is_nccls ? "NCCL_" : "VERBENA_")) << spec.name;
     EXPECT_EQ(std::string(spec.doc).find('\n'), std::string::npos) << spec.name;
     EXPECT_GT(std::strlen(spec.doc), 10u) << spec.name;

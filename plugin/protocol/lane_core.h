@@ -243,15 +243,25 @@ class LaneCore {
   // The answer to the oldest add without one has come; `slot`: of that add.
   uint16_t answered() const { return answered_; }
   bool awaits_answers() const { return answered_ != asked_; }
+  // Whether `slot` has the oldest add without an answer, and its request is complete: before that the answer
+  // waits, as the entry may still be read. What comes for an add that has not left is no answer.
+  bool may_be_answered(uint32_t slot) const {
+    const Operation& operation = operations_[slot];
+    return operation.kind == LaneOperationKind::kAskAdd && operation.asked_before == answered_ &&
+           operation.open_shares == 1 && awaits_answers();
+  }
   void on_answered(uint32_t slot) {
     --operations_[slot].open_shares;
     ++answered_;
   }
   // Of an agent that has died nothing comes. The entry of the oldest add without an answer, in `slot`, is
-  // written again: the request fails then. For now and then, while awaits_answers().
+  // written again, once the add's request is complete: the request fails then. For now and then, while
+  // awaits_answers().
   [[gnu::cold]] void probe(uint32_t slot) {
-    const uint32_t q = main_;
+    if (!may_be_answered(slot)) return;  // FAULT(probe_leaves_before_its_add_is_complete)
+    const uint32_t q = recovery_.is_live(main_) ? main_ : recovery_.find_live(main_);
     if (!recovery_.is_live(q) || under_way(q) != 0 || !has_numbers(q, kWordBytes)) return;
+    is_probing_ = true;
     post_request(q, {LanePosted::kProbe, 0, 0, 0}, {&operations_[slot], slot, 0, kWordBytes, 0, true, false});
   }
   // As the peer's agent: so many of its adds were carried out, modulo 2^16.
@@ -404,10 +414,11 @@ class LaneCore {
     part.queue_pair = static_cast<uint8_t>(q);
     return true;
   }
-  // An add needs its slot, anything else all answers.
+  // An add needs its slot, which a probe may still read; anything else needs all answers.
   bool may_follow_adds(const Operation& operation) const {
     const auto open = static_cast<int16_t>(operation.asked_before - answered_);
     const bool is_ask = operation.kind == LaneOperationKind::kAskAdd;
+    if (is_ask && is_probing_) return false;  // FAULT(add_takes_the_slot_that_a_probe_reads)
     return open <= (is_ask ? static_cast<int32_t>(options_.add_slots) - 1 : 0);
   }
   // Nothing is under way, or unsettled, on any other.
@@ -476,6 +487,7 @@ class LaneCore {
   [[gnu::noinline]] void pass_special(uint32_t q, const LanePosted& posted) {
     if (posted.slot == LanePosted::kTrial) return pass_trial(q);
     if (posted.slot == LanePosted::kAnswers) confirmed_answers_ = sent_answers_;
+    if (posted.slot == LanePosted::kProbe) is_probing_ = false;
   }
   [[gnu::cold, gnu::noinline]] void pass_trial(uint32_t q) {
     Host host{port()};
@@ -499,10 +511,10 @@ class LaneCore {
       const LanePosted& request = entry(pair, pair.head);
       // FAULT(failed_answers_are_not_sent_again)
       if (request.slot == LanePosted::kAnswers) sent_answers_ = confirmed_answers_;
+      if (request.slot == LanePosted::kProbe) is_probing_ = false;
       if (request.slot >= LanePosted::kProbe) continue;
       // FAULT(one_request_too_many_counts_as_done)
-      const bool was_carried_out = numbers_.count(pair.retired_packets, request.packets) <= carried_out ||
-                                   has_answer_come(operations_[request.slot]);
+      const bool was_carried_out = numbers_.count(pair.retired_packets, request.packets) <= carried_out;
       if (was_carried_out && finish_unanswered(request)) continue;  // FAULT(done_request_is_issued_again)
       LaneShare& part = share(request.slot, request.share);
       part.issued = part.done;
@@ -531,10 +543,6 @@ class LaneCore {
       has_put |= kind == LaneOperationKind::kPut;
     }
     return false;
-  }
-  bool has_answer_come(const Operation& operation) const {
-    return operation.kind == LaneOperationKind::kAskAdd &&
-           static_cast<int16_t>(answered_ - operation.asked_before) > 0;
   }
   // What the device carried out is done, but for what should have come back: a get is repeated; so is not an
   // add.
@@ -612,6 +620,7 @@ class LaneCore {
   uint16_t asked_ = 0, answered_ = 0;
   uint16_t served_ = 0, sent_answers_ = 0, confirmed_answers_ = 0;
   uint32_t open_answers_ = 0;  // gets and adds that the caller has not heard of
+  bool is_probing_ = false;    // the entry of an add is written again
   bool is_fence_due_ = false;
   bool has_failed_ = false;
   bool is_blocked_ = false;            // in this call: a word waits for the main queue pair to live

@@ -41,6 +41,8 @@ LANES = {
     "word_does_not_wait_for_other_rails": drop(),
     "written_word_does_not_wait_for_its_own_rail": drop(),
     "word_does_not_wait_for_adds": drop(),
+    "probe_leaves_before_its_add_is_complete": drop(),
+    "add_takes_the_slot_that_a_probe_reads": drop(),
     "add_is_done_before_its_answer": drop(),
     "failed_answers_are_not_sent_again": drop(),
     "puts_are_repeated_behind_an_add": condition("!is_ask && changes_word(kind)"),

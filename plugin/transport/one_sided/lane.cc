@@ -193,21 +193,18 @@ void Lane::write_answers(uint32_t q, const Core::Request& request, OneSidedReque
 bool Lane::take_answers() {
   bool is_any = false;
   while (awaits_answers()) {
-    const uint32_t slot = answered() % protocol::kAddSlots;
+    const uint32_t number = answered() % protocol::kAddSlots, slot = asked_slots_[number];
     uint64_t value = 0;
-    if (!take_answer(ring_of_adds().answers[slot], answered(), &value)) break;
-    memory_->words[asked_slots_[slot]] = value;
-    on_answered(asked_slots_[slot]);
+    if (!may_be_answered(slot) || !take_answer(ring_of_adds().answers[number], answered(), &value)) break;
+    memory_->words[slot] = value;
+    on_answered(slot);
     is_any = true;
   }
   return is_any;
 }
 
 void Lane::probe_agent() {
-  if (!awaits_answers()) return;
-  const uint32_t slot = answered() % protocol::kAddSlots;
-  protocol::AddEntry entry;  // there only if the add has left
-  if (take_entry(ring_of_adds().unsent[slot], answered(), &entry)) probe(asked_slots_[slot]);
+  probe(asked_slots_[answered() % protocol::kAddSlots]);
 }
 
 bool Lane::find_asked(uint32_t ahead, protocol::AddEntry* entry) const {

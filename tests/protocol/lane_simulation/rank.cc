@@ -67,8 +67,11 @@ void SimLane::serve() {
     on_served(static_cast<uint16_t>(served() + 1));
   issue_answers();
   const auto& answers = world.ring(rank_.rank(), peer_, lane_).answers;
-  while (awaits_answers() && answers[answered() % answers.size()].number == answered())
-    on_answered(slot_of_[answered() % slot_of_.size()]);
+  while (answers[answered() % answers.size()].number == answered()) {
+    const uint32_t slot = slot_of_[answered() % slot_of_.size()];
+    if (!may_be_answered(slot)) break;
+    on_answered(slot);
+  }
 }
 
 void SimLane::take(const Completion& completion) {
@@ -92,12 +95,8 @@ void SimLane::tell() {
   }
 }
 
-// Of an add that was issued: nothing of it is known otherwise.
 void SimLane::probe() {
-  if (!awaits_answers()) return;
-  const World::Ring& ring = rank_.world().ring(rank_.rank(), peer_, lane_);
-  if (ring.requests[answered() % ring.requests.size()].number == answered())
-    Core::probe(slot_of_[answered() % slot_of_.size()]);
+  if (!slot_of_.empty()) Core::probe(slot_of_[answered() % slot_of_.size()]);
 }
 
 int64_t SimLane::now_ns() const {

@@ -18,7 +18,8 @@ World::World(const Shape& shape, Random& random)
       by_lane_(size_t{shape.ranks} * shape.ranks * shape.lanes),
       rings_(by_lane_.size()) {
   for (Ring& ring : rings_)
-    for (auto* slots : {&ring.requests, &ring.answers, &ring.applied}) slots->resize(shape.add_slots);
+    for (auto* slots : {&ring.requests, &ring.answers, &ring.unsent, &ring.applied})
+      slots->resize(shape.add_slots);
 }
 
 // --- What may happen.
@@ -63,7 +64,7 @@ bool World::advance() {
     const uint32_t turn = random_.between(0, 2);
     for (uint32_t step = 0; step < 3; ++step) {
       const uint32_t what = (turn + step) % 3;
-      if (what == 0 && can_send(pair)) return ++pair.sent, true;
+      if (what == 0 && can_send(pair)) return leave(pair), true;
       if (what == 1 && can_carry_out(pair)) {
         if (!shape_.overtakes || !carry_out_early(id)) carry_out(id);
         return true;
@@ -86,6 +87,15 @@ bool World::deliver_record() {
     return true;
   }
   return false;
+}
+
+// An entry as it is in memory now: its slot may hold a later one.
+void World::leave(QueuePair& pair) {
+  QueuePair::Work& work = pair.work[pair.sent++];
+  if (!work.is_entry) return;
+  const Ring::Slot& slot = ring(pair.rank, pair.peer, pair.lane).unsent[work.entry_slot];
+  work.entry_truth = slot.truth;
+  work.number = slot.number;
 }
 
 // --- Carrying out.
@@ -230,12 +240,12 @@ void World::check_puts_before(const Truth& truth, uint32_t id) {
 }
 
 void World::place_entry(const QueuePair::Work& work) {
-  const Truth& truth = truths_[work.truth];
-  check_puts_before(truth, work.truth);
+  const Truth& truth = truths_[work.entry_truth];
+  check_puts_before(truth, work.entry_truth);
   auto& slot = ring(truth.from, truth.to, truth.lane).requests[work.number % shape_.add_slots];
   if (slot.truth != kNone && slot.number != work.number && truths_[slot.truth].times_done == 0)
     violate(name(truth) + " takes the slot of " + name(truths_[slot.truth]));
-  slot = {work.number, work.truth};
+  slot = {work.number, work.entry_truth};
 }
 
 // As the memory of the agent is when they leave.
@@ -307,7 +317,13 @@ void World::post(uint32_t id, const Request& request, uint32_t truth) {
   QueuePair::Work work;
   work.truth = request.operation == nullptr ? kNone : truth;
   work.is_answers = request.slot == LanePosted::kAnswers;
-  work.number = request.operation == nullptr ? uint16_t{0} : request.operation->asked_before;
+  work.is_entry = request.operation != nullptr && request.operation->kind == LaneOperationKind::kAskAdd;
+  if (work.is_entry) {
+    const QueuePair& pair = queue_pairs_[id];
+    const uint16_t number = request.operation->asked_before;
+    work.entry_slot = number % shape_.add_slots;
+    ring(pair.rank, pair.peer, pair.lane).unsent[work.entry_slot] = {number, truth};
+  }
   work.offset = request.offset;
   work.length_bytes = request.length_bytes;
   work.position = request.position;

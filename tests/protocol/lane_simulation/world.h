@@ -79,7 +79,10 @@ struct QueuePair {
     bool is_signaled = false, is_fenced = false;
     bool has_read = false;  // an add that has begun
     bool is_answers = false;
-    uint16_t number = 0;  // of an add that the peer's agent carries out
+    bool is_entry = false;
+    uint32_t entry_slot = 0;       // of an entry, in its ring
+    uint32_t entry_truth = kNone;  // as it was when the request left
+    uint16_t number = 0;           // the same
     uint64_t value = 0;
     uint32_t packets_done = 0;
     bool is_early = false;  // placed before its turn
@@ -143,7 +146,7 @@ class World {
       uint16_t number = UINT16_MAX;
       uint32_t truth = kNone;
     };
-    std::vector<Slot> requests, answers, applied;
+    std::vector<Slot> requests, answers, unsent, applied;
   };
   Ring& ring(uint32_t from, uint32_t to, uint32_t lane) {
     return rings_[(from * shape_.ranks + to) * shape_.lanes + lane];
@@ -180,6 +183,7 @@ class World {
   bool carry_out_early(uint32_t id);
   void carry_out(uint32_t id);
   bool carry_out_word(uint32_t id, QueuePair::Work& work);
+  void leave(QueuePair& pair);
   void place_entry(const QueuePair::Work& work);
   void place_answers(const QueuePair& pair, const QueuePair::Work& work);
   void check_puts_before(const Truth& truth, uint32_t id);

@@ -74,6 +74,10 @@ inline bool changes_word(LaneOperationKind kind) {
          kind == LaneOperationKind::kAskAdd;
 }
 
+inline bool is_read(LaneOperationKind kind) {
+  return kind == LaneOperationKind::kGet || kind == LaneOperationKind::kReadWord;
+}
+
 inline bool has_answer(LaneOperationKind kind) {
   return kind != LaneOperationKind::kPut && kind != LaneOperationKind::kWriteWord;
 }
@@ -505,6 +509,7 @@ class LaneCore {
     if (record.has_count != 0 && carried_out > posted) return fail(LaneFailure::kDeviceLoss, q), true;
     // FAULT(words_are_repeated_without_counts)
     if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;
+    const uint32_t answered = find_answered(pair, carried_out);
     uint32_t first = posted_;
     uint32_t repeated = 0;
     for (; pair.head != pair.tail; ++pair.head) {
@@ -515,7 +520,8 @@ class LaneCore {
       if (request.slot >= LanePosted::kProbe) continue;
       // FAULT(one_request_too_many_counts_as_done)
       const bool was_carried_out = numbers_.count(pair.retired_packets, request.packets) <= carried_out;
-      if (was_carried_out && finish_unanswered(request)) continue;  // FAULT(done_request_is_issued_again)
+      const bool has_answer = count_between_turns(pair.head, answered) > 0;
+      if (was_carried_out && finish(request, has_answer)) continue;  // FAULT(done_request_is_issued_again)
       LaneShare& part = share(request.slot, request.share);
       part.issued = part.done;
       part.queue_pair = kNobody;
@@ -531,27 +537,41 @@ class LaneCore {
     port().note_settled(q, repeated);
     return true;
   }
-  // Words that may not be repeated, or puts that may not because a word behind them may be visible.
+  // Words that may not be repeated, or puts, or gets in front of a fence, that may not because a word behind
+  // them may be visible.
   bool has_words(Pair& pair) {
-    bool has_put = false;
+    bool has_put = false, has_get = false, has_fence = false;
     for (uint32_t position = pair.head; position != pair.tail; ++position) {
       const LanePosted& request = entry(pair, position);
       if (request.slot >= LanePosted::kProbe) continue;
       const LaneOperationKind kind = operations_[request.slot].kind;
+      has_fence |= has_get && operations_[request.slot].is_fenced;  // FAULT(gets_are_repeated_behind_an_add)
       const bool is_ask = kind == LaneOperationKind::kAskAdd;
-      if (is_ask ? has_put : changes_word(kind)) return true;  // FAULT(puts_are_repeated_behind_an_add)
+      // FAULT(puts_are_repeated_behind_an_add)
+      if (is_ask ? has_put || has_fence : changes_word(kind)) return true;
       has_put |= kind == LaneOperationKind::kPut;
+      has_get |= is_read(kind);
     }
     return false;
   }
-  // What the device carried out is done, but for what should have come back: a get is repeated; so is not an
-  // add.
-  bool finish_unanswered(const LanePosted& request) {
+  // Something behind a fence was carried out: what is in front of this position has its answers.
+  uint32_t find_answered(Pair& pair, uint32_t carried_out) {
+    uint32_t answered = pair.head;
+    for (uint32_t position = pair.head; position != pair.tail; ++position) {
+      const LanePosted& request = entry(pair, position);
+      if (numbers_.count(pair.retired_packets, request.packets) > carried_out) break;
+      // FAULT(answered_get_is_repeated)
+      if (request.slot < LanePosted::kProbe && operations_[request.slot].is_fenced) answered = position;
+    }
+    return answered;
+  }
+  // What the device carried out is done, but for what should have come back and may not have: a get is
+  // repeated; so is not an add.
+  bool finish(const LanePosted& request, bool has_answer) {
     Operation& operation = operations_[request.slot];
     // FAULT(get_without_its_answer_counts_as_done)
-    if (operation.kind == LaneOperationKind::kGet || operation.kind == LaneOperationKind::kReadWord)
-      return false;
-    operation.is_answer_lost = operation.kind == LaneOperationKind::kAddWord;
+    if (is_read(operation.kind) && !has_answer) return false;
+    operation.is_answer_lost = operation.kind == LaneOperationKind::kAddWord && !has_answer;
     LaneShare& part = share(request.slot, request.share);
     part.done = request.end;
     if (part.done == part.end) --operation.open_shares;

@@ -136,6 +136,17 @@ void World::check_fence(const Truth& truth, uint32_t id) {
   }
 }
 
+// A get is not carried out again once the peer may have seen that it was complete: by a word behind a fence.
+void World::check_fences_behind(const Truth& truth, uint32_t id) {
+  bool is_fenced = false;
+  for (const uint32_t other : by_lane_[(truth.from * shape_.ranks + truth.to) * shape_.lanes + truth.lane]) {
+    const Truth& one = truths_[other];
+    is_fenced |= other > id && one.is_fenced;
+    if (is_fenced && changes_word(one.kind) && one.times_done != 0)
+      violate(name(truth) + " is carried out again behind " + name(one));
+  }
+}
+
 // The network has brought a write before what was sent in front of it: a word passes writes alone, and a put
 // adds and gets, too. Other requests wait for everything in front of them.
 bool World::carry_out_early(uint32_t id) {
@@ -200,6 +211,7 @@ void World::carry_out(uint32_t id) {
   } else {
     check_order(truth, work.truth);
     check_fence(truth, work.truth);
+    check_fences_behind(truth, work.truth);
     if (truth.kind == LaneOperationKind::kReadWord) work.value = words_[truth.to][truth.word];
   }
   ++at.packets;

@@ -192,6 +192,7 @@ class World {
   void check_order(const Truth& truth, uint32_t id);
   void place_early(const QueuePair::Work& work);
   void check_fence(const Truth& truth, uint32_t id);
+  void check_fences_behind(const Truth& truth, uint32_t id);
   std::string name(const Truth& truth) const;
 
   const Shape& shape_;

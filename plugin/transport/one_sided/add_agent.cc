@@ -68,14 +68,4 @@ void AddAgent::begin(uint32_t rail) {
   if (!loop_->failure().empty()) failure_ = loop_->failure();
 }
 
-void AddAgent::finish() {
-  if (loop_ == nullptr || !loop_->is_done()) return;
-  for (const Job& job : jobs_) {
-    job.lane->answer_asked(loop_->take_value(job.word, job.operand));
-    held_[job.lane->index()] = 0;
-  }
-  jobs_.clear();
-  loop_->clear();
-}
-
 }  // namespace verbena::transport

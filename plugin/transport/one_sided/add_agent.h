@@ -47,7 +47,11 @@ class AddAgent {
   // finish() later. False, with the cause: one of them makes no sense.
   bool serve(Lane& lane, std::string* problem);
   void begin(uint32_t rail);
-  void finish();
+  // `refuse(lane, problem)`: an add of this lane cannot be carried out.
+  template <typename Refuse>
+  void finish(const Refuse& refuse);
+  // Whether adds wait for finish().
+  bool is_busy() const { return !jobs_.empty(); }
   // Of the queue pair of this rail to itself.
   void take_completion(uint32_t rail, const verbs::Completion& completion) {
     if (loop_ != nullptr) loop_->take_completion(rail, completion);
@@ -70,5 +74,20 @@ class AddAgent {
   std::vector<uint32_t> held_;  // by lane: how many of its adds are in jobs_
   std::string failure_;
 };
+
+template <typename Refuse>
+void AddAgent::finish(const Refuse& refuse) {
+  if (loop_ == nullptr || !loop_->is_done()) return;
+  for (const Job& job : jobs_) {
+    held_[job.lane->index()] = 0;
+    if (const char* const what = loop_->find_refusal(job.word); what != nullptr) {
+      refuse(*job.lane, std::string("cannot add to a word in GPU memory: ") + what);
+    } else {
+      job.lane->answer_asked(loop_->take_value(job.word, job.operand));
+    }
+  }
+  jobs_.clear();
+  loop_->clear();
+}
 
 }  // namespace verbena::transport

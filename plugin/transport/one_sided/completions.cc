@@ -148,7 +148,9 @@ uint32_t OneSidedEndpoint::poll(std::span<EndpointCompletion> out) {
 
 // As an agent for peers, and as a peer of agents.
 void OneSidedEndpoint::serve_adds() {
-  agent_->finish();
+  agent_->finish([&](const Lane& lane, const std::string& problem) {
+    fail_peer(lane.peer(), "rail " + describe_rail() + ": " + problem);
+  });
   for_lanes([&](Lane& lane) {
     std::string problem;
     if (!agent_->serve(lane, &problem)) [[unlikely]]

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/parameters.h"
 #include "transport/one_sided/lane.h"
+#include "transport/recovery_times.h"
 
 namespace verbena::transport {
 
@@ -28,11 +29,12 @@ WordLoop::~WordLoop() {
 }
 
 uint32_t WordLoop::find_word(const LocalRegion& region, uint64_t offset) {
-  const auto is_it = [&](const Word& word) { return word.region == &region && word.offset == offset; };
-  const auto found = std::ranges::find_if(words_, is_it);
+  const uint64_t address = reinterpret_cast<uintptr_t>(region.address) + offset;  // of several regions maybe
+  const auto found = std::ranges::find(words_, address, &Word::address);
   if (found != words_.end()) return static_cast<uint32_t>(found - words_.begin());
   if (words_.size() == kMaxWords) return kMaxWords;
-  words_.push_back({&region, offset, 0, 0});
+  Word& word = words_.emplace_back(Word{address, {}, 0, 0, nullptr});
+  for (size_t r = 0; r < rails_.size(); ++r) word.keys[r] = region.registrations[r].remote_key();
   return static_cast<uint32_t>(words_.size() - 1);
 }
 
@@ -51,7 +53,9 @@ bool WordLoop::connect(Rail& rail) const {
 }
 
 void WordLoop::advance(uint32_t rail) {
-  if (is_under_way_ || words_.empty()) return;
+  if (words_.empty() || phase_ == Phase::kDone) return;
+  if (is_under_way_) look_for_silence(rail);
+  if (is_under_way_ || !failure_.empty()) return;
   if (failed_since_ns_ != 0) {
     const int64_t now_ns = base::monotonic_ns();
     if (now_ns < retry_at_ns_) return;
@@ -63,26 +67,49 @@ void WordLoop::advance(uint32_t rail) {
   post();
 }
 
+// A device that has failed may never say what became of a request.
+void WordLoop::look_for_silence(uint32_t rail) {
+  const int64_t now_ns = base::monotonic_ns();
+  const bool is_up = rails_[rail_].device->is_healthy();
+  if (is_up || down_since_ns_ == 0) down_since_ns_ = is_up ? 0 : now_ns;
+  const bool is_silent = now_ns - posted_at_ns_ >= find_device_patience_ns();
+  const bool is_down = !is_up && now_ns - down_since_ns_ >= find_down_patience_ns();
+  if (rail == rail_ && !is_silent && !is_down) return;
+  rails_[rail_].pair = {};
+  is_under_way_ = false;
+  down_since_ns_ = 0;
+  if (rail != rail_) return;
+  fail(is_down ? "the port is down" : "its device reports no completions of its requests");
+}
+
 // All words of the batch in one chain, of which the last request is signaled.
 void WordLoop::post() {
   Rail& rail = rails_[rail_];
   if (rail.pair.number() == 0 && !connect(rail))
-    return fail("the port has no queue pair to itself, an earlier line says why", false);
+    return fail("the port has no queue pair to itself, an earlier line says why");
   std::array<verbs::OneSidedRequest, kMaxWords> requests{};
-  for (size_t i = 0; i < words_.size(); ++i) {
+  size_t count = 0;
+  for (uint32_t i = 0; i < words_.size(); ++i) {
     const Word& word = words_[i];
+    if (word.refusal != nullptr) continue;
     if (phase_ == Phase::kWriting) (*values_)[i] = word.before + word.sum;
-    requests[i].opcode = phase_ == Phase::kWriting ? verbs::Opcode::kWrite : verbs::Opcode::kRead;
-    requests[i].signaled = i + 1 == words_.size();
-    requests[i].cookie = LaneCookie{kLoopIndex, rail_, 0, 0}.pack();
-    requests[i].local = &(*values_)[i];
-    requests[i].local_key = rail.region.local_key();
-    requests[i].length = sizeof(uint64_t);
-    requests[i].remote_key = word.region->registrations[rail_].remote_key();
-    requests[i].remote = reinterpret_cast<uintptr_t>(word.region->address) + word.offset;
+    verbs::OneSidedRequest& request = requests[count++];
+    request.opcode = phase_ == Phase::kWriting ? verbs::Opcode::kWrite : verbs::Opcode::kRead;
+    request.cookie = LaneCookie{kLoopIndex, rail_, 0, i}.pack();
+    request.local = &(*values_)[i];
+    request.local_key = rail.region.local_key();
+    request.length = sizeof(uint64_t);
+    request.remote_key = word.keys[rail_];
+    request.remote = word.address;
   }
-  is_under_way_ = rail.pair.post(std::span(requests).first(words_.size())).is_ok();
-  if (!is_under_way_) fail("the device rejected a request of the queue pair to itself; see dmesg", false);
+  if (count == 0) {
+    phase_ = Phase::kDone;
+    return;
+  }
+  requests[count - 1].signaled = true;
+  posted_at_ns_ = base::monotonic_ns();
+  is_under_way_ = rail.pair.post(std::span(requests).first(count)).is_ok();
+  if (!is_under_way_) fail("the device rejected a request of the queue pair to itself; see dmesg");
 }
 
 void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) {
@@ -90,8 +117,12 @@ void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) 
   if (!is_under_way_ || r != rail_ || completion.qp_number != rail.pair.number()) return;  // it was replaced
   is_under_way_ = false;
   if (completion.error != 0) {
-    return fail(verbs::describe_completion_error(completion.error),
-                verbs::is_request_at_fault(completion.error));
+    const char* const what = verbs::describe_completion_error(completion.error);
+    const uint32_t word = LaneCookie::parse(completion.cookie).position;
+    if (!verbs::is_request_at_fault(completion.error) || word >= words_.size()) return fail(what);
+    words_[word].refusal = what;
+    rail.pair = {};
+    return;  // the others go on
   }
   rail.pair.retire();
   failed_since_ns_ = 0;
@@ -104,12 +135,12 @@ void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) 
   post();
 }
 
-void WordLoop::fail(const char* what, bool is_final) {
+void WordLoop::fail(const char* what) {
   const int64_t now_ns = base::monotonic_ns();
   const auto& parameters = base::parameters();
   if (failed_since_ns_ == 0) failed_since_ns_ = retry_at_ns_ = now_ns;
   const bool is_over = now_ns - failed_since_ns_ >= parameters.failover_timeout_ms * base::kNsPerMs;
-  if (!is_final && !is_over && parameters.failover) return;
+  if (!is_over && parameters.failover) return;
   const verbs::Device& device = *rails_[rail_].device;
   failure_ = "rail " + device.name() + ":" + std::to_string(device.port_number()) +
              ": cannot add to words in GPU memory: " + what;

@@ -2,7 +2,8 @@
 // this rank's own device carries out over a queue pair to itself, on the rail where the rank's words are
 // reached. So an add takes the path of the puts before it. Only the rank's agent adds, one batch of words at
 // a time; what a GPU does to such a word meanwhile may be lost. Both requests may be repeated, as they carry
-// values: after a failure the queue pair is made anew and the batch goes on. The driver's.
+// values: after a failure the queue pair is made anew and the batch goes on, without the words whose memory
+// the device refuses. The driver's.
 #pragma once
 
 #include <array>
@@ -30,7 +31,8 @@ class WordLoop {
   // While a batch is collected: the number of this word in it; kMaxWords if there is no place.
   uint32_t find_word(const LocalRegion& region, uint64_t offset);
   void add(uint32_t word, uint64_t operand) { words_[word].sum += operand; }
-  // Begins what was collected, if anything was, and goes on after a failure.
+  // Begins what was collected, if anything was, and goes on after a failure, also one that the device does not
+  // report, and when the rank's words have moved to another rail.
   void advance(uint32_t rail);
   // The batch is done: the word before the next add to it, in the order of add(); clear() begins another
   // batch.
@@ -38,6 +40,8 @@ class WordLoop {
   uint64_t take_value(uint32_t word, uint64_t operand) {
     return std::exchange(words_[word].before, words_[word].before + operand);
   }
+  // Why the word could not be added to; null: it was.
+  const char* find_refusal(uint32_t word) const { return words_[word].refusal; }
   void clear() {
     words_.clear();
     phase_ = Phase::kCollecting;
@@ -50,8 +54,10 @@ class WordLoop {
  private:
   enum class Phase : uint8_t { kCollecting, kReading, kWriting, kDone };
   struct Word {
-    const LocalRegion* region;
-    uint64_t offset, sum, before;
+    uint64_t address;
+    std::array<uint32_t, protocol::kMaxRails> keys;  // by rail; regions may go meanwhile
+    uint64_t sum, before;
+    const char* refusal;
   };
   struct Rail {
     verbs::Device* device;
@@ -61,7 +67,8 @@ class WordLoop {
   };
   bool connect(Rail& rail) const;
   void post();
-  void fail(const char* what, bool is_final);
+  void look_for_silence(uint32_t rail);
+  void fail(const char* what);
 
   std::unique_ptr<std::array<uint64_t, kMaxWords>> values_;  // before what refers to it
   std::vector<Rail> rails_;
@@ -69,6 +76,7 @@ class WordLoop {
   Phase phase_ = Phase::kCollecting;
   bool is_under_way_ = false;
   uint32_t rail_ = 0;                              // of the batch
+  int64_t posted_at_ns_ = 0, down_since_ns_ = 0;   // 0: its port is up
   int64_t failed_since_ns_ = 0, retry_at_ns_ = 0;  // 0: it works
   std::string failure_;
 };

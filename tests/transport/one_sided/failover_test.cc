@@ -171,6 +171,22 @@ TEST(OneSidedAddTest, AddsByTheDeviceAreRepeatedAndHappenOnce) {
   unsetenv("VERBENA_SELF_TEST");
 }
 
+// The device does not report a READ of them.
+TEST(OneSidedAddTest, AddsByADeviceThatFallsSilentAreRepeated) {
+  setenv("SOFTVERBS_PROFILE", "bnxt", 1);
+  setenv("VERBENA_SELF_TEST", "0", 1);
+  setenv("VERBENA_FAILOVER_TIMEOUT_MS", "500", 1);
+  run_with({"", "1", "drop nth=9 opcode=RDMA_READ"},
+           [](Ranks& ranks) {
+             Traffic traffic(ranks, kLanes, kMostBytes);
+             for (int round = 0; round < 10 && traffic.play(); ++round) continue;
+             traffic.expect_sums();
+           },
+           {.lanes = kLanes, .send_depth = 64, .pushes_all_gets = true});
+  for (const char* name : {"SOFTVERBS_PROFILE", "VERBENA_SELF_TEST", "VERBENA_FAILOVER_TIMEOUT_MS"})
+    unsetenv(name);
+}
+
 // A push of gets into GPU memory whose queue pair fails is asked for again.
 TEST(OneSidedPushTest, AFailedPushIsRepeated) {
   run_with({"", "1", "fail status=RETRY_EXC work=none opcode=RDMA_READ every=5"},

@@ -26,9 +26,11 @@ std::vector<std::byte> hear_bytes(Channel& channel) {
 }
 
 // One of two ranks in processes of their own, connected to the other.
-std::unique_ptr<Rank> join(Channel& channel, uint32_t rank) {
+std::unique_ptr<Rank> join(Channel& channel, uint32_t rank, bool pushes_all_gets = false) {
   choose_devices();
-  auto joined = std::make_unique<Rank>(EndpointOptions{.rank = rank, .count_ranks = 2, .nonce = 7}, 4 << 20);
+  auto joined = std::make_unique<Rank>(
+      EndpointOptions{.rank = rank, .count_ranks = 2, .nonce = 7, .pushes_all_gets = pushes_all_gets},
+      4 << 20);
   verbena::Endpoint& endpoint = joined->endpoint();
   std::string error;
   tell_bytes(channel, endpoint.local_address(1 - rank, &error));
@@ -292,6 +294,55 @@ TEST(WithoutAtomicsTest, AddsByTheDeviceAreAtomicWithEachOther) {
                 idle());
 }
 
+// Two regions may have the same memory.
+TEST(WithoutAtomicsTest, AddsToAWordInTwoRegionsSumUp) {
+  run_processes(
+      without_atomics({[](Channel& channel) {
+        constexpr uint32_t kOther = kRegion + 1;
+        constexpr uint64_t kAdds = 200;
+        auto ranks = make_group(2, {.lanes = 2, .pushes_all_gets = true}, 4096);
+        drive_together(ranks);
+        verbena::Endpoint& agent = ranks[1]->endpoint();
+        std::string error;
+        ASSERT_TRUE(agent.add_region(kOther, {.address = ranks[1]->at(64), .bytes = 64}, &error));
+        for (const auto& rank : ranks)
+          ASSERT_TRUE(rank->endpoint().add_remote_region(1, kOther, agent.region_address(kOther), &error));
+        for (uint64_t i = 0; i < kAdds; ++i) {
+          for (const auto& rank : ranks) {
+            rank->insist([&] { return rank->endpoint().add_word({1, 0, kRegion, 64}, 1, 0); });
+            rank->insist([&] { return rank->endpoint().add_word({1, 1, kOther, 0}, 1, 0); });
+          }
+        }
+        for (const auto& rank : ranks) EXPECT_TRUE(rank->drain(1));
+        EXPECT_EQ(ranks[1]->word(64).load(), 4 * kAdds);
+        channel.meet();
+      }}),
+      idle());
+}
+
+// Adds of two peers are in one batch, and the first READ of it is refused. Each endpoint has tried its device
+// by a READ before.
+TEST(WithoutAtomicsTest, AWordThatIsRefusedEndsThePeerThatAskedForIt) {
+  run_processes(without_atomics({[](Channel& channel) {
+                  setenv("SOFTVERBS_FAULTS", "fail nth=4 opcode=RDMA_READ status=REM_ACCESS", 1);
+                  setenv("VERBENA_SELF_TEST", "0", 1);
+                  auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = true}, 4096);
+                  for (const uint32_t rank : {0U, 2U}) {
+                    const RemoteWord word{1, 0, kRegion, rank * 64};
+                    ranks[rank]->insist([&] { return ranks[rank]->endpoint().add_word(word, 5, 0); });
+                    EXPECT_FALSE(ranks[rank]->drain(1, 0, 200)) << "the agent does not poll";
+                  }
+                  ranks[2]->drive(*ranks[1]);
+                  EXPECT_TRUE(ranks[2]->drain(1));
+                  EXPECT_EQ(ranks[1]->word(128).load(), 5U);
+                  EXPECT_EQ(ranks[1]->word(0).load(), 0U);
+                  EXPECT_THAT(ranks[1]->endpoint().error(0), HasSubstr("cannot add to a word in GPU memory"));
+                  EXPECT_EQ(ranks[1]->endpoint().error(2), "");
+                  channel.meet();
+                }}),
+                idle());
+}
+
 // It ends between the entry of an add and its answer, when nothing is under way any more.
 TEST(WithoutAtomicsTest, AnAgentThatVanishesIsNamed) {
   run_processes(without_atomics({[](Channel& channel) {
@@ -312,9 +363,9 @@ TEST(WithoutAtomicsTest, AnAgentThatVanishesIsNamed) {
 }
 
 // An agent that goes carries out the adds that have come, and answers them.
-TEST(WithoutAtomicsTest, AnAgentThatClosesHasAnswered) {
-  run_processes(without_atomics({[](Channel& channel) {
-                  const auto self = join(channel, 0);
+void close_agent(bool pushes_all_gets) {
+  run_processes(without_atomics({[=](Channel& channel) {
+                  const auto self = join(channel, 0, pushes_all_gets);
                   for (uint64_t i = 0; i < 50; ++i)
                     self->insist([&] { return self->endpoint().add_word({1, 0, kRegion, 0}, 1, 0); });
                   EXPECT_FALSE(self->drain(1, 0, 200)) << "the agent does not poll";
@@ -323,12 +374,16 @@ TEST(WithoutAtomicsTest, AnAgentThatClosesHasAnswered) {
                   EXPECT_EQ(self->count_failures(1), 0U);
                   channel.meet();
                 }}),
-                without_atomics({[](Channel& channel) {
-                  auto self = join(channel, 1);
+                without_atomics({[=](Channel& channel) {
+                  auto self = join(channel, 1, pushes_all_gets);
                   channel.hear<char>();
                   self.reset();
                   channel.meet();
                 }}));
+}
+
+TEST(WithoutAtomicsTest, AnAgentThatClosesHasAnswered) {
+  close_agent(false);
 }
 
 // Words that are added to by one device's atomics and by a CPU would lose adds.

@@ -173,7 +173,7 @@ void OneSidedEndpoint::finish_answers() {
   bool is_any = true;
   while (is_any && !deadline.has_passed()) {
     poll(told);
-    is_any = false;
+    is_any = agent_->is_busy();
     for_lanes([&](const Lane& lane) { is_any |= lane.owes_answers() && lane.peer() != options_.rank; });
   }
 }

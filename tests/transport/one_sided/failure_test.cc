@@ -385,6 +385,9 @@ void close_agent(bool pushes_all_gets) {
 TEST(WithoutAtomicsTest, AnAgentThatClosesHasAnswered) {
   close_agent(false);
 }
+TEST(WithoutAtomicsTest, AnAgentThatClosesHasAnsweredAddsByTheDevice) {
+  close_agent(true);
+}
 
 // Words that are added to by one device's atomics and by a CPU would lose adds.
 TEST(WithoutAtomicsTest, RanksThatAddInOtherWaysDoNotConnect) {

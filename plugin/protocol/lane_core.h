@@ -545,7 +545,7 @@ class LaneCore {
       const LanePosted& request = entry(pair, position);
       if (request.slot >= LanePosted::kProbe) continue;
       const LaneOperationKind kind = operations_[request.slot].kind;
-      has_fence |= has_get && operations_[request.slot].is_fenced;  // FAULT(gets_are_repeated_behind_an_add)
+      has_fence |= has_get && operations_[request.slot].is_fenced;
       const bool is_ask = kind == LaneOperationKind::kAskAdd;
       // FAULT(puts_are_repeated_behind_an_add)
       if (is_ask ? has_put || has_fence : changes_word(kind)) return true;

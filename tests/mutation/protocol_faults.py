@@ -39,7 +39,6 @@ LANES = {
     "one_request_too_many_counts_as_done": value("numbers_.count(pair.retired_packets, request.packets) <= carried_out + 1"),
     "get_without_its_answer_counts_as_done": drop(),
     "answered_get_is_repeated": drop(),
-    "gets_are_repeated_behind_an_add": drop(),
     "word_does_not_wait_for_other_rails": drop(),
     "written_word_does_not_wait_for_its_own_rail": drop(),
     "word_does_not_wait_for_adds": drop(),

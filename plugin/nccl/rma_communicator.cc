@@ -346,13 +346,15 @@ Posting RmaCommunicator::add_moved(Lane& lane) {
   return Posting::kTaken;
 }
 
-bool RmaCommunicator::overlap(const verbena::RemoteWord& word, const verbena::Transfer& bytes) {
-  return word.region == bytes.remote_region && word.offset < bytes.remote_offset + bytes.bytes &&
-         bytes.remote_offset < word.offset + sizeof(uint64_t);
+// By address, as several regions may have the same memory.
+bool RmaCommunicator::overlap(const verbena::RemoteWord& word, const verbena::Transfer& bytes) const {
+  const uint64_t at = endpoint_->find_remote_base(word.peer, word.region) + word.offset;
+  const uint64_t begin = endpoint_->find_remote_base(bytes.peer, bytes.remote_region) + bytes.remote_offset;
+  return at < begin + bytes.bytes && begin < at + sizeof(uint64_t);
 }
 
 // Returns whether the operation's bytes overlap a word to which an earlier, unposted signal will be added.
-bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request) {
+bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request) const {
   if (!request.has_transfer) return false;
   return std::ranges::any_of(
       lane.signalled, [&](const verbena::RemoteWord& word) { return overlap(word, request.transfer); });
@@ -360,7 +362,7 @@ bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request)
 
 // Returns whether the operation's bytes overlap a word to which the peer's agent may not have added yet. A
 // device adds before it carries out later requests of the lane; an agent adds when it polls.
-bool RmaCommunicator::follows_signal(const Lane& lane, const RmaRequest& request) {
+bool RmaCommunicator::follows_signal(const Lane& lane, const RmaRequest& request) const {
   if (lane.adds == 0) return false;
   for (const RmaRequest* one = lane.flying.first; one != nullptr; one = one->next)
     if (one->is_last_of_add && overlap(one->word, request.transfer)) return true;

@@ -188,9 +188,9 @@ class RmaCommunicator final : public RmaContext {
   Outcome submit(RmaContext& context, uint32_t index, RmaRequest* request, bool is_hinted, void** out);
   verbena::Posting move_bytes(const Lane& lane, RmaRequest& request);
   verbena::Posting add_moved(Lane& lane);
-  static bool overlap(const verbena::RemoteWord& word, const verbena::Transfer& bytes);
-  static bool needs_signals(const Lane& lane, const RmaRequest& request);
-  static bool follows_signal(const Lane& lane, const RmaRequest& request);
+  bool overlap(const verbena::RemoteWord& word, const verbena::Transfer& bytes) const;
+  bool needs_signals(const Lane& lane, const RmaRequest& request) const;
+  bool follows_signal(const Lane& lane, const RmaRequest& request) const;
   bool post_batch(Lane& lane);
   void fly(Lane& lane, RmaRequest* request);
   void refuse(Lane& lane, RmaRequest* request);

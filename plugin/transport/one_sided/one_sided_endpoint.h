@@ -58,6 +58,11 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   void drop(uint32_t peer);
   bool add_region(uint32_t id, const EndpointMemory& memory, std::string* error) override;
   std::vector<std::byte> region_address(uint32_t id) const override;
+  // Where the peer has its region; 0: it is not known.
+  uint64_t find_remote_base(uint32_t peer, uint32_t id) const {
+    const RemoteRegion* region = regions_.find_remote(peer, id);
+    return region == nullptr ? 0 : region->base;
+  }
   bool add_remote_region(uint32_t peer, uint32_t id, std::span<const std::byte> address,
                          std::string* error) override;
   void remove_region(uint32_t id) override;

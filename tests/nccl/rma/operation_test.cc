@@ -305,12 +305,19 @@ TEST_P(RmaOperationTest, GetsBringWhatIsThereAndAFlushIsDone) {
   }
 }
 
-// So many signals that later operations wait, then bytes from or to a word behind a signal on it.
+// So many signals that later operations wait, then bytes from or to a word behind a signal on it, also
+// through another region with the same memory.
 TEST_P(RmaOperationTest, APutOrAGetOfAWordComesAfterTheSignalsBeforeItOnIt) {
   RmaGroup group(plugin(), {});
   constexpr size_t kOther = 512, kPut = 1024, kGot = 2048, kZeros = 4096, kHere = 8192;
   RmaRank &from = group[0], &to = group[1];
-  std::vector<void*> open;
+  std::vector<void*> open, again(2);
+  for_each_rank(2, [&](uint32_t rank) {
+    const auto made =
+        plugin().register_memory(group[rank].communicator, group[rank].memory.data(), 16384, abi::kPtrHost);
+    ASSERT_EQ(made.result, abi::kSuccess);
+    again[rank] = made.mhandle;
+  });
   const auto add = [&](size_t word) {
     ASSERT_EQ(plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {word, to.region, 1},
                                   &open.emplace_back()),
@@ -318,16 +325,16 @@ TEST_P(RmaOperationTest, APutOrAGetOfAWordComesAfterTheSignalsBeforeItOnIt) {
   };
   for (uint64_t round = 1; round <= 20; ++round) {
     open.clear();
+    void* const region = round % 2 == 0 ? to.region : again[to.rank];
     for (int i = 0; i < 12; ++i) add(kOther);
     add(kPut);
     ASSERT_EQ(
-        plugin().put(from.target(), {kZeros, from.region, 12, kPut - 4, to.region, 1}, &open.emplace_back()),
+        plugin().put(from.target(), {kZeros, from.region, 12, kPut - 4, region, 1}, &open.emplace_back()),
         abi::kSuccess);
     add(kGot);
     if (plugin().has_contexts()) {
-      ASSERT_EQ(
-          plugin().get(from.target(), {kHere, from.region, 8, kGot, to.region, 1}, &open.emplace_back()),
-          abi::kSuccess);
+      ASSERT_EQ(plugin().get(from.target(), {kHere, from.region, 8, kGot, region, 1}, &open.emplace_back()),
+                abi::kSuccess);
     }
     for (void* request : open) ASSERT_TRUE(group.finish(from, request));
     ASSERT_EQ(to.word(kPut).load(), 0U) << round;

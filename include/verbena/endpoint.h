@@ -108,9 +108,9 @@ class Endpoint {
   // Opens an endpoint. Load the parameters (base::load_parameters()) first.
   // @return null if no port is usable or an option is out of range; *error and the log have the reason
   static std::unique_ptr<Endpoint> open(const EndpointOptions& options, std::string* error);
-  // Closes the endpoint. Operations in flight may or may not take effect. A rank that carries out adds for its
-  // peers (add_by_agents()) answers first those that have come, for half a second at most; otherwise it does not
-  // wait. The caller may free the memory of all regions afterwards.
+  // Closes the endpoint. Operations in flight may or may not take effect. A rank that carries out adds for
+  // its peers (add_by_agents()) first answers those that have come, for half a second at most. Otherwise
+  // this does not wait. The caller may free the memory of all regions afterwards.
   virtual ~Endpoint() = default;
 
   // Returns the names of the rails, each as `<device>:<port>`, separated by `, `.

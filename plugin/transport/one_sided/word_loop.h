@@ -31,7 +31,7 @@ class WordLoop {
   // While a batch is collected: the number of this word in it; kMaxWords if there is no place.
   uint32_t find_word(const LocalRegion& region, uint64_t offset);
   void add(uint32_t word, uint64_t operand) { words_[word].sum += operand; }
-  // Begins what was collected, if anything was, and goes on after a failure, also one that the device does not
+  // Begins what was collected, if anything was. Goes on after a failure, also one that the device does not
   // report, and when the rank's words have moved to another rail.
   void advance(uint32_t rail);
   // The batch is done: the word before the next add to it, in the order of add(); clear() begins another

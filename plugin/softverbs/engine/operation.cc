@@ -362,6 +362,11 @@ StepOutcome explain_copy_error(int error) {
   return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
 }
 
+StepOutcome explain_broken_copy(const Operation& op) {
+  // The memory of a peer that has died is unmapped: a copy that names it is refused.
+  return fail(op.peer->dead.load(std::memory_order_acquire) ? IBV_WC_RETRY_EXC_ERR : IBV_WC_GENERAL_ERR);
+}
+
 StepOutcome copy_host(Operation& op) {
   const auto move = is_read(op) ? read_pieces : write_pieces;
   const uint64_t bytes = op.bytes;

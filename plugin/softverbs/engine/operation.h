@@ -141,6 +141,7 @@ bool find_peer_failure(ibv_wc_status status, PeerFailure& failure);
 
 // The outcome of a failed copy. `error` is an errno.
 StepOutcome explain_copy_error(int error);
+StepOutcome explain_broken_copy(const Operation& op);
 
 bool is_read(const Operation& op);
 bool is_send(ibv_wr_opcode opcode);

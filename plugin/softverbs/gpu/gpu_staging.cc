@@ -102,7 +102,7 @@ bool StagedTransfer::is_settled(Stage& stage) {
   if (!stage.requests.empty()) return false;
   if (stage.first == stage.last) return true;
   const LaneState state = lane_->look(stage.first, stage.last);
-  if (state == LaneState::kBroken) fail({Step::kFail, IBV_WC_GENERAL_ERR});
+  if (state == LaneState::kBroken) fail(explain_broken_copy(op_));
   return state != LaneState::kBusy;
 }
 

@@ -102,8 +102,7 @@ bool end_change(Operation& op, Permission permission, const Operation* carried) 
   } else if (op.change == Change::kWithdrawn) {
     op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
   } else {
-    const bool is_dead = op.peer->dead.load(std::memory_order_acquire);
-    op.outcome = {Step::kFail, is_dead ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR};
+    op.outcome = explain_failure(op, IBV_WC_REM_OP_ERR);
   }
   return true;
 }

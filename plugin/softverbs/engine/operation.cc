@@ -362,9 +362,8 @@ StepOutcome explain_copy_error(int error) {
   return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
 }
 
-StepOutcome explain_broken_copy(const Operation& op) {
-  // The memory of a peer that has died is unmapped: a copy that names it is refused.
-  return fail(op.peer->dead.load(std::memory_order_acquire) ? IBV_WC_RETRY_EXC_ERR : IBV_WC_GENERAL_ERR);
+StepOutcome explain_failure(const Operation& op, ibv_wc_status status) {
+  return fail(op.peer->dead.load(std::memory_order_acquire) ? IBV_WC_RETRY_EXC_ERR : status);
 }
 
 StepOutcome copy_host(Operation& op) {

@@ -141,7 +141,9 @@ bool find_peer_failure(ibv_wc_status status, PeerFailure& failure);
 
 // The outcome of a failed copy. `error` is an errno.
 StepOutcome explain_copy_error(int error);
-StepOutcome explain_broken_copy(const Operation& op);
+// The outcome of an operation that failed with `status`: RETRY_EXC if its peer is dead, otherwise `status`.
+// A dead peer's memory is unmapped, so copies that name it are refused.
+StepOutcome explain_failure(const Operation& op, ibv_wc_status status);
 
 bool is_read(const Operation& op);
 bool is_send(ibv_wr_opcode opcode);

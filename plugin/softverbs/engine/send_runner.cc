@@ -95,7 +95,7 @@ LaneState look_at_change(const Qp& qp, Operation& op, bool is_after_failure, Ope
   const LaneState state = op.outcome.step == Step::kDone ? LaneState::kDone : LaneState::kBroken;
   if (carried == nullptr) return state;
   drop_carried(*carried);
-  carried->outcome = carried->is_broken ? explain_broken_copy(*carried) : op.outcome;
+  carried->outcome = carried->is_broken ? explain_failure(*carried, IBV_WC_GENERAL_ERR) : op.outcome;
   carried->is_broken = state == LaneState::kBroken;
   carried->has_landed = true;
   return state;
@@ -138,7 +138,7 @@ Step land(Qp& qp) {
     if (op.is_broken && op.is_datagram) op.fits = false;
     if (op.is_broken && !op.is_datagram) {
       const bool is_explained = op.outcome.step == Step::kFail;
-      const StepOutcome cause = is_explained ? op.outcome : explain_broken_copy(op);
+      const StepOutcome cause = is_explained ? op.outcome : explain_failure(op, IBV_WC_GENERAL_ERR);
       for (const auto& behind : qp.flying) behind->outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
       op.outcome = cause;
     }

@@ -94,15 +94,13 @@ void StagedTransfer::advance(uint32_t index) {
 bool StagedTransfer::is_settled(Stage& stage) {
   std::erase_if(stage.requests, [this](uint32_t request) {
     const ServiceState state = look_at_request(*op_.peer, request);
-    const bool is_dead = op_.peer->dead.load(std::memory_order_acquire);
-    if (state == ServiceState::kFailed)
-      fail({Step::kFail, is_dead ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR});
+    if (state == ServiceState::kFailed) fail(explain_failure(op_, IBV_WC_REM_OP_ERR));
     return state != ServiceState::kBusy;
   });
   if (!stage.requests.empty()) return false;
   if (stage.first == stage.last) return true;
   const LaneState state = lane_->look(stage.first, stage.last);
-  if (state == LaneState::kBroken) fail(explain_broken_copy(op_));
+  if (state == LaneState::kBroken) fail(explain_failure(op_, IBV_WC_GENERAL_ERR));
   return state != LaneState::kBusy;
 }
 

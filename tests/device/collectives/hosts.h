@@ -172,7 +172,7 @@ class Hosts {
   const bool are_mixed_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::atomic<int32_t> left_{0};
-  uint64_t wire_bytes_ = 0, requests_ = 0;
+  std::atomic<uint64_t> wire_bytes_{0}, requests_{0};
 };
 
 }  // namespace verbena::device_test

@@ -34,15 +34,18 @@ struct MoeGroups {
   uint32_t firsts[kPairs];
 };
 
-// An entry for an expert of a token: empty, or the local expert and the row's number.
+// An entry for an expert of a token: empty, or the local expert and the row's number. Of the entries of a token
+// that name the same expert, the first has kIsFirst: one lane stores the row.
 struct MoePlaceEntry {
-  static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31;
-  static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (31 - kNumberBits));
+  static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31, kIsFirst = 1U << 30;
+  static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (30 - kNumberBits));
 
-  VERBENA_DEVICE static uint32_t pack(uint32_t expert, uint32_t number) {
-    return kIsThere | expert << kNumberBits | number;
+  VERBENA_DEVICE static uint32_t pack(uint32_t expert, uint32_t number, bool is_first) {
+    return kIsThere | (is_first ? kIsFirst : 0) | expert << kNumberBits | number;
   }
-  VERBENA_DEVICE static uint32_t expert(uint32_t bits) { return (bits & ~kIsThere) >> kNumberBits; }
+  VERBENA_DEVICE static uint32_t expert(uint32_t bits) {
+    return (bits & ~(kIsThere | kIsFirst)) >> kNumberBits;
+  }
   VERBENA_DEVICE static uint32_t number(uint32_t bits) { return bits & ((1U << kNumberBits) - 1); }
 };
 
@@ -96,7 +99,7 @@ class MoePlacement {
       const uint32_t k = thread_index() & ((1U << width_bits_) - 1);
       for (uint32_t token = first + (thread_index() >> width_bits_); token < next && k < shape_.top_k;
            token += threads_per_block() >> width_bits_)
-        send_pair(area, token, k, groups_.firsts[(token - first) * shape_.top_k + k], is_quiet);
+        send_pair(area, token, k, (token - first) * shape_.top_k + k, is_quiet);
       if (next >= end) break;
       sync_block();
       for (uint32_t pair = thread_index(); pair < tile * shape_.top_k; pair += threads_per_block())
@@ -190,7 +193,7 @@ class MoePlacement {
     VERBENA_DEVICE void for_each(const Store& store) {
       find();
       for (uint32_t left = which_; left != 0; left &= left - 1)
-        store(shuffle(kFullWarp, place_, static_cast<int>(find_lowest_moe_bit(left))));
+        store(shuffle(kFullWarp, static_cast<uint32_t>(place_), static_cast<int>(find_lowest_moe_bit(left))));
     }
     // @param row  of the handle's tensors
     VERBENA_DEVICE void write(uint32_t row) {
@@ -198,10 +201,9 @@ class MoePlacement {
       const MoeShape& shape = placement_.shape_;
       const MoeDispatch& call = placement_.call_;
       if (lane() >= shape.top_k) return;
-      const bool is_there = (which_ >> lane() & 1) != 0;
-      store_moe<int32_t>(call.handle + call.layout.places, uint64_t{row} * shape.top_k + lane(),
-                         is_there ? static_cast<int32_t>(place_) : -1);
-      if (is_there) placement_.mark_row(place_, static_cast<int32_t>(row), static_cast<int32_t>(expert_));
+      store_moe<int32_t>(call.handle + call.layout.places, uint64_t{row} * shape.top_k + lane(), place_);
+      if ((which_ >> lane() & 1) != 0)
+        placement_.mark_row(static_cast<uint32_t>(place_), static_cast<int32_t>(row), expert_);
     }
 
    private:
@@ -211,12 +213,14 @@ class MoePlacement {
       MoeEntry entry{};
       if (lane() < placement_.shape_.top_k && !area_.receive_entry(entry_, source_, entry, seen_))
         entry.bits = 0;
-      which_ = ballot(kFullWarp, (entry.bits & MoePlaceEntry::kIsThere) != 0);
+      which_ = ballot(kFullWarp, (entry.bits & MoePlaceEntry::kIsFirst) != 0);
       if ((entry.bits & MoePlaceEntry::kIsThere) == 0) return;
       const MoeGroups& groups = placement_.groups_;
-      expert_ = MoePlaceEntry::expert(entry.bits);
-      place_ = groups.begins[expert_] + groups.counts[source_ * placement_.shape_.local_experts + expert_] +
-               MoePlaceEntry::number(entry.bits);
+      const uint32_t expert = MoePlaceEntry::expert(entry.bits);
+      expert_ = static_cast<int32_t>(expert);
+      place_ = static_cast<int32_t>(groups.begins[expert] +
+                                    groups.counts[source_ * placement_.shape_.local_experts + expert] +
+                                    MoePlaceEntry::number(entry.bits));
     }
 
     const MoePlacement& placement_;
@@ -225,7 +229,8 @@ class MoePlacement {
     const char* entry_;
     uint64_t seen_ = 0;
     bool is_known_ = false;
-    uint32_t which_ = 0, place_ = 0, expert_ = 0;
+    uint32_t which_ = 0;  // the lanes whose places get the row
+    int32_t place_ = -1, expert_ = -1;
   };
 
  private:
@@ -282,9 +287,9 @@ class MoePlacement {
     sync_block();
   }
   // Sends a pair's entry to all ranks: those of other experts get an empty one.
-  // @param first  the first pair of the token that has the expert
-  VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t token, uint32_t k, uint32_t first,
+  VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t token, uint32_t k, uint32_t pair,
                                 bool is_quiet) const {
+    const uint32_t first = groups_.firsts[pair];  // the first pair of the token that has the expert
     const int32_t expert = groups_.experts[first];
     const uint32_t of_rank = ids_.experts().find_rank(expert);
     uint32_t bits = 0;
@@ -292,7 +297,8 @@ class MoePlacement {
       uint32_t number = groups_.counts[expert];
       for (uint32_t earlier = 0; earlier < first; ++earlier)
         number += groups_.experts[earlier] == expert ? 1 : 0;
-      bits = MoePlaceEntry::pack(static_cast<uint32_t>(expert) - of_rank * shape_.local_experts, number);
+      bits = MoePlaceEntry::pack(static_cast<uint32_t>(expert) - of_rank * shape_.local_experts, number,
+                                 first == pair);
     }
     char* const mine =
         area.find(shape_.find_places(area.epoch(), area.me(), token)).data + k * kMoeEntryBytes;

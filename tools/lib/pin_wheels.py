@@ -23,12 +23,11 @@ PLATFORMS = {"x86_64": None, "aarch64": [f"manylinux_2_{minor}_aarch64" for mino
 LIMIT_S = 1800
 
 
-def resolve(python, platforms, option, requirements, scratch):
-    """Returns {(name, version): {hash}}; None if pip finds no solution."""
+def resolve(python, number, platforms, option, requirements, scratch):
+    """Returns {(name, version): {hash}}; None if pip finds no solution. The archives suit every patch release of this Python."""
     command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--only-binary=:all:", "--report", "-"]
-    command += [option] if option else []
-    if platforms:
-        command += ["--target", str(scratch / "none"), *(word for name in platforms for word in ("--platform", name))]
+    command += ["--target", str(scratch / "none"), "--python-version", f"{number}.0"]
+    command += [word for name in platforms or () for word in ("--platform", name)] + ([option] if option else [])
     done = subprocess.run(command + requirements, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False,
                           env={**os.environ, "PIP_FIND_LINKS": ""})
     if done.returncode != 0:
@@ -48,7 +47,7 @@ def pin(pythons, option, requirements, scratch):
         for machine, platforms in PLATFORMS.items():
             groups = [[one] for one in requirements] if option else [requirements]  # alone: several versions of one package
             for group in groups:
-                found = resolve(python, platforms if machine != os.uname().machine else None, option, group, scratch)
+                found = resolve(python, number, platforms if machine != os.uname().machine else None, option, group, scratch)
                 if found is None and machine == os.uname().machine:
                     sys.exit(f"pin_wheels: pip cannot resolve {' '.join(group)} for Python {number}")
                 for key, digests in (found or {}).items():

@@ -70,6 +70,19 @@ bool keep_waiting(Qp& qp, const StepOutcome& outcome) {
   return now_ns - qp.wait_start_ns <= outcome.budget_ns;
 }
 
+namespace {
+
+// As a NIC does, moves the queue pair to the error state before the completion of a failed request can be seen.
+void complete_request(Qp& qp, const SendRequest& request, const StepOutcome& outcome) {
+  // A queue pair that is reset forgets its requests: their failure is no error of the queue pair.
+  if (outcome.step == Step::kFail && !qp.transition && get_state(*qp.shared) != IBV_QPS_RESET)
+    qp.transition = begin_error(qp);
+  complete_send(qp, request, outcome.status);
+  ++qp.send_queue.executed;
+}
+
+}  // namespace
+
 Step conclude(Qp& qp, Operation& op, bool is_flushed) {
   finish(op);
   if (is_flushed) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
@@ -78,8 +91,7 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed) {
     if (failure != IBV_WC_SUCCESS) op.outcome = {Step::kFail, failure};
     if (op.is_datagram) faults::note_datagram(op);
   }
-  complete_send(qp, *op.request, op.outcome.status);
-  ++qp.send_queue.executed;
+  complete_request(qp, *op.request, op.outcome);
   return op.outcome.step;
 }
 
@@ -174,8 +186,7 @@ StepOutcome execute(Operation& op) {
 }
 
 Stop fail_next(Qp& qp) {
-  complete_send(qp, qp.send_queue.at(qp.send_queue.started++), IBV_WC_LOC_QP_OP_ERR);
-  ++qp.send_queue.executed;
+  complete_request(qp, qp.send_queue.at(qp.send_queue.started++), {Step::kFail, IBV_WC_LOC_QP_OP_ERR});
   return Stop::kFailed;
 }
 
@@ -416,9 +427,6 @@ void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     const Stop stop = run(qp, end, runner);
     if (stop == Stop::kFailed) drop_next(qp);
-    // One that is reset forgets its requests: that they fail is no error of it.
-    const bool is_reset = get_state(*qp.shared) == IBV_QPS_RESET;
-    if (stop == Stop::kFailed && !qp.transition && !is_reset) qp.transition = begin_error(qp);
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/parameters.h"
+#include "transport/recovery_times.h"
 
 namespace verbena::transport {
 
@@ -53,7 +54,15 @@ void GetPush::ask(Rail& rail) {
   request.remote_key = rail.asked->key;
   request.remote = reinterpret_cast<uintptr_t>(rail.asked->address);
   rail.is_under_way = rail.pair.post(std::span(&request, 1)).is_ok();
+  rail.posted_at_ns = base::monotonic_ns();
   if (!rail.is_under_way) fail(rail, "the device rejected the read that flushes the data; see dmesg", false);
+}
+
+// A device that has failed may never report the READ.
+void GetPush::look_for_silence(Rail& rail) {
+  if (base::monotonic_ns() - rail.posted_at_ns < find_device_patience_ns()) return;
+  rail.is_under_way = false;
+  fail(rail, "its device reports no completions of its requests", false);
 }
 
 void GetPush::take_completion(uint32_t r, const verbs::Completion& completion) {
@@ -115,6 +124,7 @@ uint32_t GetPush::release(std::span<EndpointCompletion> out) {
     }
   }
   for (Rail& rail : rails_) {
+    if (rail.is_under_way) look_for_silence(rail);
     if (rail.asked && !rail.is_under_way && failure_.empty()) [[unlikely]]
       repair(rail);
   }

@@ -65,10 +65,12 @@ class GetPush {
     verbs::QueuePair pair;
     std::optional<PushedPlace> asked;  // of the READ under way, or that has to be asked for again
     bool is_under_way = false;
+    int64_t posted_at_ns = 0;
     int64_t failed_since_ns = 0, retry_at_ns = 0;  // 0: it works
   };
   static bool connect(Rail& rail);
   void ask(Rail& rail);
+  void look_for_silence(Rail& rail);
   void fail(Rail& rail, const char* what, bool is_final);
   void repair(Rail& rail);
   bool begin_batch();

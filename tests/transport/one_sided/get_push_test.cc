@@ -60,6 +60,35 @@ TEST(GetPushTest, APortThatNeverReachesItselfFailsGetsAndSaysWhy) {
   });
 }
 
+// Begins a get whose own READ is carried out; the READ that pushes its data is never reported.
+void begin_swallowed(Ranks& ranks, verbs::faulty::Hooks& hooks) {
+  hooks.reaches_no_self = false;
+  EXPECT_TRUE(get(ranks));
+  const int before = hooks.reads[0];
+  EXPECT_EQ(ranks[0]->endpoint().get({1, 0, kRegion, kRegion, 4096, 0, kBytes}, 7), Posting::kTaken);
+  ranks[0]->endpoint().ring();
+  EXPECT_EQ(hooks.reads[0], before + 1);
+  hooks.swallows_reads = true;
+  EXPECT_TRUE(poll_all(ranks, [&] { return hooks.reads[0] == before + 2; }));
+}
+
+TEST(GetPushTest, AReadThatIsNotReportedIsPostedAgain) {
+  run_apart([](Ranks& ranks, verbs::faulty::Hooks& hooks) {
+    begin_swallowed(ranks, hooks);
+    hooks.swallows_reads = false;
+    EXPECT_TRUE(get(ranks));
+  });
+}
+
+TEST(GetPushTest, AReadThatIsNeverReportedFailsGetsAndSaysWhy) {
+  run_apart([](Ranks& ranks, verbs::faulty::Hooks& hooks) {
+    begin_swallowed(ranks, hooks);
+    EXPECT_TRUE(poll_all(ranks, [&] { return ranks[0]->count_failures(1) != 0; }));
+    EXPECT_THAT(ranks[0]->endpoint().error(1),
+                HasSubstr("its device reports no completions of its requests"));
+  });
+}
+
 // The first of two devices, of both ranks, which was to carry the words: between opening and connecting.
 TEST(FailedDeviceTest, RanksConnectWithoutIt) {
   run_processes(

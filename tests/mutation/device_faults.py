@@ -8,6 +8,9 @@ FAULTS = {
     "later_terms_begin_a_sum": operand(2),
     "integers_merge_as_floats": condition("false"),
     "elements_travel_as_sums": value("false"),
+    # Of a message by a rank that sends anything.
+    "lossless_tiles_are_trusted": operand(2),
+    "lossless_lists_are_trusted": operand(2),
     "rounds_outgrow_a_slot": value("even"),
     "second_half_is_not_looked_at": value("static_cast<int>(stored.x > kNoted)"),
     "old_note_is_believed": condition("false"),

@@ -92,13 +92,18 @@ struct ByChunks {
 
 // The collectives of a team across hosts. Data for all ranks is sent to each host once; all other data is
 // sent directly to its rank.
-struct AcrossHostsByChunks {
+template <Wire kWire>
+struct AcrossHostsWay {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     start_of(launch)();
     AcrossHosts<Reduce> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
                               blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
+    if constexpr (kWire == Wire::kLossless) {
+      (void)calls.all_reduce_lossless(call.input, call.output, call.length_bytes, reduce);
+    } else {
+      (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
+    }
     return calls.finish();
   }
   template <typename Plan>
@@ -110,11 +115,12 @@ struct AcrossHostsByChunks {
     if (is_one_for_all) {
       AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
                           blocks_per_grid(), launch.chunk_bytes);
-      (void)calls.gather(plan, max_bytes, call.lengths == Lengths::kFromRoot ? call.root : -1);
+      (void)calls.template gather<kWire>(plan, max_bytes,
+                                         call.lengths == Lengths::kFromRoot ? call.root : -1);
       return calls.finish();
     }
     Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.exchange(plan, max_bytes);
+    (void)calls.template exchange<kWire>(plan, max_bytes);
     return calls.finish();
   }
   template <typename Plan>
@@ -123,10 +129,12 @@ struct AcrossHostsByChunks {
     start_of(launch)();
     AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
                         blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.reduce_scatter(plan, max_bytes, reduce);
+    (void)calls.template reduce_scatter<kWire>(plan, max_bytes, reduce);
     return calls.finish();
   }
 };
+using AcrossHostsByChunks = AcrossHostsWay<Wire::kPlain>;
+using AcrossHostsLossless = AcrossHostsWay<Wire::kLossless>;
 
 VERBENA_DEVICE ExchangePlan* find_plan() {
 #if VERBENA_EMULATED

@@ -80,6 +80,7 @@ struct Shape {
   uint64_t slot_bytes;
   int32_t of_host = 0;  // ranks that reach each other; 0: all
   bool are_mixed = false;
+  bool repeats_puts = false;
 };
 
 // Ranks with a workspace, which goes on from launch to launch.
@@ -93,6 +94,7 @@ class Ranks {
         host_workspaces_(static_cast<size_t>(shape.ranks)),
         status_(static_cast<size_t>(shape.ranks), 0) {
     for (int32_t rank = 0; rank < shape.ranks; ++rank) fleet_.context(rank).timeout_ns = timeout_ns;
+    if (shape.repeats_puts) hosts_.repeat_puts();
   }
 
   // All cases in one launch; "" or what is wrong.
@@ -120,6 +122,7 @@ class Ranks {
         one.describe(static_cast<int32_t>(rank), call);
       }
     }
+    got_.clear();
     World world(seed);
     for (size_t rank = 0; rank < ranks; ++rank) {
       world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank] {
@@ -130,13 +133,16 @@ class Ranks {
     }
     if (hosts_.count() > 1) hosts_.serve(world, seed, static_cast<uint32_t>(shape_.ranks) * shape_.blocks);
     if (const std::string failure = world.run(); !failure.empty()) return failure;
+    for (size_t rank = 0; rank < ranks; ++rank)
+      for (size_t i = 0; i < cases.size(); ++i)
+        got_.push_back((cases[i].is_in_place ? inputs : outputs)[rank][i].read());
     for (size_t rank = 0; rank < ranks; ++rank) {
       if (status_[rank] != 0)
         return "rank " + std::to_string(rank) + ": status " + std::to_string(status_[rank]);
       for (size_t i = 0; i < cases.size(); ++i) {
         Tensor& output = cases[i].is_in_place ? inputs[rank][i] : outputs[rank][i];
         const std::string where = cases[i].name + ", rank " + std::to_string(rank);
-        const Data got = output.read();
+        const Data& got = got_[rank * cases.size() + i];
         const Data& want = cases[i].outputs[rank];
         for (size_t byte = 0; byte < want.size(); ++byte) {
           if (got[byte] != want[byte]) return where + ": byte " + std::to_string(byte) + " is wrong";
@@ -148,6 +154,8 @@ class Ranks {
   }
 
   int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
+  // The outputs of the last run, rank after rank.
+  const std::vector<Data>& got() const { return got_; }
   const Hosts& hosts() const { return hosts_; }
 
  private:
@@ -166,6 +174,7 @@ class Ranks {
   Hosts hosts_;
   std::vector<SymmWorkspace<>> host_workspaces_;
   std::vector<int64_t> status_;
+  std::vector<Data> got_;
 };
 
 // ---- Cases, with their results computed plainly ----
@@ -714,20 +723,37 @@ TYPED_TEST(CallsTest, CountsInMemory) {
 }
 
 // Ranks in several hosts: all calls one after the other, in slots that they use in turn.
-std::vector<Shape> list_hosts() {
+std::vector<Shape> list_hosts(uint64_t slot_bytes) {
   std::vector<Shape> shapes;
   for (const auto& [ranks, of_host] :
        std::vector<std::pair<int32_t, int32_t>>{{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}, {3, 1}, {9, 3}})
     for (const bool are_mixed : {false, true})
-      shapes.push_back({ranks, 2, 32, 640, of_host, are_mixed && of_host > 1});
+      shapes.push_back({ranks, 2, 32, slot_bytes, of_host, are_mixed && of_host > 1});
   return shapes;
 }
 constexpr uint64_t kHostSeeds = emulator::kSanitizer ? 1 : 4;
 
-TEST(AcrossHosts, AllReduces) {
+// As they are; and coded without loss, where a slot takes one tile.
+struct Plain {
+  using Way = ops::AcrossHostsByChunks;
+  static constexpr uint64_t kSlotBytes = 640;
+};
+struct Lossless {
+  using Way = ops::AcrossHostsLossless;
+  static constexpr uint64_t kSlotBytes = 4096 + 256;
+};
+template <typename How>
+class AcrossHostsTest : public testing::Test {
+ protected:
+  using Ranks = device_test::Ranks<typename How::Way>;
+};
+using Hows = testing::Types<Plain, Lossless>;
+TYPED_TEST_SUITE(AcrossHostsTest, Hows);
+
+TYPED_TEST(AcrossHostsTest, AllReduces) {
   using device::Reduction;
-  for (const Shape& shape : list_hosts()) {
-    Ranks<ops::AcrossHostsByChunks> all(shape);
+  for (const Shape& shape : list_hosts(TypeParam::kSlotBytes)) {
+    typename TestFixture::Ranks all(shape);
     for (uint64_t seed = 0; seed < kHostSeeds; ++seed) {
       Random random(seed + 3);
       const uint64_t odd = 1 + seed * 131 % 700;
@@ -748,9 +774,9 @@ TEST(AcrossHosts, AllReduces) {
   }
 }
 
-TEST(AcrossHosts, ExchangesAndAllReducesInTurn) {
-  for (const Shape& shape : list_hosts()) {
-    Ranks<ops::AcrossHostsByChunks> all(shape);
+TYPED_TEST(AcrossHostsTest, ExchangesAndAllReducesInTurn) {
+  for (const Shape& shape : list_hosts(TypeParam::kSlotBytes)) {
+    typename TestFixture::Ranks all(shape);
     const int32_t ranks = shape.ranks;
     for (uint64_t seed = 0; seed < kHostSeeds; ++seed) {
       Random random(seed + 77);
@@ -835,9 +861,10 @@ TEST(AcrossHosts, AChunkIsTwoRequests) {
   }
 }
 
-TEST(AcrossHosts, InPlaceBetweenVectors) {
-  for (const Shape& shape : {Shape{4, 3, 32, 640, 2, false}, Shape{3, 3, 32, 640, 1, false}}) {
-    Ranks<ops::AcrossHostsByChunks> all(shape);
+TYPED_TEST(AcrossHostsTest, InPlaceBetweenVectors) {
+  for (const Shape& shape :
+       {Shape{4, 3, 32, TypeParam::kSlotBytes, 2, false}, Shape{3, 3, 32, TypeParam::kSlotBytes, 1, false}}) {
+    typename TestFixture::Ranks all(shape);
     for (uint64_t seed = 0; seed < 4; ++seed) {
       Random random(seed + 23);
       const uint64_t odd = 101 + 2 * random.between(0, 100);
@@ -849,9 +876,9 @@ TEST(AcrossHosts, InPlaceBetweenVectors) {
   }
 }
 
-TEST(AcrossHosts, ChunksOfAnyLength) {
-  const Shape shape{4, 2, 32, 640, 2, false};
-  Ranks<ops::AcrossHostsByChunks> all(shape);
+TYPED_TEST(AcrossHostsTest, ChunksOfAnyLength) {
+  const Shape shape{4, 2, 32, TypeParam::kSlotBytes, 2, false};
+  typename TestFixture::Ranks all(shape);
   for (const uint32_t chunk_bytes : {1U, 17U, 42U, 95U}) {
     Random random(chunk_bytes);
     EXPECT_EQ(all.run(chunk_bytes,
@@ -862,6 +889,83 @@ TEST(AcrossHosts, ChunksOfAnyLength) {
                       chunk_bytes),
               "")
         << chunk_bytes;
+  }
+}
+
+// The same bits as uncoded, and the bytes that NICs carry uncoded, by those that they carry.
+double compare_wires(const Shape& shape, const std::vector<Case>& cases, uint64_t runs = 1) {
+  Ranks<ops::AcrossHostsByChunks> plain(shape);
+  Ranks<ops::AcrossHostsLossless> coded(shape);
+  for (uint64_t run = 0; run < runs; ++run) {
+    // Cases are what they were made of, or other numbers: NaN, whose sums the plain results do not say.
+    (void)plain.run(run, cases);
+    (void)coded.run(run, cases);
+    EXPECT_TRUE(plain.got() == coded.got()) << cases[0].name << ", run " << run;
+    for (int32_t rank = 0; rank < shape.ranks; ++rank) {
+      EXPECT_EQ(plain.status(rank), 0);
+      EXPECT_EQ(coded.status(rank), 0);
+    }
+  }
+  return static_cast<double>(plain.hosts().wire_bytes()) / static_cast<double>(coded.hosts().wire_bytes());
+}
+const std::vector<Shape> kLongHosts = {Shape{2, 1, 64, 16384 + 128, 1, false},
+                                       Shape{4, 1, 64, 16384 + 128, 2, false}};
+
+// Sums of two ranks have more bits than elements, and are twice as long uncoded.
+TEST(AcrossHosts, LosslessNumbersAreShorter) {
+  using device::Bfloat16, device::Half, device::Reduction;
+  for (const Shape& shape : kLongHosts) {
+    const auto divide = [&](Case one, bool is_moved = false) {
+      Random random(8);
+      if (is_moved)
+        for (Data& input : one.inputs) input = draw_numbers<Bfloat16>(random, input.size() / 2);
+      return compare_wires(shape, {one});
+    };
+    Random random(7);
+    constexpr uint64_t kCount = 20 * 1024;
+    const bool are_sums = shape.of_host != 1;
+    for (const Reduction reduction : {Reduction::kSum, Reduction::kMean}) {
+      EXPECT_GT(divide(all_reduce_across<Bfloat16>(random, shape, kCount, reduction)), are_sums ? 1.7 : 1.3);
+      EXPECT_GT(divide(reduce_scatter(random, shape.ranks, 1, kCount / 4, reduction, &shape)),
+                are_sums ? 1.6 : 1.28);
+    }
+    EXPECT_GT(divide(all_reduce_across<Bfloat16>(random, shape, kCount, Reduction::kMax)), 1.3);
+    // Elements that are not coded.
+    const double of_half = divide(all_reduce_across<Half>(random, shape, kCount / 4, Reduction::kSum));
+    EXPECT_GE(of_half, are_sums ? 1.4 : 1);
+    EXPECT_EQ(divide(all_reduce_across<float>(random, shape, kCount / 4, Reduction::kSum)), 1);
+    EXPECT_EQ(divide(all_reduce_across<int32_t>(random, shape, kCount / 4, Reduction::kMin)), 1);
+    EXPECT_EQ(divide(all_reduce_across<device::E4m3>(random, shape, kCount / 4, Reduction::kSum)), 1);
+    EXPECT_GT(divide(all_gather(random, shape.ranks, 1, kCount), true), 1.3);
+    EXPECT_GT(divide(broadcast(random, shape.ranks, 2 * kCount, 1), true), 1.3);
+    EXPECT_GT(divide(all_to_all(random, shape.ranks, kCount, 1, 1), true), 1.3);
+    // Random bytes, which no codec makes shorter.
+    EXPECT_GT(divide(all_gather(random, shape.ranks, 1, kCount)), 0.99);
+  }
+}
+
+// Messages of every length behind each other in the same slots: random bits (NaN among them), zeros, numbers.
+TEST(AcrossHosts, LosslessKeepsEveryBit) {
+  using device::Bfloat16, device::Reduction;
+  for (Shape shape : kLongHosts) {
+    shape.repeats_puts = true;
+    Random random(9);
+    std::vector<Case> cases;
+    for (uint64_t i = 0; i < ops::kMaxCalls; ++i) {
+      const uint64_t count = 4096 + 517 * i;
+      Case sum =
+          all_reduce_across<Bfloat16>(random, shape, count, i % 2 == 0 ? Reduction::kSum : Reduction::kMax);
+      Case moved = all_gather(random, shape.ranks, 1, 3 * count + 1);
+      Case scattered = reduce_scatter(random, shape.ranks, 1, count / 3, Reduction::kSum, &shape);
+      for (Case* const one : {&sum, &moved, &scattered}) {
+        for (Data& input : one->inputs) {
+          if (i % 3 == 0) input = draw(random, input.size());
+          if (i % 3 == 1) std::fill(input.begin(), input.end(), static_cast<unsigned char>(0));
+        }
+      }
+      cases.push_back(i % 4 == 0 ? moved : i % 2 == 0 ? scattered : sum);
+    }
+    compare_wires(shape, cases, 3);
   }
 }
 

@@ -73,6 +73,8 @@ class Hosts {
       });
     }
   }
+  // From now on NICs write some puts again behind their flags, and then the flags again, as after a failure.
+  void repeat_puts() { repeats_ = true; }
   // What all NICs have carried so far: bytes of puts and words, and their number.
   uint64_t wire_bytes() const { return wire_bytes_; }
   uint64_t requests() const { return requests_; }
@@ -87,6 +89,7 @@ class Hosts {
     std::vector<PutProgress> progress{kQueues};
     std::vector<PutReply> replies{kQueues << kDepthShift};
     uint64_t next[kQueues] = {};
+    PutDescriptor last[kQueues] = {};  // the last put of each queue
     std::vector<int64_t> deltas;
     std::vector<int32_t> world_ranks;
     std::vector<uint8_t> members, neighbours;
@@ -140,9 +143,19 @@ class Hosts {
     if (operation == PutOperation::kPut) {
       put(there, reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + slot.operand, slot.extent,
           random);
+      one.last[queue] = slot;
     } else {
       emulator::require(operation == PutOperation::kWriteWord, "what the NIC does not know");
       __atomic_store_n(reinterpret_cast<uint64_t*>(there), slot.operand, __ATOMIC_RELEASE);
+      const PutDescriptor& before = one.last[queue];
+      if (repeats_ && before.extent != 0 && before.action << 32 == action << 32 &&
+          random.between(0, 1) == 0) {
+        emulator::yield();
+        put(reinterpret_cast<char*>(fleet_.context(peer).heap_begin) + (before.place & kPutMaxOffset),
+            reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + before.operand, before.extent,
+            random);
+        __atomic_store_n(reinterpret_cast<uint64_t*>(there), slot.operand, __ATOMIC_RELEASE);
+      }
       wire_bytes_ += kWordBytes;
     }
     ++requests_;
@@ -173,6 +186,7 @@ class Hosts {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::atomic<int32_t> left_{0};
   std::atomic<uint64_t> wire_bytes_{0}, requests_{0};
+  bool repeats_ = false;
 };
 
 }  // namespace verbena::device_test

@@ -18,6 +18,12 @@
 // all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all hosts, including its own,
 // so an element is quantised once per host. Nothing is quantised within a host.
 //
+// all_reduce_lossless() and the other functions with Wire::kLossless encode what NICs carry by
+// codec_lossless.cuh: bfloat16 elements, and sums of bfloat16 and half with 4 bytes per element. All others
+// travel as they are. Every result has the same bits as without the codec. The GPU chooses the length of each
+// put. The receiver needs no length, because the headers of the tiles are part of the data behind which the
+// flag comes.
+//
 // The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
 // and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
 // bulk.cuh. Every rank takes part in every chunk, even if its share is empty. A rank sends chunk s before it
@@ -88,6 +94,22 @@ class AcrossHosts {
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
   }
+  // Does the same as all_reduce(), with fewer bytes between hosts if the sums can be encoded.
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_lossless(const char* input, char* output,
+                                                              uint64_t length_bytes, const Reduce& reduce,
+                                                              const Group& group = {}) {
+    const uint32_t element_bytes = find_coded_bytes(reduce);
+    if (element_bytes == 0) return all_reduce(input, output, length_bytes, reduce, group);
+    if (status_ != SymmStatus::kDone) return status_;
+    if (!load_number(group)) return status_;
+    const SymmStatus status =
+        element_bytes == 2
+            ? calls_.all_reduce(input, output, length_bytes, LosslessHostSums<2>{{reduce}, *this}, group)
+            : calls_.all_reduce(input, output, length_bytes, LosslessHostSums<4>{{reduce}, *this}, group);
+    if (status_ == SymmStatus::kDone) take_status(status, group);
+    return status_;
+  }
   // Writes the quantised sum of all ranks' `input` to `output`. Elements are bfloat16 or half.
   template <typename Codec, typename Rounding = RoundToNearest, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_quantised(const char* input, char* output,
@@ -105,7 +127,7 @@ class AcrossHosts {
   // Sends each member's message to all ranks.
   // @param plan  the plan of Bulk::exchange()
   // @param root  0 or more: only the message of rank `root` is sent
-  template <typename Plan, typename Group = BlockGroup>
+  template <Wire kWire = Wire::kPlain, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
@@ -117,7 +139,7 @@ class AcrossHosts {
     const auto ranks = static_cast<uint32_t>(host_.team_size);
     const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
     Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, {}, counterparts);
-    (void)far.exchange(plan, max_bytes, group);
+    (void)far.template exchange<kWire>(plan, max_bytes, group);
     status_ = far.finish(group);
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
@@ -135,26 +157,15 @@ class AcrossHosts {
   }
 
   // Does the same as Bulk::exchange_reduce(). Each rank must know the lengths of all messages.
-  template <typename Plan, typename Group = BlockGroup>
+  template <Wire kWire = Wire::kPlain, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
-    if (status_ != SymmStatus::kDone) return status_;
-    if (!load_number(group)) return status_;
-    const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
-    if (most == 0) status_ = SymmStatus::kInvalid;
-    if (status_ != SymmStatus::kDone) return status_;
-    const uint64_t rounds = (max_bytes + most - 1) / most;
-    const auto at = [&](uint64_t round) {
-      const uint64_t left = max_bytes - round * most;
-      return ReduceRound{number_ + round, round * most, left < most ? left : most};
-    };
-    for (uint64_t step = 0; step < rounds + 1 && rounds != 0; ++step) {
-      if (step < rounds && !send_round(plan, at(step), reduce, group)) return status_;
-      if (step != 0 && !receive_round(plan, at(step - 1), reduce, group)) return status_;
+    if constexpr (kWire == Wire::kLossless) {
+      const uint32_t element_bytes = find_coded_bytes(reduce);
+      if (element_bytes == 2) return reduce_rounds<2>(plan, max_bytes, reduce, group);
+      if (element_bytes == 4) return reduce_rounds<4>(plan, max_bytes, reduce, group);
     }
-    number_ += rounds;
-    due_ = number_;
-    return status_;
+    return reduce_rounds<0>(plan, max_bytes, reduce, group);
   }
 
   template <typename Group = BlockGroup>
@@ -222,6 +233,33 @@ class AcrossHosts {
     }
   };
 
+  // The same for all_reduce_lossless(), in which chunks consist of whole tiles. Host sums travel as elements
+  // of kBytes bytes: bfloat16 or float.
+  template <uint32_t kBytes>
+  struct LosslessHostSums : PlainCodec<Reduce> {
+    AcrossHosts& calls;
+
+    VERBENA_DEVICE LosslessHostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all)
+        : PlainCodec<Reduce>(plain), calls(all) {}
+    static constexpr uint32_t kLag = 1;
+    VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileBytes; }
+    VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
+      const uint32_t there =
+          LosslessTiles<kBytes>::fit_elements(calls.blocks_.slot_bytes - kSymmSlotUnit) / kTileElements;
+      const uint32_t here = data_bytes / unit_bytes();
+      return (there < here ? there : here) * unit_bytes();
+    }
+    template <typename Group>
+    VERBENA_DEVICE SymmStatus begin_reduce(const BulkChunk& addends, const Group& group) const {
+      return calls.template send_lossless<kBytes>(addends, this->reduce, group);
+    }
+    template <int kRanks, typename Group>
+    VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
+                                             const Group& group) const {
+      return calls.template receive_lossless<kBytes>(addends, sums, this->reduce, group);
+    }
+  };
+
   template <typename Group>
   VERBENA_DEVICE bool load_number(const Group& group) {
     if (number_ == 0) {
@@ -253,6 +291,12 @@ class AcrossHosts {
     const bool is_an_element = host_.team_size == 1 || reduce.reduction >= Reduction::kMin;
     return is_an_element ? 1 : reduce.template count_words<Vector16>() / kWords;
   }
+  // Returns the size of the elements that the lossless codec takes for host sums; 0: it does not take them.
+  VERBENA_DEVICE uint32_t find_coded_bytes(const Reduce& reduce) const {
+    if (reduce.type != DataType::kBfloat16 && reduce.type != DataType::kFloat16) return 0;
+    if (count_vectors(reduce) != 1) return 4;
+    return reduce.type == DataType::kBfloat16 ? 2 : 0;
+  }
   VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
     const auto size = static_cast<uint64_t>(context_.team_size);
     const uint64_t copy = block_ * uint64_t{kSymmTurns} + number % kSymmTurns;
@@ -264,6 +308,14 @@ class AcrossHosts {
 
   VERBENA_DEVICE uint64_t half_bytes() const {
     return (blocks_.slot_bytes - kSymmSlotUnit) / 2 / kSymmSlotUnit * kSymmSlotUnit;
+  }
+  VERBENA_DEVICE uint64_t quarter_bytes() const { return half_bytes() / 2 / kVectorBytes * kVectorBytes; }
+  // Returns the address of the sums for a host that are not encoded, which reduce_rounds<kBytes>() has. This
+  // host's sums are never encoded.
+  template <uint32_t kBytes>
+  VERBENA_DEVICE char* find_plain_sums(uint64_t number, uint32_t host) const {
+    const bool is_own = find_member(host, host_.team_rank) == context_.team_rank;
+    return find_sums(number, host) + (kBytes == 0 || is_own ? 0 : quarter_bytes());
   }
   // Returns the address of this host's sums for this rank's counterpart on a host.
   VERBENA_DEVICE char* find_sums(uint64_t number, uint32_t host) const {
@@ -279,8 +331,32 @@ class AcrossHosts {
       return Part{part.begin + at, detail::cut_round(part, at, most)};
     }
   };
-  // Reduces a part of the messages within the host, and sends the sums to the counterparts.
-  template <typename Plan, typename Group>
+  // @tparam kBytes  the size of elements to encode; 0: sums travel as they are
+  template <uint32_t kBytes, typename Plan, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_rounds(const Plan& plan, uint64_t max_bytes, const Reduce& reduce,
+                                          const Group& group) {
+    if (status_ != SymmStatus::kDone) return status_;
+    if (!load_number(group)) return status_;
+    uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
+    if constexpr (kBytes != 0) most = LosslessTiles<kBytes>::fit_elements(quarter_bytes()) * sizeof(Bfloat16);
+    if (most == 0) status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone) return status_;
+    const uint64_t rounds = (max_bytes + most - 1) / most;
+    const auto at = [&](uint64_t round) {
+      const uint64_t left = max_bytes - round * most;
+      return ReduceRound{number_ + round, round * most, left < most ? left : most};
+    };
+    for (uint64_t step = 0; step < rounds + 1 && rounds != 0; ++step) {
+      if (step < rounds && !send_round<kBytes>(plan, at(step), reduce, group)) return status_;
+      if (step != 0 && !receive_round<kBytes>(plan, at(step - 1), reduce, group)) return status_;
+    }
+    number_ += rounds;
+    due_ = number_;
+    return status_;
+  }
+  // Reduces a part of the messages within the host, and sends the sums to the counterparts. Sums to encode are
+  // first stored behind the encoded sums, in the same half of the slot.
+  template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool send_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                  const Group& group) {
     const uint32_t vectors = count_vectors(reduce);
@@ -295,7 +371,7 @@ class AcrossHosts {
         return ExchangeEntry{entry.source, is_in_place ? entry.source : own.destination, cut(entry.send),
                              mine};
       };
-      char* const to = find_sums(round.number, host);
+      char* const to = find_plain_sums<kBytes>(round.number, host);
       take_status(calls_.exchange_sums(
                       addends, round.most, reduce,
                       [&](uint64_t offset, Sums& sums) {
@@ -307,16 +383,47 @@ class AcrossHosts {
                   group);
       if (status_ != SymmStatus::kDone) return false;
     }
+    const auto measure = [&](uint32_t host) {
+      return measure_sums(cut(plan(find_member(host, host_.team_rank)).send).length_bytes, vectors);
+    };
+    if constexpr (kBytes != 0) encode_round<kBytes>(round.number, measure, group);
     return send_chunk(
         round.number,
         [&](uint32_t host) {
-          const uint64_t length = cut(plan(find_member(host, host_.team_rank)).send).length_bytes;
-          return Sending{find_sums(round.number, host), measure_sums(length, vectors)};
+          char* const here = find_sums(round.number, host);
+          uint64_t length = measure(host);
+          if constexpr (kBytes != 0) {
+            if (length != 0)
+              length = LosslessTiles<kBytes>(here, static_cast<uint32_t>(length / kBytes)).length_bytes();
+          }
+          return Sending{here, length};
         },
         group);
   }
+  // Encodes the sums for all other hosts. Each warp encodes one tile at a time.
+  template <uint32_t kBytes, typename Measure, typename Group>
+  VERBENA_DEVICE void encode_round(uint64_t number, const Measure& measure, const Group& group) const {
+    const auto for_others = [&](const auto& visit) {
+      for (uint32_t host = 0; host < places_.hosts; ++host) {
+        if (find_member(host, host_.team_rank) == context_.team_rank) continue;
+        const auto length = static_cast<uint32_t>(measure(host));
+        visit(LosslessTiles<kBytes>(find_sums(number, host), length / kBytes),
+              static_cast<const char*>(find_plain_sums<kBytes>(number, host)), length);
+      }
+    };
+    for_others([&](const auto& message, const char*, uint32_t) { message.begin(group); });
+    group.sync();
+    for_others([&](const auto& message, const char* from, uint32_t length) {
+      for (uint32_t tile = group.rank() / kWarpLanes; tile < message.tiles();
+           tile += group.size() / kWarpLanes) {
+        TileWords words;
+        load_tile_words<kBytes>(from, tile, length, words);
+        message.store(tile, words);
+      }
+    });
+  }
   // Receives the counterparts' sums, and adds them.
-  template <typename Plan, typename Group>
+  template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool receive_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                     const Group& group) {
     if (!await_chunk(round.number, group)) return false;
@@ -326,14 +433,20 @@ class AcrossHosts {
     const Rows to = own.destination.from(part.begin);
     const bool is_flat = to.is_contiguous();
     const auto length = static_cast<uint32_t>(part.length_bytes);
-    for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
-         offset += group.size() * kVectorBytes) {
-      Sums all = add_hosts(round.number, offset, vectors, reduce);
-      const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
+    const auto store = [&](uint32_t offset, const Vector16& result) {
       if (is_flat) {
         detail::store_vector(to.find(0), offset, length, result);
       } else {
         detail::store_vector(to, offset, length, result);
+      }
+    };
+    if constexpr (kBytes != 0) {
+      add_tiles<kBytes>(round.number, length, true, reduce, store, group);
+    } else {
+      for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
+           offset += group.size() * kVectorBytes) {
+        Sums all = add_hosts(round.number, offset, vectors, reduce);
+        store(offset, reduce.template finish<Vector16>(all, context_.team_size));
       }
     }
     group.sync();
@@ -459,6 +572,101 @@ class AcrossHosts {
       }
     }
     return SymmStatus::kDone;
+  }
+
+  // send_sums() and receive_sums() for host sums in the lossless codec. Each warp encodes one tile at a time.
+  template <uint32_t kBytes, typename Group>
+  VERBENA_DEVICE SymmStatus send_lossless(const BulkChunk& addends, const Reduce& reduce,
+                                          const Group& group) {
+    const uint64_t number = number_++;
+    const uint32_t length = addends.length(host_.team_rank);
+    const char* const input = addends.input + addends.begin(host_.team_rank);
+    char* const own = find_slot(number, context_.team_rank);
+    const LosslessTiles<kBytes> message(own, count_elements(length));
+    message.begin(group);
+    group.sync();
+    for (uint32_t tile = group.rank() / kWarpLanes; tile < message.tiles();
+         tile += group.size() / kWarpLanes) {
+      TileWords words{};
+      detail::for_units<sizeof(Bfloat16)>(tile, length, [&](uint32_t row, uint32_t offset) {
+        if constexpr (kBytes == 2) {
+          Vector16 one[] = {detail::load_vector(input, offset, length)};
+          if (host_.team_size != 1) {
+            Sums sums = add_host(addends, input, offset, length, reduce);
+            one[0] = reduce.template finish<Vector16>(sums, 1);
+          }
+          detail::widen_vectors<kBytes>(one, words.of[row]);
+        } else {
+          const Sums sums = add_host(addends, input, offset, length, reduce);
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kUnitElements; ++i) words.of[row][i] = sums.words[i];
+        }
+      });
+      message.store(tile, words);
+    }
+    (void)send_chunk(
+        number,
+        [&](uint32_t) {
+          return Sending{own, length == 0 ? 0 : message.length_bytes()};
+        },
+        group);
+    return status_;
+  }
+  template <uint32_t kBytes, typename Group>
+  VERBENA_DEVICE SymmStatus receive_lossless(const BulkChunk& addends, const BulkChunk& sums,
+                                             const Reduce& reduce, const Group& group) {
+    const uint64_t number = due_++;
+    if (!await_chunk(number, group)) return status_;
+    const uint32_t length = addends.length(host_.team_rank);
+    char* const output = addends.output + addends.begin(host_.team_rank);
+    add_tiles<kBytes>(
+        number, length, false, reduce,
+        [&](uint32_t offset, const Vector16& result) {
+          for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
+            detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
+          detail::store_vector(output, offset, length, result);
+        },
+        group);
+    return SymmStatus::kDone;
+  }
+  // Adds all hosts' encoded sums in chunk `number`, and calls `store(offset, result)` for each vector.
+  // @param is_own_plain  this host's sums are not encoded
+  template <uint32_t kBytes, typename Store, typename Group>
+  VERBENA_DEVICE void add_tiles(uint64_t number, uint32_t length, bool is_own_plain, const Reduce& reduce,
+                                const Store& store, const Group& group) const {
+    const uint32_t elements = count_elements(length);
+    const uint32_t tiles = LosslessTiles<kBytes>::count_tiles(elements);
+    for (uint32_t tile = group.rank() / kWarpLanes; tile < tiles; tile += group.size() / kWarpLanes) {
+      TileWords sums;
+      VERBENA_UNROLL_BY(1)
+      for (uint32_t host = 0; host < places_.hosts; ++host) {
+        const int32_t peer = find_member(host, host_.team_rank);
+        const char* const from = find_slot(number, peer);
+        TileWords words;
+        if (is_own_plain && peer == context_.team_rank) {
+          load_tile_words<kBytes>(from, tile, elements * kBytes, words);
+        } else {
+          LosslessTiles<kBytes, const char>(from, elements).load(tile, words);
+        }
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kTileRows; ++row) {
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kUnitElements; ++i)
+            sums.of[row][i] =
+                host == 0 ? words.of[row][i] : reduce.merge_words(sums.of[row][i], words.of[row][i]);
+        }
+      }
+      detail::for_units<sizeof(Bfloat16)>(tile, length, [&](uint32_t row, uint32_t offset) {
+        Sums all;
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kUnitElements; ++i) all.words[i] = sums.of[row][i];
+        store(offset, reduce.template finish<Vector16>(all, context_.team_size));
+      });
+    }
+  }
+  // Returns the number of elements in the message of a chunk of `length_bytes` bytes of a 2-byte type.
+  VERBENA_DEVICE static uint32_t count_elements(uint32_t length_bytes) {
+    return (length_bytes + kVectorBytes - 1) / kVectorBytes * kUnitElements;
   }
 
   VERBENA_DEVICE Sums add_host(const BulkChunk& addends, const char* own, uint32_t offset, uint32_t length,

@@ -22,8 +22,13 @@
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
 #include "verbena/device/collectives/bulk_reduce.cuh"
+#include "verbena/device/collectives/codec_lossless.cuh"
 
 namespace verbena::device {
+
+// How messages travel to members that only a NIC reaches: as they are, or coded as bfloat16 elements, whatever
+// they are. The receiver gets the same bytes.
+enum class Wire : uint32_t { kPlain, kLossless };
 
 namespace detail {
 
@@ -66,14 +71,21 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using BulkReduce<Context, kReachesFar>::BulkReduce;
 
   // Exchanges messages, like OneShot::exchange().
-  template <typename Plan, typename Group = BlockGroup>
+  template <Wire kWire = Wire::kPlain, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
-    return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+    return for_chunks<kWire>(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       for (int32_t turn = 0; turn < count_members(); ++turn) {
         const int32_t member = find_member(turn);
         const auto entry = plan(member);
         const uint64_t length = detail::cut_round(entry.receive, at, most);
+        if constexpr (kWire == Wire::kLossless) {
+          if (detail::get_delta(context_, member) == kSymmOutOfReach) {
+            decode_rows(entry.destination.from(entry.receive.begin + at), find_slot(number, member),
+                        static_cast<uint32_t>(length), group);
+            continue;
+          }
+        }
         const Rows from = member == context_.team_rank ? entry.source.from(entry.receive.begin + at)
                                                        : Rows::contiguous(find_slot(number, member));
         detail::copy_rows(group, entry.destination.from(entry.receive.begin + at), from, length);
@@ -84,7 +96,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
-    return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+    return for_chunks<Wire::kPlain>(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       const auto entry = plan(context_.team_rank);
       const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
       reduce_chunk<kRanks>(entry.source.from(entry.receive.begin + at),
@@ -99,7 +111,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
                                                         const Reduce& reduce, const Take& take,
                                                         const Group& group = {}) {
-    return for_chunks(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+    return for_chunks<Wire::kPlain>(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
       const auto entry = plan(context_.team_rank);
       const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
       add_chunk<0>(entry.source.from(entry.receive.begin + at), length, number, reduce, group,
@@ -111,13 +123,19 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using Slots::begin, Slots::end, Slots::find_slot, Slots::half_bytes, Slots::signal, Slots::wait;
   using Slots::block_, Slots::chunk_bytes_, Slots::context_, Slots::number_, Slots::status_;
   using Slots::count_members, Slots::find_flag, Slots::find_member, Slots::kLengthWord;
+  static constexpr uint32_t kCodedElementBytes = sizeof(Bfloat16);
+  using CodedRows = LosslessTiles<kCodedElementBytes>;
 
   // Runs an exchange. Both halves of a slot are used for addends, unless one half is used for staging.
-  template <typename Plan, typename Group, typename Take>
+  template <Wire kWire, typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
     if (!begin(group) || max_bytes == 0) return status_;
-    const uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
+    uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
+    if constexpr (kWire == Wire::kLossless) {
+      room = CodedRows::fit_elements(half_bytes()) * uint64_t{kCodedElementBytes};
+      if (room == 0) return status_ = SymmStatus::kInvalid;
+    }
     const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
                                                 // FAULT(chunks_split_elements)
                                                 ? chunk_bytes_ / kVectorBytes * kVectorBytes
@@ -125,16 +143,16 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     const bool is_known = max_bytes != kUnknownLength;
     uint64_t chunks = ((is_known ? max_bytes : find_longest(plan)) + most - 1) / most;
     if (!is_known) {
-      send_chunk(plan, number_, 0, most, group);
+      send_chunk<kWire>(plan, number_, 0, most, group);
       publish_lengths(plan, chunks, group);
-      if (!send_remote(plan, number_, 0, most, chunks, group)) return status_;
+      if (!send_remote<kWire>(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, BulkPhase::kAddends, group);
       if (!wait(number_, BulkPhase::kAddends, group) || !read_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
-        send_chunk(plan, number_ + step, step * most, most, group);
-        if (!send_remote(plan, number_ + step, step * most, most, 0, group)) return status_;
+        send_chunk<kWire>(plan, number_ + step, step * most, most, group);
+        if (!send_remote<kWire>(plan, number_ + step, step * most, most, 0, group)) return status_;
         signal(number_ + step, BulkPhase::kAddends, group);
       }
       if (step == 0) continue;
@@ -183,17 +201,19 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     if (group.any(is_wrong)) status_ = SymmStatus::kInvalid;
     return status_ == SymmStatus::kDone;
   }
-  template <typename Plan, typename Group>
+  template <Wire kWire, typename Plan, typename Group>
   VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                  const Group& group) const {
     char* const there = find_slot(number, context_.team_rank);
     const auto mine = plan(context_.team_rank);
     // FAULT(exchange_in_place_reads_beside)
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
+    if constexpr (kWire == Wire::kLossless) encode_remote(plan, number, at, most, group);
     for (int32_t turn = 1; turn < count_members(); ++turn) {
       const int32_t peer = find_member(turn);
       const auto entry = plan(peer);
       const int64_t delta = detail::get_delta(context_, peer);
+      if (kWire == Wire::kLossless && delta == kSymmOutOfReach) continue;
       char* const to =
           kReachesFar && delta == kSymmOutOfReach ? find_staging(number, peer) : detail::shift(there, delta);
       detail::copy_rows(group, Rows::contiguous(to), entry.source.from(entry.send.begin + at),
@@ -203,9 +223,56 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
     return find_slot(number, peer) + half_bytes();
   }
+  VERBENA_DEVICE static uint32_t count_coded(uint64_t length_bytes) {
+    return static_cast<uint32_t>((length_bytes + kCodedElementBytes - 1) / kCodedElementBytes);
+  }
+  // Stages the encoded messages to the members that only a NIC reaches. Each warp encodes one tile at a time.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void encode_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
+                                    const Group& group) const {
+    const auto for_remote = [&](const auto& visit) {
+      for (int32_t turn = 1; turn < count_members(); ++turn) {
+        const int32_t peer = find_member(turn);
+        if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
+        const auto entry = plan(peer);
+        const auto length = static_cast<uint32_t>(detail::cut_round(entry.send, at, most));
+        visit(CodedRows(find_staging(number, peer), count_coded(length)),
+              entry.source.from(entry.send.begin + at), length);
+      }
+    };
+    for_remote([&](const CodedRows& message, const Rows&, uint32_t) { message.begin(group); });
+    group.sync();
+    for_remote([&](const CodedRows& message, const Rows& from, uint32_t length) {
+      for (uint32_t tile = group.rank() / kWarpLanes; tile < message.tiles();
+           tile += group.size() / kWarpLanes) {
+        TileWords words;
+        if (from.is_contiguous()) {
+          load_tile_words<kCodedElementBytes>(static_cast<const char*>(from.find(0)), tile, length, words);
+        } else {
+          load_tile_words<kCodedElementBytes>(from, tile, length, words);
+        }
+        message.store(tile, words);
+      }
+    });
+  }
+  template <typename Group>
+  VERBENA_DEVICE void decode_rows(const Rows& to, const char* from, uint32_t length,
+                                  const Group& group) const {
+    const LosslessTiles<kCodedElementBytes, const char> message(from, count_coded(length));
+    for (uint32_t tile = group.rank() / kWarpLanes; tile < message.tiles();
+         tile += group.size() / kWarpLanes) {
+      TileWords words;
+      message.load(tile, words);
+      if (to.is_contiguous()) {
+        store_tile_words<kCodedElementBytes>(to.find(0), tile, length, words);
+      } else {
+        store_tile_words<kCodedElementBytes>(to, tile, length, words);
+      }
+    }
+  }
   // Sends the data that send_chunk() has staged, and then the flag, to the members that only a NIC reaches.
   // Uses one thread per member. If `chunks` is not 0, also sends the lengths, like publish_lengths().
-  template <typename Plan, typename Group>
+  template <Wire kWire, typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {
     if constexpr (kReachesFar) {
@@ -220,10 +287,12 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
         uint64_t* const flag = find_flag(number, context_.team_rank, BulkPhase::kAddends);
         if (chunks != 0)
           mine = detail::write_remote(context_, peer, flag + kLengthWord, entry.send.length_bytes, chunks);
+        uint64_t length = detail::cut_round(entry.send, at, most);
+        if (kWire == Wire::kLossless && length != 0)
+          length = CodedRows(find_staging(number, peer), count_coded(length)).length_bytes();
         if (mine == WaitResult::kReached)
           mine = detail::put_remote(context_, peer, find_slot(number, context_.team_rank),
-                                    find_staging(number, peer), detail::cut_round(entry.send, at, most), flag,
-                                    number);
+                                    find_staging(number, peer), length, flag, number);
       }
       status_ =
           detail::conclude(context_, group, mine, {SymmWait::kRequest, block_, static_cast<uint32_t>(peer)});

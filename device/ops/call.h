@@ -36,6 +36,7 @@ enum class Algorithm : uint32_t {
   kMxFloat8 = 20,
   kFloat8Int8 = 21,
   kInt4Int8 = 22,
+  kLossless = 32,  // kBulkTwoShot of a team across hosts, encoded between hosts
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // number of exact algorithms
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
@@ -68,6 +69,7 @@ constexpr Family family_of(Algorithm algorithm) {
     case Algorithm::kBulkTwoShot:
     case Algorithm::kCopyEngines:
     case Algorithm::kDirect:
+    case Algorithm::kLossless:
       return Family::kChunks;
     default:
       return Family::kPackets;

@@ -162,15 +162,19 @@ std::optional<Choice> Chooser::choose_fused(const Choice& choice, uint64_t rows,
 Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
   Choice choice = chosen;
   if (asked == nullptr) return choice;
-  if (asked->algorithm != VERBENA_OPS_AUTO) choice.algorithm = static_cast<Algorithm>(asked->algorithm);
+  const bool is_lossless = asked->algorithm == VERBENA_OPS_LOSSLESS;
+  // Within a host, nothing is encoded without loss.
+  if (asked->algorithm != VERBENA_OPS_AUTO && (!is_lossless || platform_.is_across_hosts))
+    choice.algorithm = static_cast<Algorithm>(asked->algorithm);
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   const bool is_other = choice.algorithm != chosen.algorithm;
   const uint32_t most = max_blocks(family_of(choice.algorithm));
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
-  if (platform_.is_across_hosts && choice.algorithm != Algorithm::kBulkTwoShot && !is_coded(choice.algorithm))
-    refuse_hosts("an algorithm other than bulk-two-shot and the quantised ones");
+  if (platform_.is_across_hosts && choice.algorithm != Algorithm::kBulkTwoShot && !is_lossless &&
+      !is_coded(choice.algorithm))
+    refuse_hosts("an algorithm other than bulk-two-shot, lossless and the quantised ones");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: copy engines support all-gathers only; choose another algorithm");
@@ -179,7 +183,7 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
     if (asked->blocks == 0) choice.grid.blocks = std::min(most, kDefaultBlocks);
     if (asked->threads == 0) choice.grid.threads = kMaxThreads;
   }
-  const bool is_right = (is_exact(choice.algorithm) || is_coded(choice.algorithm)) &&
+  const bool is_right = (is_exact(choice.algorithm) || is_coded(choice.algorithm) || is_lossless) &&
                         choice.grid.blocks <= most && choice.grid.threads % 32 == 0 &&
                         choice.grid.threads <= kMaxThreads && choice.chunk_bytes % kVectorBytes == 0;
   if (!is_right) {

@@ -340,7 +340,9 @@ void Communicator::end_group(CUstream stream) {
       // FAULT(group_mixes_chunk_lengths)
       return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
              one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
-             !is_coded(calls[begin].choice.algorithm);
+             !is_coded(calls[begin].choice.algorithm) &&
+             (one.choice.algorithm == Algorithm::kLossless) ==
+                 (calls[begin].choice.algorithm == Algorithm::kLossless);
     };
     while (end < calls.size() && end - begin < kMaxCalls && is_alike(calls[end])) ++end;
     launch(std::span(calls).subspan(begin, end - begin), stream);

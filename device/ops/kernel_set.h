@@ -53,7 +53,7 @@ class KernelSet {
   void synchronize() const;
   // Launches one call or a group of calls.
   void launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch, CUstream stream);
-  // Launches calls of a team across hosts.
+  // Launches calls of a team across hosts: all by kLossless, or none.
   void launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // Launches one quantised all-reduce.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
@@ -107,7 +107,7 @@ class KernelSet {
   std::array<CUfunction, 3> moe_dispatch_{}, moe_grouped_{};
   // By MoeOrder and type: float16, bfloat16.
   std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
-  CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr;
+  CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr, across_hosts_lossless_ = nullptr;
   CUfunction note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters
 };

@@ -261,6 +261,22 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   EXPECT_FALSE(chooser.spread_rows(Algorithm::kOneShot, 1, 16 * kKi));
 }
 
+TEST(ChoiceTest, LosslessBetweenHostsOnlyAndWhereItIsAskedFor) {
+  Platform platform = platform_of(4);
+  platform.is_across_hosts = true;
+  const Chooser between(platform, {}, ""), within = chooser_of(4);
+  const verbena_ops_choice lossless{VERBENA_OPS_LOSSLESS, 0, 0, 0};
+  for (const uint64_t bytes : {1 * kKi, 1 * kMi, 64 * kMi}) {
+    for (const auto operation : {VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_ALL_TO_ALL}) {
+      const Choice exact = between.choose(operation, bytes), coded = between.complete(exact, &lossless);
+      EXPECT_EQ(coded.algorithm, Algorithm::kLossless) << bytes;
+      EXPECT_EQ(coded.grid, exact.grid) << bytes;
+      const Choice chosen = within.choose(operation, bytes);
+      EXPECT_EQ(within.complete(chosen, &lossless).algorithm, chosen.algorithm) << bytes;
+    }
+  }
+}
+
 // So that kernels of several communicators, which wait for ranks, run beside each other.
 TEST(ChoiceTest, NoCommunicatorFillsAGpu) {
   EXPECT_EQ(choose_max_blocks(132, 0), 128U);

@@ -272,6 +272,7 @@ const Kernels& list_kernels() {
         {"verbena_ops_packets", make<GroupLaunch, &ops::run_calls<ops::ByPackets<0>>>()},
         {"verbena_ops_chunks", make<GroupLaunch, &ops::run_calls<ops::ByChunks<0>>>()},
         {"verbena_ops_across_hosts", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsByChunks>>()},
+        {"verbena_ops_across_hosts_lossless", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsLossless>>()},
         {"verbena_ops_across_hosts_all_reduce",
          make_call<ops::AcrossHostsByChunks, ops::Content::kAllReduces, device::ReduceFloats>()},
         {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},

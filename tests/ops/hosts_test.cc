@@ -75,6 +75,41 @@ TEST(OpsAcrossHosts, RefusesWhatThereIsNot) {
   EXPECT_EQ(said, "");
 }
 
+// The same numbers by either way of sending them; and where calls are compared, a rank that encodes and one
+// that does not are told apart.
+TEST(OpsAcrossHosts, LosslessCallsAreAskedForByAllRanks) {
+  setenv("VERBENA_OPS_CHECK", "1", 1);
+  const std::string said = run({0, 1}, [](Rank& rank, uint32_t number) -> std::string {
+    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
+      return verbena_last_error();
+    const verbena_ops_choice lossless{VERBENA_OPS_LOSSLESS, 0, 0, 0};
+    const auto sum = [&](const verbena_ops_choice* choice) {
+      auto* const input = reinterpret_cast<uint16_t*>(rank.tensor(0));
+      // 1 and 2 as bfloat16.
+      for (size_t i = 0; i < kCount; ++i) input[i] = number == 0 ? 0x3f80 : 0x4000;
+      return verbena_ops_all_reduce(rank.ops(), input, rank.tensor(1), kCount, VERBENA_OPS_BFLOAT16,
+                                    VERBENA_OPS_SUM, choice, nullptr);
+    };
+    for (const verbena_ops_choice* const choice :
+         {&lossless, static_cast<const verbena_ops_choice*>(nullptr)}) {
+      if (sum(choice) != VERBENA_SUCCESS) return verbena_last_error();
+      rank.synchronize();
+      const auto* const output = reinterpret_cast<const uint16_t*>(rank.tensor(1));
+      for (size_t i = 0; i < kCount; ++i)
+        if (output[i] != 0x4040) return "wrong";
+    }
+    if (sum(number == 0 ? &lossless : nullptr) != VERBENA_SUCCESS) return verbena_last_error();
+    rank.synchronize();
+    char text[512] = "";
+    (void)verbena_ops_get_error(rank.ops(), text, sizeof(text));
+    return text;
+  });
+  unsetenv("VERBENA_OPS_CHECK");
+  EXPECT_THAT(said, HasSubstr("ranks 0 and 1 of the team make different calls"));
+  EXPECT_THAT(said, HasSubstr("algorithm 32"));
+  EXPECT_THAT(said, testing::Not(HasSubstr("wrong")));
+}
+
 // Rank 3 comes when the others have given up: all of them name it, and go on after a reset.
 TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "1000", 1);

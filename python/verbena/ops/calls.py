@@ -41,6 +41,7 @@ class Algorithm(enum.IntEnum):
     MXFP8 = 20
     FP8_INT8 = 21
     INT4_INT8 = 22
+    LOSSLESS = 32  # exact; encoded between hosts
 
 
 # Keys are the names of PyTorch's types, because PyTorch need not be loaded.

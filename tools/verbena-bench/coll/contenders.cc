@@ -61,6 +61,8 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "copy-engines";
     case VERBENA_OPS_DIRECT:
       return "direct";
+    case VERBENA_OPS_LOSSLESS:
+      return "lossless";
     default:
       return "coded";
   }
@@ -85,6 +87,15 @@ const std::vector<Named>& list_named() {
       {"all_reduce_norm", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true},
       {"all_reduce_norm_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TOKEN},
       {"all_reduce_norm_fp8_tensor", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TENSOR},
+      {"all_reduce_lossless", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, false, VERBENA_OPS_NOT_QUANTISED,
+       true},
+      {"all_gather_lossless", VERBENA_OPS_ALL_GATHER, VERBENA_OPS_AUTO, false, VERBENA_OPS_NOT_QUANTISED,
+       true},
+      {"reduce_scatter_lossless", VERBENA_OPS_REDUCE_SCATTER, VERBENA_OPS_AUTO, false,
+       VERBENA_OPS_NOT_QUANTISED, true},
+      {"broadcast_lossless", VERBENA_OPS_BROADCAST, VERBENA_OPS_AUTO, false, VERBENA_OPS_NOT_QUANTISED, true},
+      {"all_to_all_lossless", VERBENA_OPS_ALL_TO_ALL, VERBENA_OPS_AUTO, false, VERBENA_OPS_NOT_QUANTISED,
+       true},
   };
   return all;
 }

@@ -28,6 +28,7 @@ struct Named {
   verbena_ops_algorithm codec = VERBENA_OPS_AUTO;  // or the codec
   bool has_norm = false;
   verbena_ops_quantisation quantisation = VERBENA_OPS_NOT_QUANTISED;
+  bool is_lossless = false;  // by VERBENA_OPS_LOSSLESS
 };
 std::vector<std::string> list_operations();
 // Throws UsageError.

@@ -37,7 +37,9 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option(
          "--operation,-o", plan.operations,
          "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; a quantised all-reduce "
-         "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8); an all-reduce with RMSNorm "
+         "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8); one of the first five, "
+         "encoded "
+         "without loss between hosts (all_reduce_lossless, ...); an all-reduce with RMSNorm "
          "(all_reduce_norm; with quantised rows and one scale per row all_reduce_norm_fp8, with one scale "
          "per tensor all_reduce_norm_fp8_tensor); or a list. For all-reduces, --sizes are "
          "bytes of the tensor; for all other operations, bytes of one rank's message")

@@ -139,7 +139,10 @@ class RandomCalls {
   void draw_choice(Random& common, Call& call) {
     if (is_drawn(common, 0.3)) return;
     if (plan_.hosts > 1 || call.codec != VERBENA_OPS_AUTO) {
-      call.choice.algorithm = plan_.hosts > 1 ? VERBENA_OPS_AUTO : call.codec;
+      const verbena_ops_algorithm exact = is_drawn(common, 0.5) ? VERBENA_OPS_LOSSLESS : VERBENA_OPS_AUTO;
+      call.choice.algorithm = plan_.hosts == 1                 ? call.codec
+                              : call.codec == VERBENA_OPS_AUTO ? exact
+                                                               : VERBENA_OPS_AUTO;
     } else {
       constexpr verbena_ops_algorithm kAll[] = {VERBENA_OPS_ONE_SHOT, VERBENA_OPS_TWO_SHOT,
                                                 VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT,

@@ -266,13 +266,14 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
     return all;
   }
   const verbena_ops_algorithm codec = subject.named.codec;
-  for (const verbena_ops_choice& choice :
+  for (verbena_ops_choice choice :
        plan_.hosts > 1 ? list_choices_across_hosts(codec, bytes, plan_.blocks)
        : codec != VERBENA_OPS_AUTO
            ? list_coded_choices(codec, bytes, plan_.blocks)
            : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
-    if (choice.algorithm == VERBENA_OPS_AUTO || plan_.all_shapes)
-      all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));
+    if (choice.algorithm != VERBENA_OPS_AUTO && !plan_.all_shapes) continue;
+    if (subject.named.is_lossless) choice.algorithm = VERBENA_OPS_LOSSLESS;
+    all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));
   }
   return all;
 }

@@ -86,6 +86,14 @@ inline constexpr uint32_t kSymmNobody =
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
 enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // kIncrement adds 1
 
+// A piece of symm_put_pieces(): bytes to copy to the peer, to the offset of `destination` in this rank's
+// window.
+struct SymmPiece {
+  void* destination;
+  const void* source;
+  uint64_t length_bytes;
+};
+
 // A window's range of addresses at which the application registered the memory. Adding `delta` to an address
 // in [begin, end) gives the symmetric address. The host may change the table while kernels run; an entry is
 // valid while `end` is not 0.

@@ -25,6 +25,7 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   static constexpr bool kGets = (SymmNetwork<Contexts>::kGets || ...);
   static constexpr bool kUpdates = (SymmNetwork<Contexts>::kUpdates || ...);
   static constexpr bool kRows = true;
+  static constexpr bool kPieces = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) {
     return (SymmNetwork<Contexts>::serves(type) || ...);
@@ -70,6 +71,13 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
                                             const void* source, const SymmRows& rows, SymmQueue queue) {
     return choose(context, kNone, [&](auto, const auto& on) {
       return detail::put_rows_remote(on, peer, destination, source, rows, queue);
+    });
+  }
+  VERBENA_DEVICE static WaitResult put_pieces(const Context& context, int32_t peer, const SymmPiece* pieces,
+                                              uint32_t count, const SymmPieceSignal* behind,
+                                              SymmQueue queue) {
+    return choose(context, kNone, [&](auto, const auto& on) {
+      return detail::put_pieces_remote(on, peer, pieces, count, behind, queue);
     });
   }
   VERBENA_DEVICE static WaitResult get_rows(const Context& context, int32_t peer, void* destination,

@@ -304,6 +304,27 @@ VERBENA_SYMM_FUNCTION int32_t symm_put_rows(int64_t context, int64_t destination
                          peer, BlockGroup{});
   });
 }
+// Put `count` pieces, and signal the peer behind them. `pieces` is the address of an array of SymmPiece.
+VERBENA_SYMM_FUNCTION int32_t symm_put_pieces(int64_t context, int64_t pieces, int32_t count, int32_t peer) {
+  using namespace verbena::device;
+  if (count < 0) return static_cast<int32_t>(verbena::SymmStatus::kInvalid);
+  return detail::run(context, [&](const auto& on) {
+    return symm_put_pieces(on, detail::as_pointer<const verbena::SymmPiece>(pieces),
+                           static_cast<uint32_t>(count), peer, BlockGroup{});
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_put_pieces_signal(int64_t context, int64_t pieces, int32_t count,
+                                                     int32_t peer, int32_t signal, int64_t value,
+                                                     int32_t operation) {
+  using namespace verbena::device;
+  if (count < 0) return static_cast<int32_t>(verbena::SymmStatus::kInvalid);
+  return detail::run(context, [&](const auto& on) {
+    return symm_put_pieces_signal(on, detail::as_pointer<const verbena::SymmPiece>(pieces),
+                                  static_cast<uint32_t>(count), peer, static_cast<uint32_t>(signal),
+                                  static_cast<uint64_t>(value),
+                                  static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
+  });
+}
 VERBENA_SYMM_FUNCTION int32_t symm_get_rows(int64_t context, int64_t destination, int64_t destination_stride,
                                             int64_t source, int64_t source_stride, int32_t row_count,
                                             int32_t rows, int32_t element_size, int32_t peer) {

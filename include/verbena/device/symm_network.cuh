@@ -21,6 +21,7 @@ namespace verbena::device {
 //   bool kGets               the backend has get(), get_async() and await()
 //   bool kUpdates            the backend has write_word(), add_word(), fetch_add() and compare_swap()
 //   bool kRows               the backend has put_rows() and get_rows(); if false, rows are moved one by one
+//   bool kPieces             the backend has put_pieces(); if false, pieces are put one by one
 //   bool kArrivesAfterPuts   true: arrive() is ordered after all earlier puts of this rank, to any peer;
 //                            false: arrive() is ordered after earlier puts to the same peer only
 //   bool is_there(context)   returns whether a network is available; if not, operations on members out of
@@ -46,6 +47,9 @@ namespace verbena::device {
 //   WaitResult put_rows(context, peer, destination, source, rows, queue)
 //   WaitResult get_rows(context, peer, destination, source, rows, queue)
 //                            put and get rows (SymmRows); otherwise the same as put() and get()
+//   WaitResult put_pieces(context, peer, pieces, count, behind, queue)
+//                            puts SymmPieces, then signals the peer if `behind` (SymmPieceSignal) is not null.
+//                            Skips pieces of no bytes. Addresses may be registered ones (find_symmetric)
 //   WaitResult write_word(context, peer, word, value, queue)
 //   WaitResult add_word(context, peer, word, value, queue)
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
@@ -77,6 +81,13 @@ struct SymmNetwork;
 struct SymmRows {
   uint64_t count, row_bytes;
   uint64_t stride_here, stride_there;  // bytes, in this rank's memory and in the peer's memory
+};
+
+// The signal behind pieces.
+struct SymmPieceSignal {
+  uint32_t signal;
+  uint64_t value;
+  SymmSignalOperation operation;
 };
 
 // Barrier arrivals for networks that can add to a word of a peer but cannot write it. Each arrival adds 1. A

@@ -175,6 +175,60 @@ VERBENA_DEVICE_FAR WaitResult get_rows_remote(const Context& context, int32_t pe
   }
 }
 
+// Returns whether all pieces can be put. All threads of the group call it.
+template <typename Group>
+VERBENA_DEVICE bool are_pieces(const SymmContext& context, const SymmPiece* pieces, uint32_t count,
+                               int32_t peer, const Group& group) {
+  bool is_wrong = !is_member(context, peer);
+  const bool is_far = !is_wrong && get_delta(context, peer) == kSymmOutOfReach;
+  for (uint32_t i = static_cast<uint32_t>(group.rank()); i < count && !is_wrong;
+       i += static_cast<uint32_t>(group.size())) {
+    SymmPiece piece = pieces[i];
+    is_wrong = !find_symmetric(context, &piece.destination, piece.length_bytes) ||
+               (is_far && !find_symmetric(context, &piece.source, piece.length_bytes));
+  }
+  return !group.any(is_wrong);
+}
+template <typename Group>
+VERBENA_DEVICE void record_pieces(const SymmContext& context, const Group& group, const SymmPiece* pieces,
+                                  uint32_t count, int32_t peer) {
+  if constexpr (kHasProbes) {
+    for (uint32_t i = 0; i < count; ++i) record_put(context, group, peer, pieces[i].length_bytes);
+  }
+}
+template <typename Group>
+VERBENA_DEVICE void put_pieces_by_stores(const SymmContext& context, const Group& group,
+                                         const SymmPiece* pieces, uint32_t count, int64_t delta_bytes) {
+  for (uint32_t i = 0; i < count; ++i) {
+    SymmPiece piece = pieces[i];
+    if (piece.length_bytes == 0 || !find_symmetric(context, &piece.destination, piece.length_bytes)) continue;
+    put_by_stores(group, shift(piece.destination, delta_bytes), piece.source, piece.length_bytes);
+  }
+  delay_put(context);
+}
+// Puts pieces to a member that only the network reaches, then signals it unless `behind` is null. Called by
+// one thread.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult put_pieces_remote(const Context& context, int32_t peer, const SymmPiece* pieces,
+                                                uint32_t count, const SymmPieceSignal* behind,
+                                                SymmQueue queue) {
+  using Network = SymmNetwork<Context>;
+  if constexpr (Network::kPieces) {
+    return Network::put_pieces(context, peer, pieces, count, behind, queue);
+  } else {
+    WaitResult result = WaitResult::kReached;
+    for (uint32_t i = 0; i < count && result == WaitResult::kReached; ++i) {
+      SymmPiece piece = pieces[i];
+      if (piece.length_bytes == 0) continue;
+      find_symmetric(context, &piece.destination, piece.length_bytes);
+      find_symmetric(context, &piece.source, piece.length_bytes);
+      result = Network::put(context, peer, piece.destination, piece.source, piece.length_bytes, queue);
+    }
+    if (result != WaitResult::kReached || behind == nullptr) return result;
+    return Network::signal(context, peer, behind->signal, behind->value, behind->operation, queue);
+  }
+}
+
 }  // namespace detail
 
 // Puts data into the peer's memory, without waiting for the network.
@@ -227,6 +281,51 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                   return network.put_signal(context, peer, destination, from, length_bytes,
                                                             signal, value, operation, queue);
                                 });
+}
+
+// Puts pieces into the peer's memory, in any order, as one batch: the NIC gets the requests together. Pieces
+// must not overlap at the peer.
+// @param pieces  `count` pieces in memory that all threads of the group can read; a piece of no bytes is
+//                skipped. The addresses are those of symm_put_async()
+// @return kInvalid if the peer or an address of any piece is invalid; then nothing is put
+template <typename Context, typename Group = ThreadGroup>
+VERBENA_DEVICE SymmStatus symm_put_pieces(const Context& context, const SymmPiece* pieces, uint32_t count,
+                                          int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
+  if (!detail::are_pieces(context, pieces, count, peer, group)) return SymmStatus::kInvalid;
+  detail::record_pieces(context, group, pieces, count, peer);
+  const int64_t delta_bytes = detail::get_delta(context, peer);
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::post_once(context, peer, group, [=, &context] {
+      return detail::put_pieces_remote(context, peer, pieces, count, nullptr, queue);
+    });
+  }
+  detail::put_pieces_by_stores(context, group, pieces, count, delta_bytes);
+  group.sync();
+  return SymmStatus::kDone;
+}
+
+// Puts pieces, then signals the peer. Once the peer has waited for the signal, it sees all pieces.
+template <typename Context, typename Group = ThreadGroup>
+VERBENA_DEVICE SymmStatus symm_put_pieces_signal(const Context& context, const SymmPiece* pieces,
+                                                 uint32_t count, int32_t peer, uint32_t signal,
+                                                 uint64_t value,
+                                                 SymmSignalOperation operation = SymmSignalOperation::kAdd,
+                                                 const Group& group = {}, SymmQueue queue = {}) {
+  if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
+  if (!detail::are_pieces(context, pieces, count, peer, group)) return SymmStatus::kInvalid;
+  detail::record_pieces(context, group, pieces, count, peer);
+  const int64_t delta_bytes = detail::get_delta(context, peer);
+  if (delta_bytes != kSymmOutOfReach) {
+    detail::put_pieces_by_stores(context, group, pieces, count, delta_bytes);
+    return symm_signal(context, signal, peer, value, operation, group, queue);  // syncs the group first
+  }
+  detail::replace_increment(operation, value);
+  detail::record_signal(context, group, signal, peer, value);
+  return detail::post_once(context, peer, group, [=, &context] {
+    const SymmPieceSignal behind{signal, value, operation};
+    const bool is_dropped = detail::take_fault(context, SymmFault::kDropSignal);
+    return detail::put_pieces_remote(context, peer, pieces, count, is_dropped ? nullptr : &behind, queue);
+  });
 }
 
 // Gets data from a peer and waits for it. When the call returns, all threads of the group see the data.

@@ -30,6 +30,7 @@ struct SymmNetwork<SymmContext> {
   static constexpr bool kGets = true;
   static constexpr bool kUpdates = true;
   static constexpr bool kRows = true;
+  static constexpr bool kPieces = true;
   static constexpr bool kArrivesAfterPuts = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmVerbena; }
@@ -86,6 +87,36 @@ struct SymmNetwork<SymmContext> {
     const WaitResult result =
         copy_rows(context, peer, PutOperation::kGet, destination, source, rows, queue, &asked);
     return result == WaitResult::kReached ? await(context, asked) : result;
+  }
+
+  // Reserves positions for several pieces at a time, and publishes them by one fence.
+  VERBENA_DEVICE static WaitResult put_pieces(const SymmContext& context, int32_t peer,
+                                              const SymmPiece* pieces, uint32_t count,
+                                              const SymmPieceSignal* behind, SymmQueue queue) {
+    constexpr uint32_t kBatch = 8;
+    const uint32_t depth = uint32_t{1} << context.queues.depth_shift;
+    const uint32_t most = kBatch < depth ? kBatch : depth;
+    detail::PutRequest requests[kBatch];
+    uint32_t filled = 0;
+    WaitResult result = WaitResult::kReached;
+    const auto flush = [&] {
+      if (filled != 0) result = detail::enqueue(context, queue, peer, requests, filled, true, nullptr);
+      filled = 0;
+    };
+    VERBENA_UNROLL_BY(1)
+    for (uint32_t i = 0; i < count && result == WaitResult::kReached; ++i) {
+      SymmPiece piece = pieces[i];
+      if (piece.length_bytes == 0) continue;
+      detail::find_symmetric(context, &piece.destination, piece.length_bytes);
+      detail::find_symmetric(context, &piece.source, piece.length_bytes);
+      requests[filled++] = detail::request_copy(context, PutOperation::kPut, piece.source, piece.destination,
+                                                piece.length_bytes);
+      if (filled == most) flush();
+    }
+    if (result == WaitResult::kReached && behind != nullptr)
+      requests[filled++] = detail::request_signal(context, behind->signal, behind->value, behind->operation);
+    if (result == WaitResult::kReached) flush();
+    return result;
   }
 
   VERBENA_DEVICE static WaitResult write_word(const SymmContext& context, int32_t peer, uint64_t* word,

@@ -89,6 +89,38 @@ TEST(ProxyFailureTest, WithFailoverAPutThatFailsAndAnAddWhoseAnswerIsLostGoOn) {
       60'000'000'000, -1, "1");
 }
 
+// In the middle of a list of pieces: all of them arrive, and the signal behind them once.
+TEST(ProxyFailureTest, WithFailoverPiecesArriveBeforeTheirSignal) {
+  constexpr uint32_t kPieces = 60;
+  constexpr uint64_t kPieceBytes = 640;
+  run_with_faults(
+      "fail nth=20 opcode=RDMA_WRITE status=RETRY_EXC; fail nth=50 work=done opcode=RDMA_WRITE "
+      "status=RETRY_EXC",
+      [](RdmaFleet& fleet) {
+        const SymmContext& mine = fleet.context(0);
+        const BlockGroup block;
+        for (uint64_t i = device::thread_index(); i < kPieces * kPieceBytes; i += kThreads)
+          device::store<device::Order::kWeak, device::Scope::kThreads>(fleet.data(0, 65536 + i),
+                                                                       static_cast<uint8_t>(i * 7 + 1));
+        block.sync();
+        SymmPiece pieces[kPieces];
+        for (uint32_t i = 0; i < kPieces; ++i)
+          pieces[i] = {fleet.data(0, i * kPieceBytes), fleet.data(0, 65536 + i * kPieceBytes), kPieceBytes};
+        require(
+            device::symm_put_pieces_signal(mine, pieces, kPieces, 1, 0, 1, kAdd, block) == SymmStatus::kDone,
+            "pieces");
+        require(device::symm_quiet(mine, block) == SymmStatus::kDone, "quiet");
+      },
+      [](RdmaFleet& fleet) {
+        EXPECT_EQ(fleet.abort(0).value(), SymmAbort::kNone);
+        EXPECT_EQ(fleet.proxy(0).error(), "");
+        for (uint64_t i = 0; i < kPieces * kPieceBytes; ++i)
+          ASSERT_EQ(*fleet.data(1, i), static_cast<uint8_t>(i * 7 + 1)) << i;
+        EXPECT_EQ(fleet.context(1).remote_signals[0], 1U);
+      },
+      60'000'000'000, -1, "1");
+}
+
 TEST(ProxyFailureTest, ASignalThatFailsEndsABarrier) {
   run_with_faults(
       "fail nth=3 opcode=ATOMIC_FETCH_AND_ADD status=REM_ACCESS",

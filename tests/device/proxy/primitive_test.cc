@@ -138,6 +138,54 @@ TEST_P(SymmPathTest, PutWithSignal) {
   });
 }
 
+// Pieces of many lengths (none and odd ones among them), more of them than a queue has positions, at places
+// that are not in their order. One signal is behind all of them.
+TEST_P(SymmPathTest, PutPieces) {
+  run([&](int32_t rank, const auto& group, uint64_t seed) {
+    constexpr uint32_t kPieces = 21;
+    constexpr uint64_t kPieceBytes = 48;
+    const SymmContext& mine = fleet_.context(rank);
+    const auto size = static_cast<uint64_t>(fleet_.size());
+    const auto length_of = [](uint32_t i, uint64_t round) { return (i * 7 + round) % kPieceBytes; };
+    for (uint64_t lap = 0; lap < 2; ++lap) {
+      const uint64_t round = 2 * seed + lap;
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+        uint8_t* const source = fleet_.data(rank, (size + static_cast<uint64_t>(peer)) * kLineBytes);
+        fill(source, kPieces * kPieceBytes, rank, peer, round, group);
+        uint8_t* const line = fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes);
+        SymmPiece pieces[kPieces];
+        for (uint32_t i = 0; i < kPieces; ++i)
+          pieces[i] = {line + (kPieces - 1 - i) * kPieceBytes, source + i * kPieceBytes, length_of(i, round)};
+        expect(device::symm_put_pieces_signal(mine, pieces, kPieces - 1, peer, 5, 1, kAdd, group), "pieces");
+        expect(device::symm_put_pieces(mine, pieces + kPieces - 1, 1, peer, group), "the last piece");
+        expect(device::symm_put_pieces_signal(mine, pieces, 0, peer, 6, 1, kIncrement, group), "no piece");
+        SymmPiece wrong[] = {pieces[1], {fleet_.heap(rank) + RdmaFleet::kHeapBytes - 8, source, 9}};
+        require(device::symm_put_pieces(mine, wrong, 2, peer, group) == SymmStatus::kInvalid,
+                "past the heap");
+        require(device::symm_put_pieces(mine, pieces, 1, fleet_.size(), group) == SymmStatus::kInvalid,
+                "who");
+      }
+      for (const uint32_t signal : {5, 6})
+        expect(
+            device::symm_signal_wait_until<int64_t>(mine, signal, SymmCompare::kGreaterEqual,
+                                                    static_cast<int64_t>((round + 1) * size), nullptr, group),
+            "wait");
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+        const uint8_t* const line = fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes);
+        for (uint32_t i = 0; i < kPieces - 1; ++i) {
+          for (uint64_t at = group.rank(); at < length_of(i, round); at += group.size())
+            require(
+                device::load<Order::kWeak, Scope::kThreads>(line + (kPieces - 1 - i) * kPieceBytes + at) ==
+                    byte_of(peer, rank, i * kPieceBytes + at, round),
+                "what came");
+        }
+      }
+      expect(device::symm_quiet(mine, group), "quiet");
+      expect(device::symm_barrier(mine, 0, group), "all have read");
+    }
+  });
+}
+
 TEST_P(SymmPathTest, PutThenBarrier) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);

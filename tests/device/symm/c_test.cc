@@ -133,6 +133,13 @@ TEST(SymmC, FarOperations) {
     const int64_t asked = symm_get_async(mine, number(fleet.data(0, 3072)), place, 8, 4, 1, -1);
     require(asked == 0 && symm_request_wait(mine, asked) == 0, "in reach it is there");
     require(symm_request_wait(mine, symm_get_async(mine, place, place, -1, 4, 1, 2)) < 0, "count");
+    const SymmPiece pieces[] = {{fleet.data(0, 6144), fleet.data(0, 4096), 12},
+                                {fleet.data(0, 6176), fleet.data(0, 4160), 20}};
+    require(symm_put_pieces(mine, number(pieces), 1, 1) == 0, "a piece");
+    require(symm_put_pieces_signal(mine, number(pieces), 2, 1, 8, 3, 1) == 0, "pieces and a signal");
+    require(
+        symm_put_pieces(mine, number(pieces), -1, 1) < 0 && symm_put_pieces(mine, number(pieces), 1, 2) < 0,
+        "no pieces");
     require(symm_put_async_by(mine, place, source, 8, 4, 1, 2) == 0, "by a queue");
     require(symm_put_signal_async_by(mine, place, source, 8, 4, 1, 7, 1, 1, -1) == 0, "by its own");
     require(symm_signal_by(mine, 7, 1, 1, 1, 3) == 0 && symm_signal_after_puts(mine, 7, 1, 1, 1) == 0,
@@ -141,6 +148,7 @@ TEST(SymmC, FarOperations) {
   world.add_grid(1, 1, kThreads, [&] {
     const int64_t mine = context_of(fleet, 1), words = number(fleet.data(1));
     require(symm_signal_wait_until(mine, 7, 1, 3) == 3, "three signals");
+    require(symm_signal_wait_until(mine, 8, 1, 3) == 3, "behind pieces");
     require(symm_wait_until(mine, words, 1, 11) == 11, "the word");
     require(symm_wait_until(0, words, 1, 11) != 11, "in vain");
     require(symm_wait_until_any(mine, words, 4, 1, 11, 0) == 0, "which");
@@ -152,6 +160,8 @@ TEST(SymmC, FarOperations) {
     EXPECT_EQ(fleet.data<int32_t>(0, 2048)[i], i);
     EXPECT_EQ(fleet.data<int32_t>(1, 1024)[i / 8 * 16 + i % 8], i);
   }
+  for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(fleet.data<int32_t>(1, 6144)[i], i);
+  for (int32_t i = 0; i < 5; ++i) EXPECT_EQ(fleet.data<int32_t>(1, 6176)[i], 16 + i);
 }
 
 // A request's number holds its place and its queue.

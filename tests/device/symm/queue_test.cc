@@ -447,6 +447,43 @@ TEST_P(SymmQueueTest, QuietOfOnePeerWaitsForNoOther) {
   EXPECT_EQ(world.run(), "");
 }
 
+// Pieces are requests behind each other, and the signal comes last; a piece of no bytes is none. A list that
+// cannot be leaves nothing in the queue.
+TEST(SymmQueue, PiecesAreRequestsBeforeTheirSignal) {
+  constexpr uint32_t kPieces = 11;  // more than the queue has positions
+  HostProxy proxy(1, 3);
+  const SymmContext& context = proxy.context();
+  World world(1);
+  world.add_grid(0, 1, 32, [&] {
+    const device::BlockGroup block;
+    SymmPiece pieces[kPieces];
+    for (uint32_t i = 0; i < kPieces; ++i)
+      pieces[i] = {proxy.data(8 * i), proxy.data(128 + 8 * i), i == 4 ? uint64_t{0} : uint64_t{i + 1}};
+    uint8_t other = 0;
+    SymmPiece outside[] = {pieces[0], {proxy.data(0), &other, 1}};
+    require(device::symm_put_pieces(context, outside, 2, 1, block) == SymmStatus::kInvalid,
+            "not in the heap");
+    require(device::symm_put_pieces_signal(context, pieces, kPieces, 1, kSymmSignals, 1,
+                                           SymmSignalOperation::kAdd, block) == SymmStatus::kInvalid,
+            "no such signal");
+    require(device::symm_put_pieces_signal(context, pieces, kPieces, 1, 3, 9, SymmSignalOperation::kAdd,
+                                           block) == SymmStatus::kDone,
+            "pieces");
+  });
+  world.add_host([&] {
+    const uint64_t base = HostProxy::kWordsBytes;
+    serve(proxy, kPieces, [&](const PutDescriptor& one, uint64_t position) {
+      if (position == kPieces - 1)
+        return require(operation_of(one) == PutOperation::kAddWord && one.operand == 9, "the signal is last");
+      const uint64_t i = position < 4 ? position : position + 1;
+      require(operation_of(one) == PutOperation::kPut && one.extent == i + 1 && one.place == base + 8 * i &&
+                  one.operand == base + 128 + 8 * i,
+              "a piece");
+    });
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
 TEST(SymmQueue, RowsAreOneRequest) {
   HostProxy proxy(1, 3);
   const SymmContext& context = proxy.context();

@@ -47,6 +47,7 @@ struct SymmNetwork<NcclSymmContext> {
   static constexpr bool kGets = false;
   static constexpr bool kUpdates = false;
   static constexpr bool kRows = false;
+  static constexpr bool kPieces = false;
   static constexpr bool kArrivesAfterPuts = false;
   static_assert(kSymmSignals <= kSymmBarrierRows,
                 "verbena: each signal of a member out of reach needs a word");

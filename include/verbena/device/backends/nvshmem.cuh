@@ -55,6 +55,7 @@ struct SymmNetwork<NvshmemSymmContext> {
   static constexpr bool kGets = true;
   static constexpr bool kUpdates = true;
   static constexpr bool kRows = false;
+  static constexpr bool kPieces = false;
   static constexpr bool kArrivesAfterPuts = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmNvshmem; }

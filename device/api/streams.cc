@@ -63,6 +63,19 @@ verbena_result verbena_put_on_stream(const verbena_team* team, void* destination
   return copy(team, StreamCall::Kind::kPut, destination, source, length_bytes, peer, stream);
 }
 
+verbena_result verbena_put_pieces_on_stream(const verbena_team* team, const verbena_piece* pieces,
+                                            size_t count, uint32_t peer, void* stream) {
+  return api::guard([&]() -> base::Outcome {
+    if (team == nullptr || (pieces == nullptr && count != 0))
+      return base::fail(base::Status::kInvalidArgument, "api: a call on a stream: team or pieces is NULL");
+    symm::Context& context = *team->context->context;
+    if (!context.process().is_here()) return api::refuse_in_child();
+    static_assert(sizeof(verbena_piece) == sizeof(SymmPiece));
+    return context.enqueue_pieces(*team->team, {reinterpret_cast<const SymmPiece*>(pieces), count}, peer,
+                                  stream);
+  });
+}
+
 verbena_result verbena_get_on_stream(const verbena_team* team, void* destination, const void* source,
                                      size_t length_bytes, uint32_t peer, void* stream) {
   return copy(team, StreamCall::Kind::kGet, destination, source, length_bytes, peer, stream);

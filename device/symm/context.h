@@ -122,6 +122,9 @@ class Context {
 
   // Enqueues a call on a stream of the context's GPU. Not collective.
   base::Outcome enqueue(const Team& team, const StreamCall& call, void* stream) const;
+  // Enqueues a put of any number of pieces. If the arguments are invalid, nothing is enqueued.
+  base::Outcome enqueue_pieces(const Team& team, std::span<const SymmPiece> pieces, uint32_t peer,
+                               void* stream) const;
 
   // Waits until the host threads of all ranks have called it. Collective.
   base::Outcome barrier();

@@ -81,6 +81,25 @@ Outcome Context::enqueue(const Team& team, const StreamCall& call, void* stream)
   return enqueue_call(team, given, stream);
 }
 
+Outcome Context::enqueue_pieces(const Team& team, std::span<const SymmPiece> pieces, uint32_t peer,
+                                void* stream) const {
+  if (auto current = check_gpu(); !current) return current;
+  std::vector<StreamCall> calls;
+  for (const SymmPiece& piece : pieces) {
+    if (calls.empty() || calls.back().value == kStreamPieces)
+      calls.push_back({.kind = StreamCall::Kind::kPutPieces, .peer = static_cast<int32_t>(peer)});
+    SymmPiece& given = calls.back().pieces[calls.back().value++];
+    given = {reinterpret_cast<void*>(aliases_->find(reinterpret_cast<uint64_t>(piece.destination))),
+             reinterpret_cast<const void*>(aliases_->find(reinterpret_cast<uint64_t>(piece.source))),
+             piece.length_bytes};
+  }
+  for (const StreamCall& call : calls)
+    if (auto possible = check_call(team, call); !possible) return possible;
+  for (const StreamCall& call : calls)
+    if (auto enqueued = enqueue_call(team, call, stream); !enqueued) return enqueued;
+  return {};
+}
+
 Outcome Context::barrier() {
   const std::lock_guard call(calls_mutex_);
   return bootstrap_.barrier();

@@ -66,12 +66,37 @@ Outcome refuse(const Team& team, const char* what, long long number) {
               team.name().c_str(), what, number);
 }
 
+bool is_copy_call(const StreamCall& call) {
+  using enum StreamCall::Kind;
+  return call.kind == kPut || call.kind == kGet || call.kind == kPutPieces;
+}
+
+struct Range {
+  uint64_t destination, source, length_bytes;
+  bool is_put;
+};
+Outcome check_range(const Team& team, const Range& range, bool needs_network) {
+  const SymmContext& context = team.context();
+  const uint64_t there = range.is_put ? range.destination : range.source;
+  const uint64_t here = range.is_put ? range.source : range.destination;
+  if (is_in_heap(context, there, range.length_bytes) &&
+      (!needs_network || is_in_heap(context, here, range.length_bytes)))
+    return {};
+  return fail(
+      Status::kInvalidArgument,
+      "symm: a call on a stream of %s: the range of %llu bytes from 0x%llx to 0x%llx is not in windows",
+      team.name().c_str(), static_cast<unsigned long long>(range.length_bytes),
+      static_cast<unsigned long long>(range.source), static_cast<unsigned long long>(range.destination));
+}
+
+}  // namespace
+
 // Checks everything for which the kernel would return kInvalid or kUnreachable, because nobody reads its
 // result.
-Outcome check(const Team& team, const StreamCall& call) {
+Outcome check_call(const Team& team, const StreamCall& call) {
   using enum StreamCall::Kind;
   const SymmContext& context = team.context();
-  const bool is_copy = call.kind == kPut || call.kind == kGet;
+  const bool is_copy = is_copy_call(call);
   if (call.kind == kBarrier && call.number >= kSymmBarriers) return refuse(team, "barrier", call.number);
   if ((call.kind == kSignal || call.kind == kWait) && call.number >= kSymmSignals)
     return refuse(team, "signal", call.number);
@@ -91,22 +116,24 @@ Outcome check(const Team& team, const StreamCall& call) {
                 team.name().c_str(), context.type);
   }
   if (!is_copy) return {};
-  const uint64_t there = call.kind == kPut ? call.destination : call.source;
-  const uint64_t here = call.kind == kPut ? call.source : call.destination;
-  if (is_in_heap(context, there, call.length_bytes) &&
-      (!needs_network || is_in_heap(context, here, call.length_bytes)))
-    return {};
-  return fail(
-      Status::kInvalidArgument,
-      "symm: a call on a stream of %s: the range of %llu bytes from 0x%llx to 0x%llx is not in windows",
-      team.name().c_str(), static_cast<unsigned long long>(call.length_bytes),
-      static_cast<unsigned long long>(call.source), static_cast<unsigned long long>(call.destination));
+  if (call.kind != kPutPieces)
+    return check_range(team, {call.destination, call.source, call.length_bytes, call.kind == kPut},
+                       needs_network);
+  for (uint64_t i = 0; i < call.value; ++i) {
+    const SymmPiece& piece = call.pieces[i];
+    const Range range{reinterpret_cast<uint64_t>(piece.destination), reinterpret_cast<uint64_t>(piece.source),
+                      piece.length_bytes, true};
+    if (auto possible = check_range(team, range, needs_network); !possible) return possible;
+  }
+  return {};
 }
 
+namespace {
+
 uint32_t count_blocks(const Team& team, const StreamCall& call) {
-  const bool is_copy = call.kind == StreamCall::Kind::kPut || call.kind == StreamCall::Kind::kGet;
   // One request to a NIC is enough.
-  if (!is_copy || !reaches(team.context(), team, call.peer)) return 1;
+  if (!is_copy_call(call) || !reaches(team.context(), team, call.peer)) return 1;
+  if (call.kind == StreamCall::Kind::kPutPieces) return static_cast<uint32_t>(call.value);
   const uint64_t parts = (call.length_bytes + kStreamBlockBytes - 1) / kStreamBlockBytes;
   return static_cast<uint32_t>(std::clamp<uint64_t>(parts, 1, kStreamBlocks));
 }
@@ -114,7 +141,7 @@ uint32_t count_blocks(const Team& team, const StreamCall& call) {
 }  // namespace
 
 Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream) {
-  if (auto possible = check(team, call); !possible) return possible;
+  if (auto possible = check_call(team, call); !possible) return possible;
   const base::CudaApi* const cuda = base::find_cuda();
   if (cuda == nullptr || cuda->cuLaunchKernel == nullptr || cuda->cuModuleLoadDataEx == nullptr ||
       cuda->cuModuleGetFunction == nullptr)

@@ -20,7 +20,7 @@ VERBENA_DEVICE void copy_in_parts(const StreamCall& call, const Copy& copy) {
        rest < part ? rest : part);
 }
 
-// Runs with kStreamThreads threads per block, and one block, except for copies to mapped memory.
+// Runs with kStreamThreads threads per block, and one block, except for copies to and from mapped memory.
 VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall& call) {
   const device::BlockGroup block;
   switch (call.kind) {
@@ -41,6 +41,15 @@ VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall
       return copy_in_parts(call, [&](char* destination, const char* source, uint64_t length_bytes) {
         device::symm_put_async(context, destination, source, length_bytes, call.peer, block);
       });
+    case StreamCall::Kind::kPutPieces: {
+      const auto count = static_cast<uint32_t>(call.value);
+      const uint32_t part = (count + device::blocks_per_grid() - 1) / device::blocks_per_grid();
+      const uint32_t first = part * device::block_index();
+      if (first >= count) return;
+      device::symm_put_pieces(context, call.pieces + first, count - first < part ? count - first : part,
+                              call.peer, block);
+      return;
+    }
     case StreamCall::Kind::kGet:
       return copy_in_parts(call, [&](char* destination, const char* source, uint64_t length_bytes) {
         device::symm_get(context, destination, source, length_bytes, call.peer, block);

@@ -360,6 +360,19 @@ VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint
 VERBENA_API verbena_result verbena_put_on_stream(const verbena_team* team, void* destination,
                                                  const void* source, size_t length_bytes, uint32_t peer,
                                                  void* stream);
+/* A piece of verbena_put_pieces_on_stream(): the arguments of one verbena_put_on_stream(). */
+typedef struct {
+  void* destination;
+  const void* source;
+  size_t length_bytes;
+} verbena_piece;
+/* Copies pieces to a peer, up to 16 per kernel. A later verbena_signal_on_stream() of the stream is behind all
+ * of them. If any argument is invalid, nothing is enqueued.
+ * @param pieces  `count` pieces in host memory, copied by the call; must not overlap at the peer
+ * @param count   number of pieces; 0: the call does nothing
+ * @param peer    a rank of the team */
+VERBENA_API verbena_result verbena_put_pieces_on_stream(const verbena_team* team, const verbena_piece* pieces,
+                                                        size_t count, uint32_t peer, void* stream);
 /* Copies bytes from a peer. Later work of the stream sees the bytes.
  * @param destination   GPU memory; must lie in a window if loads and stores do not reach the peer
  * @param source        address in a window of this rank; the peer's memory at the same offset is read

@@ -109,6 +109,9 @@ class SymmetricTeam {
   void put_on(void* stream, void* destination, const void* source, size_t length_bytes, uint32_t peer) const {
     check(verbena_put_on_stream(handle_.get(), destination, source, length_bytes, peer, stream));
   }
+  void put_pieces_on(void* stream, const verbena_piece* pieces, size_t count, uint32_t peer) const {
+    check(verbena_put_pieces_on_stream(handle_.get(), pieces, count, peer, stream));
+  }
   void get_on(void* stream, void* destination, const void* source, size_t length_bytes, uint32_t peer) const {
     check(verbena_get_on_stream(handle_.get(), destination, source, length_bytes, peer, stream));
   }

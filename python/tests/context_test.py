@@ -119,6 +119,7 @@ def _call_without_a_gpu(rank):
         world = context.world
         for call in (world.barrier, world.quiet, lambda: world.signal(0, 0), lambda: world.wait(0, 1),
                      lambda: world.put(window.address, (window.address, 8), 0),
+                     lambda: world.put_pieces([(window.address, (window.address + 8, 8))], 0),
                      lambda: world.get((window.address, 8), window.address, 0)):
             with pytest.raises(verbena.VerbenaError, match="needs a GPU") as caught:
                 call()

@@ -177,6 +177,7 @@ _PROTOTYPES: Prototypes = {
     "signal_on_stream": (c_int, [Handle, c_uint32, c_uint32, ctypes.c_uint64, c_int, c_void_p]),
     "wait_on_stream": (c_int, [Handle, c_uint32, c_int, c_int64, c_void_p]),
     "put_on_stream": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
+    "put_pieces_on_stream": (c_int, [Handle, c_void_p, c_size_t, c_uint32, c_void_p]),
     "get_on_stream": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
     "quiet_on_stream": (c_int, [Handle, c_void_p]),
     "pool_create": (c_int, [Handle, c_size_t, POINTER(Handle)]),

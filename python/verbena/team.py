@@ -106,6 +106,17 @@ class SymmetricTeam(ContextPart):
         self._library.check(self._library.put_on_stream(self.handle, _find_address(destination), address, length_bytes, peer,
                                                         find_stream(stream)))
 
+    def put_pieces(self, pieces: Any, peer: int, stream: Any = None) -> None:
+        """Copies several pieces of memory to a peer, up to 16 in one kernel. A later signal() on the stream is behind all of them.
+
+        Args:
+            pieces: pairs (destination, source), as the arguments of put(). They must not overlap at the peer.
+            peer: the peer's rank in the team.
+        """
+        words = [word for destination, source in pieces for word in (_find_address(destination), *_measure(source))]
+        table = (ctypes.c_uint64 * len(words))(*words)
+        self._library.check(self._library.put_pieces_on_stream(self.handle, table, len(words) // 3, peer, find_stream(stream)))
+
     def get(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
         """Copies memory of a peer to this rank.
 

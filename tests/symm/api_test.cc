@@ -144,6 +144,12 @@ TEST(ApiTest, CallsOnStreamsNeedAGpu) {
            needs_gpu([&] { world.signal_on(nullptr, 255, peer, 2, SymmSignalOperation::kSet); }) &&
            needs_gpu([&] { world.wait_on(nullptr, 0, SymmCompare::kLess, -1); }) &&
            needs_gpu([&] { world.put_on(nullptr, window.address(), window.address() + 64, 64, peer); }) &&
+           needs_gpu([&] {
+             const verbena_piece piece{window.address(), window.address() + 64, 64};
+             world.put_pieces_on(nullptr, &piece, 1, peer);
+           }) &&
+           fails(VERBENA_INVALID_ARGUMENT, "pieces is NULL",
+                 [&] { world.put_pieces_on(nullptr, nullptr, 1, peer); }) &&
            needs_gpu([&] { world.get_on(nullptr, window.address(), window.address() + 64, 64, peer); }) &&
            needs_gpu([&] { world.quiet_on(nullptr); }) &&
            fails(VERBENA_INVALID_ARGUMENT, "rank 2 does not exist",

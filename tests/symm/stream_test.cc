@@ -103,6 +103,51 @@ TEST_P(StreamTest, WorkIsInTheOrderOfTheStream) {
   });
 }
 
+// More pieces than a kernel takes, with a signal behind them; and a list with a piece that cannot be, of which
+// nothing is put.
+TEST_P(StreamTest, PiecesComeBeforeTheSignalBehindThem) {
+  constexpr uint32_t kRanks = 2, kPieces = 37;
+  constexpr uint64_t kBytes = 1000;
+  run(kRanks, [&](Context& context, void* stream) {
+    const auto made = context.allocate_window(4 * kPieces * kBytes);
+    ASSERT_TRUE(made);
+    auto* const source = reinterpret_cast<uint8_t*>((*made)->address);
+    uint8_t* const came = source + 2 * kPieces * kBytes;
+    const uint32_t peer = 1 - context.rank();
+    for (uint64_t i = 0; i < kPieces * kBytes; ++i)
+      source[i] = static_cast<uint8_t>(i * 7 + 31 * context.rank() + 1);
+    std::vector<SymmPiece> pieces;
+    for (uint32_t i = 0; i < kPieces; ++i)
+      pieces.push_back({came + i * kBytes, source + (kPieces - 1 - i) * kBytes, kBytes - i});
+    std::vector<SymmPiece> wrong = pieces;
+    wrong.back().length_bytes = UINT64_MAX;
+    EXPECT_EQ(context.enqueue_pieces(context.world(), wrong, peer, stream).status(),
+              Status::kInvalidArgument);
+    EXPECT_THAT(base::last_failure(), HasSubstr("is not in windows"));
+    EXPECT_EQ(context.enqueue_pieces(context.world(), pieces, kRanks, stream).status(),
+              Status::kInvalidArgument);
+    EXPECT_TRUE(context.enqueue_pieces(context.world(), {}, peer, stream));
+    ASSERT_TRUE(context.enqueue(context.world(), {.kind = kBarrier, .number = 3}, stream));
+    call_driver("cuStreamSynchronize", stream);
+    for (uint64_t i = 0; i < kPieces * kBytes; ++i) ASSERT_EQ(came[i], 0) << i;
+    ASSERT_TRUE(context.barrier());
+    ASSERT_TRUE(context.enqueue_pieces(context.world(), pieces, peer, stream)) << base::last_failure();
+    const auto to = static_cast<int32_t>(peer);
+    ASSERT_TRUE(context.enqueue(
+        context.world(), {.kind = kSignal, .number = 9, .peer = to, .operation = kAdd, .value = 1}, stream));
+    ASSERT_TRUE(context.enqueue(context.world(),
+                                {.kind = kWait, .number = 9, .operation = kAtLeast, .value = 1}, stream));
+    call_driver("cuStreamSynchronize", stream);
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      for (uint64_t k = 0; k < kBytes; ++k) {
+        const auto sent = static_cast<uint8_t>(((kPieces - 1 - i) * kBytes + k) * 7 + 31 * peer + 1);
+        ASSERT_EQ(came[i * kBytes + k], k < kBytes - i ? sent : 0) << i << " " << k;
+      }
+    }
+    ASSERT_TRUE(context.barrier());
+  });
+}
+
 // A stream of its own for each workspace: barriers and signals of one number do not meet.
 TEST_P(StreamTest, WorkspacesOfStreamsAreApart) {
   run(2, [&](Context& context, void* stream) {

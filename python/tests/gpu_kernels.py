@@ -231,6 +231,15 @@ def copy_rows(ctx_ptr, destination, source, seen, out, peer, index, row_count, r
 
 
 @jit
+def put_pieces(ctx_ptr, pieces, count, out, peer, index, BACKEND: tl.constexpr):
+    """A list of pieces to the next rank with a signal behind them, and an empty list."""
+    tl.store(out, symm_put_pieces_signal(ctx_ptr, pieces, count, peer, index, 1, SIGNAL_OP_ADD, BACKEND))
+    tl.store(out + 1, symm_signal_wait_until(ctx_ptr, index, SIGNAL_CMP_GE, 1, BACKEND))
+    status = symm_put_pieces(ctx_ptr, pieces, 0, peer, BACKEND)
+    tl.store(out + 2, tl.minimum(status, symm_quiet_peer(ctx_ptr, peer, BACKEND)))
+
+
+@jit
 def signal_for_all(ctx_ptr, destination, source, out, peer, index, count, BACKEND: tl.constexpr):
     """One signal behind two puts by different queues."""
     status = symm_put_async_by(ctx_ptr, destination, source, count, None, peer, 0, BACKEND)

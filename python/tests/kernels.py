@@ -38,6 +38,8 @@ def call_everything(ctx_ptr, data_ptr, address, statuses, peer, value, ADDRESS_B
     tl.store(statuses + 10, symm_request_wait(ctx_ptr, request))
     symm_put_rows(ctx_ptr, data_ptr, 64, data_ptr, value, 16, 4, None, peer)
     symm_get_rows(ctx_ptr, address, 64, address, 32, 16, 4, 8, peer)
+    symm_put_pieces(ctx_ptr, data_ptr, value, peer)
+    symm_put_pieces_signal(ctx_ptr, address, 4, peer, 7)
     symm_put_value(ctx_ptr, statuses, value, peer)
     symm_add(ctx_ptr, address, 1, peer)
     tl.store(statuses + 11, symm_fetch_add(ctx_ptr, statuses, 1, peer) + symm_compare_swap(ctx_ptr, address, 0, value, peer))

@@ -264,6 +264,22 @@ def check_rows(bench):
     bench.expect(destination.view(rows, stride)[:, row_count:].eq(-1).all().item(), True, "between rows")
 
 
+def check_pieces(bench):
+    pieces, piece_count, gap = 33, 20, 4
+    count = pieces * (piece_count + gap)
+    source, (destination,) = _fill(bench, count), _cut(bench, DESTINATION, count)
+    destination.fill_(-1)
+    out, size = _make_out(), source.element_size()
+    steps = [place * (piece_count + gap) * size for place in range(pieces)]
+    table = torch.tensor([[destination.data_ptr() + step, source.data_ptr() + step, piece_count * size] for step in steps],
+                         dtype=torch.int64, device="cuda")
+    bench.launch("put_pieces", table, pieces, out, bench.peer, bench.take_signal())
+    bench.expect(out[:3].tolist(), [Status.DONE, 1, Status.DONE], "pieces, signal, quiet")
+    came, sent = destination.view(pieces, -1), _expect(bench.before, count).view(pieces, -1)
+    _compare(bench, came[:, :piece_count].flatten(), sent[:, :piece_count].flatten(), "what came before the signal")
+    bench.expect(came[:, piece_count:].eq(-1).all().item(), True, "between pieces")
+
+
 def check_signal_after_puts(bench):
     count = 1 << 12
     source, (destination,) = _fill(bench, 2 * count), _cut(bench, DESTINATION, 2 * count)
@@ -308,5 +324,6 @@ CHECKS = {
     "symm_wait_until_any": check_words, "symm_put_rows": check_rows, "symm_get_rows": check_rows,
     "symm_get_async": check_rows, "symm_request_wait": check_rows, "symm_signal_by": check_rows,
     "symm_put_async_by": check_rows, "symm_put_signal_async_by": check_signal_after_puts,
-    "symm_signal_after_puts": check_signal_after_puts, "symm_all_reduce": check_all_reduce,
+    "symm_signal_after_puts": check_signal_after_puts, "symm_put_pieces": check_pieces,
+    "symm_put_pieces_signal": check_pieces, "symm_all_reduce": check_all_reduce,
 }

@@ -245,6 +245,24 @@ def symm_put_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, s
 
 
 @core.extern
+def symm_put_pieces(ctx_ptr: Any, pieces_ptr: Any, count: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT,
+                    _semantic: Any = None) -> Any:
+    """Puts `count` pieces as one batch. pieces_ptr points to int64 [count, 3] in GPU memory: for each piece the destination
+    (this rank's address), the source and the length in bytes. Pieces must not overlap at the peer."""
+    return call(_semantic, backend, "symm_put_pieces", _i32, (ctx_ptr, _i64), (pieces_ptr, _i64), (count, _i32),
+                (dest_rank, _i32))
+
+
+@core.extern
+def symm_put_pieces_signal(ctx_ptr: Any, pieces_ptr: Any, count: Any, dest_rank: Any, signal_index: Any,
+                           signal_value: Any = 1, signal_op: Any = SIGNAL_OP_ADD, backend: Any = BACKEND_DEFAULT,
+                           _semantic: Any = None) -> Any:
+    """Like symm_put_pieces(), and then changes a signal of the peer. A peer that has waited for the signal sees all pieces."""
+    return call(_semantic, backend, "symm_put_pieces_signal", _i32, (ctx_ptr, _i64), (pieces_ptr, _i64), (count, _i32),
+                (dest_rank, _i32), (signal_index, _i32), (signal_value, _i64), (signal_op, _i32))
+
+
+@core.extern
 def symm_get_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, src_stride: Any, row_count: Any, rows: Any,
                   element_size: Any, src_rank: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
     """Gets rows, with the same arguments as symm_put_rows(), and waits until they have arrived."""

@@ -118,6 +118,9 @@ MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
 device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks) {
   expect_range("the number of ranks", ranks, 1, device::kMoeMaxRanks);
   expect_range("max_tokens", options.max_tokens, 1, device::kMoeMaxTokens);
+  const uint32_t most = device::kMoeMaxMaskWords / ranks * device::kMoeMaskBits;
+  expect_valid(options.max_tokens <= most, "max_tokens is ", options.max_tokens, "; between ", ranks,
+               " ranks it has to be at most ", most);
   expect_range("top_k", options.top_k, 1, device::kMoeMaxTopK);
   expect_range("experts", options.experts, 1, device::kMoeMaxExperts);
   expect_multiple("experts", options.experts, ranks);

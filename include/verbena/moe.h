@@ -43,7 +43,7 @@ typedef struct verbena_moe verbena_moe;
 /* Options of verbena_moe_create(). The same on all ranks. */
 typedef struct {
   uint32_t experts;         /* of all ranks, 1 to 4096, a multiple of the team's size */
-  uint32_t max_tokens;      /* of a rank in a call, 1 to 4096 */
+  uint32_t max_tokens;      /* of a rank in a call, 1 to 4096; between R > 16 ranks 2048 / R * 32 at most */
   uint32_t top_k;           /* experts of a token, 1 to 32 */
   uint32_t hidden;          /* elements of a combined row, of 16 bits each; a multiple of 8 */
   uint32_t max_row_bytes;   /* of a dispatched row, a multiple of 16; 0: 2 * hidden */
@@ -191,7 +191,7 @@ VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint
  * @param context  outlives the exchange
  * @param options  copied
  * @param moe   receives the exchange, which verbena_moe_destroy() frees; unchanged after an error
- * @param team  1 to 16 ranks that reach each other by loads and stores; NULL on ranks that are not members,
+ * @param team  1 to 32 ranks that reach each other by loads and stores; NULL on ranks that are not members,
  *              whose handle serves the collective calls alone. The team may be freed before the exchange.
  * @return VERBENA_INVALID_ARGUMENT where the options are invalid and VERBENA_REMOTE_ERROR on the other ranks;
  *         VERBENA_INVALID_USAGE if the ranks' options differ or the team spans hosts. */

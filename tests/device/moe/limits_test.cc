@@ -29,6 +29,10 @@ TEST(MoeLimits, SixteenRanks) {
   }
   EXPECT_EQ(run_pair<Half>({16, 64, 3, 5, 1, 32, 16, 0, false}, 3, MoeOrder::kReduced), "");
 }
+TEST(MoeLimits, ThirtyTwoRanks) {
+  EXPECT_EQ(run_pair<Bfloat16>({32, 64, 2, 4, 1, 32, 16}, 1, MoeOrder::kRows), "");
+  EXPECT_EQ(run_pair<Half>({32, 32, 3, 32, 1, 32, 16, 0, false}, 2, MoeOrder::kReduced), "");
+}
 TEST(MoeLimits, MostTokens) {
   if (emulator::kSanitizer) GTEST_SKIP() << "takes minutes";
   EXPECT_EQ(run_pair<Bfloat16>({2, 2, 4096, 1, 1, 128, 16}, 1, MoeOrder::kReduced), "");

@@ -218,7 +218,7 @@ class MoeCombineKernel {
       const uint64_t own_row = uint64_t{area_.me()} * shape_.max_tokens + own_number;
       const uint32_t rank = experts_.find_rank(id);
       const uint32_t addends =
-          kIsExact ? ballot(kFullWarp, id >= 0) : combine_bits(1u << rank) & ((1u << shape_.ranks) - 1);
+          kIsExact ? ballot(kFullWarp, id >= 0) : combine_bits(experts_.find_rank_bit(id));
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
         bool is_first = true;

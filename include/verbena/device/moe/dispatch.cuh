@@ -91,8 +91,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
-  // Returns the ranks of a thread's token, a bit each, and bits from kMoeMaxRanks on. Loads ids twice
-  // rather than branch.
+  // Returns the ranks of a thread's token, a bit each. Loads ids twice rather than branch.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t token) const {
     uint32_t ranks = 0;
     const uint32_t last = shape_.top_k - 1;
@@ -102,7 +101,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       for (uint32_t i = 0; i < kIdsAtOnce; ++i)
         ids[i] = ids_.load(token, first + i < last ? first + i : last);
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kIdsAtOnce; ++i) ranks |= 1u << ids_.experts().find_rank(ids[i]);
+      for (uint32_t i = 0; i < kIdsAtOnce; ++i) ranks |= ids_.experts().find_rank_bit(ids[i]);
     }
     return ranks;
   }
@@ -154,8 +153,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
         const auto own = static_cast<uint32_t>(__builtin_popcount(entry.bits));
         const uint32_t sum = add_up_moe_lanes(own, words);
         if (word < words) {
-          masks_.words[rank][word] = entry.bits;
-          masks_.before[rank][word] = before + sum - own;
+          masks_.words[rank * words + word] = entry.bits;
+          masks_.before[rank * words + word] = before + sum - own;
         }
         before += shuffle(kFullWarp, sum,
                           static_cast<int>(words - first < kWarpLanes ? words - first : kWarpLanes) - 1);
@@ -201,7 +200,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       // Called after the row's loads have been issued: only then the ids and the failure word are needed.
       const auto find_peers = [&] {
         // FAULT(dead_ranks_get_rows)
-        const uint32_t ranks = combine_bits(1u << ids_.experts().find_rank(id)) & shape_.living;
+        const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.living;
         return area_.has_trouble() ? 0 : ranks & ~(1u << area_.me());
       };
       const uint32_t end = items.end(item, row_packets_);
@@ -246,13 +245,14 @@ class MoeDispatchKernel : MoeRows<Rows> {
   }
   VERBENA_DEVICE void receive_rows() {
     const MoeItems items(shape_.ranks, row_packets_, call_.parts.receive_bits, blocks_per_grid());
+    const uint32_t words = shape_.mask_words();
     uint32_t tokens = 0;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
       tokens = masks_.tokens[rank] > tokens ? masks_.tokens[rank] : tokens;
     for (uint32_t item = items.first; item < items.count(tokens); item += items.step) {
       const uint32_t source = items.rank(item), token = items.token(item);
-      if (source >= shape_.ranks || !masks_.has(source, token)) continue;
-      const uint32_t row = source * shape_.max_tokens + masks_.find_number(source, token);
+      if (source >= shape_.ranks || !masks_.has(words, source, token)) continue;
+      const uint32_t row = source * shape_.max_tokens + masks_.find_number(words, source, token);
       const bool has_tail = items.is_last(item) && has_ids();
       if (has_tail && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
@@ -333,13 +333,13 @@ class MoeDispatchKernel : MoeRows<Rows> {
   }
   // Rows after the count, and which of this rank's tokens are its own.
   VERBENA_DEVICE void write_received() const {
-    const uint32_t me = area_.me();
+    const uint32_t me = area_.me(), words = shape_.mask_words();
     for_each(shape_.ranks * shape_.max_tokens, [&](uint32_t row) {
       const uint32_t rank = row / shape_.max_tokens, number = row - rank * shape_.max_tokens;
       if (rank == me)
         store_moe<int32_t>(
             call_.handle + layout_.own_numbers, number,
-            masks_.has(me, number) ? static_cast<int32_t>(masks_.find_number(me, number)) : -1);
+            masks_.has(words, me, number) ? static_cast<int32_t>(masks_.find_number(words, me, number)) : -1);
       const uint32_t count = masks_.counts[rank];
       if (number == 0) store_moe<int32_t>(call_.handle + layout_.counts, rank, static_cast<int32_t>(count));
       if (row == 0) {

@@ -40,10 +40,11 @@
 
 namespace verbena::device {
 
-inline constexpr uint32_t kMoeMaxRanks = 16, kMoeMaxTokens = 4096, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
+inline constexpr uint32_t kMoeMaxRanks = 32, kMoeMaxTokens = 4096, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
 inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine count separately
 inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a word of a mask
-inline constexpr uint32_t kMoeMaxMaskWords = kMoeMaxTokens / kMoeMaskBits;
+// Of the masks of all ranks together, which a block keeps in shared memory.
+inline constexpr uint32_t kMoeMaxMaskWords = 16 * kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
 // Experts of a rank whose rows can be grouped by expert; and the multiple of rows at which a group can begin:
 // with both, the places of all groups have fewer than 32 bits.
@@ -73,11 +74,13 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
     ranks = of_ranks;
     experts = of_experts;
-    living = (1U << ranks) - 1;
+    living = ~0U >> (kMoeMaxRanks - ranks);
     local_experts = experts / ranks;
     rank_factor = moe_divide_up(1U << 24, local_experts);
   }
-  VERBENA_HOST_DEVICE constexpr bool is_living(uint32_t rank) const { return (living >> rank & 1) != 0; }
+  VERBENA_HOST_DEVICE constexpr bool is_living(uint32_t rank) const {
+    return (uint64_t{living} >> rank & 1) != 0;
+  }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
   }

@@ -36,19 +36,19 @@ VERBENA_DEVICE T& find_moe_shared() {
 
 // The rows of a dispatch, as its header tells them to a block.
 struct MoeMasks {
-  uint32_t words[kMoeMaxRanks][kMoeMaxMaskWords];
-  uint32_t before[kMoeMaxRanks][kMoeMaxMaskWords];  // bits in the words before
-  uint32_t counts[kMoeMaxRanks];                    // of all bits
-  uint32_t tokens[kMoeMaxRanks];                    // of the rank, whether they come or not
+  uint32_t words[kMoeMaxMaskWords];   // [ranks][words_of_rank]
+  uint32_t before[kMoeMaxMaskWords];  // of the rank: bits in the words before
+  uint32_t counts[kMoeMaxRanks];      // of all bits
+  uint32_t tokens[kMoeMaxRanks];      // of the rank, whether they come or not
 
-  VERBENA_DEVICE bool has(uint32_t rank, uint32_t token) const {
-    return (words[rank][token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
+  VERBENA_DEVICE bool has(uint32_t words_of_rank, uint32_t rank, uint32_t token) const {
+    return (words[rank * words_of_rank + token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
   }
   // Returns a token's number among the tokens that come from that rank.
-  VERBENA_DEVICE uint32_t find_number(uint32_t rank, uint32_t token) const {
+  VERBENA_DEVICE uint32_t find_number(uint32_t words_of_rank, uint32_t rank, uint32_t token) const {
     const uint32_t below = (1u << token % kMoeMaskBits) - 1;
-    const uint32_t word = token / kMoeMaskBits;
-    return before[rank][word] + static_cast<uint32_t>(__builtin_popcount(words[rank][word] & below));
+    const uint32_t word = rank * words_of_rank + token / kMoeMaskBits;
+    return before[word] + static_cast<uint32_t>(__builtin_popcount(words[word] & below));
   }
 };
 
@@ -61,6 +61,11 @@ class MoeExperts {
   // Returns the rank of an expert; kMoeMaxRanks if the id names none.
   VERBENA_DEVICE uint32_t find_rank(int32_t id) const {
     return id < 0 ? kMoeMaxRanks : static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(id)} * factor_ >> 24);
+  }
+  // Returns the bit of an expert's rank; 0 if the id names none.
+  VERBENA_DEVICE uint32_t find_rank_bit(int32_t id) const {
+    const uint32_t rank = find_rank(id);
+    return rank < kMoeMaxRanks ? 1U << rank : 0;
   }
   // Converts an expert's id to its index on a rank; -1 if it is of another rank.
   VERBENA_DEVICE int32_t make_local(int32_t id, uint32_t rank) const {

@@ -73,9 +73,10 @@ class Hosts {
       });
     }
   }
-  // From now on NICs write some puts again behind their flags, and then the flags again, as after a failure.
-  void repeat_puts() { repeats_ = true; }
-  // What all NICs have carried so far: bytes of puts and words, and their number.
+  // NICs carry out puts a second time now and then, late, as after a failure: at any time before they write
+  // the word that follows.
+  void repeat_puts() { repeats_puts_ = true; }
+  // What all NICs have carried so far: bytes of puts and words, and their number. Repeated puts do not count.
   uint64_t wire_bytes() const { return wire_bytes_; }
   uint64_t requests() const { return requests_; }
   // By a thread of each block, when the block asks for nothing more.
@@ -89,7 +90,7 @@ class Hosts {
     std::vector<PutProgress> progress{kQueues};
     std::vector<PutReply> replies{kQueues << kDepthShift};
     uint64_t next[kQueues] = {};
-    PutDescriptor last[kQueues] = {};  // the last put of each queue
+    std::vector<PutDescriptor> open[kQueues];  // puts that no word has followed
     std::vector<int64_t> deltas;
     std::vector<int32_t> world_ranks;
     std::vector<uint8_t> members, neighbours;
@@ -143,19 +144,20 @@ class Hosts {
     if (operation == PutOperation::kPut) {
       put(there, reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + slot.operand, slot.extent,
           random);
-      one.last[queue] = slot;
+      wire_bytes_ += slot.extent;
+      if (repeats_puts_) one.open[queue].push_back(slot);
     } else {
       emulator::require(operation == PutOperation::kWriteWord, "what the NIC does not know");
-      __atomic_store_n(reinterpret_cast<uint64_t*>(there), slot.operand, __ATOMIC_RELEASE);
-      const PutDescriptor& before = one.last[queue];
-      if (repeats_ && before.extent != 0 && before.action << 32 == action << 32 &&
-          random.between(0, 1) == 0) {
-        emulator::yield();
-        put(reinterpret_cast<char*>(fleet_.context(peer).heap_begin) + (before.place & kPutMaxOffset),
+      for (const PutDescriptor& before : one.open[queue]) {
+        if (random.between(0, 1) == 0) continue;
+        device::emulation::pause(random.between(0, lag_ns));
+        const auto its_peer = static_cast<int32_t>(before.action & 0xffffffff);
+        put(reinterpret_cast<char*>(fleet_.context(its_peer).heap_begin) + (before.place & kPutMaxOffset),
             reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + before.operand, before.extent,
             random);
-        __atomic_store_n(reinterpret_cast<uint64_t*>(there), slot.operand, __ATOMIC_RELEASE);
       }
+      one.open[queue].clear();
+      __atomic_store_n(reinterpret_cast<uint64_t*>(there), slot.operand, __ATOMIC_RELEASE);
       wire_bytes_ += kWordBytes;
     }
     ++requests_;
@@ -176,7 +178,6 @@ class Hosts {
       if (begin != end) std::memcpy(there + begin, here + begin, end - begin);
       emulator::yield();
     }
-    wire_bytes_ += length_bytes;
   }
 
   static constexpr uint64_t kWordBytes = sizeof(uint64_t);
@@ -186,7 +187,7 @@ class Hosts {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::atomic<int32_t> left_{0};
   std::atomic<uint64_t> wire_bytes_{0}, requests_{0};
-  bool repeats_ = false;
+  bool repeats_puts_ = false;
 };
 
 }  // namespace verbena::device_test

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "device/collectives/hosts.h"
 #include "device/emulator/world.h"
 #include "device/support/random.h"
 #include "device/symm/fleet.h"
@@ -37,6 +39,11 @@ struct MoeSetup {
   uint32_t alignment = 1;
   bool has_columns = false;    // of scales, which a cast makes
   bool has_ids_first = false;  // grouped rows come in a kernel after the one that receives their ids
+  uint32_t hosts = 1;          // of equally many ranks
+  bool are_mixed = false;      // rank r is on host r modulo hosts
+  uint32_t chunk_bits = 2;     // 2^chunk_bits tokens in a chunk between hosts
+
+  uint32_t host_of(uint32_t rank) const { return are_mixed ? rank % hosts : rank / (ranks / hosts); }
 
   // A dispatched row and its scales, which a cast changes.
   uint32_t sent_bytes() const { return cast == MoeCast::kNone ? row_bytes : row_bytes / 2; }
@@ -196,6 +203,19 @@ class MoePair {
     } else {
       mine.ids.template set<int32_t>(at, static_cast<int32_t>(id));
     }
+  }
+  // Counts each row once for each other host to which it goes.
+  uint64_t count_rows_between_hosts() const {
+    uint64_t rows = 0;
+    for (uint32_t source = 0; source < setup_.ranks; ++source) {
+      for (uint32_t token = 0; token < of_[source].tokens; ++token) {
+        uint32_t hosts = 0;
+        for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
+          if (goes_to(source, token, rank)) hosts |= 1U << setup_.host_of(rank);
+        rows += static_cast<uint32_t>(__builtin_popcount(hosts & ~(1U << setup_.host_of(source))));
+      }
+    }
+    return rows;
   }
   MoeOrder order() const { return order_; }
   const MoeBytes& handle(uint32_t rank) const { return of_[rank].handle; }
@@ -501,21 +521,33 @@ class MoePair {
     const std::vector<int64_t>& ids = of_[source].experts[token];
     float sum = 0;
     bool is_first = true;
-    for (uint32_t rank = 0; rank < setup_.ranks && order_ != MoeOrder::kExact; ++rank) {
-      if (!goes_to(source, token, rank)) continue;
-      const uint64_t row = find_row(source, token, rank);
-      float partial = 0;
-      if (order_ == MoeOrder::kRows) {
-        partial = expert_value(rank, row, element);
-      } else {
-        for (uint32_t k = 0; k < shape_.top_k; ++k)
-          if (is_at(ids[k], rank))
-            partial = __builtin_fmaf(weight(source, token, k),
-                                     expert_value(rank, find_expert_row(rank, row, k), element), partial);
-        partial = device::widen(device::narrow<T>(partial));
+    const auto add = [](float& to, bool& is_first_of, float addend) {
+      to = is_first_of ? addend : to + addend;
+      is_first_of = false;
+    };
+    // The rows of the own host, then a rounded sum of each other host.
+    const uint32_t own = setup_.host_of(source);
+    for (uint32_t i = 0; i < setup_.hosts && order_ != MoeOrder::kExact; ++i) {
+      const uint32_t host = i == 0 ? own : i <= own ? i - 1 : i;
+      float host_sum = 0;
+      bool is_first_of_host = true;
+      for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+        if (setup_.host_of(rank) != host || !goes_to(source, token, rank)) continue;
+        const uint64_t row = find_row(source, token, rank);
+        float partial = 0;
+        if (order_ == MoeOrder::kRows) {
+          partial = expert_value(rank, row, element);
+        } else {
+          for (uint32_t k = 0; k < shape_.top_k; ++k)
+            if (is_at(ids[k], rank))
+              partial = __builtin_fmaf(weight(source, token, k),
+                                       expert_value(rank, find_expert_row(rank, row, k), element), partial);
+          partial = device::widen(device::narrow<T>(partial));
+        }
+        add(host_sum, is_first_of_host, partial);
       }
-      sum = is_first ? partial : sum + partial;
-      is_first = false;
+      if (is_first_of_host) continue;
+      add(sum, is_first, host == own ? host_sum : device::widen(device::narrow<T>(host_sum)));
     }
     for (uint32_t k = 0; k < shape_.top_k && order_ == MoeOrder::kExact; ++k) {
       for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
@@ -555,11 +587,16 @@ class MoeRanks {
                Fleet::measure_workspace(static_cast<int32_t>(setup.ranks), 2 * setup.blocks, slot_bytes_)) {
     for (uint32_t rank = 0; rank < setup.ranks; ++rank)
       fleet_.context(static_cast<int32_t>(rank)).timeout_ns = kNever_ns;
+    if (setup.hosts == 1) return;
+    hosts_.emplace(fleet_, static_cast<int32_t>(setup.ranks / setup.hosts), setup.are_mixed);
+    hosts_->repeat_puts();
   }
 
   const MoeShape& shape() const { return shape_; }
+  // The NICs between hosts.
+  Hosts& hosts() { return *hosts_; }
   // Ranks that take part in later calls, whose pairs are drawn afterwards.
-  void set_living(uint32_t living) { shape_.living = living; }
+  void set_living(uint32_t living) { shape_.living = shape_.near = living; }
   // Clears what a host's reset clears.
   void reset() {
     const uint64_t length =
@@ -576,6 +613,34 @@ class MoeRanks {
     const char* const begin = workspace(rank).blocks.slots;
     return {begin, begin + shape_.workspace_bytes()};
   }
+  // Looks for entries of groups that none of the calls 1 to `calls` has written.
+  std::string find_old_entries(uint64_t calls) {
+    for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
+      const std::vector<char> packets = list_packets(rank);
+      std::string wrong;
+      const auto check = [&](uint64_t packet, uint32_t entries) {
+        for (uint32_t i = 0; i < entries; ++i) {
+          uint64_t entry = 0;
+          std::memcpy(&entry, &packets[packet * 16 + uint64_t{i} * device::kMoeEntryBytes], sizeof(entry));
+          bool is_new = false;
+          for (uint64_t call = 1; call <= calls; ++call)
+            is_new = is_new || device::MoeEntry::is_of_call(entry, call);
+          if (!is_new)
+            wrong = "packet " + std::to_string(packet) + ", entry " + std::to_string(i) + " of rank " +
+                    std::to_string(rank);
+        }
+      };
+      for (const uint64_t call : {0, 1}) {
+        for (uint32_t source = 0; source < setup_.ranks; ++source) {
+          check(shape_.find_counts(call, source), shape_.count_entries());
+          for (uint32_t token = 0; token < setup_.max_tokens; ++token)
+            check(shape_.find_places(call, source, token), setup_.top_k);
+        }
+      }
+      if (!wrong.empty()) return wrong;
+    }
+    return shape_.count_entries() == 0 ? "there are no entries" : "";
+  }
   MoePair<T> draw(uint64_t seed, MoeOrder order) const {
     return MoePair<T>(setup_, shape_, seed, order, seed % 3 != 0, seed % 2 == 0);
   }
@@ -588,12 +653,14 @@ class MoeRanks {
   // Calls in this order on each rank, each a kernel behind the one before. Grids differ from call to call.
   std::string run(uint64_t seed, std::vector<MoePair<T>>& pairs, const std::vector<Step>& steps) {
     emulator::World world(seed, kPatient);
+    uint32_t all_blocks = 0;
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
       if (!shape_.is_living(rank)) continue;
       emulator::Grid* earlier = nullptr;
       for (size_t i = 0; i < steps.size(); ++i) {
         const uint32_t blocks = i % 3 == 1 ? 1 : setup_.blocks;
         for (const uint32_t phases : list_phases(steps[i].is_combine)) {
+          all_blocks += blocks;
           earlier = world.add_grid(
               rank, blocks, setup_.threads,
               [=, this, &pairs, &steps] {
@@ -603,12 +670,20 @@ class MoeRanks {
                 emulator::require(
                     call(rank, pairs[steps[i].pair], steps[i].is_combine, phases) == SymmStatus::kDone,
                     "the call");
+                end_block();
               },
               1, earlier);
         }
       }
     }
+    if (hosts_) hosts_->serve(world, seed, all_blocks);
     return world.run();
+  }
+  // Ends a block as far as the NICs are concerned.
+  void end_block() {
+    if (!hosts_) return;
+    device::sync_block();
+    if (device::thread_index() == 0) hosts_->end();
   }
   // The kernels of a call.
   std::vector<uint32_t> list_phases(bool is_combine) const {
@@ -632,24 +707,54 @@ class MoeRanks {
       told.phases = phases;
       switch (pair.order()) {
         case MoeOrder::kRows:
-          return device::MoeCombineKernel<T, MoeOrder::kRows>(mine, shape_, told).run();
+          return call_combine<MoeOrder::kRows>(rank, mine, told);
         case MoeOrder::kReduced:
-          return device::MoeCombineKernel<T, MoeOrder::kReduced>(mine, shape_, told).run();
+          return call_combine<MoeOrder::kReduced>(rank, mine, told);
         case MoeOrder::kExact:
           return device::MoeCombineKernel<T, MoeOrder::kExact>(mine, shape_, told).run();
       }
     }
     MoeDispatch told = pair.dispatch(rank);
     told.phases = phases;
-    if (setup_.cast == MoeCast::kNone) return call_rows<device::MoeRowBytes>(mine, told);
-    return call_rows<device::MoeRowCast<T>>(mine, told);
+    if (setup_.cast == MoeCast::kNone) return call_rows<device::MoeRowBytes>(rank, mine, told);
+    return call_rows<device::MoeRowCast<T>>(rank, mine, told);
+  }
+  // The shape and the hosts as a rank sees them.
+  MoeShape shape_of(uint32_t rank) const {
+    MoeShape shape = shape_;
+    shape.near &= hosts_of(rank).ranks[setup_.host_of(rank)];
+    return shape;
+  }
+  device::MoeHosts hosts_of(uint32_t rank) const {
+    device::MoeHosts hosts{};
+    for (uint32_t other = 0; other < setup_.ranks; ++other) hosts.ranks[setup_.host_of(other)] |= 1U << other;
+    hosts.mine = setup_.host_of(rank);
+    for (uint32_t other = 0; other < rank; ++other)
+      if (setup_.host_of(other) == hosts.mine) ++hosts.index;
+    return hosts;
   }
 
  private:
+  template <MoeOrder kOrder>
+  SymmStatus call_combine(uint32_t rank, const SymmWorkspace<>& mine, const MoeCombine& told) const {
+    if (!hosts_) return device::MoeCombineKernel<T, kOrder>(mine, shape_, told).run();
+    const MoeShape shape = shape_of(rank);
+    const device::MoeHosts hosts = hosts_of(rank);
+    const device::MoeFarHosts far(mine, shape, hosts, device::MoeKind::kCombine);
+    return device::MoeCombineKernel<T, kOrder, device::MoeFarHosts>(mine, shape, told, far).run();
+  }
   template <typename Rows>
-  SymmStatus call_rows(const SymmWorkspace<>& mine, const MoeDispatch& told) const {
-    if (setup_.is_grouped()) return device::MoeDispatchKernel<Rows, true>(mine, shape_, told).run();
-    return device::MoeDispatchKernel<Rows, false>(mine, shape_, told).run();
+  SymmStatus call_rows(uint32_t rank, const SymmWorkspace<>& mine, const MoeDispatch& told) const {
+    return setup_.is_grouped() ? call_dispatch<Rows, true>(rank, mine, told)
+                               : call_dispatch<Rows, false>(rank, mine, told);
+  }
+  template <typename Rows, bool kIsGrouped>
+  SymmStatus call_dispatch(uint32_t rank, const SymmWorkspace<>& mine, const MoeDispatch& told) const {
+    if (!hosts_) return device::MoeDispatchKernel<Rows, kIsGrouped>(mine, shape_, told).run();
+    const MoeShape shape = shape_of(rank);
+    const device::MoeHosts hosts = hosts_of(rank);
+    const device::MoeFarHosts far(mine, shape, hosts, device::MoeKind::kDispatch);
+    return device::MoeDispatchKernel<Rows, kIsGrouped, device::MoeFarHosts>(mine, shape, told, far).run();
   }
   static MoeShape make_shape(const MoeSetup& setup) {
     MoeShape shape{};
@@ -659,7 +764,9 @@ class MoeRanks {
     shape.max_blocks = setup.blocks;
     shape.combine_packets = setup.row_bytes / 16;
     shape.row_packets = setup.sent_bytes() / 16 + (setup.sent_scale_bytes() + 15) / 16;
-    shape.rows_of_token = setup.has_exact ? setup.top_k : std::min(setup.ranks, setup.top_k);
+    shape.rows_of_token = setup.has_exact ? setup.top_k : std::min(setup.ranks / setup.hosts, setup.top_k);
+    shape.hosts = setup.hosts;
+    shape.chunk_bits = setup.chunk_bits;
     return shape;
   }
   static uint64_t find_slot_bytes(const MoeShape& shape) {
@@ -671,6 +778,7 @@ class MoeRanks {
   MoeShape shape_;
   const uint64_t slot_bytes_;
   Fleet fleet_;
+  std::optional<Hosts> hosts_;
 };
 
 }  // namespace verbena::device_test

@@ -5,6 +5,7 @@
 
 #include "verbena/device/low_latency.cuh"
 #include "verbena/device/moe/routing.cuh"
+#include "verbena/device/symm_verbena.cuh"
 
 namespace verbena::device {
 
@@ -176,6 +177,33 @@ class MoeArea {
     }
   }
 
+  // Receives a word that a NIC writes after the data of this call.
+  // @param waits_longer  the writer may itself wait for a late rank, and names it first
+  VERBENA_DEVICE bool receive_word(const uint64_t* word, uint32_t member, bool waits_longer) {
+    if (trouble_ != 0) return false;
+    for (uint32_t spins = 1;; ++spins) {
+      if (load_acquire<Scope::kSystem>(word) == epoch_) return true;  // FAULT(old_word_counts)
+      if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(member, waits_longer)) return false;
+    }
+  }
+  // Sends data to a rank that only a NIC reaches, followed by a word with the call's number; by one thread.
+  // Everything that the thread has observed is sent. Addresses are this rank's at the same offsets.
+  VERBENA_DEVICE void put(const char* here, char* there, uint64_t length_bytes, uint64_t* word,
+                          uint32_t rank) {
+    if (trouble_ != 0) return;
+    const detail::PutRequest requests[] = {
+        detail::request_copy(context_, PutOperation::kPut, here, there, length_bytes),
+        {PutOperation::kWriteWord, epoch_, 0, detail::find_offset(context_, word)}};
+    const auto peer = static_cast<int32_t>(rank);
+    // FAULT(word_leaves_before_its_chunk)
+    const WaitResult sent = detail::enqueue(context_, SymmQueue{}, peer, requests, 2, true, nullptr);
+    if (sent != WaitResult::kReached) trouble_ = static_cast<uint32_t>(sent) | rank << 8;
+  }
+  // Names another member than the one that was waited for.
+  VERBENA_DEVICE void blame(uint32_t member) {
+    if (trouble_ != 0) trouble_ = (trouble_ & 0xff) | member << 8;
+  }
+
   // Combines the waits of all threads of the block, after its last store. Where a thread has waited long,
   // another block may have given up meanwhile.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
@@ -216,17 +244,21 @@ class MoeArea {
     noted.has_come = Packet::has_come(noted.data, note, epoch);
     return noted;
   }
-  VERBENA_DEVICE bool may_wait(uint32_t member) {
-    const Look seen = look(context_, deadline_ns_, member);
+  VERBENA_DEVICE bool may_wait(uint32_t member, bool waits_longer = false) {
+    const Look seen = look(context_, deadline_ns_, member, waits_longer);
     deadline_ns_ = seen.deadline_ns;
     trouble_ = seen.trouble;
     return trouble_ == 0;
   }
-  VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
+  VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member,
+                                      bool waits_longer) {
     WaitLimits limits = detail::limit_wait(context);
-    if (deadline_ns != 0) limits.deadline_ns = deadline_ns;
+    if (deadline_ns == 0) deadline_ns = limits.deadline_ns;
+    // A quarter longer, as between hosts in across_hosts.cuh.
+    const uint64_t longer_ns = deadline_ns + (waits_longer ? context.timeout_ns / 4 : 0);
+    limits.deadline_ns = longer_ns < deadline_ns ? ~uint64_t{0} : longer_ns;
     const auto result = static_cast<uint32_t>(limits.check());
-    return {limits.deadline_ns, result == 0 ? 0 : result | member << 8};
+    return {deadline_ns, result == 0 ? 0 : result | member << 8};
   }
   // A block that gives up stores the failure, then the outputs that say so; a block that is done stores its
   // outputs, then loads the failure. With the fences the outputs of the first are the last.

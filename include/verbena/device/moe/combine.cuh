@@ -10,24 +10,30 @@
 #define VERBENA_DEVICE_MOE_COMBINE_CUH
 
 #include "verbena/device/arithmetic.cuh"
-#include "verbena/device/moe/area.cuh"
+#include "verbena/device/moe/hosts.cuh"
 #include "verbena/device/packed.cuh"
 
 namespace verbena::device {
 
-template <typename T, MoeOrder kOrder>
+// @tparam Far  MoeOneHost, or MoeFarHosts: ranks are on several hosts. Then a token's rows of a host are added
+// there, by the counterpart of the token's rank, in the order of ranks, and the sum is rounded; the token's rank
+// adds the rows of its own host, then the other hosts' sums in the order of hosts. Not for kExact.
+template <typename T, MoeOrder kOrder, typename Far = MoeOneHost>
 class MoeCombineKernel {
  public:
   using Data = Packet::Data;
 
   VERBENA_DEVICE MoeCombineKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
-                                  const MoeCombine& call)
+                                  const MoeCombine& call, const Far& far = {})
       : area_(workspace, shape, MoeKind::kCombine),
         shape_(shape),
         call_(call),
         layout_(call.layout),
         experts_(shape),
-        row_packets_(call.row_bytes / Packet::kBytes) {}
+        row_packets_(call.row_bytes / Packet::kBytes),
+        far_(far) {
+    static_assert(!kSpansHosts || !kIsExact, "verbena: one sum of each host is sent");
+  }
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels. The threads of a block do
   // not meet before the end.
@@ -48,6 +54,9 @@ class MoeCombineKernel {
       send_rows(count_of_lane);
     }
     if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
+    if constexpr (kSpansHosts) {
+      if (!relay()) return area_.conclude();
+    }
     receive_rows();
     if (has_headers) receive_headers();
     const SymmStatus status = area_.conclude();
@@ -56,31 +65,46 @@ class MoeCombineKernel {
   }
 
  private:
-  static constexpr bool kIsExact = kOrder == MoeOrder::kExact;
+  static constexpr bool kIsExact = kOrder == MoeOrder::kExact, kSpansHosts = Far::kSpansHosts;
   static constexpr uint32_t kAtOnce = 2;   // packets of a thread
   static constexpr uint32_t kAddends = 4;  // rows that are awaited together
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
-  // Sends one header from each rank to each: no rank gets ahead of a rank that has no rows for it
+  // Sends one header from each rank to each of its host: no rank gets ahead of a rank that has no rows for it
   // (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
-      if (rank != area_.me() && shape_.is_living(rank)) area_.send(mine, 0, Data{}, area_.find_delta(rank));
+      if (rank != area_.me() && shape_.is_near(rank)) area_.send(mine, 0, Data{}, area_.find_delta(rank));
   }
   VERBENA_DEVICE void receive_headers() {
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block()) {
       Data data{};
-      if (rank != area_.me() && shape_.is_living(rank) &&
+      if (rank != area_.me() && shape_.is_near(rank) &&
           !area_.receive_one(area_.find(shape_.find_combine_header(area_.epoch(), rank)), rank, data))
         return;
     }
   }
 
-  // Whether a rank's number is the slot of its row for a token; else the slot is the first of its experts in
-  // top-k order, which takes fewer slots.
-  VERBENA_DEVICE bool has_slots_of_ranks() const { return shape_.ranks <= shape_.top_k; }
+  // Whether a rank's number on its host is the slot of its row for a token; else the slot is the first of its
+  // experts in top-k order, which takes fewer slots.
+  VERBENA_DEVICE bool has_slots_of_ranks() const { return shape_.ranks <= shape_.hosts * shape_.top_k; }
+  VERBENA_DEVICE uint32_t find_slot(uint32_t rank) const {
+    if constexpr (kSpansHosts) return far_.find_index(rank);
+    return rank;
+  }
+  // Returns the rank that receives this host's rows of a source rank's tokens, and its place for them.
+  struct Adder {
+    uint32_t rank, place;
+  };
+  VERBENA_DEVICE Adder find_adder(uint32_t source) const {
+    if constexpr (kSpansHosts) {
+      // As the adder counts hosts, which is on this one.
+      return {far_.find_relay(source), far_.find_place(far_.find_host(source))};
+    }
+    return {source, 0};
+  }
 
   // This rank's experts of a row that came: which of top_k, and the weight of each lane's expert. All lanes
   // call it.
@@ -164,14 +188,16 @@ class MoeCombineKernel {
     const MoeItems items(shape_.ranks, row_packets_, call_.parts.send_bits, blocks_per_grid());
     for (uint32_t item = items.first; item < items.count(most); item += items.step) {
       const uint32_t source = items.rank(item), number = items.token(item);
-      if (source == area_.me() || number >= shuffle(kFullWarp, count, static_cast<int>(source))) continue;
+      if (number >= shuffle(kFullWarp, count, static_cast<int>(source))) continue;
+      const Adder adder = find_adder(source);
+      if (adder.rank == area_.me()) continue;
       const uint64_t row = source * shape_.max_tokens + number;
       const auto token = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.sources, row));
       Experts experts{};
       if (kOrder != MoeOrder::kRows || !has_slots_of_ranks()) experts = find_experts(row);
-      const uint32_t slot = has_slots_of_ranks() ? area_.me() : find_lowest_moe_bit(experts.which);
+      const uint32_t slot = has_slots_of_ranks() ? find_slot(area_.me()) : find_lowest_moe_bit(experts.which);
       const uint32_t end = items.end(item, row_packets_);
-      const int64_t delta = area_.find_delta(source);
+      const int64_t delta = area_.find_delta(adder.rank);
       // All lanes take part in warp-wide operations.
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
@@ -184,7 +210,7 @@ class MoeCombineKernel {
         }
         Data data[kAtOnce] = {};
         find_partial(row, experts, first, end, data);
-        const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
+        const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, slot, adder.place));
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)
           if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
@@ -203,39 +229,137 @@ class MoeCombineKernel {
       if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
   }
 
+  // A token of this rank or of a counterpart, whose rows this host's ranks send to this rank.
+  struct Token {
+    uint32_t token, place;  // as in find_combine_row()
+    uint64_t own_row;       // this rank's row
+    uint32_t rank_of_lane;  // the rank of each lane's expert
+    float weight_of_lane;
+    uint32_t ranks, addends;  // all ranks of its experts; what this rank adds, see add_values()
+  };
+  VERBENA_DEVICE Token load_token(uint32_t token, uint32_t place, uint32_t source) const {
+    const bool is_one = lane() < shape_.top_k;
+    const uint64_t row = uint64_t{place} * shape_.max_tokens + token, index = row * shape_.top_k + lane();
+    const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
+    const void* const weights = call_.weights == nullptr ? call_.handle + layout_.own_weights
+                                                         : static_cast<const void*>(call_.weights);
+    const float weight = kIsExact && is_one ? load_moe<float>(weights, index) : 0.0F;
+    const auto own_number = static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.own_numbers, row));
+    const uint32_t ranks = combine_bits(experts_.find_rank_bit(id));
+    return {token,  place, uint64_t{source} * shape_.max_tokens + own_number,          experts_.find_rank(id),
+            weight, ranks, kIsExact ? ballot(kFullWarp, id >= 0) : ranks & shape_.near};
+  }
   VERBENA_DEVICE void receive_rows() {
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
     for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
-      const uint32_t token = items.token(item), end = items.end(item, row_packets_);
-      const bool is_one = lane() < shape_.top_k;
-      const uint64_t index = uint64_t{token} * shape_.top_k + lane();
-      const int32_t id = is_one ? load_moe<int32_t>(call_.handle + layout_.own_ids, index) : -1;
-      const void* const weights = call_.weights == nullptr ? call_.handle + layout_.own_weights
-                                                           : static_cast<const void*>(call_.weights);
-      const float weight = is_one ? load_moe<float>(weights, index) : 0.0F;
-      const auto own_number =
-          static_cast<uint32_t>(load_moe<int32_t>(call_.handle + layout_.own_numbers, token));
-      const uint64_t own_row = uint64_t{area_.me()} * shape_.max_tokens + own_number;
-      const uint32_t rank = experts_.find_rank(id);
-      const uint32_t addends =
-          kIsExact ? ballot(kFullWarp, id >= 0) : combine_bits(experts_.find_rank_bit(id));
+      const Token token = load_token(items.token(item), 0, area_.me());
+      const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
         bool is_first = true;
-        for (uint32_t left = addends; left != 0;) {
-          const uint32_t some = take_some(left);
-          if (!add_values(token, own_row, some, rank, weight, base + lane(), end, is_first, sums)) return;
-          is_first = false;
+        if (!add_rows(token, base + lane(), end, is_first, sums)) return;
+        if constexpr (kSpansHosts) {
+          if (!add_hosts(token, base + lane(), end, is_first, sums)) return;
         }
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           const uint32_t at = base + lane() + i * kWarpLanes;
           if (at < end)
-            store_moe<Data>(static_cast<char*>(call_.output) + uint64_t{token} * call_.row_bytes, at,
+            store_moe<Data>(static_cast<char*>(call_.output) + uint64_t{token.token} * call_.row_bytes, at,
                             __builtin_bit_cast(Data, sums[i].round()));
         }
       }
     }
+  }
+  // Adds the rows of this host's ranks, or of the experts.
+  VERBENA_DEVICE bool add_rows(const Token& token, uint32_t first, uint32_t end, bool& is_first,
+                               Sum (&sums)[kAtOnce]) {
+    for (uint32_t left = token.addends; left != 0;) {
+      const uint32_t some = take_some(left);
+      if (!add_values(token, some, first, end, is_first, sums)) return false;
+      is_first = false;
+    }
+    return true;
+  }
+  // Adds the sums of the other hosts.
+  VERBENA_DEVICE bool add_hosts(const Token& token, uint32_t first, uint32_t end, bool is_first,
+                                Sum (&sums)[kAtOnce]) {
+    const uint32_t chunk = token.token >> shape_.chunk_bits,
+                   number = token.token & ((1U << shape_.chunk_bits) - 1);
+    for (uint32_t host = 0; host < far_.count(); ++host) {
+      if (!far_.is_far(host) || (token.ranks & far_.find_ranks(host)) == 0) continue;
+      MoeChunkHeader header{};
+      const bool has_come = far_.receive(area_, host, chunk, header);
+      if (ballot(kFullWarp, !has_come) != 0) return false;
+      const char* const row = far_.find_received(area_.epoch(), host, chunk) + MoeFarHosts::kHeaderBytes +
+                              uint64_t{header.find_row(number)} * call_.row_bytes;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        if (first + i * kWarpLanes >= end) continue;
+        const auto addend = __builtin_bit_cast(Elements, load_moe<Data>(row, first + i * kWarpLanes));
+        if (is_first) {
+          sums[i].begin(addend);
+        } else {
+          sums[i].add(addend);
+        }
+      }
+      is_first = false;
+    }
+    return true;
+  }
+  // Adds the rows of counterparts' tokens on this host and sends the sums, a chunk in a block at a time. Then
+  // receives the first chunk of each counterpart, which comes in every call (layout.cuh).
+  // @return false in all threads of the block, if a wait has failed
+  VERBENA_DEVICE bool relay() {
+    for (uint32_t chunk = block_index(); chunk < shape_.chunks(); chunk += blocks_per_grid())
+      for (uint32_t host = 0; host < far_.count(); ++host)
+        if (far_.is_far(host) && !relay_chunk(host, chunk)) return false;
+    bool have_come = true;
+    for (uint32_t host = 0; host < far_.count() && block_index() == blocks_per_grid() - 1; ++host) {
+      MoeChunkHeader header{};
+      // FAULT(counterparts_are_not_heard)
+      have_come = have_come && (!far_.is_far(host) || far_.receive(area_, host, 0, header));
+    }
+    const BlockGroup block;
+    return !block.any(!have_come);
+  }
+  VERBENA_DEVICE bool relay_chunk(uint32_t host, uint32_t chunk) {
+    const uint32_t warps = threads_per_block() / kWarpLanes, warp = thread_index() / kWarpLanes;
+    const uint32_t source = far_.find_counterpart(host), place = far_.find_place(host);
+    const uint32_t first = chunk << shape_.chunk_bits, token = first + lane();
+    const bool is_token = lane() < 1U << shape_.chunk_bits && token < shape_.max_tokens;
+    uint32_t ranks = 0;
+    for (uint32_t k = 0; k < shape_.top_k && is_token; ++k)
+      ranks |= experts_.find_rank_bit(load_moe<int32_t>(
+          call_.handle + layout_.own_ids, (uint64_t{place} * shape_.max_tokens + token) * shape_.top_k + k));
+    const uint32_t bits = ballot(kFullWarp, (ranks & shape_.near) != 0);
+    if (bits == 0 && chunk != 0) return true;
+    char* const sent = far_.find_sent(area_.epoch(), host, chunk);
+    if (thread_index() == 0) store_moe<Data>(sent, 0, {bits, 0, 0, 0});
+    uint32_t number = 0;
+    bool have_come = true;
+    for (uint32_t left = bits; left != 0 && have_come; left &= left - 1, ++number) {
+      if (number % warps != warp) continue;
+      const Token one = load_token(first + find_lowest_moe_bit(left), place, source);
+      char* const row = sent + MoeFarHosts::kHeaderBytes + uint64_t{number} * call_.row_bytes;
+      for (uint32_t base = 0; base < row_packets_ && have_come; base += kAtOnce * kWarpLanes) {
+        Sum sums[kAtOnce] = {};
+        bool is_first = true;
+        have_come = add_rows(one, base + lane(), row_packets_, is_first, sums);
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          const uint32_t at = base + lane() + i * kWarpLanes;
+          if (have_come && at < row_packets_)
+            store_moe<Data>(row, at, __builtin_bit_cast(Data, sums[i].round()));
+        }
+      }
+    }
+    const BlockGroup block;
+    if (block.any(!have_come)) return false;  // FAULT(sums_leave_before_they_are_written)
+    if (thread_index() == 0)
+      far_.send(area_, host, chunk,
+                uint64_t{call_.row_bytes} * static_cast<uint32_t>(__builtin_popcount(bits)));
+    return true;
   }
   // Removes the lowest kAddends bits from `left` and returns them.
   VERBENA_DEVICE static uint32_t take_some(uint32_t& left) {
@@ -245,9 +369,8 @@ class MoeCombineKernel {
     return all & ~left;
   }
   // Adds the rows of some bits, in their order: of ranks, or of top_k. All lanes call it.
-  VERBENA_DEVICE bool add_values(uint32_t token, uint64_t own_row, uint32_t some, uint32_t rank_of_lane,
-                                 float weight_of_lane, uint32_t first, uint32_t end, bool is_first,
-                                 Sum (&sums)[kAtOnce]) {
+  VERBENA_DEVICE bool add_values(const Token& token, uint32_t some, uint32_t first, uint32_t end,
+                                 bool is_first, Sum (&sums)[kAtOnce]) {
     MoePlace places[kAddends];
     uint32_t members[kAddends], remote = 0, used = 0;
     float weights[kAddends];
@@ -259,12 +382,12 @@ class MoeCombineKernel {
       const uint32_t bit = is_used ? find_lowest_moe_bit(left) : 0;
       left &= left - 1;
       used |= static_cast<uint32_t>(is_used) << i;
-      weights[i] = share(weight_of_lane, bit);
-      members[i] = kIsExact ? shuffle(kFullWarp, rank_of_lane, static_cast<int>(bit)) : bit;
-      uint32_t slot = bit;
+      weights[i] = share(token.weight_of_lane, bit);
+      members[i] = kIsExact ? shuffle(kFullWarp, token.rank_of_lane, static_cast<int>(bit)) : bit;
+      uint32_t slot = kIsExact ? bit : find_slot(bit);
       if (!kIsExact && !has_slots_of_ranks())
-        slot = find_lowest_moe_bit(ballot(kFullWarp, rank_of_lane == bit) | 1U << (kWarpLanes - 1));
-      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
+        slot = find_lowest_moe_bit(ballot(kFullWarp, token.rank_of_lane == bit) | 1U << (kWarpLanes - 1));
+      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token.token, slot, token.place));
       if (is_used && members[i] != area_.me()) remote |= 1u << i;
     }
     const uint32_t own = used & ~remote;
@@ -276,15 +399,15 @@ class MoeCombineKernel {
           const uint32_t k = bits == 0 ? 0 : find_lowest_moe_bit(bits);
           bits &= bits - 1;
           if ((own >> i & 1) == 0) continue;
-          const uint64_t addend = find_row_of(own_row, k);
+          const uint64_t addend = find_row_of(token.own_row, k);
           VERBENA_UNROLL
           for (uint32_t p = 0; p < kAtOnce; ++p)
             if (first + p * kWarpLanes < end) data[i][p] = load_row(addend, first + p * kWarpLanes);
         }
       } else {
         Data partial[kAtOnce] = {};
-        find_partial(own_row, kOrder == MoeOrder::kRows ? Experts{} : find_experts(own_row), first, end,
-                     partial);
+        find_partial(token.own_row, kOrder == MoeOrder::kRows ? Experts{} : find_experts(token.own_row),
+                     first, end, partial);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAddends; ++i) {
           VERBENA_UNROLL
@@ -319,6 +442,7 @@ class MoeCombineKernel {
   const MoeHandleLayout& layout_;
   const MoeExperts experts_;
   const uint32_t row_packets_;
+  const Far far_;
 };
 
 }  // namespace verbena::device

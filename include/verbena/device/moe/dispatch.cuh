@@ -9,23 +9,26 @@
 #ifndef VERBENA_DEVICE_MOE_DISPATCH_CUH
 #define VERBENA_DEVICE_MOE_DISPATCH_CUH
 
+#include "verbena/device/moe/hosts.cuh"
 #include "verbena/device/moe/place.cuh"
 
 namespace verbena::device {
 
 // @tparam Rows  MoeRowBytes or MoeRowCast
 // @tparam kIsGrouped  rows are grouped by expert
-template <typename Rows, bool kIsGrouped>
+// @tparam Far  MoeOneHost, or MoeFarHosts: ranks are on several hosts
+template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost>
 class MoeDispatchKernel : MoeRows<Rows> {
  public:
   using typename MoeRows<Rows>::Data;
 
   VERBENA_DEVICE MoeDispatchKernel(const SymmWorkspace<>& workspace, const MoeShape& shape,
-                                   const MoeDispatch& call)
+                                   const MoeDispatch& call, const Far& far = {})
       : MoeRows<Rows>(workspace, shape, call),
         masks_(find_moe_shared<MoeMasks>()),
         ids_(shape, call),
-        placement_(shape, call) {}
+        placement_(shape, call),
+        far_(far) {}
 
   // Runs the call, by all threads of the grid, after the wait for earlier kernels.
   // @return kInvalid if the output has fewer rows than are needed
@@ -34,15 +37,20 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const uint32_t last = blocks_per_grid() - 1;
       const bool is_last_but_one = block_index() + 1 == last || last == 0;
       if (block_index() == last) send_header();
+      if constexpr (kSpansHosts) send_chunks();
       if constexpr (kIsGrouped) {
-        if (is_last_but_one) placement_.send_counts(area_);
+        if (is_last_but_one) placement_.send_counts(area_, ids_, area_.me(), call_.tokens);
       }
       send_rows();
-      if constexpr (kIsGrouped) placement_.send_places(area_);
-      if (is_last_but_one) renew_entries();  // FAULT(old_entries_are_not_renewed)
+      if constexpr (kIsGrouped) placement_.send_places(area_, ids_, area_.me(), call_.tokens);
+      // FAULT(old_entries_are_not_renewed)
+      if (is_last_but_one) renew_entries(area_.me(), call_.tokens);
       write_own();
     }
     if (!is_in(kMoeReceive | kMoePlace)) return area_.conclude();
+    if constexpr (kSpansHosts) {
+      if (is_in(kMoeReceive) && !relay()) return area_.conclude();
+    }
     receive_headers();
     if constexpr (kIsGrouped) {
       sync_block();  // what was counted to send is read
@@ -66,6 +74,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   using Base = MoeRows<Rows>;
   using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
   using Base::kAtOnce, Base::copy_part, Base::load_row, Base::load_scales, Base::store_scales;
+  static constexpr bool kSpansHosts = Far::kSpansHosts;
   static constexpr uint32_t kIdsAtOnce = 8;  // of a token, that a thread loads at a time
 
   VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
@@ -118,24 +127,38 @@ class MoeDispatchKernel : MoeRows<Rows> {
         const uint32_t bits = ballot(kFullWarp, is_token && (wanted >> rank & 1) != 0);
         if (lane() == rank) bits_of_lane = bits;
       }
-      if (!area_.has_trouble() && shape_.is_living(lane()))
+      if (!area_.has_trouble() && shape_.is_near(lane()))
         area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
   }
-  // Sends entries that this call does not need, empty, by all threads of a block: those of a token, or the
-  // counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag is a later
+  // Sends entries of a source rank that this call does not need, empty, by all threads of a block: those of a
+  // token, or the counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag is a later
   // call's.
-  VERBENA_DEVICE void renew_entries() const {
+  VERBENA_DEVICE void renew_entries(uint32_t source, uint32_t tokens) const {
     const uint32_t token = static_cast<uint32_t>(area_.epoch() / kMoeCopies) % (shape_.max_tokens + 1);
     const bool are_counts = token == shape_.max_tokens;
-    const bool are_sent = kIsGrouped && (are_counts || token < call_.tokens);
+    const bool are_sent = kIsGrouped && (are_counts || token < tokens);
     if (are_sent || shape_.count_entries() == 0 || area_.has_trouble()) return;
-    const uint64_t packet = are_counts ? shape_.find_counts(area_.epoch(), area_.me())
-                                       : shape_.find_places(area_.epoch(), area_.me(), token);
+    const uint64_t packet = are_counts ? shape_.find_counts(area_.epoch(), source)
+                                       : shape_.find_places(area_.epoch(), source, token);
     const uint32_t entries = are_counts ? shape_.count_entries() : shape_.top_k;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
-      for (uint32_t i = thread_index(); i < entries && shape_.is_living(rank); i += threads_per_block())
+      for (uint32_t i = thread_index(); i < entries && shape_.is_near(rank); i += threads_per_block())
         area_.send_entry(area_.find(packet).data + i * kMoeEntryBytes, {}, rank);
+  }
+  // A rank of another host is to blame if its relay is there.
+  VERBENA_DEVICE void blame_for_header(uint32_t source) {
+    if constexpr (kSpansHosts) {
+      const uint32_t relay = far_.find_relay(source);
+      const char* const header = area_.find(shape_.find_header(area_.epoch(), relay)).data;
+      // FAULT(source_is_blamed_for_its_relay)
+      if (!MoeEntry::is_of_call(MoeArea::poll_entry(header), area_.epoch())) area_.blame(relay);
+    }
+  }
+  // Returns the rank that sends the packets of a source rank's rows.
+  VERBENA_DEVICE uint32_t find_sender(uint32_t source) const {
+    if constexpr (kSpansHosts) return far_.find_relay(source);
+    return source;
   }
   // A warp receives the header of a rank.
   VERBENA_DEVICE void receive_headers() {
@@ -149,7 +172,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
         entry.bits = 0;
         const bool has_come = word >= words || !shape_.is_living(rank) ||
                               area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
-        if (ballot(kFullWarp, !has_come) != 0) return;
+        if (ballot(kFullWarp, !has_come) != 0) return blame_for_header(rank);
         const auto own = static_cast<uint32_t>(__builtin_popcount(entry.bits));
         const uint32_t sum = add_up_moe_lanes(own, words);
         if (word < words) {
@@ -200,7 +223,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       // Called after the row's loads have been issued: only then the ids and the failure word are needed.
       const auto find_peers = [&] {
         // FAULT(dead_ranks_get_rows)
-        const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.living;
+        const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;
         return area_.has_trouble() ? 0 : ranks & ~(1u << area_.me());
       };
       const uint32_t end = items.end(item, row_packets_);
@@ -228,6 +251,203 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
     }
   }
+  // Sends this rank's rows to its counterparts, a chunk of tokens in a block at a time.
+  VERBENA_DEVICE void send_chunks() {
+    const uint32_t warps = threads_per_block() / kWarpLanes, warp = thread_index() / kWarpLanes;
+    const uint32_t row_bytes = far_row_bytes(), size = 1U << shape_.chunk_bits;
+    const uint32_t chunks = call_.tokens == 0 ? 1 : ((call_.tokens - 1) >> shape_.chunk_bits) + 1;
+    for (uint32_t chunk = block_index(); chunk < chunks; chunk += blocks_per_grid()) {
+      const uint32_t first = chunk << shape_.chunk_bits, token = first + lane();
+      const bool is_token = lane() < size && token < call_.tokens;
+      const uint32_t ranks =
+          call_.tokens == 0 ? 0 : find_ranks(is_token ? token : call_.tokens - 1) & shape_.living;
+      // Each lane keeps the tokens that go to the host of its number.
+      uint32_t bits_of_lane = 0, all = 0;
+      for (uint32_t host = 0; host < far_.count(); ++host) {
+        const uint32_t bits = ballot(kFullWarp, is_token && (ranks & far_.find_ranks(host)) != 0);
+        if (!far_.is_far(host)) continue;
+        if (lane() == host) bits_of_lane = bits;
+        all |= bits;
+      }
+      const bool is_host = lane() < far_.count() && far_.is_far(lane());
+      if (warp == 0 && is_host)
+        store_moe<Data>(far_.find_sent(area_.epoch(), lane(), chunk), 0, {bits_of_lane, call_.tokens, 0, 0});
+      uint32_t number = 0;
+      for (uint32_t left = all; left != 0; left &= left - 1, ++number) {
+        if (number % warps != warp) continue;
+        const uint32_t bit = find_lowest_moe_bit(left);
+        const uint32_t hosts = ballot(kFullWarp, (bits_of_lane >> bit & 1) != 0);
+        const MoeChunkHeader header{bits_of_lane, 0};
+        const uint32_t place = header.find_row(bit);
+        copy_to_hosts(first + bit, hosts, [&](uint32_t host) {
+          return far_.find_sent(area_.epoch(), host, chunk) + MoeFarHosts::kHeaderBytes +
+                 uint64_t{shuffle(kFullWarp, place, static_cast<int>(host))} * row_bytes;
+        });
+      }
+      sync_block();  // FAULT(chunk_leaves_before_its_rows)
+      if (warp == 0 && is_host)
+        far_.send(area_, lane(), chunk,
+                  uint64_t{row_bytes} * static_cast<uint32_t>(__builtin_popcount(bits_of_lane)));
+    }
+  }
+  VERBENA_DEVICE uint32_t far_row_bytes() const { return (row_packets_ + tail_packets()) * Packet::kBytes; }
+  // Writes a row with its tail to chunks for some hosts; all lanes of a warp call it.
+  // @param find  find(host) returns the address of the row
+  template <typename Find>
+  VERBENA_DEVICE void copy_to_hosts(uint32_t token, uint32_t hosts, const Find& find) const {
+    for (uint32_t base = 0; base < row_packets_; base += kAtOnce * kWarpLanes) {
+      const uint32_t first = base + lane();
+      Data data[kAtOnce], scales[kAtOnce];
+      load_row(token, first, row_packets_, data, scales);
+      for (uint32_t left = hosts; left != 0; left &= left - 1) {
+        char* const row = find(find_lowest_moe_bit(left));
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          const uint32_t index = first + i * kWarpLanes;
+          if (index < row_packets_) store_moe<Data>(row, index, data[i]);
+          if (Rows::kHasScales && lane() == 0 && index < row_packets_)
+            store_moe<Data>(row, row_packets_ + index / kWarpLanes, scales[i]);
+        }
+      }
+    }
+    for (uint32_t base = first_of_tail(); base < tail_packets(); base += kWarpLanes) {
+      const uint32_t index = base + lane();
+      const bool is_there = index < tail_packets();
+      const Data data = is_there ? load_tail(token, index) : Data{};
+      for (uint32_t left = hosts; left != 0; left &= left - 1) {
+        char* const row = find(find_lowest_moe_bit(left));
+        if (is_there) store_moe<Data>(row, row_packets_ + index, data);
+      }
+    }
+  }
+
+  // Sends the tokens of this rank's counterparts to the ranks of this host, as their own ranks would.
+  // @return false in all threads of the block, if a wait has failed
+  VERBENA_DEVICE bool relay() {
+    const BlockGroup block;
+    MoeChunkHeader first{};
+    for (uint32_t host = 0; host < far_.count(); ++host) {
+      if (!far_.is_far(host)) continue;
+      const bool has_come = far_.receive(area_, host, 0, first);
+      if (ballot(kFullWarp, !has_come) != 0) break;
+      const MoeFarIds ids = find_ids(host);
+      if (block_index() + 1 == blocks_per_grid() && !relay_header(host, first.tokens, ids)) break;
+      if (!relay_rows(host, first.tokens, ids) || !write_far_ids(host, first.tokens, ids)) break;
+    }
+    if (block.any(area_.has_trouble())) return false;
+    if constexpr (kIsGrouped) {
+      for (uint32_t host = 0; host < far_.count(); ++host) {
+        if (!far_.is_far(host)) continue;
+        bool have_come = far_.receive(area_, host, 0, first);
+        for (uint32_t token = 0; have_come && token < first.tokens; token += 1U << shape_.chunk_bits) {
+          MoeChunkHeader header{};
+          have_come = receive_chunk_of(host, token, header);
+        }
+        if (block.any(!have_come)) return false;
+        relay_places(host, first.tokens, find_ids(host));
+      }
+    }
+    const uint32_t last = blocks_per_grid() - 1;
+    for (uint32_t host = 0; host < far_.count() && (block_index() + 1 == last || last == 0); ++host) {
+      if (!far_.is_far(host)) continue;
+      static_cast<void>(far_.receive(area_, host, 0, first));  // has come
+      renew_entries(far_.find_counterpart(host),
+                    first.tokens);  // FAULT(entries_of_other_hosts_are_not_renewed)
+    }
+    return true;
+  }
+  VERBENA_DEVICE MoeFarIds find_ids(uint32_t host) const {
+    return {far_, shape_,          area_.epoch(),
+            host, far_row_bytes(), (row_packets_ + scale_packets_) * Packet::kBytes};
+  }
+  // Waits for the chunk of a token.
+  VERBENA_DEVICE bool receive_chunk_of(uint32_t host, uint32_t token, MoeChunkHeader& header) {
+    return far_.receive(area_, host, token >> shape_.chunk_bits, header);
+  }
+  VERBENA_DEVICE uint32_t find_in_chunk(uint32_t token) const {
+    return token & ((1U << shape_.chunk_bits) - 1);
+  }
+  // Return false in all lanes, if a wait has failed.
+  VERBENA_DEVICE bool relay_header(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
+    const uint32_t source = far_.find_counterpart(host);
+    char* const entries = area_.find(shape_.find_header(area_.epoch(), source)).data;
+    for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
+         word += threads_per_block() / kWarpLanes) {
+      const uint32_t token = word * kMoeMaskBits + lane();
+      MoeChunkHeader header{};
+      const bool has_come = token >= tokens || receive_chunk_of(host, token, header);
+      if (ballot(kFullWarp, !has_come) != 0) return false;
+      uint32_t wanted = 0;
+      for (uint32_t k = 0; k < shape_.top_k && token < tokens; ++k)
+        wanted |= ids_.experts().find_rank_bit(ids.load(token, k));
+      uint32_t bits_of_lane = 0;
+      for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+        const uint32_t bits = ballot(kFullWarp, (wanted >> rank & 1) != 0);
+        if (lane() == rank) bits_of_lane = bits;
+      }
+      if (shape_.is_near(lane()))
+        area_.send_entry(entries + word * kMoeEntryBytes, {bits_of_lane, tokens}, lane());
+    }
+    return true;
+  }
+  // The last part of a row has its tail too.
+  VERBENA_DEVICE bool relay_rows(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
+    const uint32_t source = far_.find_counterpart(host);
+    const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
+    for (uint32_t item = items.first; item < items.count(tokens); item += items.step) {
+      const uint32_t token = items.token(item), number = find_in_chunk(token);
+      MoeChunkHeader header{};
+      const bool has_come = receive_chunk_of(host, token, header);
+      if (ballot(kFullWarp, !has_come) != 0) return false;
+      if (!header.has(number)) continue;
+      const char* const row = ids.find_row(
+          far_.find_received(area_.epoch(), host, token >> shape_.chunk_bits), header.find_row(number));
+      const int32_t id = lane() < shape_.top_k ? ids.load_of_row(row, lane()) : -1;
+      const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;
+      const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), source, token));
+      const uint32_t tail = items.is_last(item) ? tail_packets() : 0;
+      const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
+      relay_packets(row, mine, begin, end, ranks);
+      relay_packets(row, mine, row_packets_, row_packets_ + tail, ranks);
+    }
+    return true;
+  }
+  VERBENA_DEVICE void relay_packets(const char* row, const MoePlace& mine, uint32_t begin, uint32_t end,
+                                    uint32_t ranks) const {
+    for (uint32_t first = begin + lane(); first < end; first += kAtOnce * kWarpLanes) {
+      Data data[kAtOnce] = {};
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        if (first + i * kWarpLanes < end) data[i] = load_moe<Data>(row, first + i * kWarpLanes);
+      for (uint32_t left = ranks; left != 0; left &= left - 1) {
+        const int64_t delta = area_.find_delta(find_lowest_moe_bit(left));
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i)
+          if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
+      }
+    }
+  }
+  // Whose rows this rank adds in a combine.
+  VERBENA_DEVICE bool write_far_ids(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
+    const uint64_t begin = uint64_t{far_.find_place(host)} * shape_.max_tokens;
+    for_each(shape_.max_tokens, [&](uint32_t token) {
+      MoeChunkHeader header{};
+      if (token < tokens && !receive_chunk_of(host, token, header)) return;
+      for (uint32_t k = 0; k < shape_.top_k; ++k)
+        store_moe<int32_t>(call_.handle + layout_.own_ids, (begin + token) * shape_.top_k + k,
+                           token < tokens ? ids.load(token, k) : -1);
+    });
+    return !area_.has_trouble();
+  }
+  // By all threads of all blocks.
+  VERBENA_DEVICE void relay_places(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
+    const uint32_t source = far_.find_counterpart(host), last = blocks_per_grid() - 1;
+    const bool is_last_but_one = block_index() + 1 == last || last == 0;
+    if (is_last_but_one) placement_.send_counts(area_, ids, source, tokens);
+    placement_.send_places(area_, ids, source, tokens);
+    sync_block();
+  }
+
   // The scales of grouped rows come with the rows.
   VERBENA_DEVICE uint32_t first_received(uint32_t first) const { return kIsGrouped ? scale_packets_ : first; }
   VERBENA_DEVICE void copy_tail(uint32_t token, uint64_t row) const {
@@ -235,10 +455,10 @@ class MoeDispatchKernel : MoeRows<Rows> {
          index += kWarpLanes)
       store_tail(row, index, load_tail(token, index));
   }
-  VERBENA_DEVICE bool receive_tail(const MoePlace& place, uint32_t source, uint64_t row) {
+  VERBENA_DEVICE bool receive_tail(const MoePlace& place, uint32_t sender, uint64_t row) {
     for (uint32_t index = first_received(0) + lane(); index < tail_packets(); index += kWarpLanes) {
       Data data{};
-      if (!area_.receive_one(place.find(row_packets_ + index), source, data)) return false;
+      if (!area_.receive_one(place.find(row_packets_ + index), sender, data)) return false;
       store_tail(row, index, data);
     }
     return true;
@@ -257,6 +477,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       if (has_tail && lane() == 0)
         store_moe<int32_t>(call_.handle + layout_.sources, row, static_cast<int32_t>(token));
       const MoePlace from = area_.find(shape_.find_row(area_.epoch(), source, token));
+      const uint32_t sender = find_sender(source);
       bool have_come = true;
       if constexpr (kIsGrouped) {
         if (has_rows()) have_come = receive_grouped(items, item, from, source, token, row);
@@ -266,11 +487,11 @@ class MoeDispatchKernel : MoeRows<Rows> {
         if (source == area_.me()) {
           copy_part(token, begin, end, to_row);
         } else {
-          have_come = this->template receive_part<false>(from, source, begin, end, to_row);
+          have_come = this->template receive_part<false>(from, sender, begin, end, to_row);
         }
       }
       if (has_tail && source == area_.me()) copy_tail(token, row);
-      if (has_tail && source != area_.me()) have_come = have_come && receive_tail(from, source, row);
+      if (has_tail && source != area_.me()) have_come = have_come && receive_tail(from, sender, row);
       // Lanes end together: warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
@@ -285,7 +506,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if (source == area_.me()) {
       copy_part(token, begin, end, to_places);
     } else {
-      have_come = this->template receive_part<true>(from, source, begin, end, to_places);
+      have_come = this->template receive_part<true>(from, find_sender(source), begin, end, to_places);
     }
     if (items.is_last(item) && (source != area_.me() || !Rows::kHasScales))
       have_come = have_come && receive_scales(from, source, token, to_places);
@@ -303,7 +524,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       bool has_come = true;
       if (is_there && source == area_.me()) data = load_scales(token, index);
       if (is_there && source != area_.me())
-        has_come = area_.receive_one(from.find(row_packets_ + index), source, data);
+        has_come = area_.receive_one(from.find(row_packets_ + index), find_sender(source), data);
       if (ballot(kFullWarp, !has_come) != 0) return false;
       for_each_row([&](uint32_t place) {
         if (is_there) store_scales(place, index, data);
@@ -331,15 +552,26 @@ class MoeDispatchKernel : MoeRows<Rows> {
       store_moe<float>(call_.handle + layout_.own_weights, i, pair.weight);
     });
   }
+  // Whether a rank is this one or a counterpart, whose rows this rank adds in a combine; and its place in the
+  // handle's tensors.
+  VERBENA_DEVICE bool is_relayed(uint32_t rank) const {
+    if constexpr (kSpansHosts) return far_.find_index(rank) == far_.index();
+    return rank == area_.me();
+  }
+  VERBENA_DEVICE uint32_t find_place(uint32_t rank) const {
+    if constexpr (kSpansHosts) return far_.find_place(far_.find_host(rank));
+    return 0;
+  }
   // Rows after the count, and which of this rank's tokens are its own.
   VERBENA_DEVICE void write_received() const {
-    const uint32_t me = area_.me(), words = shape_.mask_words();
+    const uint32_t words = shape_.mask_words();
     for_each(shape_.ranks * shape_.max_tokens, [&](uint32_t row) {
       const uint32_t rank = row / shape_.max_tokens, number = row - rank * shape_.max_tokens;
-      if (rank == me)
-        store_moe<int32_t>(
-            call_.handle + layout_.own_numbers, number,
-            masks_.has(words, me, number) ? static_cast<int32_t>(masks_.find_number(words, me, number)) : -1);
+      if (is_relayed(rank))
+        store_moe<int32_t>(call_.handle + layout_.own_numbers, find_place(rank) * shape_.max_tokens + number,
+                           masks_.has(words, rank, number)
+                               ? static_cast<int32_t>(masks_.find_number(words, rank, number))
+                               : -1);
       const uint32_t count = masks_.counts[rank];
       if (number == 0) store_moe<int32_t>(call_.handle + layout_.counts, rank, static_cast<int32_t>(count));
       if (row == 0) {
@@ -356,6 +588,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   MoeMasks& masks_;
   const MoeIds ids_;
   typename MoePlacementOf<kIsGrouped>::Type placement_;
+  const Far far_;
 };
 
 }  // namespace verbena::device

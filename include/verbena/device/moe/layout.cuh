@@ -32,6 +32,17 @@
 // failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots, notes
 // and numbers of all ranks after the kernels of all ranks have ended. tests/device/moe/turns_test.cc
 // explores this rule.
+//
+// Several hosts (hosts.cuh). The counterparts of a rank have the same index on the other hosts. A rank sends a
+// token's row once to each other host, to its counterpart there, which relays the row to the ranks of its
+// host: it sends the header and the packets in place of the source rank. In a combine the relay receives the
+// rows of its host's ranks, adds them and sends one row back. So each slot has one sender as before, and a
+// to c hold within a host, where a rank hears from every other rank by its own header.
+// Between counterparts p and q chunks of rows lie in copy k modulo kMoeCopies, each followed by a word with
+// the call's number k, which counts all calls since a reset: the word alone says that a chunk has come, since a
+// NIC may write a chunk again until it writes the word. p begins call k after it has ended call k-1, so after
+// it has received q's first chunk of call k-1, which q sent after it had ended call k-2: so q has read the
+// chunks of call k-2, p may overwrite them and, as they have arrived, also the memory that p's NIC read.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -52,13 +63,17 @@ inline constexpr uint32_t kMoeMaxGroups = 1024, kMoeMaxAlignment = 1U << 16;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
 inline constexpr uint32_t kMoeCountsOfEntry = 3;                    // experts whose rows an entry counts
+inline constexpr uint32_t kMoeMaxHosts = 8;
+inline constexpr uint32_t kMoeAlignment = 128;  // of chunks, bytes
 
 template <typename T>
 VERBENA_HOST_DEVICE constexpr T moe_divide_up(T number, T by) {
   return (number + by - 1) / by;
 }
 
-// The shape of an exchange; the same on all ranks.
+enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
+
+// The shape of an exchange; the same on all ranks, except for `near`.
 struct MoeShape {
   uint32_t ranks, experts, max_tokens, top_k;
   uint32_t max_blocks;       // of a kernel
@@ -66,6 +81,9 @@ struct MoeShape {
   uint32_t combine_packets;  // of a combined row
   uint32_t rows_of_token;    // maximum rows that come back for a token
   uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all
+  uint32_t near;             // those of them that loads and stores reach
+  uint32_t hosts;            // with equally many ranks
+  uint32_t chunk_bits;       // 2^chunk_bits tokens, at most 32, are a chunk between hosts
 
   // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts,
   // rounded up.
@@ -74,12 +92,16 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
     ranks = of_ranks;
     experts = of_experts;
-    living = ~0U >> (kMoeMaxRanks - ranks);
+    living = near = ~0U >> (kMoeMaxRanks - ranks);
+    hosts = 1;
     local_experts = experts / ranks;
     rank_factor = moe_divide_up(1U << 24, local_experts);
   }
   VERBENA_HOST_DEVICE constexpr bool is_living(uint32_t rank) const {
     return (uint64_t{living} >> rank & 1) != 0;
+  }
+  VERBENA_HOST_DEVICE constexpr bool is_near(uint32_t rank) const {
+    return (uint64_t{near} >> rank & 1) != 0;
   }
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
@@ -108,7 +130,7 @@ struct MoeShape {
     return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
-    return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
+    return ranks + uint64_t{hosts} * max_tokens * rows_of_token * combine_packets;
   }
   // Of the entries of groups, which come after all else.
   VERBENA_HOST_DEVICE constexpr uint64_t entry_packets() const {
@@ -117,9 +139,44 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t packets() const {
     return kMoeCopies * (dispatch_packets() + combine_copy_packets() + entry_packets());
   }
-  // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh).
+  // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh), and by the chunks
+  // between hosts and their words.
   VERBENA_HOST_DEVICE constexpr uint64_t workspace_bytes() const {
-    return packets() * (kMoePacketBytes + kMoeNoteBytes);
+    if (hosts == 1) return packets() * (kMoePacketBytes + kMoeNoteBytes);
+    return find_chunk(0, MoeKind::kDispatch, true, 0, 0) +
+           kMoeCopies * (copy_bytes(MoeKind::kDispatch) + copy_bytes(MoeKind::kCombine));
+  }
+
+  // Between hosts. A chunk is a header of a packet, then the rows of its tokens that are sent, one after the
+  // other. A dispatched row is followed by its scales, experts and weights as in dispatch_row_packets().
+  VERBENA_HOST_DEVICE constexpr uint32_t chunks() const { return ((max_tokens - 1) >> chunk_bits) + 1; }
+  VERBENA_HOST_DEVICE constexpr uint64_t chunk_bytes(MoeKind kind) const {
+    const uint64_t row = kind == MoeKind::kDispatch ? dispatch_row_packets() : combine_packets;
+    return moe_divide_up<uint64_t>((1 + (row << chunk_bits)) * kMoePacketBytes, kMoeAlignment) *
+           kMoeAlignment;
+  }
+  VERBENA_HOST_DEVICE constexpr uint64_t count_far_chunks() const { return uint64_t{hosts - 1} * chunks(); }
+  // Of the chunks that are sent and those that come, and their words.
+  VERBENA_HOST_DEVICE constexpr uint64_t copy_bytes(MoeKind kind) const {
+    return count_far_chunks() * 2 * chunk_bytes(kind) +
+           moe_divide_up<uint64_t>(count_far_chunks() * sizeof(uint64_t), kMoeAlignment) * kMoeAlignment;
+  }
+  // Return offsets in the workspace. `far` counts the hosts other than the rank's own.
+  VERBENA_HOST_DEVICE constexpr uint64_t find_copy(uint64_t call, MoeKind kind) const {
+    const uint64_t begin =
+        moe_divide_up<uint64_t>(packets() * (kMoePacketBytes + kMoeNoteBytes), kMoeAlignment) * kMoeAlignment;
+    return begin + (kind == MoeKind::kDispatch ? 0 : kMoeCopies * copy_bytes(MoeKind::kDispatch)) +
+           call % kMoeCopies * copy_bytes(kind);
+  }
+  VERBENA_HOST_DEVICE constexpr uint64_t find_chunk(uint64_t call, MoeKind kind, bool is_sent, uint32_t far,
+                                                    uint32_t chunk) const {
+    return find_copy(call, kind) +
+           ((is_sent ? 0 : count_far_chunks()) + uint64_t{far} * chunks() + chunk) * chunk_bytes(kind);
+  }
+  VERBENA_HOST_DEVICE constexpr uint64_t find_word(uint64_t call, MoeKind kind, uint32_t far,
+                                                   uint32_t chunk) const {
+    return find_chunk(call, kind, false, hosts - 1, 0) +
+           (uint64_t{far} * chunks() + chunk) * sizeof(uint64_t);
   }
 
   // Return indices of packets in the workspace of the rank that receives them.
@@ -140,13 +197,23 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t find_combine_header(uint64_t call, uint32_t source) const {
     return kMoeCopies * dispatch_packets() + call % kMoeCopies * combine_copy_packets() + source;
   }
-  VERBENA_HOST_DEVICE constexpr uint64_t find_combine_row(uint64_t call, uint32_t token, uint32_t row) const {
-    return find_combine_header(call, 0) + ranks + (uint64_t{token} * rows_of_token + row) * combine_packets;
+  // @param relay  0: a token of the rank itself; 1 + far: of its counterpart on another host
+  VERBENA_HOST_DEVICE constexpr uint64_t find_combine_row(uint64_t call, uint32_t token, uint32_t row,
+                                                          uint32_t relay = 0) const {
+    return find_combine_header(call, 0) + ranks +
+           ((uint64_t{relay} * max_tokens + token) * rows_of_token + row) * combine_packets;
   }
 };
 
+// The hosts of an exchange, as one of its ranks sees them. The ranks of a host are in the order of the team.
+struct MoeHosts {
+  uint32_t ranks[kMoeMaxHosts];  // a bit for each rank of the host
+  uint32_t mine, index;          // this rank's host, and its number among the ranks of that host
+};
+
 // Offsets of a handle's tensors, in bytes, below 2^27. [r] counts ranks, [t] tokens below max_tokens, [k]
-// below top_k, [e] the experts of this rank.
+// below top_k, [e] the experts of this rank, [h] 0 for this rank itself and 1 + far for its counterparts on
+// other hosts.
 struct MoeHandleLayout {
   uint32_t counts;         // int32[r]: rows that came from rank r
   uint32_t expert_counts;  // int32[e]: rows of a local expert; of MoeGrouping::kExpert and kRagged
@@ -155,9 +222,9 @@ struct MoeHandleLayout {
   uint32_t ids;            // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
   uint32_t weights;        // float[r][t][k]: 0 where the id is -1
   uint32_t places;         // int32[r][t][k]: the id's row in the output, -1 where the id is -1; of the same
-  uint32_t own_ids;        // int32[t][k]: of this rank's tokens, -1: no expert
+  uint32_t own_ids;        // int32[h][t][k]: of the rank's tokens, -1: no expert
   uint32_t own_weights;    // float[t][k]
-  uint32_t own_numbers;    // int32[t]: which of the rows from this rank to itself the token is, -1: none
+  uint32_t own_numbers;    // int32[h][t]: which of the rows from rank h to this rank the token is, -1: none
   uint32_t stamp;          // uint32[3]: make_moe_stamp(), the tokens of this rank, the grouping
   uint32_t bytes;
 
@@ -178,9 +245,9 @@ struct MoeHandleLayout {
     layout.ids = place(rows * shape.top_k);
     layout.weights = place(rows * shape.top_k);
     layout.places = place(rows * shape.top_k);
-    layout.own_ids = place(shape.max_tokens * shape.top_k);
+    layout.own_ids = place(shape.hosts * shape.max_tokens * shape.top_k);
     layout.own_weights = place(shape.max_tokens * shape.top_k);
-    layout.own_numbers = place(shape.max_tokens);
+    layout.own_numbers = place(shape.hosts * shape.max_tokens);
     layout.stamp = place(3);
     layout.bytes = end;
     return layout;
@@ -190,7 +257,7 @@ struct MoeHandleLayout {
 // Marks the handles that a dispatch of an exchange of this shape has written, among the same living ranks.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   uint32_t stamp = 0x6d6f6531U;
-  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts})
+  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.hosts})
     stamp = (stamp ^ value) * 0x9e3779b1U;
   return stamp ^ shape.living;
 }
@@ -201,7 +268,6 @@ struct MoeParts {
   uint32_t send_bits, receive_bits;
 };
 
-enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
 // Phases of a call. In a dispatch whose rows are grouped by expert, kMoeReceive receives ids and weights, and
 // kMoePlace rows and scales.
 inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2, kMoePlace = 4;

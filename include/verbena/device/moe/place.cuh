@@ -55,19 +55,23 @@ class MoePlacement {
   VERBENA_DEVICE MoePlacement(const MoeShape& shape, const MoeDispatch& call)
       : shape_(shape),
         call_(call),
-        ids_(shape, call),
+        experts_(shape),
         groups_(find_moe_shared<MoeGroups>()),
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
-  // Sends this rank's number of rows for each expert, by all threads of one block.
-  VERBENA_DEVICE void send_counts(const MoeArea& area) const {
+  // Sends a source rank's number of rows for each expert to the ranks of this host, by all threads of one
+  // block.
+  // @param ids     of the source's tokens: MoeIds or MoeFarIds
+  template <typename Ids>
+  VERBENA_DEVICE void send_counts(const MoeArea& area, const Ids& ids, uint32_t source,
+                                  uint32_t tokens) const {
     clear_counts();
-    count(0, call_.tokens);
+    count(ids, 0, tokens);
     const bool is_quiet = area.has_trouble();
-    char* const mine = area.find(shape_.find_counts(area.epoch(), area.me())).data;
+    char* const mine = area.find(shape_.find_counts(area.epoch(), source)).data;
     for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank) {
-      if (!shape_.is_living(rank)) continue;
+      if (!shape_.is_near(rank)) continue;
       for (uint32_t i = thread_index(); i < shape_.count_entries(); i += threads_per_block()) {
         uint32_t counts[kMoeCountsOfEntry];
         VERBENA_UNROLL
@@ -81,25 +85,27 @@ class MoePlacement {
     }
     sync_block();
   }
-  // Sends the numbers of this rank's rows, by all threads of all blocks. The last two blocks send other
+  // Sends the numbers of a source rank's rows, by all threads of all blocks. The last two blocks send other
   // entries; those before them have the first tokens, since the first blocks have the first rows.
-  VERBENA_DEVICE void send_places(const MoeArea& area) const {
+  template <typename Ids>
+  VERBENA_DEVICE void send_places(const MoeArea& area, const Ids& ids, uint32_t source,
+                                  uint32_t tokens) const {
     const uint32_t others = blocks_per_grid() > 2 ? 2 : 0, blocks = blocks_per_grid() - others;
     if (block_index() >= blocks) return;
-    const uint32_t share = call_.tokens <= blocks ? 1 : moe_divide_up(call_.tokens, blocks);
+    const uint32_t share = tokens <= blocks ? 1 : moe_divide_up(tokens, blocks);
     const uint32_t begin = (blocks - 1 - block_index()) * share;
-    if (begin >= call_.tokens) return;
-    const uint32_t end = choose_smaller(begin + share, call_.tokens), tile = MoeGroups::kPairs / shape_.top_k;
+    if (begin >= tokens) return;
+    const uint32_t end = choose_smaller(begin + share, tokens), tile = MoeGroups::kPairs / shape_.top_k;
     const bool is_quiet = area.has_trouble();
     clear_counts();
-    if (begin != 0) count(0, begin);
+    if (begin != 0) count(ids, 0, begin);
     for (uint32_t first = begin; first < end; first += tile) {
       const uint32_t next = choose_smaller(first + tile, end);
-      read_tile(first, next);
+      read_tile(ids, first, next);
       const uint32_t k = thread_index() & ((1U << width_bits_) - 1);
       for (uint32_t token = first + (thread_index() >> width_bits_); token < next && k < shape_.top_k;
            token += threads_per_block() >> width_bits_)
-        send_pair(area, token, k, (token - first) * shape_.top_k + k, is_quiet);
+        send_pair(area, source, token, k, (token - first) * shape_.top_k + k, is_quiet);
       if (next >= end) break;
       sync_block();
       for (uint32_t pair = thread_index(); pair < tile * shape_.top_k; pair += threads_per_block())
@@ -245,8 +251,8 @@ class MoePlacement {
   }
   // Calls use(token, k, expert, first) for each id of some tokens, a lane for each; expert is -1 where
   // there is none, and `first` is the first k of the token that has the expert.
-  template <typename Use>
-  VERBENA_DEVICE void for_each_id(uint32_t begin, uint32_t end, const Use& use) const {
+  template <typename Ids, typename Use>
+  VERBENA_DEVICE void for_each_id(const Ids& ids, uint32_t begin, uint32_t end, const Use& use) const {
     const uint32_t width = 1U << width_bits_, tokens = kWarpLanes >> width_bits_;
     const uint32_t k = lane() & (width - 1), step = threads_per_block() >> width_bits_;
     for (uint32_t base = begin + thread_index() / kWarpLanes * tokens; base < end; base += kAtOnce * step) {
@@ -254,7 +260,7 @@ class MoePlacement {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
         const uint32_t token = base + i * step + (lane() >> width_bits_);
-        experts[i] = token < end && k < shape_.top_k ? ids_.load(token, k) : -1;
+        experts[i] = token < end && k < shape_.top_k ? ids.load(token, k) : -1;
       }
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
@@ -272,26 +278,28 @@ class MoePlacement {
     }
   }
   // Counts the rows of tokens for each expert.
-  VERBENA_DEVICE void count(uint32_t begin, uint32_t end) const {
-    for_each_id(begin, end, [&](uint32_t, uint32_t k, int32_t expert, uint32_t first) {
+  template <typename Ids>
+  VERBENA_DEVICE void count(const Ids& ids, uint32_t begin, uint32_t end) const {
+    for_each_id(ids, begin, end, [&](uint32_t, uint32_t k, int32_t expert, uint32_t first) {
       if (expert >= 0 && first == k) add(groups_.counts + expert);  // FAULT(repeated_experts_count_twice)
     });
     sync_block();
   }
-  VERBENA_DEVICE void read_tile(uint32_t begin, uint32_t end) const {
-    for_each_id(begin, end, [&](uint32_t token, uint32_t k, int32_t expert, uint32_t first) {
+  template <typename Ids>
+  VERBENA_DEVICE void read_tile(const Ids& ids, uint32_t begin, uint32_t end) const {
+    for_each_id(ids, begin, end, [&](uint32_t token, uint32_t k, int32_t expert, uint32_t first) {
       const uint32_t pair = (token - begin) * shape_.top_k + k;
       groups_.experts[pair] = first == k ? expert : -1;
       groups_.firsts[pair] = pair - k + first;
     });
     sync_block();
   }
-  // Sends a pair's entry to all ranks: those of other experts get an empty one.
-  VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t token, uint32_t k, uint32_t pair,
-                                bool is_quiet) const {
+  // Sends a pair's entry to all ranks of this host: those of other experts get an empty one.
+  VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t source, uint32_t token, uint32_t k,
+                                uint32_t pair, bool is_quiet) const {
     const uint32_t first = groups_.firsts[pair];  // the first pair of the token that has the expert
     const int32_t expert = groups_.experts[first];
-    const uint32_t of_rank = ids_.experts().find_rank(expert);
+    const uint32_t of_rank = experts_.find_rank(expert);
     uint32_t bits = 0;
     if (expert >= 0) {
       uint32_t number = groups_.counts[expert];
@@ -300,10 +308,9 @@ class MoePlacement {
       bits = MoePlaceEntry::pack(static_cast<uint32_t>(expert) - of_rank * shape_.local_experts, number,
                                  first == pair);
     }
-    char* const mine =
-        area.find(shape_.find_places(area.epoch(), area.me(), token)).data + k * kMoeEntryBytes;
+    char* const mine = area.find(shape_.find_places(area.epoch(), source, token)).data + k * kMoeEntryBytes;
     for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank)
-      if (shape_.is_living(rank)) area.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
+      if (shape_.is_near(rank)) area.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
   }
   // The first warp adds up the lengths of the groups, each lane those of adjacent experts.
   VERBENA_DEVICE void add_up_lengths() const {
@@ -334,7 +341,7 @@ class MoePlacement {
 
   const MoeShape& shape_;
   const MoeDispatch& call_;
-  const MoeIds ids_;
+  const MoeExperts experts_;
   MoeGroups& groups_;
   const uint32_t width_bits_;  // of the lanes of a token's ids
 };

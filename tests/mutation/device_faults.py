@@ -1,5 +1,5 @@
 """Careless lines of the device library and of libverbena_ops.so: marks of planted.py, and what is wrong there."""
-from planted import condition, drop, operand, part, returned, value
+from planted import all_of, argument, condition, drop, operand, part, returned, value
 
 FAULTS = {
     "copy_has_a_piece_too_many": condition("length_bytes < head"),
@@ -42,9 +42,8 @@ FAULTS = {
     "dead_ranks_get_rows": part(r"shape_\.near", "((1U << shape_.ranks) - 1)"),
     "ranks_come_back_without_a_reset": drop(),
     # Of tokens between hosts.
-    "word_leaves_before_its_chunk":
-        part(r"requests, 2", "std::initializer_list<detail::PutRequest>{requests[1], requests[0]}.begin(), 2"),
-    "old_word_counts": part(r"== epoch_", "!= 0"),
+    "word_leaves_before_its_chunk": all_of(argument(1, "number"), argument(2, "chunk")),
+    "old_word_counts": condition("load_acquire<Scope::kSystem>(word) != 0"),
     "left_out_hosts_get_rows": operand(2),
     "sums_of_hosts_are_awaited_no_longer": value("false"),
     "chunk_leaves_before_its_rows": drop(),

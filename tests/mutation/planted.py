@@ -59,6 +59,11 @@ def argument(number, new):
     return plan
 
 
+def all_of(*plans):
+    """Several edits of one line."""
+    return lambda source, place: [edit for plan in plans for edit in plan(source, place)]
+
+
 def operand(number, new=None):
     """The number-th operand of the condition or value: of its && or || that binds least. It is left out without a replacement."""
     def plan(source, place):

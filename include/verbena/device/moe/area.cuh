@@ -191,11 +191,10 @@ class MoeArea {
   VERBENA_DEVICE void put(const char* here, char* there, uint64_t length_bytes, uint64_t* word,
                           uint32_t rank) {
     if (trouble_ != 0) return;
-    const detail::PutRequest requests[] = {
-        detail::request_copy(context_, PutOperation::kPut, here, there, length_bytes),
-        {PutOperation::kWriteWord, epoch_, 0, detail::find_offset(context_, word)}};
+    const auto chunk = detail::request_copy(context_, PutOperation::kPut, here, there, length_bytes);
+    const detail::PutRequest number{PutOperation::kWriteWord, epoch_, 0, detail::find_offset(context_, word)};
+    const detail::PutRequest requests[] = {chunk, number};  // FAULT(word_leaves_before_its_chunk)
     const auto peer = static_cast<int32_t>(rank);
-    // FAULT(word_leaves_before_its_chunk)
     const WaitResult sent = detail::enqueue(context_, SymmQueue{}, peer, requests, 2, true, nullptr);
     if (sent != WaitResult::kReached) trouble_ = static_cast<uint32_t>(sent) | rank << 8;
   }

@@ -351,8 +351,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     for (uint32_t host = 0; host < far_.count() && (block_index() + 1 == last || last == 0); ++host) {
       if (!far_.is_far(host)) continue;
       static_cast<void>(far_.receive(area_, host, 0, first));  // has come
-      renew_entries(far_.find_counterpart(host),
-                    first.tokens);  // FAULT(entries_of_other_hosts_are_not_renewed)
+      const uint32_t source = far_.find_counterpart(host);
+      renew_entries(source, first.tokens);  // FAULT(entries_of_other_hosts_are_not_renewed)
     }
     return true;
   }

@@ -144,14 +144,19 @@ void KernelSet::load_moe() {
     const RelaxedCapture relaxed(driver_);
     moe_ = load(moe_kernel_image());
     static constexpr const char* kCastNames[] = {"", "_float16", "_bfloat16"};
-    for (uint32_t cast = 0; cast < moe_dispatch_.size(); ++cast) {
-      moe_dispatch_[cast] = find(moe_, std::string("moe_dispatch") + kCastNames[cast]);
-      moe_grouped_[cast] = find(moe_, std::string("moe_dispatch_grouped") + kCastNames[cast]);
-    }
     static constexpr const char* kOrderNames[] = {"rows", "reduced", "exact"};
-    for (uint32_t order = 0; order < moe_combine_.size(); ++order) {
-      const std::string name = std::string("moe_combine_") + kOrderNames[order];
-      moe_combine_[order] = {find(moe_, name + "_float16"), find(moe_, name + "_bfloat16")};
+    for (MoeKernels* const kernels : {&moe_one_host_, &moe_far_}) {
+      const std::string prefix = kernels == &moe_far_ ? "moe_far_" : "moe_";
+      for (uint32_t cast = 0; cast < kernels->dispatch.size(); ++cast) {
+        kernels->dispatch[cast] = find(moe_, prefix + "dispatch" + kCastNames[cast]);
+        kernels->grouped[cast] = find(moe_, prefix + "dispatch_grouped" + kCastNames[cast]);
+      }
+      for (uint32_t order = 0; order < kernels->combine.size(); ++order) {
+        if (kernels == &moe_far_ && static_cast<device::MoeOrder>(order) == device::MoeOrder::kExact)
+          continue;
+        const std::string name = prefix + "combine_" + kOrderNames[order];
+        kernels->combine[order] = {find(moe_, name + "_float16"), find(moe_, name + "_bfloat16")};
+      }
     }
   });
 }
@@ -282,12 +287,14 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
 void KernelSet::launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
                            uint32_t type, CUstream stream) {
   const uint32_t cast = quantisation == VERBENA_OPS_NOT_QUANTISED ? 0 : type == VERBENA_OPS_BFLOAT16 ? 2 : 1;
-  const auto& kernels = launch.call.grouping == device::MoeGrouping::kRank ? moe_dispatch_ : moe_grouped_;
-  enqueue(kernels[cast], grid, launch, stream);
+  const MoeKernels& kernels = launch.shape.hosts == 1 ? moe_one_host_ : moe_far_;
+  const bool is_grouped = launch.call.grouping != device::MoeGrouping::kRank;
+  enqueue((is_grouped ? kernels.grouped : kernels.dispatch)[cast], grid, launch, stream);
 }
 void KernelSet::launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,
                            uint32_t type, CUstream stream) {
-  enqueue(moe_combine_[static_cast<uint32_t>(order)][type == VERBENA_OPS_BFLOAT16 ? 1 : 0], grid, launch,
+  const MoeKernels& kernels = launch.shape.hosts == 1 ? moe_one_host_ : moe_far_;
+  enqueue(kernels.combine[static_cast<uint32_t>(order)][type == VERBENA_OPS_BFLOAT16 ? 1 : 0], grid, launch,
           stream);
 }
 

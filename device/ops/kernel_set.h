@@ -60,6 +60,7 @@ class KernelSet {
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
   // Loads the MoE kernels. Call it before the first launch_moe(). Any thread may call.
   void load_moe();
+  // If the shape has several hosts, the launch is a MoeFarLaunch.
   // `type` is the verbena_ops_type of rows that are cast, float16 or bfloat16.
   void launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation, uint32_t type,
                   CUstream stream);
@@ -103,10 +104,13 @@ class KernelSet {
   std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
-  // By the type that is quantised: none, float16, bfloat16.
-  std::array<CUfunction, 3> moe_dispatch_{}, moe_grouped_{};
-  // By MoeOrder and type: float16, bfloat16.
-  std::array<std::array<CUfunction, 2>, 3> moe_combine_{};
+  struct MoeKernels {
+    // By the type that is quantised: none, float16, bfloat16.
+    std::array<CUfunction, 3> dispatch{}, grouped{};
+    // By MoeOrder and type: float16, bfloat16.
+    std::array<std::array<CUfunction, 2>, 3> combine{};
+  };
+  MoeKernels moe_one_host_, moe_far_;
   CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr, across_hosts_lossless_ = nullptr;
   CUfunction note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters

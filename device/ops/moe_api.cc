@@ -23,6 +23,15 @@ size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t 
   }
 }
 
+size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
+                                          uint32_t hosts) {
+  try {
+    return make_moe_shape(*options, ranks, 1, hosts).workspace_bytes();
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
 size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks, verbena_moe_grouping grouping,
                             uint32_t alignment) {
   try {

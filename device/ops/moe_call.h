@@ -15,4 +15,10 @@ struct MoeCombineLaunch : Launch {
   device::MoeCombine call;
 };
 
+// Of a team across hosts, which has kernels of its own. Others take the base.
+template <typename MoeLaunch>
+struct MoeFarLaunch : MoeLaunch {
+  device::MoeHosts hosts;
+};
+
 }  // namespace verbena::ops

@@ -61,6 +61,15 @@ uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   return bits;
 }
 
+// Chunks between hosts are so many that blocks share the work, and so few that the proxy keeps up. Not
+// measured on GPUs.
+uint32_t choose_chunk_bits(uint32_t max_tokens) {
+  constexpr uint32_t kManyChunks = 16, kMinBits = 2, kMaxBits = 5;
+  return std::clamp<uint32_t>(static_cast<uint32_t>(std::bit_width(max_tokens / kManyChunks)), kMinBits + 1,
+                              kMaxBits + 1) -
+         1;
+}
+
 // List the arguments that both phases of a call have alike.
 auto list_alike(const verbena_moe_dispatch_arguments& call) {
   return std::tie(call.tokens, call.row_bytes, call.rows, call.row_stride, call.scale_bytes, call.id_bits,
@@ -81,15 +90,50 @@ auto list_output(const verbena_moe_combine_arguments& call) {
 struct MoeProposal {
   verbena_moe_options options;
   uint32_t blocks;
-  uint32_t ranks;  // of its team; 0: this rank is no member
+  uint32_t ranks;                              // of its team; 0: this rank is no member
+  uint32_t world_ranks[device::kMoeMaxRanks];  // of the team's members
+  uint32_t host;  // world rank of the team's first member that loads and stores reach
   uint32_t has_failed;
   char failure[kFailureBytes];
 };
 
+// The ranks of each host of a team, a bit each. Hosts are in the order of their first ranks.
+using HostRanks = std::vector<uint32_t>;
+
 struct MoeAgreement {
-  uint32_t blocks;              // as many as the smallest GPU has room for
-  std::vector<uint32_t> teams;  // sizes of all ranks' teams
+  uint32_t blocks;  // as many as the smallest GPU has room for
+  struct Team {
+    uint32_t ranks;
+    HostRanks hosts;
+  };
+  std::vector<Team> teams;  // of all ranks of the context; of others than members: no hosts
 };
+
+HostRanks find_hosts(const MoeProposal& team, const std::vector<MoeProposal>& all) {
+  std::vector<uint32_t> firsts;
+  HostRanks hosts;
+  for (uint32_t rank = 0; rank < team.ranks; ++rank) {
+    const uint32_t first = all[team.world_ranks[rank]].host;
+    const auto at = static_cast<size_t>(std::find(firsts.begin(), firsts.end(), first) - firsts.begin());
+    if (at == firsts.size()) {
+      firsts.push_back(first);
+      hosts.push_back(0);
+    }
+    hosts[at] |= 1U << rank;
+  }
+  return hosts;
+}
+void check_hosts(const HostRanks& hosts, uint32_t ranks) {
+  if (hosts.size() > device::kMoeMaxHosts)
+    refuse(VERBENA_INVALID_USAGE, "the team spans ", hosts.size(), " hosts; at most ", device::kMoeMaxHosts,
+           " are possible");
+  for (const uint32_t host : hosts) {
+    if (std::popcount(host) * hosts.size() == ranks) continue;
+    refuse(VERBENA_INVALID_USAGE, "the ranks of the team are not distributed evenly over its hosts: of ",
+           ranks, " ranks on ", hosts.size(), " hosts, one host has ", std::popcount(host),
+           "; make the team of the same number of ranks on each host");
+  }
+}
 
 // Collective; throws on all ranks if one has failed or if options differ.
 MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
@@ -108,14 +152,25 @@ MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
              " differ in verbena_moe_options; make them the same on all ranks");
     if (one.ranks == 0) continue;
     agreement.blocks = std::min(agreement.blocks, one.blocks);
-    agreement.teams.push_back(one.ranks);
+  }
+  for (const MoeProposal& one : all) {
+    MoeAgreement::Team& team = agreement.teams.emplace_back();
+    if (one.ranks == 0) continue;
+    team = {one.ranks, find_hosts(one, all)};
+    check_hosts(team.hosts, team.ranks);
+    if (team.hosts.size() > 1 && one.options.exact != 0)
+      refuse(
+          VERBENA_INVALID_USAGE,
+          "verbena_moe_options::exact needs a team on one host: between hosts one sum of each host is sent; "
+          "use VERBENA_MOE_ROWS or VERBENA_MOE_REDUCED, without `exact`");
   }
   return agreement;
 }
 
 }  // namespace
 
-device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks) {
+device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks,
+                                uint32_t hosts) {
   expect_range("the number of ranks", ranks, 1, device::kMoeMaxRanks);
   expect_range("max_tokens", options.max_tokens, 1, device::kMoeMaxTokens);
   const uint32_t most = device::kMoeMaxMaskWords / ranks * device::kMoeMaskBits;
@@ -140,7 +195,11 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   shape.row_packets =
       row_bytes / kMoePacketBytes + device::moe_divide_up<uint32_t>(options.max_scale_bytes, kMoePacketBytes);
   shape.combine_packets = combined_bytes / kMoePacketBytes;
-  shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks, options.top_k);
+  expect_range("the number of hosts", hosts, 1, device::kMoeMaxHosts);
+  expect_multiple("the number of ranks", ranks, hosts);
+  shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks / hosts, options.top_k);
+  shape.hosts = hosts;
+  shape.chunk_bits = choose_chunk_bits(options.max_tokens);
   return shape;
 }
 
@@ -164,10 +223,16 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
     if (team != nullptr) {
       mine.ranks = verbena_team_size(team);
       static_cast<void>(make_moe_shape(options, mine.ranks, 1));
-      if (static_cast<const SymmContext*>(verbena_team_host_context(team))->has_remote != 0)
-        refuse(VERBENA_INVALID_USAGE,
-               "the team has ranks that loads and stores do not reach; make it of ranks of "
-               "verbena_team_lsa()");
+      const auto& of_team = *static_cast<const SymmContext*>(verbena_team_host_context(team));
+      if (of_team.has_remote != 0 && of_team.type != kSymmVerbena)
+        refuse(
+            VERBENA_INVALID_USAGE,
+            "the team has ranks that loads and stores do not reach, and the context uses another library's "
+            "network; make the team of ranks of verbena_team_lsa(), or the context by "
+            "verbena_context_create()");
+      for (uint32_t member = 0; member < mine.ranks; ++member)
+        mine.world_ranks[member] = verbena_team_world_rank(team, member);
+      mine.host = mine.world_ranks[of_team.lsa_base_rank];
       local_.emplace();
       local_->kernels->load_moe();
       const uint32_t multiprocessors = local_->gpu.multiprocessors;
@@ -186,13 +251,21 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
   const auto [blocks, teams] = agree_on_moe(context, mine, failure);
   // All ranks of the context make a workspace of one length, which is enough for each team.
   size_t bytes = 0;
-  for (const uint32_t size : teams) {
+  for (const auto& [size, hosts] : teams) {
+    if (size == 0) continue;
     const size_t rounding = size_t{2} * blocks * kSymmTurns * kSymmSlotUnit * size;
-    bytes = std::max<size_t>(bytes, make_moe_shape(options, size, blocks).workspace_bytes() + rounding);
+    const auto count = static_cast<uint32_t>(hosts.size());
+    bytes =
+        std::max<size_t>(bytes, make_moe_shape(options, size, blocks, count).workspace_bytes() + rounding);
   }
   if (team != nullptr) {
-    shape_ = make_moe_shape(options, mine.ranks, blocks);
+    const HostRanks& hosts = teams[verbena_context_rank(context)].hosts;
+    shape_ = make_moe_shape(options, mine.ranks, blocks, static_cast<uint32_t>(hosts.size()));
     me_ = verbena_team_rank(team);
+    std::copy(hosts.begin(), hosts.end(), hosts_.ranks);
+    while ((hosts[hosts_.mine] >> me_ & 1) == 0) ++hosts_.mine;
+    hosts_.index = static_cast<uint32_t>(std::popcount(hosts[hosts_.mine] & ((1U << me_) - 1)));
+    shape_.near = hosts[hosts_.mine];
   }
   verbena_workspace* workspace = nullptr;
   check(verbena_workspace_create(context, team, bytes, 2 * blocks, &workspace));
@@ -222,7 +295,24 @@ void MoeExchange::set_mask(uint64_t living) {
     refuse(VERBENA_INVALID_USAGE,
            "the mask has ranks that were left out of calls; verbena_moe_reset() on all ranks lets them take "
            "part again");
+  expect_whole_hosts(static_cast<uint32_t>(living));
   shape_.living = static_cast<uint32_t>(living);
+  shape_.near = shape_.living & hosts_.ranks[hosts_.mine];
+}
+// A rank's tokens reach another host by the rank's counterpart there alone.
+void MoeExchange::expect_whole_hosts(uint32_t living) const {
+  std::optional<uint32_t> indices;  // of the living ranks of a host
+  for (uint32_t host = 0; host < shape_.hosts; ++host) {
+    uint32_t of_host = 0, index = 0;
+    for (uint32_t left = hosts_.ranks[host]; left != 0; left &= left - 1, ++index)
+      of_host |= (living >> std::countr_zero(left) & 1) << index;
+    if (of_host == 0) continue;
+    expect_valid(
+        !indices || *indices == of_host, "the mask ", living,
+        " leaves out a rank, but not its whole host or its counterparts, which have the same place on "
+        "the other hosts and pass its rows on; leave those out too");
+    indices = of_host;
+  }
 }
 uint64_t MoeExchange::mask() const {
   expect_member();
@@ -262,11 +352,14 @@ Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_byt
   return {std::min(most, std::max(kMinBlocks, warps / (kThreads / kWarpLanes) + 1)), kThreads};
 }
 
-void MoeExchange::begin_launch(Launch& launch) {
+template <typename MoeLaunch>
+void MoeExchange::begin_launch(MoeFarLaunch<MoeLaunch>& launch) {
+  launch.shape = shape_;
+  launch.hosts = hosts_;
   launch.workspace = workspace_.workspace();
   launch.status = local_->notes.status_address();
   launch.programmatic_launch = options_.programmatic_launch;
-  launch.hosts = 1;
+  launch.Launch::hosts = 1;
 }
 
 template <typename Arguments>
@@ -360,9 +453,8 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   expect_valid(arguments.id_bits == 32 || arguments.id_bits == 64, "id_bits is ", arguments.id_bits,
                "; it has to be 32 or 64");
   expect_aligned("handle", arguments.handle);
-  MoeDispatchLaunch launch{};
+  MoeFarLaunch<MoeDispatchLaunch> launch{};
   begin_launch(launch);
-  launch.shape = shape_;
   device::MoeDispatch& call = launch.call;
   set_rows(arguments, call);
   set_groups(arguments, call);
@@ -408,8 +500,10 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
   expect_valid(arguments.order >= VERBENA_MOE_ROWS && arguments.order <= VERBENA_MOE_EXACT,
                "order is unknown; verbena/moe.h lists the orders");
-  expect_valid(arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
-               "VERBENA_MOE_EXACT needs an exchange that was made with verbena_moe_options::exact");
+  expect_valid(
+      arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
+      "VERBENA_MOE_EXACT needs an exchange that was made with verbena_moe_options::exact, of ranks on "
+      "one host");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                "a combine takes rows of float16 or bfloat16 only");
   if (arguments.weights != nullptr) {
@@ -421,9 +515,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
     expect_aligned("rows", arguments.rows);
   expect_aligned("handle", arguments.handle);
   if (arguments.tokens != 0) expect_aligned("output", arguments.output);
-  MoeCombineLaunch launch{};
+  MoeFarLaunch<MoeCombineLaunch> launch{};
   begin_launch(launch);
-  launch.shape = shape_;
   const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
   const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);
   launch.call = {

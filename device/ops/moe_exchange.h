@@ -12,7 +12,8 @@
 namespace verbena::ops {
 
 // Throws Failure where options cannot be.
-device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks);
+device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks,
+                                uint32_t hosts = 1);
 
 // Returns the rows that an output needs for any routing.
 uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping grouping, uint32_t alignment);
@@ -66,10 +67,13 @@ class MoeExchange {
   }
   void set_groups(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
   void set_rows(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const;
-  void begin_launch(Launch& launch);
+  template <typename MoeLaunch>
+  void begin_launch(MoeFarLaunch<MoeLaunch>& launch);
+  void expect_whole_hosts(uint32_t living) const;
 
   const verbena_moe_options options_;
   device::MoeShape shape_{};
+  device::MoeHosts hosts_{};
   uint32_t me_ = 0;              // of members
   uint32_t in_all_calls_ = ~0U;  // a bit for each rank that no call since the last reset() has left out
   std::optional<Local> local_;   // of members

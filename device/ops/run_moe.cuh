@@ -22,24 +22,43 @@ VERBENA_DEVICE_FAR void spoil_dispatch(const MoeDispatch& call) {
     store_moe<int32_t>(call.handle, i, 0);
 }
 
-template <typename Rows, bool kIsGrouped>
-VERBENA_DEVICE void run_moe_dispatch(const MoeDispatchLaunch& launch) {
+// The hosts of a launch.
+template <typename MoeLaunch>
+struct MoeFarOf {
+  using Type = MoeOneHost;
+  VERBENA_DEVICE static Type find(const MoeLaunch&, MoeKind) { return {}; }
+};
+template <typename MoeLaunch>
+struct MoeFarOf<MoeFarLaunch<MoeLaunch>> {
+  using Type = MoeFarHosts;
+  VERBENA_DEVICE static Type find(const MoeFarLaunch<MoeLaunch>& launch, MoeKind kind) {
+    return {launch.workspace, launch.shape, launch.hosts, kind};
+  }
+};
+
+// @tparam MoeLaunch  MoeDispatchLaunch, or MoeFarLaunch of it
+template <typename Rows, bool kIsGrouped, typename MoeLaunch = MoeDispatchLaunch>
+VERBENA_DEVICE void run_moe_dispatch(const MoeLaunch& launch) {
   run_grid(
       launch,
       [&] {
         start_of(launch)();
-        MoeDispatchKernel<Rows, kIsGrouped> kernel(launch.workspace, launch.shape, launch.call);
+        using Far = MoeFarOf<MoeLaunch>;
+        MoeDispatchKernel<Rows, kIsGrouped, typename Far::Type> kernel(
+            launch.workspace, launch.shape, launch.call, Far::find(launch, MoeKind::kDispatch));
         return kernel.run();
       },
       [&] { spoil_dispatch(launch.call); });
 }
-template <typename T, MoeOrder kOrder>
-VERBENA_DEVICE void run_moe_combine(const MoeCombineLaunch& launch) {
+template <typename T, MoeOrder kOrder, typename MoeLaunch = MoeCombineLaunch>
+VERBENA_DEVICE void run_moe_combine(const MoeLaunch& launch) {
   run_grid(
       launch,
       [&] {
         start_of(launch)();
-        MoeCombineKernel<T, kOrder> kernel(launch.workspace, launch.shape, launch.call);
+        using Far = MoeFarOf<MoeLaunch>;
+        MoeCombineKernel<T, kOrder, typename Far::Type> kernel(launch.workspace, launch.shape, launch.call,
+                                                               Far::find(launch, MoeKind::kCombine));
         return kernel.run();
       },
       [&] {

@@ -1,7 +1,8 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
- * (combine), as kernels of libverbena_ops.so, among GPUs of one host. Each call is one kernel and one
- * NVLink hop, without a barrier; counts stay on the GPU. A row goes to each rank once, however many of its
- * experts are there. Results have the same bits in every run.
+ * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the GPU.
+ * Within a host a row goes once to each rank, however many of its experts are there, in one NVLink hop. Between
+ * hosts a row goes once to each host, over NICs, and one sum of each host comes back. Results have the same bits
+ * in every run.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
@@ -28,6 +29,11 @@
  * (NaN, ids and sources of -1) and counts are 0, also in all later calls, and the next call returns
  * VERBENA_TIMEOUT and names the late rank. The CUDA context lives; verbena_moe_reset() on all ranks
  * makes the exchange usable again.
+ *
+ * Several hosts: 2 to 8, with the same number of ranks on each, and a context whose network is Verbena's own
+ * (verbena_context_create()). The counterparts of a rank have the same place among the ranks of the other hosts.
+ * A rank's rows reach another host by its counterpart there, which passes them on and in a combine adds the rows
+ * of its host: the phase RECEIVE does both, so a call makes no progress between hosts before all ranks' RECEIVE.
  */
 #ifndef VERBENA_MOE_H
 #define VERBENA_MOE_H
@@ -49,7 +55,7 @@ typedef struct {
   uint32_t max_row_bytes;   /* of a dispatched row, a multiple of 16; 0: 2 * hidden */
   uint32_t max_scale_bytes; /* of a dispatched row's scales; 0: there are none */
   /* 1: VERBENA_MOE_EXACT is possible. Memory for combined rows is then top_k rows a token, not
-   * min(ranks, top_k). */
+   * min(ranks, top_k). 0 if the team spans hosts. */
   uint32_t exact;
   uint32_t blocks;              /* maximum blocks of a kernel, 1 to 256; 0: as many as fit on the GPUs */
   uint32_t programmatic_launch; /* as verbena_ops_options::programmatic_launch */
@@ -92,14 +98,15 @@ typedef struct {
 typedef enum {
   /* `rows` has one row for each row that came: [ranks][max_tokens][hidden]. The caller has added the rows of
    * the rank's experts, with their weights; the handle's weights are ignored. The source rank adds
-   * in the order of ranks. */
+   * in the order of ranks. Of another host comes one sum, which is added there in the order of ranks and
+   * rounded; the source rank adds these sums to the sum of its own host, in the order of hosts. */
   VERBENA_MOE_ROWS = 0,
   /* `rows` has one row for each expert of each row that came: [ranks][max_tokens][top_k][hidden]; slots whose
    * id is -1 are not read. After a dispatch that groups by expert, `rows` is grouped like its output. The experts' rank adds them with their weights in top-k order, and rounds; the
-   * source rank adds these sums in the order of ranks. */
+   * source rank adds these sums as VERBENA_MOE_ROWS does. */
   VERBENA_MOE_REDUCED = 1,
   /* The same rows; each goes to the source rank, which adds them with their weights in top-k order. Takes up
-   * to top_k / ranks times the bytes. */
+   * to top_k / ranks times the bytes. Of ranks on one host only. */
   VERBENA_MOE_EXACT = 2
 } verbena_moe_order;
 
@@ -181,6 +188,10 @@ typedef struct {
  * options->blocks is; 0 if the options are invalid. */
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
 
+/* The same, for ranks on `hosts` hosts, with the same number of ranks on each. */
+VERBENA_API size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
+                                                      uint32_t hosts);
+
 /* Returns the rows that the output of a dispatch has to have for any routing among `ranks` ranks; 0 if the
  * options or the alignment are invalid.
  * @param alignment  of VERBENA_MOE_RAGGED, in rows, at most 65536; 0: 1 */
@@ -191,10 +202,12 @@ VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint
  * @param context  outlives the exchange
  * @param options  copied
  * @param moe   receives the exchange, which verbena_moe_destroy() frees; unchanged after an error
- * @param team  1 to 32 ranks that reach each other by loads and stores; NULL on ranks that are not members,
- *              whose handle serves the collective calls alone. The team may be freed before the exchange.
+ * @param team  1 to 32 ranks, on one host or evenly distributed over several; ranks of a host reach each other by
+ *              loads and stores. NULL on ranks that are not members, whose handle serves the collective calls
+ *              alone. The team may be freed before the exchange.
  * @return VERBENA_INVALID_ARGUMENT where the options are invalid and VERBENA_REMOTE_ERROR on the other ranks;
- *         VERBENA_INVALID_USAGE if the ranks' options differ or the team spans hosts. */
+ *         VERBENA_INVALID_USAGE if the ranks' options differ, or the team spans hosts and has not the same number
+ *         of ranks on each, spans more than 8, has the option `exact` or another library's network. */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
 /* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on
@@ -212,6 +225,7 @@ VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, s
  * ranks of the mask set the same one between the same two calls; the others make no calls. Works on this rank's
  * host alone. A graph keeps the mask of its capture. A handle serves calls with the mask of its dispatch.
  * To go on without a rank that was late: verbena_moe_reset(), which keeps the mask, then this function.
+ * If the team spans hosts, whole hosts can be left out, and the ranks of one place on all hosts.
  * @param living  the bit of this rank is set
  * @return VERBENA_INVALID_USAGE between the phases of a call, and if the mask has a rank that was left out of a call
  *         since the last reset: its memory is not in the state of the others' */

@@ -258,6 +258,25 @@ void add_dispatch(Kernels& kernels, const std::string& name) {
   kernels["verbena_ops_moe_" + name + "_bfloat16"] =
       make<ops::MoeDispatchLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped>>();
 }
+template <bool kIsGrouped>
+void add_far_dispatch(Kernels& kernels, const std::string& name) {
+  using device::MoeRowCast, ops::run_moe_dispatch;
+  using MoeLaunch = ops::MoeFarLaunch<ops::MoeDispatchLaunch>;
+  kernels["verbena_ops_moe_far_" + name] =
+      make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, MoeLaunch>>();
+  kernels["verbena_ops_moe_far_" + name + "_float16"] =
+      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, MoeLaunch>>();
+  kernels["verbena_ops_moe_far_" + name + "_bfloat16"] =
+      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, MoeLaunch>>();
+}
+template <device::MoeOrder kOrder>
+void add_far_combine(Kernels& kernels, const std::string& name) {
+  using MoeLaunch = ops::MoeFarLaunch<ops::MoeCombineLaunch>;
+  kernels["verbena_ops_moe_far_combine_" + name + "_float16"] =
+      make<MoeLaunch, &ops::run_moe_combine<device::Half, kOrder, MoeLaunch>>();
+  kernels["verbena_ops_moe_far_combine_" + name + "_bfloat16"] =
+      make<MoeLaunch, &ops::run_moe_combine<device::Bfloat16, kOrder, MoeLaunch>>();
+}
 template <device::MoeOrder kOrder>
 void add_combine(Kernels& kernels, const std::string& name) {
   kernels["verbena_ops_moe_combine_" + name + "_float16"] =
@@ -286,6 +305,10 @@ const Kernels& list_kernels() {
     add_combine<device::MoeOrder::kRows>(kernels, "rows");
     add_combine<device::MoeOrder::kReduced>(kernels, "reduced");
     add_combine<device::MoeOrder::kExact>(kernels, "exact");
+    add_far_dispatch<false>(kernels, "dispatch");
+    add_far_dispatch<true>(kernels, "dispatch_grouped");
+    add_far_combine<device::MoeOrder::kRows>(kernels, "rows");
+    add_far_combine<device::MoeOrder::kReduced>(kernels, "reduced");
     add_known<2>(kernels);
     add_known<4>(kernels);
     add_of<2>(kernels);

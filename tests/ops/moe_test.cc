@@ -22,14 +22,14 @@ uint16_t to_bfloat16(float number) {
   std::memcpy(&bits, &number, sizeof(bits));
   return static_cast<uint16_t>(bits >> 16);
 }
-verbena_moe_options make_options() {
+verbena_moe_options make_options(bool is_exact = true) {
   verbena_moe_options options{};
   options.experts = kExperts;
   options.max_tokens = kMaxTokens;
   options.top_k = kTopK;
   options.hidden = kHidden;
   options.max_scale_bytes = 4;  // also of a cast: one scale
-  options.exact = 1;
+  options.exact = is_exact ? 1 : 0;
   options.blocks = 2;
   return options;
 }
@@ -40,7 +40,8 @@ std::string say(const char* what, verbena_result result) {
 // A rank's exchange and its tensors. Rows of numbers so small that every sum is exact.
 class Moe {
  public:
-  Moe(Rank& rank, uint32_t number, uint32_t ranks) : rank_(rank), number_(number), ranks_(ranks) {
+  Moe(Rank& rank, uint32_t number, uint32_t ranks, bool is_exact = true)
+      : rank_(rank), number_(number), ranks_(ranks), options_(make_options(is_exact)) {
     check(verbena_moe_create(rank.context().handle(), verbena_team_world(rank.context().handle()), &options_,
                              &moe_));
     check(verbena_moe_get_layout(moe_, &layout_));
@@ -59,6 +60,7 @@ class Moe {
   Moe& operator=(const Moe&) = delete;
 
   verbena_moe* handle() { return moe_; }
+  bool is_exact() const { return options_.exact != 0; }
   // Ranks that take part in calls, a bit each.
   verbena_result set_mask(uint32_t living) {
     const verbena_result result = verbena_moe_set_mask(moe_, living);
@@ -229,7 +231,7 @@ class Moe {
   };
   Rank& rank_;
   const uint32_t number_, ranks_;
-  const verbena_moe_options options_ = make_options();
+  const verbena_moe_options options_;
   verbena_moe* moe_ = nullptr;
   verbena_moe_layout layout_{};
   uint32_t living_ = ~0U;
@@ -244,7 +246,7 @@ constexpr verbena_moe_order kOrders[] = {VERBENA_MOE_ROWS, VERBENA_MOE_REDUCED, 
 
 std::string run_steps(Moe& moe, uint32_t first) {
   for (uint32_t step = first; step < first + 6; ++step) {
-    const verbena_moe_order order = kOrders[step % 3];
+    const verbena_moe_order order = kOrders[step % (moe.is_exact() ? 3 : 2)];
     moe.draw(step);
     if (const std::string wrong = say("dispatch", moe.dispatch()); !wrong.empty()) return wrong;
     moe.synchronize();
@@ -271,29 +273,108 @@ TEST(Moe, TokensGoThereAndBack) {
 }
 
 // Ids are read when the graph runs.
+std::string replay(Rank& rank, uint32_t number, uint32_t ranks, bool is_exact) {
+  Moe moe(rank, number, ranks, is_exact);
+  void *stream = nullptr, *graph = nullptr, *exec = nullptr;
+  find_in_driver<int (*)(void**, unsigned)>("cuStreamCreate")(&stream, 0);
+  find_in_driver<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream, 0);
+  if (moe.dispatch(stream) != VERBENA_SUCCESS) return verbena_last_error();
+  if (moe.combine(VERBENA_MOE_ROWS, stream) != VERBENA_SUCCESS) return verbena_last_error();
+  find_in_driver<int (*)(void*, void**)>("cuStreamEndCapture")(stream, &graph);
+  find_in_driver<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(&exec, graph, 0);
+  for (uint32_t step = 0; step < 8; ++step) {
+    moe.draw(step);
+    find_in_driver<int (*)(void*, void*)>("cuGraphLaunch")(exec, stream);
+    find_in_driver<int (*)(void*)>("cuStreamSynchronize")(stream);
+    std::string wrong = moe.check_received(step);
+    if (wrong.empty()) wrong = moe.check_combined(step, VERBENA_MOE_ROWS);
+    if (!wrong.empty()) return "replay " + std::to_string(step) + ": " + wrong;
+  }
+  return "";
+}
 TEST(Moe, GraphIsReplayedWithOtherIds) {
-  EXPECT_EQ(run({0, 0},
+  EXPECT_EQ(run({0, 0}, [](Rank& rank, uint32_t number) { return replay(rank, number, 2, true); }), "");
+}
+
+// Ranks on several hosts, whose numbers need not be neighbours.
+TEST(MoeAcrossHosts, TokensGoThereAndBack) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2}}) {
+    const auto ranks = static_cast<uint32_t>(hosts.size());
+    EXPECT_EQ(run(hosts,
+                  [&](Rank& rank, uint32_t number) {
+                    Moe moe(rank, number, ranks, false);
+                    return run_steps(moe, 0);
+                  }),
+              "")
+        << ranks;
+  }
+}
+
+TEST(MoeAcrossHosts, GraphIsReplayedWithOtherIds) {
+  EXPECT_EQ(run({0, 0, 1, 1}, [](Rank& rank, uint32_t number) { return replay(rank, number, 4, false); }),
+            "");
+}
+
+TEST(MoeAcrossHosts, ALateRankIsNamedAndResetGoesOn) {
+  setenv("VERBENA_SYMM_TIMEOUT_MS", "4000", 1);
+  EXPECT_EQ(run({0, 0, 1, 1},
                 [](Rank& rank, uint32_t number) -> std::string {
-                  Moe moe(rank, number, 2);
-                  void *stream = nullptr, *graph = nullptr, *exec = nullptr;
-                  find_in_driver<int (*)(void**, unsigned)>("cuStreamCreate")(&stream, 0);
-                  find_in_driver<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream, 0);
-                  if (moe.dispatch(stream) != VERBENA_SUCCESS) return verbena_last_error();
-                  if (moe.combine(VERBENA_MOE_ROWS, stream) != VERBENA_SUCCESS) return verbena_last_error();
-                  find_in_driver<int (*)(void*, void**)>("cuStreamEndCapture")(stream, &graph);
-                  find_in_driver<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(
-                      &exec, graph, 0);
-                  for (uint32_t step = 0; step < 8; ++step) {
-                    moe.draw(step);
-                    find_in_driver<int (*)(void*, void*)>("cuGraphLaunch")(exec, stream);
-                    find_in_driver<int (*)(void*)>("cuStreamSynchronize")(stream);
-                    std::string wrong = moe.check_received(step);
-                    if (wrong.empty()) wrong = moe.check_combined(step, VERBENA_MOE_ROWS);
-                    if (!wrong.empty()) return "replay " + std::to_string(step) + ": " + wrong;
+                  Moe moe(rank, number, 4, false);
+                  if (std::string wrong = run_steps(moe, 0); !wrong.empty()) return wrong;
+                  if (number != 2) {
+                    moe.draw(3);
+                    if (moe.dispatch() != VERBENA_SUCCESS) return "the call itself";
+                    moe.synchronize();
+                    if (moe.counts()[0] != 0 || moe.received_ids()[0] != -1)
+                      return "outputs of a failed call";
+                    if (moe.combine(VERBENA_MOE_ROWS) != VERBENA_TIMEOUT) return "no time-out";
+                    const std::string error = verbena_last_error();
+                    if (error.find("rank 2") == std::string::npos) return "not named: " + error;
+                  }
+                  if (verbena_moe_reset(moe.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                  return run_steps(moe, 10);
+                }),
+            "");
+  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
+}
+
+// A host, or the ranks of one place on all hosts; nothing else.
+TEST(MoeAcrossHosts, RanksAreLeftOut) {
+  EXPECT_EQ(run({0, 0, 1, 1},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  Moe moe(rank, number, 4, false);
+                  for (const uint32_t living : {0b0011U, 0b1010U}) {
+                    if (verbena_moe_reset(moe.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                    if (moe.set_mask(15) != VERBENA_SUCCESS) return verbena_last_error();
+                    for (const uint32_t part : {0b1110U, 0b0111U, 0b1001U})
+                      if ((part >> number & 1) != 0 && moe.set_mask(part) != VERBENA_INVALID_ARGUMENT)
+                        return "a part of a host is left out";
+                    if ((living >> number & 1) == 0) continue;
+                    if (moe.set_mask(living) != VERBENA_SUCCESS) return verbena_last_error();
+                    if (std::string wrong = run_steps(moe, living); !wrong.empty()) return wrong;
                   }
                   return "";
                 }),
             "");
+}
+
+TEST(MoeAcrossHosts, RefusesWhatThereIsNot) {
+  const auto create = [](const std::vector<int>& hosts, const verbena_moe_options& options) {
+    return run(hosts, [&](Rank& rank, uint32_t) -> std::string {
+      verbena_moe* moe = nullptr;
+      verbena_context* const context = rank.context().handle();
+      const verbena_result result =
+          verbena_moe_create(rank.context().handle(), verbena_team_world(context), &options, &moe);
+      return result == VERBENA_INVALID_USAGE ? verbena_last_error() : "is not refused";
+    });
+  };
+  using testing::HasSubstr, testing::Not;
+  const std::string uneven = create({0, 0, 1}, make_options(false));
+  EXPECT_THAT(uneven, HasSubstr("not distributed evenly over its hosts: of 3 ranks on 2 hosts"));
+  EXPECT_THAT(uneven, Not(HasSubstr("is not refused")));
+  const std::string exact = create({0, 1}, make_options(true));
+  EXPECT_THAT(exact, HasSubstr("verbena_moe_options::exact needs a team on one host"));
+  EXPECT_THAT(exact, Not(HasSubstr("is not refused")));
 }
 
 // Outputs say that nothing came, the next call names the rank, and after a reset all is well.

@@ -163,6 +163,33 @@ def _give_wrong_tensors(rank):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+def _move_between_hosts(rank, size):
+    os.environ.update(VERBENA_HOSTID=f"host-{rank % 2}", VERBENA_IBVERBS_LIB="softverbs")
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(verbena.VerbenaError, match="needs a team on one host"):
+            _make(context)
+        sizes = {"experts": EXPERTS, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "hidden": HIDDEN, "blocks": 2}
+        assert verbena.moe.ExpertExchange.workspace_bytes(size, hosts=2, **sizes) != verbena.moe.ExpertExchange.workspace_bytes(size, **sizes)
+        with verbena.moe.ExpertExchange(context, **sizes) as exchange:
+            for step in range(4):
+                sent = exchange.dispatch(*_draw(rank, step))
+                _synchronize()
+                exchange.check_error()
+                _check_received(sent, rank, size, step)
+                expert_rows = _run_experts(sent, rank, size)
+                added = (expert_rows.float() * sent.weights.unsqueeze(-1)).nan_to_num(0).sum(2).to(torch.bfloat16)
+                results = [exchange.combine(expert_rows, sent, "reduced"), exchange.combine(added, sent, "rows")]
+                _synchronize()
+                exchange.check_error()
+                for result in results:
+                    assert torch.allclose(result.double(), _expect_sums(rank, step), rtol=2 ** -6, atol=2.0)
+
+
+def test_tokens_go_between_hosts():
+    run_ranks(4, _move_between_hosts, 4)
+
+
 def test_wrong_tensors():
     run_ranks(2, _give_wrong_tensors)
 

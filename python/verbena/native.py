@@ -246,6 +246,7 @@ _OPS_PROTOTYPES: Prototypes = {
     "ops_group_end": (c_int, [Handle, c_void_p]),
     "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),
     "moe_workspace_bytes": (c_size_t, [POINTER(MoeOptions), c_uint32]),
+    "moe_workspace_bytes_across": (c_size_t, [POINTER(MoeOptions), c_uint32, c_uint32]),
     "moe_set_mask": (c_int, [Handle, c_uint64]),
     "moe_get_mask": (c_int, [Handle, POINTER(c_uint64)]),
     "moe_max_rows": (c_size_t, [POINTER(MoeOptions), c_uint32, c_int, c_uint32]),

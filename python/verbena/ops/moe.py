@@ -63,7 +63,8 @@ class Dispatched:
 
 
 class ExpertExchange(CollectivePart):
-    """Dispatch and combine of a team (None: of all ranks of the context), in the ranks' current streams.
+    """Dispatch and combine of a team (None: of all ranks of the context), in the ranks' current streams. The ranks are on one host, or
+    evenly distributed over several.
 
     All members make the same calls in the same order; the number of tokens, ids and addresses may differ. Calls never
     synchronise with the GPU, and may be captured in a CUDA graph: ids, weights and rows are read when the kernel runs. One
@@ -82,7 +83,7 @@ class ExpertExchange(CollectivePart):
             max_tokens: of a rank in a call.
             max_row_bytes: of a dispatched row; 0: 2 * hidden.
             max_scale_bytes: of a row's scales.
-            exact: allocates memory for Order.EXACT.
+            exact: allocates memory for Order.EXACT. Not if the ranks are on several hosts.
             blocks: max blocks of a kernel; 0: as many as fit on the GPUs.
         """
         ops = load_ops_library()
@@ -101,12 +102,12 @@ class ExpertExchange(CollectivePart):
 
     @staticmethod
     def workspace_bytes(ranks: int, *, experts: int, max_tokens: int, top_k: int, hidden: int, max_row_bytes: int = 0,
-                        max_scale_bytes: int = 0, exact: bool = False, blocks: int = 0) -> int:
-        """Returns the GPU memory that an exchange allocates on each of `ranks` ranks. Needs no GPU."""
+                        max_scale_bytes: int = 0, exact: bool = False, blocks: int = 0, hosts: int = 1) -> int:
+        """Returns the GPU memory that an exchange allocates on each of `ranks` ranks, which are on `hosts` hosts. Needs no GPU."""
         options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, 0)
-        length_bytes = int(load_ops_library().moe_workspace_bytes(ctypes.byref(options), ranks))
+        length_bytes = int(load_ops_library().moe_workspace_bytes_across(ctypes.byref(options), ranks, hosts))
         if length_bytes == 0:
-            raise ValueError(f"there is no exchange of {ranks} ranks with {experts} experts, {max_tokens} tokens, top-{top_k}, hidden {hidden}: "
+            raise ValueError(f"there is no exchange of {ranks} ranks on {hosts} hosts with {experts} experts, {max_tokens} tokens, top-{top_k}, hidden {hidden}: "
                              "docs/moe.md has the limits")
         return length_bytes
 

@@ -20,5 +20,7 @@ template <typename MoeLaunch>
 struct MoeFarLaunch : MoeLaunch {
   device::MoeHosts hosts;
 };
+using MoeFarDispatchLaunch = MoeFarLaunch<MoeDispatchLaunch>;
+using MoeFarCombineLaunch = MoeFarLaunch<MoeCombineLaunch>;
 
 }  // namespace verbena::ops

@@ -453,7 +453,7 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   expect_valid(arguments.id_bits == 32 || arguments.id_bits == 64, "id_bits is ", arguments.id_bits,
                "; it has to be 32 or 64");
   expect_aligned("handle", arguments.handle);
-  MoeFarLaunch<MoeDispatchLaunch> launch{};
+  MoeFarDispatchLaunch launch{};
   begin_launch(launch);
   device::MoeDispatch& call = launch.call;
   set_rows(arguments, call);
@@ -515,7 +515,7 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
     expect_aligned("rows", arguments.rows);
   expect_aligned("handle", arguments.handle);
   if (arguments.tokens != 0) expect_aligned("output", arguments.output);
-  MoeFarLaunch<MoeCombineLaunch> launch{};
+  MoeFarCombineLaunch launch{};
   begin_launch(launch);
   const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
   const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);

@@ -23,18 +23,17 @@
                      (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped>))
 
 // Of teams across hosts.
-#define VERBENA_OPS_FAR_COMBINE(name, order)                                            \
-  VERBENA_OPS_KERNEL(moe_far_combine_##name##_float16, MoeFarLaunch<MoeCombineLaunch>,  \
-                     (run_moe_combine<Half, MoeOrder::order>))                          \
-  VERBENA_OPS_KERNEL(moe_far_combine_##name##_bfloat16, MoeFarLaunch<MoeCombineLaunch>, \
+#define VERBENA_OPS_FAR_COMBINE(name, order)                                 \
+  VERBENA_OPS_KERNEL(moe_far_combine_##name##_float16, MoeFarCombineLaunch,  \
+                     (run_moe_combine<Half, MoeOrder::order>))               \
+  VERBENA_OPS_KERNEL(moe_far_combine_##name##_bfloat16, MoeFarCombineLaunch, \
                      (run_moe_combine<Bfloat16, MoeOrder::order>))
 
-#define VERBENA_OPS_FAR_DISPATCH(name, is_grouped)                               \
-  VERBENA_OPS_KERNEL(moe_far_##name, MoeFarLaunch<MoeDispatchLaunch>,            \
-                     (run_moe_dispatch<MoeRowBytes, is_grouped>))                \
-  VERBENA_OPS_KERNEL(moe_far_##name##_float16, MoeFarLaunch<MoeDispatchLaunch>,  \
-                     (run_moe_dispatch<MoeRowCast<Half>, is_grouped>))           \
-  VERBENA_OPS_KERNEL(moe_far_##name##_bfloat16, MoeFarLaunch<MoeDispatchLaunch>, \
+#define VERBENA_OPS_FAR_DISPATCH(name, is_grouped)                                                      \
+  VERBENA_OPS_KERNEL(moe_far_##name, MoeFarDispatchLaunch, (run_moe_dispatch<MoeRowBytes, is_grouped>)) \
+  VERBENA_OPS_KERNEL(moe_far_##name##_float16, MoeFarDispatchLaunch,                                    \
+                     (run_moe_dispatch<MoeRowCast<Half>, is_grouped>))                                  \
+  VERBENA_OPS_KERNEL(moe_far_##name##_bfloat16, MoeFarDispatchLaunch,                                   \
                      (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped>))
 
 VERBENA_OPS_DISPATCH(dispatch, false)

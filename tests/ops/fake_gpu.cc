@@ -261,7 +261,7 @@ void add_dispatch(Kernels& kernels, const std::string& name) {
 template <bool kIsGrouped>
 void add_far_dispatch(Kernels& kernels, const std::string& name) {
   using device::MoeRowCast, ops::run_moe_dispatch;
-  using MoeLaunch = ops::MoeFarLaunch<ops::MoeDispatchLaunch>;
+  using MoeLaunch = ops::MoeFarDispatchLaunch;
   kernels["verbena_ops_moe_far_" + name] =
       make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, MoeLaunch>>();
   kernels["verbena_ops_moe_far_" + name + "_float16"] =
@@ -271,7 +271,7 @@ void add_far_dispatch(Kernels& kernels, const std::string& name) {
 }
 template <device::MoeOrder kOrder>
 void add_far_combine(Kernels& kernels, const std::string& name) {
-  using MoeLaunch = ops::MoeFarLaunch<ops::MoeCombineLaunch>;
+  using MoeLaunch = ops::MoeFarCombineLaunch;
   kernels["verbena_ops_moe_far_combine_" + name + "_float16"] =
       make<MoeLaunch, &ops::run_moe_combine<device::Half, kOrder, MoeLaunch>>();
   kernels["verbena_ops_moe_far_combine_" + name + "_bfloat16"] =

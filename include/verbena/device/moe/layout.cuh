@@ -82,7 +82,7 @@ struct MoeShape {
   uint32_t rows_of_token;    // maximum rows that come back for a token
   uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all
   uint32_t near;             // those of them that loads and stores reach
-  uint32_t hosts;            // with equally many ranks
+  uint32_t hosts;            // with the same number of ranks each
   uint32_t chunk_bits;       // 2^chunk_bits tokens, at most 32, are a chunk between hosts
 
   // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts,

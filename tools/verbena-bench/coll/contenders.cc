@@ -124,6 +124,7 @@ std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, 
         choices.push_back({codec, blocks, threads, 0});
     }
   }
+  if (max_blocks < 32) choices.push_back({codec, max_blocks, 128, 0});
   return choices;
 }
 

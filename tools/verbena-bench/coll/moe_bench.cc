@@ -395,7 +395,63 @@ std::vector<double> MoeBench::measure() {
   return ground_.agree(figures);
 }
 
+// An exchange whose shape is drawn, the same one on all ranks.
+struct RandomExchange {
+  RandomExchange(const MoeGround& ground, std::mt19937_64& random)
+      : plan(draw_plan(ground.plan, random)),
+        own{plan, ground.library, ground.gpu, ground.context, ground.team, ground.time_us, ground.agree},
+        bench(own, plan.moe_tokens.front()) {}
+
+  static CollPlan draw_plan(CollPlan plan, std::mt19937_64& random) {
+    const auto draw = [&](uint32_t first, uint32_t last) {
+      return std::uniform_int_distribution<uint32_t>(first, last)(random);
+    };
+    // Longer tensors go with more tokens.
+    const uint64_t most = std::clamp<uint64_t>(plan.sizes.back() >> 13, 4, 128);
+    plan.moe_tokens = {draw(1, static_cast<uint32_t>(most))};
+    plan.moe_experts = plan.count_ranks * draw(1, 6);
+    plan.moe_top_k = draw(1, std::min(plan.moe_experts, 9U));
+    plan.hidden = 8 * draw(1, 40);
+    plan.moe_row_bytes = draw(0, 1) == 0 ? 0 : 16 * draw(1, 30);
+    plan.moe_scale_bytes = draw(0, 1) == 0 ? 0 : 4 * draw(1, 12);
+    constexpr const char* kGroupings[] = {"rank", "expert", "ragged"};
+    plan.moe_grouping = kGroupings[draw(0, 2)];
+    plan.moe_alignment = 1U << draw(0, 4);
+    return plan;
+  }
+
+  const CollPlan plan;
+  const MoeGround own;
+  MoeBench bench;
+};
+
 }  // namespace
+
+void run_random_moe(const MoeGround& ground, uint64_t rounds) {
+  constexpr size_t kExchanges = 6;  // alive at the same time; their memory is freed with the process
+  const CollPlan& plan = ground.plan;
+  std::mt19937_64 common(plan.seed * 0x9e3779b97f4a7c15U),
+      own((plan.seed + 1 + plan.rank) * 0xd1b54a32d192ed03U);
+  std::vector<std::unique_ptr<RandomExchange>> exchanges;
+  const int64_t begin_ns = now_ns();
+  uint64_t wrong = 0;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    if (exchanges.size() < kExchanges) exchanges.push_back(std::make_unique<RandomExchange>(ground, common));
+    MoeBench& bench = exchanges[common() % exchanges.size()]->bench;
+    const uint64_t seed = common() >> 8;
+    if (own() % 3 == 0) usleep(static_cast<useconds_t>(own() % 2000));
+    const uint64_t of_round = common() % 3 == 0 ? bench.check_replay(seed) : bench.check(seed);
+    if (of_round != 0)
+      std::fprintf(stderr, "rank %u: round %llu of seed %llu: %llu wrong elements\n", plan.rank,
+                   static_cast<unsigned long long>(round), static_cast<unsigned long long>(plan.seed),
+                   static_cast<unsigned long long>(of_round));
+    wrong += of_round;
+  }
+  dprintf(kControlDescriptor, "checked %llu %llu random dispatches and combines, seed %llu, in %lld ms\n",
+          static_cast<unsigned long long>(wrong), static_cast<unsigned long long>(rounds),
+          static_cast<unsigned long long>(plan.seed),
+          static_cast<long long>((now_ns() - begin_ns) / 1'000'000));
+}
 
 void run_moe(const MoeGround& ground) {
   const CollPlan& plan = ground.plan;

@@ -28,4 +28,9 @@ struct MoeGround {
 // or data is wrong.
 void run_moe(const MoeGround& ground);
 
+// Makes this number of dispatches and combines of exchanges whose shapes, groupings and routes are drawn from
+// plan.seed, on ranks with different delays; a third of the rounds replay a graph. Checks and reports like
+// run_moe().
+void run_random_moe(const MoeGround& ground, uint64_t rounds);
+
 }  // namespace verbena::tools::coll

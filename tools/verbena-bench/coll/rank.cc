@@ -30,6 +30,7 @@ namespace {
 constexpr uint64_t kPause_ns = 60'000;  // the host puts a sample's work into the stream meanwhile
 constexpr uint64_t kMarginBytes = 256;  // after an output: nothing may write there
 constexpr uint64_t kBarrierElements = 8;
+constexpr uint64_t kCallsPerMoeRound = 8;  // random calls for each random dispatch and combine
 constexpr unsigned kEagerCalls = 100;
 constexpr double kMaxCodedError = 0.25;  // of quantised sums
 constexpr uint64_t kLate_ns[] = {5'000, 50'000};
@@ -49,6 +50,7 @@ class Rank {
   void measure_all();
   void soak();
   void call_at_random();
+  MoeGround make_moe_ground();
   void exchange_tokens();
   // Replays a graph plan.soak times, each time with another input. Returns the sum of `count_wrong`.
   uint64_t replay(Graph& graph, uint64_t bytes, const std::function<void(uint64_t, char*)>& prepare,
@@ -663,13 +665,23 @@ void Rank::call_at_random() {
   expect_no_error();
   tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.random) + " random calls, seed " +
        std::to_string(plan_.seed) + ", in " + std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
+  // Exchanges are within one host.
+  if (plan_.hosts == 1) run_random_moe(make_moe_ground(), plan_.random / kCallsPerMoeRound);
+}
+
+MoeGround Rank::make_moe_ground() {
+  return {plan_,
+          library_,
+          gpu_,
+          ours_->context.handle(),
+          ours_->team.handle(),
+          [&](const std::function<void()>& launch) { return time_us(launch); },
+          [&](std::vector<double> values) { return agree(std::move(values)); }};
 }
 
 void Rank::exchange_tokens() {
   make_numbers();
-  run_moe({plan_, library_, gpu_, ours_->context.handle(), ours_->team.handle(),
-           [&](const std::function<void()>& launch) { return time_us(launch); },
-           [&](std::vector<double> values) { return agree(std::move(values)); }});
+  run_moe(make_moe_ground());
 }
 
 // One graph, replayed with other data each time, every element compared.

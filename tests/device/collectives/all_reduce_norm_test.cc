@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "device/emulator/world.h"
 #include "device/ops/run_fused.cuh"
 #include "device/support/random.h"
+#include "device/support/rank_counts.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -55,13 +57,15 @@ uint64_t count_scales(const Case& c) {
   }
 }
 
-// The tensors of a rank; what they begin with is the same for each way to compute.
+// The tensors of a rank; what they begin with is the same for each way to compute. Their addresses are not:
+// `front` numbers lie before each tensor.
 struct Tensors {
   Tensors(const Case& given, const Data& input_, const Data& residual_, const Data& weight_,
-          uint64_t share_first, uint64_t share_rows)
+          uint64_t share_first, uint64_t share_rows, uint64_t front_numbers = 0)
       : c(given),
         first(share_first),
         rows(share_rows),
+        front(front_numbers),
         input(input_),
         residual(residual_),
         before(residual_),
@@ -74,25 +78,33 @@ struct Tensors {
       const float scale = 0.02F;
       std::memcpy(scales.data(), &scale, sizeof scale);
     }
+    for (Data* const tensor : {&input, &residual, &before, &weight, &sum, &output, &residual_out})
+      tensor->insert(tensor->begin(), 2 * front, kUntouched);
+  }
+  // A tensor as it is with nothing before it; empty if that was written.
+  Data strip(const Data& tensor) const {
+    const auto begin = tensor.begin() + static_cast<int64_t>(2 * front);
+    if (std::any_of(tensor.begin(), begin, [](unsigned char byte) { return byte != kUntouched; })) return {};
+    return {begin, tensor.end()};
   }
   uint64_t step() const { return c.hidden + c.padding; }
   uint64_t numbers(uint64_t rows_) const { return (rows_ * step() + c.offset) * 2 + 64; }
   char* at(Data& tensor, uint64_t row = 0) {
-    return reinterpret_cast<char*>(tensor.data()) + (c.offset + row * step()) * 2;
+    return reinterpret_cast<char*>(tensor.data()) + (front + c.offset + row * step()) * 2;
   }
 
   // Rows `first_row` on of the residual: those of a share, or all.
   void describe(NormLaunch& launch, bool is_sharded) {
     launch.call.type = static_cast<uint32_t>(c.type);
-    launch.call.input = reinterpret_cast<const char*>(input.data()) + c.offset * 2;
+    launch.call.input = at(input);
     Data& sums = c.sums_in_place ? input : c.sums_in_output ? output : sum;
-    launch.call.output = reinterpret_cast<char*>(sums.data()) + c.offset * 2;
+    launch.call.output = at(sums);
     launch.call.length_bytes = c.rows * c.hidden * 2;
     Norm& norm = launch.norm;
     norm = {};
     norm.rows = c.rows;
     norm.hidden = c.hidden;
-    norm.weight = reinterpret_cast<char*>(weight.data()) + c.offset * 2;
+    norm.weight = at(weight);
     norm.epsilon = 1e-5F;
     norm.weight_offset = 0.5F;
     norm.residual_in = at(residual, is_sharded ? first : 0);
@@ -111,7 +123,7 @@ struct Tensors {
   }
 
   Case c;
-  uint64_t first, rows;
+  uint64_t first, rows, front;
   Data input, residual, before, weight, sum, output, residual_out, quantised, scales;
 };
 
@@ -174,7 +186,10 @@ class NormRanks {
     const uint64_t share = (c.rows + ranks - 1) / ranks;
     for (uint64_t rank = 0; rank < ranks; ++rank) {
       const uint64_t first = std::min(c.rows, rank * share);
-      all.emplace_back(c, inputs_[rank], residual_, weight_, first, std::min(c.rows, first + share) - first);
+      Case mine = c;
+      mine.is_in_place = c.is_in_place != ((seed + rank) % 5 == 0);
+      all.emplace_back(mine, inputs_[rank], residual_, weight_, first,
+                       std::min(c.rows, first + share) - first, seed % 3 == 0 ? 0 : (seed + 3 * rank) % 8);
     }
     Tensors expected(c, summed_, residual_, weight_, 0, c.rows);
     if (const std::string wrong = run_apart(expected); !wrong.empty()) return wrong;
@@ -197,6 +212,8 @@ class NormRanks {
           run_kernel<2>(way, launches[rank]);
         } else if (shape_.ranks == 4) {
           run_kernel<4>(way, launches[rank]);
+        } else if (shape_.ranks == 8) {
+          run_kernel<8>(way, launches[rank]);
         } else {
           run_kernel<0>(way, launches[rank]);
         }
@@ -220,6 +237,7 @@ class NormRanks {
     }
     return "";
   }
+  int32_t count() const { return shape_.ranks; }
   // A block of rank 1 does not send, and its peer waits for it in vain.
   void let_one_block_wait() { has_absent_block_ = true; }
 
@@ -271,18 +289,27 @@ class NormRanks {
   }
 
   static std::string compare(Tensors& got, Tensors& want, bool is_sharded) {
-    if (got.c.has_output && got.output != want.output) return "output";
+    if (got.c.has_output && got.strip(got.output) != want.output) return "output";
     if (got.quantised != want.quantised) return "quantised rows";
     if (got.scales != want.scales) return "scales";
-    if (got.weight != want.weight) return "the weight was written";
-    Data& residual = got.c.is_in_place ? got.residual : got.residual_out;
-    Data& wanted = want.c.is_in_place ? want.residual : want.residual_out;
+    if (got.strip(got.weight) != want.weight) return "the weight was written";
+    const Data residual = got.strip(got.c.is_in_place ? got.residual : got.residual_out);
+    const Data before = got.strip(got.before);
+    const Data& all = want.c.is_in_place ? want.residual : want.residual_out;
+    // Between rows lies what was there.
+    Data wanted = got.c.is_in_place ? before : Data(all.size(), kUntouched);
+    for (uint64_t row = 0; row < got.c.rows; ++row) {
+      const auto at = static_cast<int64_t>((got.c.offset + row * got.step()) * 2);
+      std::copy_n(all.begin() + at, got.c.hidden * 2, wanted.begin() + at);
+    }
     if (!is_sharded) return residual == wanted ? "" : "residual";
     const uint64_t begin = (got.c.offset + got.first * got.step()) * 2,
                    end = begin + got.rows * got.step() * 2;
-    for (uint64_t i = 0; i < residual.size(); ++i) {
+    for (uint64_t i = 0; i < wanted.size(); ++i) {
       const bool is_mine = i >= begin && i < end;
-      if (residual[i] != (is_mine ? wanted[i] : got.c.is_in_place ? got.before[i] : kUntouched))
+      if (residual.empty() || residual[i] != (is_mine             ? wanted[i]
+                                              : got.c.is_in_place ? before[i]
+                                                                  : kUntouched))
         return "residual at " + std::to_string(i);
     }
     return "";
@@ -291,9 +318,10 @@ class NormRanks {
   // Shares are summed in a place that is nobody's result.
   std::string check_sum(const Tensors& got, const Data& input, bool is_sharded) const {
     const Case& c = got.c;
-    if (!c.sums_in_place && got.input != input) return "an input was written";
+    if (!c.sums_in_place && got.strip(got.input) != input) return "an input was written";
     if (is_sharded) return "";
-    const Data& sum = c.sums_in_place ? got.input : got.sum;
+    const Data sum = got.strip(c.sums_in_place ? got.input : got.sum);
+    if (sum.empty()) return "a byte before the sum";
     const size_t begin = c.offset * 2, end = begin + c.rows * c.hidden * 2;
     for (size_t i = 0; i < sum.size(); ++i) {
       const bool is_sum = i >= begin && i < end && !c.sums_in_output;
@@ -316,8 +344,12 @@ constexpr RowQuantisation kKinds[] = {
     RowQuantisation::kFloat8Block, RowQuantisation::kFloat8BlockPower, RowQuantisation::kFloat8BlockExponent,
     RowQuantisation::kMxFloat8,    RowQuantisation::kInt8Token};
 
-TEST(AllReduceNorm, EveryWayAndKindOfOutput) {
-  NormRanks two({2}), three({3, 3});
+// Of two ranks, and of other numbers of ranks in three blocks.
+TEST(AllReduceNorm, EveryWayAndKindOfOutputOfRanks) {
+  NormRanks two({2});
+  std::vector<std::unique_ptr<NormRanks>> others;
+  for (const int32_t ranks : list_rank_counts({3}))
+    others.push_back(std::make_unique<NormRanks>(Shape{ranks, 3, ranks > 6 ? 32U : 64U}));
   uint64_t seed = 1;
   for (const Way way : kWays) {
     for (const RowQuantisation kind : kKinds) {
@@ -332,7 +364,9 @@ TEST(AllReduceNorm, EveryWayAndKindOfOutput) {
       ++seed;
       ASSERT_EQ(two.run(way, c, seed), "") << static_cast<int>(way) << " " << static_cast<int>(kind);
       if (emulator::kSanitizer && seed % 3 != 0) continue;
-      ASSERT_EQ(three.run(way, c, seed), "") << static_cast<int>(way) << " " << static_cast<int>(kind);
+      for (const auto& ranks : others)
+        ASSERT_EQ(ranks->run(way, c, seed), "")
+            << ranks->count() << " ranks, " << static_cast<int>(way) << " " << static_cast<int>(kind);
     }
   }
 }
@@ -355,10 +389,9 @@ TEST(AllReduceNorm, AnyRows) {
 }
 
 TEST(AllReduceNorm, AnyNumberOfRanks) {
-  for (int32_t count = 1; count <= 16; count += emulator::kSanitizer ? 5 : 1) {
+  for (const int32_t count : list_rank_counts({1, 4, 9, 13})) {
     NormRanks ranks({count, 2, 32});
     for (const Way way : kWays) {
-      if (count == 2) continue;  // the other tests' kernels
       ASSERT_EQ(ranks.run(way, {7, 72, RowQuantisation::kMxFloat8}, static_cast<uint64_t>(count)), "")
           << static_cast<int>(way) << " of " << count;
     }
@@ -376,10 +409,12 @@ TEST(AllReduceNorm, LaunchAfterLaunch) {
 
 // Rows of clusters of 1 to 8 blocks, which take a thread one vector or two and leave some blocks none, more
 // rows than clusters, and rows that end within a vector.
-TEST(AllReduceNorm, RowsInRegisters) {
+TEST(AllReduceNorm, RowsInRegistersOfRanks) {
   uint64_t seed = 0;
-  for (const Shape& shape :
-       {Shape{2, 3, 64}, {2, 4, 32, 512, 4}, {5, 4, 64, 512, 2}, {2, 8, 32, 512, 8}, {4, 2, 128, 512, 2}}) {
+  std::vector<Shape> shapes = {
+      {2, 3, 64}, {2, 4, 32, 512, 4}, {5, 4, 64, 512, 2}, {2, 8, 32, 512, 8}, {4, 2, 128, 512, 2}};
+  for (const int32_t ranks : list_rank_counts()) shapes.push_back({ranks, 4, 32, 512, 2});
+  for (const Shape& shape : shapes) {
     NormRanks ranks(shape);
     const uint64_t most = shape.most_hidden();
     for (const uint64_t hidden :

@@ -74,20 +74,24 @@ class CodedRanks {
         slot_bytes_((shape.tiles * kMaxTileBytes + 127) / 128 * 128 * 2 + 128),
         fleet_(shape.ranks, INT32_MAX, Fleet::measure_workspace(shape.ranks, shape.blocks, slot_bytes_)) {}
 
-  // One launch: the sums, as all ranks have them. `offset`: numbers from a multiple of 16 bytes.
+  // One launch: the sums, as all ranks have them. `offset`: numbers from a multiple of 16 bytes on rank 0; on
+  // the other ranks other ones, unless it is 0. `is_in_place`: on every other rank.
   template <typename Rounding = RoundToNearest>
   std::vector<float> reduce(const std::vector<std::vector<float>>& addends, uint64_t offset = 0,
                             bool is_in_place = false, const Rounding& rounding = {}) {
     const size_t count = addends[0].size(), ranks = addends.size();
     std::vector<std::vector<T>> inputs(ranks), outputs(ranks);
-    const auto fill = [&](std::vector<T>& to, const std::vector<float>* from) {
+    const auto find_begin = [&](size_t rank) {
+      return kMargin + (offset == 0 ? 0 : (offset + 3 * rank) % (2 * kVectorElements));
+    };
+    const auto fill = [&](std::vector<T>& to, size_t rank, bool is_input) {
       to.assign(count + 2 * kMargin, device::narrow<T>(kBeside));
-      for (size_t i = 0; from != nullptr && i < count; ++i)
-        to[kMargin + offset + i] = device::narrow<T>((*from)[i]);
+      for (size_t i = 0; is_input && i < count; ++i)
+        to[find_begin(rank) + i] = device::narrow<T>(addends[rank][i]);
     };
     for (size_t rank = 0; rank < ranks; ++rank) {
-      fill(inputs[rank], &addends[rank]);
-      fill(outputs[rank], is_in_place ? &addends[rank] : nullptr);
+      fill(inputs[rank], rank, true);
+      fill(outputs[rank], rank, is_in_place && rank % 2 == 0);
     }
     World world(++launches_);
     for (size_t rank = 0; rank < ranks; ++rank)
@@ -95,9 +99,10 @@ class CodedRanks {
         const SymmWorkspace<> mine =
             fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, slot_bytes_);
         if ((launches_ + rank) % 3 == 0) device::pause(300'000);
-        char* const to = reinterpret_cast<char*>(outputs[rank].data() + kMargin + offset);
-        const char* const from =
-            is_in_place ? to : reinterpret_cast<const char*>(inputs[rank].data() + kMargin + offset);
+        char* const to = reinterpret_cast<char*>(outputs[rank].data() + find_begin(rank));
+        const char* const from = is_in_place && rank % 2 == 0
+                                     ? to
+                                     : reinterpret_cast<const char*>(inputs[rank].data() + find_begin(rank));
         const auto block = device::block_index();
         if constexpr (kIsOneShot<Sums>) {
           OneShot<> calls(mine, block, shape_.blocks);
@@ -116,12 +121,14 @@ class CodedRanks {
       });
     EXPECT_EQ(world.run(), "");
     std::vector<float> sums;
-    for (size_t i = 0; i < outputs[0].size(); ++i) {
-      const bool is_sum = i >= kMargin + offset && i < kMargin + offset + count;
-      if (is_sum) sums.push_back(device::widen(outputs[0][i]));
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        const bool is_right = is_sum ? std::memcmp(&outputs[rank][i], &outputs[0][i], sizeof(T)) == 0
-                                     : device::widen(outputs[rank][i]) == kBeside;
+    for (size_t i = 0; i < count; ++i) sums.push_back(device::widen(outputs[0][find_begin(0) + i]));
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      for (size_t i = 0; i < outputs[rank].size(); ++i) {
+        const size_t begin = find_begin(rank);
+        const bool is_sum = i >= begin && i < begin + count;
+        const bool is_right =
+            is_sum ? std::memcmp(&outputs[rank][i], &outputs[0][find_begin(0) + i - begin], sizeof(T)) == 0
+                   : device::widen(outputs[rank][i]) == kBeside;
         if (!is_right)
           ADD_FAILURE() << "rank " << rank << " at " << i
                         << (is_sum ? ": other bits" : ": beside the tensor");
@@ -132,7 +139,7 @@ class CodedRanks {
   }
 
  private:
-  static constexpr uint64_t kMargin = 64;
+  static constexpr uint64_t kMargin = 64, kVectorElements = 16 / sizeof(T);
   static constexpr float kBeside = 77;
   static constexpr uint32_t count_tile_bytes() {
     if constexpr (kIsOneShot<Sums>) {
@@ -269,7 +276,10 @@ TYPED_TEST(CodedReduceOfManyTest, AnyNumberOfRanks) {
     std::vector<std::vector<float>> addends(static_cast<size_t>(count), std::vector<float>(3333));
     for (auto& addend : addends)
       for (float& number : addend) number = draw_normal(random);
-    EXPECT_EQ((check_sums<Addends, Sums, Bfloat16>(addends, ranks.reduce(addends))), "") << count;
+    EXPECT_EQ((check_sums<Addends, Sums, Bfloat16>(
+                  addends, ranks.reduce(addends, static_cast<uint64_t>(count) % 8, count % 2 == 1))),
+              "")
+        << count;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "device/emulator/sanitizer.h"
 #include "device/emulator/world.h"
 #include "device/support/random.h"
+#include "device/support/rank_counts.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -29,8 +30,9 @@ constexpr uint64_t kMargin = 64;  // bytes on both sides of an output that nobod
 
 struct Call {
   uint64_t count;
-  uint64_t input_offset, output_offset;  // bytes, from a multiple of 16
+  uint64_t input_offset, output_offset;  // bytes, from a multiple of 16, on rank 0
   bool is_in_place = false;
+  bool do_ranks_differ = true;  // the other ranks' tensors begin elsewhere, and every other one is in place
 };
 struct Shape {
   int32_t ranks;
@@ -118,13 +120,20 @@ class Ranks {
  private:
   using Buffers = std::vector<std::vector<Bytes>>;  // [rank][call]
 
+  static uint64_t find_offset(int32_t rank, uint64_t offset, const Call& call) {
+    return call.do_ranks_differ ? (offset + 5 * static_cast<uint64_t>(rank)) % 16 : offset;
+  }
+  static bool is_in_place(int32_t rank, const Call& call) {
+    return call.is_in_place && (!call.do_ranks_differ || rank % 2 == 0);
+  }
   T* input(int32_t rank, size_t i, const Call& call) {
-    return reinterpret_cast<T*>(inputs_[static_cast<size_t>(rank)][i].at(kMargin + call.input_offset));
+    return reinterpret_cast<T*>(
+        inputs_[static_cast<size_t>(rank)][i].at(kMargin + find_offset(rank, call.input_offset, call)));
   }
   T* output(int32_t rank, size_t i, const Call& call) {
-    return call.is_in_place ? input(rank, i, call)
-                            : reinterpret_cast<T*>(
-                                  outputs_[static_cast<size_t>(rank)][i].at(kMargin + call.output_offset));
+    return is_in_place(rank, call) ? input(rank, i, call)
+                                   : reinterpret_cast<T*>(outputs_[static_cast<size_t>(rank)][i].at(
+                                         kMargin + find_offset(rank, call.output_offset, call)));
   }
   template <typename Calls>
   SymmStatus reduce_vectors(Calls& calls, int32_t rank, size_t i, const Call& call) {
@@ -197,7 +206,7 @@ class Ranks {
           if (is_nan(want) ? !is_nan(got) : std::memcmp(&got, &want, sizeof(T)) != 0)
             return where + ": a wrong number at " + std::to_string(n);
         }
-        Bytes& whole = (calls[i].is_in_place ? inputs_ : outputs_)[static_cast<size_t>(rank)][i];
+        Bytes& whole = (is_in_place(rank, calls[i]) ? inputs_ : outputs_)[static_cast<size_t>(rank)][i];
         for (const char* byte = whole.at(0); byte < whole.at(whole.size()); ++byte) {
           const bool is_margin = byte < out || byte >= out + length_bytes;
           if (is_margin && *byte != 0x5a) return where + ": a byte beside the output";
@@ -244,7 +253,7 @@ TYPED_TEST(OneShotTest, Vectors) {
     const uint64_t most = count == 8 ? 11 : 80;
     const auto make_calls = [&](uint64_t turn, uint64_t unit_bytes) {
       const auto call = [&](uint64_t units, uint64_t i) {
-        return Call{units * unit_bytes / sizeof(TypeParam), turn % 2 * 16, i * 16, i == 1};
+        return Call{units * unit_bytes / sizeof(TypeParam), turn % 2 * 16, i * 16, i == 1, false};
       };
       return std::vector<Call>{call(turn % 7, 0), call(turn * 5 % most, 1), call(most, 2)};
     };
@@ -260,12 +269,14 @@ TYPED_TEST(OneShotTest, Vectors) {
 }
 // Two shots in as many rounds as slots of few packets need.
 TYPED_TEST(OneShotTest, VectorsInRounds) {
-  for (const int32_t count : {2, 4}) {
+  for (const int32_t count : {2, 4, 8}) {
     Ranks<TypeParam> ranks({count, 2, 32, 128});
     for (uint64_t units = 1; units < 70; units += 17)
-      EXPECT_EQ(ranks.template run<TwoShot<>>(
-                    units, {{units * 16 * static_cast<uint64_t>(count) / sizeof(TypeParam), 0, 0}}, true),
-                "")
+      EXPECT_EQ(
+          ranks.template run<TwoShot<>>(
+              units, {{units * 16 * static_cast<uint64_t>(count) / sizeof(TypeParam), 0, 0, false, false}},
+              true),
+          "")
           << count << " " << units;
   }
 }
@@ -280,15 +291,17 @@ TYPED_TEST(OneShotTest, LaunchAfterLaunch) {
 }
 
 // Bytes of every length and alignment, in place too, in two blocks, behind each other in one kernel.
-TEST(OneShot, GathersEverySize) {
+TEST(OneShot, GathersEverySizeOfRanks) {
   constexpr uint64_t kSlotBytes = 128, kMaxCount = 150;  // two messages a block
-  for (const int32_t ranks : {1, 2, 3, 9}) {
+  for (const int32_t ranks : list_rank_counts({1, 2, 3, 9})) {
     Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 2, kSlotBytes));
     const auto size = static_cast<uint64_t>(ranks);
     const auto byte = [](uint64_t rank, uint64_t count, uint64_t i) {
       return static_cast<char>(rank * 41 + count * 7 + i);
     };
-    for (uint64_t count = 0; count <= kMaxCount; count += ranks == 9 || emulator::kSanitizer ? 9 : 1) {
+    for (uint64_t count = 0; count <= kMaxCount; count += ranks > 8                           ? 29
+                                                          : ranks > 3 || emulator::kSanitizer ? 9
+                                                                                              : 1) {
       const bool is_in_place = count % 3 == 0;
       const uint64_t offset = kMargin + count % 16;
       std::vector<Bytes> inputs, outputs;

@@ -170,8 +170,9 @@ class MoePair {
       for (uint32_t source = 0; source < setup_.ranks; ++source)
         if (const std::string wrong = check_received(rank, source, groups); !wrong.empty())
           return "rank " + std::to_string(rank) + " from " + std::to_string(source) + ": " + wrong;
-      if (const std::string wrong = check_groups(rank, groups); !wrong.empty())
-        return "rank " + std::to_string(rank) + ": " + wrong;
+      std::string wrong = check_groups(rank, groups);
+      if (wrong.empty()) wrong = check_own_routing(rank);
+      if (!wrong.empty()) return "rank " + std::to_string(rank) + ": " + wrong;
     }
     return "";
   }
@@ -425,6 +426,26 @@ class MoePair {
       for (uint64_t i = 0; i < setup_.sent_bytes() && groups.sources[row] < 0; ++i)
         if (mine.output.data()[row * uint64_t{setup_.sent_bytes()} + i] != 0x5a)
           return "a byte in row " + std::to_string(row) + ", which has no token";
+    }
+    return "";
+  }
+  // The routing of a rank's tokens, for another dispatch: ids that name a living rank's expert.
+  std::string check_own_routing(uint32_t rank) const {
+    const Rank& mine = of_[rank];
+    const MoeHandleLayout layout = MoeHandleLayout::of(shape_);
+    for (uint32_t token = 0; token < mine.tokens; ++token) {
+      for (uint32_t k = 0; k < shape_.top_k; ++k) {
+        const int64_t id = mine.experts[token][k];
+        bool is_named = false;
+        for (uint32_t other = 0; other < setup_.ranks; ++other) is_named = is_named || is_at(id, other);
+        const uint64_t at = uint64_t{token} * shape_.top_k + k;
+        if (mine.handle.template get<int32_t>(layout.own_ids / 4 + at) !=
+            (is_named ? static_cast<int32_t>(id) : -1))
+          return "another own id of token " + std::to_string(token);
+        if (mine.handle.template get<float>(layout.own_weights / 4 + at) !=
+            (is_named ? weight(rank, token, k) : 0.0F))
+          return "another own weight of token " + std::to_string(token);
+      }
     }
     return "";
   }

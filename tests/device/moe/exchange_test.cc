@@ -5,6 +5,7 @@
 
 #include "device/emulator/sanitizer.h"
 #include "device/moe/exchange.h"
+#include "device/support/rank_counts.h"
 
 namespace verbena::device_test {
 namespace {
@@ -43,9 +44,35 @@ TEST(MoeExchange, AnyRouting) {
     EXPECT_EQ(run_pairs<Bfloat16>({1, 4, 7, 3}, seed), "") << seed;
   }
 }
-TEST(MoeExchange, EightRanks) {
-  for (uint64_t seed = 0; seed < kSeeds; ++seed)
-    EXPECT_EQ(run_pairs<Bfloat16>({8, 32, 6, 4, 1, 32, 48}, seed), "") << seed;
+// Every grouping, with and without room for exact sums, a cast of each form, phases, and scales in columns:
+// each with other shapes and numbers of ranks.
+TEST(MoeExchange, EveryCallOfRanks) {
+  for (const int32_t count : list_rank_counts()) {
+    const auto ranks = static_cast<uint32_t>(count);
+    uint64_t seed = ranks;
+    for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert, MoeGrouping::kRagged}) {
+      for (const MoeCast cast : {MoeCast::kNone, MoeCast::kBlocks, MoeCast::kPowers, MoeCast::kExponents}) {
+        for (const bool has_phases : {false, true}) {
+          ++seed;
+          if (emulator::kSanitizer && seed % 3 != 0) continue;
+          MoeSetup setup{ranks, ranks * static_cast<uint32_t>(1 + seed % 3), 5, 4, 1 + ranks % 2,
+                         32,    cast == MoeCast::kNone ? 48U : 288U};
+          setup.scale_bytes = cast == MoeCast::kNone && seed % 2 == 0 ? 12 : 0;
+          setup.has_exact = seed % 4 < 2;
+          setup.cast = cast;
+          setup.has_phases = has_phases;
+          setup.grouping = grouping;
+          setup.alignment = static_cast<uint32_t>(1 + seed % 3);
+          setup.has_columns = cast >= MoeCast::kPowers && seed % 2 == 0;
+          setup.has_ids_first = has_phases && seed % 4 > 1;
+          const std::string wrong =
+              seed % 2 == 0 ? run_pairs<Bfloat16>(setup, seed) : run_pairs<Half>(setup, seed);
+          EXPECT_EQ(wrong, "") << ranks << " ranks, grouping " << static_cast<int>(grouping) << ", cast "
+                               << static_cast<int>(cast) << ", phases " << has_phases;
+        }
+      }
+    }
+  }
 }
 // A combined row of each rank that has experts of a token, and no more: ranks are fewer than top-k, or more.
 TEST(MoeExchange, RoomForReducedRowsAlone) {
@@ -120,11 +147,15 @@ TEST(MoeExchange, LongMasks) {
 
 // Calls in any order, each kernel as long as its rank takes: copies of the workspace are used again and
 // again, several handles are alive, and dispatches follow each other without a combine.
-TEST(MoeExchange, CallAfterCall) {
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const MoeSetup setup{3, 6, 5, 2, 2, 32, 32, 4, true, MoeCast::kNone, seed % 2 == 1};
+TEST(MoeExchange, CallAfterCallOfRanks) {
+  const std::vector<int32_t> counts = list_rank_counts({3});
+  for (uint64_t turn = 0; turn < counts.size() - 1 + kSeeds; ++turn) {
+    // Three ranks with each seed, the drawn ones with one.
+    const uint64_t seed = turn < kSeeds ? turn : turn - kSeeds;
+    const auto count = static_cast<uint32_t>(turn < kSeeds ? 3 : counts[turn - kSeeds + 1]);
+    const MoeSetup setup{count, 2 * count, 5, 2, 2, 32, 32, 4, true, MoeCast::kNone, seed % 2 == 1};
     MoeRanks<Bfloat16> ranks(setup);
-    for (uint64_t round = 0; round < (emulator::kSanitizer ? 2 : 12); ++round) {
+    for (uint64_t round = 0; round < (emulator::kSanitizer || count > 3 ? 2 : 12); ++round) {
       Random random(seed * 100 + round);
       std::vector<MoePair<Bfloat16>> pairs;
       std::vector<MoeRanks<Bfloat16>::Step> steps;
@@ -147,7 +178,7 @@ TEST(MoeExchange, CallAfterCall) {
         wrong = pairs[i].check_dispatch();
         if (wrong.empty()) wrong = pairs[i].check_combine();
       }
-      ASSERT_EQ(wrong, "") << seed << " round " << round;
+      ASSERT_EQ(wrong, "") << count << " ranks, seed " << seed << " round " << round;
     }
   }
 }

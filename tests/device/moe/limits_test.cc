@@ -5,6 +5,7 @@
 
 #include "device/emulator/sanitizer.h"
 #include "device/moe/exchange.h"
+#include "device/support/rank_counts.h"
 
 namespace verbena::device_test {
 namespace {
@@ -94,10 +95,16 @@ TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
 
 // A rank that does not come is named. After a reset the others go on without it; after another reset it is
 // there again.
-TEST(MoeLimits, ADeadRankIsLeftOut) {
+struct Dead {
+  uint32_t ranks, rank;
+};
+TEST(MoeLimits, ADeadRankIsLeftOutOfRanks) {
+  std::vector<Dead> all = {{3, 0}, {3, 1}, {3, 2}};
+  for (const int32_t ranks : list_rank_counts())
+    if (ranks != 3) all.push_back({static_cast<uint32_t>(ranks), static_cast<uint32_t>(ranks * 2 / 3)});
   for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert, MoeGrouping::kRagged}) {
-    for (uint32_t dead = 0; dead < 3; ++dead) {
-      MoeSetup setup{3, 12, 7, 4, 2, 32, 48, 4};
+    for (const auto& [count, dead] : all) {
+      MoeSetup setup{count, 4 * count, count > 8 ? 3U : 7U, 4, 2, 32, 48, 4};
       setup.grouping = grouping;
       MoeRanks<Bfloat16> ranks(setup);
       uint64_t seed = dead;
@@ -121,7 +128,7 @@ TEST(MoeLimits, ADeadRankIsLeftOut) {
       for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
         if (rank == dead) continue;
         ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
-        world.add_grid(rank, 2, 32, [&, rank] {
+        world.add_grid(rank, 2, 32, [&ranks, &pair, rank] {
           emulator::require(
               ranks.call(rank, pair, false, ranks.list_phases(false).front()) != SymmStatus::kDone,
               "the call is done");
@@ -135,12 +142,13 @@ TEST(MoeLimits, ADeadRankIsLeftOut) {
         EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, dead) << "rank " << rank;
       }
       ranks.reset();
-      ranks.set_living(7U & ~(1U << dead));
+      const uint32_t everyone = (1U << count) - 1;
+      ranks.set_living(everyone & ~(1U << dead));
       const std::vector<char> before = ranks.list_packets(dead);
       expect_right();
       EXPECT_TRUE(ranks.list_packets(dead) == before) << "something is sent to a rank that is left out";
       ranks.reset();
-      ranks.set_living(7);
+      ranks.set_living(everyone);
       expect_right();
     }
   }

@@ -4,6 +4,7 @@
 
 #include "device/emulator/sanitizer.h"
 #include "device/proxy/support/rdma_fleet.h"
+#include "device/support/rank_counts.h"
 #include "verbena/device/barrier.cuh"
 #include "verbena/device/symm.cuh"
 
@@ -235,8 +236,9 @@ void expect_transitive(const FleetShape& shape, uint64_t seed) {
       "");
 }
 
-TEST(Litmus, ABarrierIsTransitive) {
-  expect_transitive(make_shape(3), 1);
+TEST(Litmus, ABarrierIsTransitiveOfRanks) {
+  for (const int32_t ranks : list_rank_counts({3}))
+    expect_transitive(make_shape(ranks, ranks > 8 ? 4 : 1), static_cast<uint64_t>(ranks));
   expect_transitive(make_shape(4, 2), 2);
   FleetShape crossed = make_shape(4);
   crossed.domains = {0, 1, 1, 0};

@@ -37,7 +37,8 @@ struct Case {
 };
 class SymmBarrierTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Teams, SymmBarrierTest,
-                         testing::Values(Case{1, 32}, Case{2, 64}, Case{3, 32}, Case{8, 32}, Case{40, 32}),
+                         testing::Values(Case{1, 32}, Case{2, 64}, Case{3, 32}, Case{5, 64}, Case{6, 32},
+                                         Case{7, 32}, Case{8, 32}, Case{16, 32}, Case{40, 32}),
                          [](const auto& one) {
                            return std::to_string(one.param.ranks) + "x" + std::to_string(one.param.threads);
                          });
@@ -47,8 +48,10 @@ TEST_P(SymmBarrierTest, BlocksMeet) {
     Fleet fleet(GetParam().ranks);
     World world(seed);
     for (int32_t rank = 0; rank < fleet.size(); ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, GetParam().threads,
-                     [&fleet, rank] { meet(fleet, rank, 3, device::BlockGroup{}, 3); });
+      world.add_grid(static_cast<uint32_t>(rank), 1, GetParam().threads, [&fleet, rank, seed] {
+        if ((seed + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
+        meet(fleet, rank, 3, device::BlockGroup{}, 3);
+      });
     }
     EXPECT_EQ(world.run(), "");
   }

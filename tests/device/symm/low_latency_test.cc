@@ -130,11 +130,12 @@ std::string exchange_calls(int32_t count, uint64_t seed, uint32_t threads, uint6
 TEST(LowLatency, EverybodyHearsEverybodyCallAfterCall) {
   for (uint64_t seed = 0; seed < 16; ++seed) EXPECT_EQ(exchange_calls(2, seed, 32, 9), "");
   for (uint64_t seed = 0; seed < 8; ++seed) EXPECT_EQ(exchange_calls(3, seed, 64, 6), "");
+  for (const int32_t ranks : {5, 6, 7, 8, 16}) EXPECT_EQ(exchange_calls(ranks, 1, 32, 4), "") << ranks;
 }
 
 // Sums of every launch, as a graph that is replayed: each block goes on where its last launch ended.
 TEST(LowLatency, SumsFromLaunchToLaunch) {
-  for (const int32_t count : {1, 2, 3, 9}) {
+  for (const int32_t count : {1, 2, 3, 5, 6, 7, 8, 9, 16}) {
     Ranks ranks(count);
     for (uint64_t launch = 1; launch <= 5; ++launch) {
       const uint64_t numbers = length_of(launch, 240) / 4;

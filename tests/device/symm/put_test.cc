@@ -79,6 +79,64 @@ TEST_P(SymmPutTest, AndGotBack) {
   EXPECT_EQ(got.compare({bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(GetParam())}), "");
 }
 
+// Messages of other lengths and addresses from each rank to each other one, with a signal for each pair, on
+// ranks that begin at other times.
+TEST(SymmPut, EveryRankToEveryOther) {
+  for (const int32_t ranks : {2, 3, 5, 6, 7, 8, 16}) {
+    Fleet fleet(ranks);
+    World world(static_cast<uint64_t>(ranks));
+    const auto length_of = [](int32_t from, int32_t to) {
+      return static_cast<uint64_t>(17 * from + 5 * to) % 120;
+    };
+    const auto byte_of = [](int32_t from, int32_t to, uint64_t i) {
+      return static_cast<uint8_t>(static_cast<uint64_t>(from * 41 + to * 7) + i);
+    };
+    const auto place_of = [](int32_t from) { return static_cast<uint64_t>(256 * from + 64 + from); };
+    std::vector<std::vector<std::vector<uint8_t>>> sources(static_cast<size_t>(ranks));
+    for (int32_t from = 0; from < ranks; ++from) {
+      for (int32_t to = 0; to < ranks; ++to) {
+        std::vector<uint8_t>& source = sources[static_cast<size_t>(from)].emplace_back(128);
+        for (uint64_t i = 0; i < source.size(); ++i) source[i] = byte_of(from, to, i);
+      }
+    }
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
+        if (rank % 3 == 0) device::pause(500'000);
+        const SymmContext& mine = fleet.context(rank);
+        for (int32_t step = 1; step < ranks; ++step) {
+          const int32_t to = (rank + step) % ranks;
+          require(device::symm_put_signal_async(
+                      mine, fleet.data(rank, place_of(rank)),
+                      sources[static_cast<size_t>(rank)][static_cast<size_t>(to)].data(), length_of(rank, to),
+                      to, static_cast<uint32_t>(rank), 1, SymmSignalOperation::kAdd,
+                      device::BlockGroup{}) == SymmStatus::kDone,
+                  "put");
+        }
+        for (int32_t from = 0; from < ranks; ++from) {
+          if (from == rank) continue;
+          require(
+              device::symm_signal_wait_until<int64_t>(mine, static_cast<uint32_t>(from), SymmCompare::kEqual,
+                                                      1, nullptr, device::BlockGroup{}) == SymmStatus::kDone,
+              "wait");
+          for (uint64_t i = device::thread_index(); i < length_of(from, rank);
+               i += device::threads_per_block())
+            require(device::load<device::Order::kWeak, device::Scope::kThreads>(
+                        fleet.data(rank, place_of(from) + i)) == byte_of(from, rank, i),
+                    "data");
+        }
+      });
+    }
+    EXPECT_EQ(world.run(), "") << ranks << " ranks";
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      for (int32_t from = 0; from < ranks; ++from) {
+        const uint64_t length = from == rank ? 0 : length_of(from, rank);
+        EXPECT_EQ(*fleet.data(rank, place_of(from) + length), 0) << "not a byte more";
+        EXPECT_EQ(*fleet.data(rank, place_of(from) - 1), 0);
+      }
+    }
+  }
+}
+
 TEST(SymmPut, RefusesWhatIsNotSymmetric) {
   Fleet fleet(3, 2);
   uint8_t other[16] = {};

@@ -46,7 +46,8 @@ class SymmReduceTest : public testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(Shapes, SymmReduceTest,
                          testing::Values(Case{1, 10, 0}, Case{2, 0, 0}, Case{2, 1, 0}, Case{2, 4, 0},
                                          Case{2, 1001, 0}, Case{3, 1001, 4}, Case{4, 37, 0}, Case{4, 2003, 0},
-                                         Case{8, 700, 0}, Case{9, 130, 0}),
+                                         Case{5, 411, 4}, Case{6, 77, 0}, Case{7, 530, 0}, Case{8, 700, 0},
+                                         Case{9, 130, 0}, Case{16, 203, 0}),
                          [](const auto& one) {
                            return std::to_string(one.param.ranks) + "_" + std::to_string(one.param.count) +
                                   "_" + std::to_string(one.param.offset_bytes);

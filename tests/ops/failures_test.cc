@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/rank_process.h"
+#include "verbena/moe.h"
 
 namespace verbena {
 namespace {
@@ -456,6 +457,32 @@ TEST(OpsFailures, SettingsThatDifferAreNamed) {
   EXPECT_THAT(
       said, AllOf(HasSubstr("rank 0: ops: ranks 0 and 2 differ in has_windows"),
                   HasSubstr("rank 2: ops: ranks 0 and 2 differ in has_windows"), Not(HasSubstr("was made"))));
+}
+// Sixteen ranks are the most. Every rank is told, of a communicator and of an exchange of tokens.
+TEST(OpsFailures, MoreThanSixteenRanks) {
+  const char* const gpus = std::getenv("FAKE_GPUS");
+  const std::string before = gpus == nullptr ? "" : gpus;
+  setenv("FAKE_GPUS", "17", 1);
+  EXPECT_EQ(run(std::vector<int>(17, 0),
+                [](Rank& rank, uint32_t) -> std::string {
+                  const verbena_team* const world = verbena_team_world(rank.context().handle());
+                  if (rank.create(world) != VERBENA_INVALID_ARGUMENT) return "a communicator";
+                  std::string said = verbena_last_error();
+                  if (said.find("a team of 17 ranks: at most 16") == std::string::npos) return said;
+                  verbena_moe_options options{};
+                  options.experts = options.max_tokens = 17;
+                  options.top_k = 1;
+                  options.hidden = 8;
+                  verbena_moe* moe = nullptr;
+                  if (verbena_moe_create(rank.context().handle(), world, &options, &moe) !=
+                      VERBENA_INVALID_ARGUMENT)
+                    return "an exchange";
+                  said = verbena_last_error();
+                  if (said.find("the number of ranks is 17") == std::string::npos) return said;
+                  return verbena_moe_workspace_bytes(&options, 17) == 0 ? "" : "a workspace";
+                }),
+            "");
+  setenv("FAKE_GPUS", before.c_str(), 1);
 }
 TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
   const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {

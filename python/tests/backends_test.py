@@ -7,7 +7,7 @@ import pytest
 import fake_libraries
 import stand_ins
 import verbena
-from ranks import run_ranks
+from ranks import on_ranks, run_ranks
 from verbena import builders, nccl, nvshmem
 from verbena.native import load_backend_library
 from verbena.torchcomms import TorchCommsSymmContextFactory as Factory
@@ -40,11 +40,13 @@ def _load_nccl(folder):
     return ctypes.CDLL(str(folder / "libnccl.so.2"))
 
 
-def _use_builder(rank, folder, name, gathered):
+@pytest.mark.parametrize("name", ["nccl", "ncclx", "nvshmem"])
+@on_ranks(1)
+def test_a_builder_makes_one_context_and_knows_its_memory(rank, folder, name, tmp_path):
     fake_libraries.look_in(folder)
     _load_nccl(folder)
     stand_ins.install_torch()
-    builder = builders.make_builder(name, stand_ins.TorchCommWithHandle(gathered), 12345)
+    builder = builders.make_builder(name, stand_ins.TorchCommWithHandle(tmp_path), 12345)
     context = builder.context
     fake = ctypes.CDLL(str(folder / f"libverbena_{name.removesuffix('x')}.so"))
     assert ctypes.c_size_t.in_dll(fake, "last_heap_bytes").value == 12345
@@ -68,15 +70,11 @@ def _use_builder(rank, folder, name, gathered):
     assert ctypes.c_int.in_dll(fake, "count_contexts").value == 1
 
 
-@pytest.mark.parametrize("name", ["nccl", "ncclx", "nvshmem"])
-def test_a_builder_makes_one_context_and_knows_its_memory(folder, name, tmp_path):
-    run_ranks(1, _use_builder, folder, name, tmp_path)
-
-
-def _take_a_buffer(rank, folder, gathered):
+@on_ranks(1)
+def test_nccl_takes_the_applications_buffer(rank, folder, tmp_path):
     fake_libraries.look_in(folder)
     _load_nccl(folder)
-    builder = builders.make_builder("nccl", stand_ins.TorchCommWithHandle(gathered), 12345)
+    builder = builders.make_builder("nccl", stand_ins.TorchCommWithHandle(tmp_path), 12345)
     own = _Buffer(1 << 40, 4096)
     with pytest.raises(ValueError, match="256 signals"):
         builder.build(own, signal_pad_size=1 << 20)
@@ -101,11 +99,8 @@ def _take_a_buffer(rank, folder, gathered):
     builder.close()
 
 
-def test_nccl_takes_the_applications_buffer(folder, tmp_path):
-    run_ranks(1, _take_a_buffer, folder, tmp_path)
-
-
-def _create_from_a_communicator(rank, folder):
+@on_ranks(1)
+def test_a_context_of_a_communicator_by_its_address(rank, folder):
     fake_libraries.look_in(folder)
     address = nccl.create_nccl_symm_context_from_comm(4242, 1 << 40, 4096, 1024, 0, 0, 1)
     other = nccl._create_nccl_symm_context_from_comm(4343, 1 << 41, 4096, 1024, 0, 0, 1)
@@ -120,15 +115,12 @@ def _create_from_a_communicator(rank, folder):
     nccl.destroy_nccl_symm_context(other)
 
 
-def test_a_context_of_a_communicator_by_its_address(folder):
-    run_ranks(1, _create_from_a_communicator, folder)
-
-
-def _finalize(rank, folder, gathered):
+@on_ranks(1)
+def test_finalize_destroys_contexts_first(rank, folder, tmp_path):
     fake_libraries.look_in(folder)
     stand_ins.install_torch()
     _load_nccl(folder)
-    first, second = (stand_ins.TorchCommWithHandle(gathered, backend="nccl") for _ in range(2))
+    first, second = (stand_ins.TorchCommWithHandle(tmp_path, backend="nccl") for _ in range(2))
     windows = [Factory.allocate(comm, 4096) for comm in (first, second)]
     first.finalize()
     assert first.is_final
@@ -140,15 +132,12 @@ def _finalize(rank, folder, gathered):
     assert second.is_final
 
 
-def test_finalize_destroys_contexts_first(folder, tmp_path):
-    run_ranks(1, _finalize, folder, tmp_path)
-
-
-def _use_factory(rank, folder, gathered):
+@on_ranks(1)
+def test_the_factory_keeps_a_context_of_each_backend(rank, folder, tmp_path):
     fake_libraries.look_in(folder)
     stand_ins.install_torch()
     _load_nccl(folder)
-    comm = stand_ins.TorchCommWithHandle(gathered, backend="nccl")
+    comm = stand_ins.TorchCommWithHandle(tmp_path, backend="nccl")
     windows = [Factory.allocate(comm, 4096, backend) for backend in (0, verbena.Backend.NVSHMEM)]
     buffers = [_Buffer(window.address, 4096) for window in windows]
     contexts = [Factory.create_context(comm, buffers[0]), Factory.create_nvshmem_context(comm, buffers[1])]
@@ -167,22 +156,15 @@ def _use_factory(rank, folder, gathered):
         Factory.find_window(comm, buffers[0])
 
 
-def test_the_factory_keeps_a_context_of_each_backend(folder, tmp_path):
-    run_ranks(1, _use_factory, folder, tmp_path)
-
-
-def _fail_to_make_a_context(rank, folder, gathered):
+@on_ranks(1)
+def test_what_the_library_says_is_told(rank, folder, tmp_path):
     fake_libraries.look_in(folder)
     stand_ins.install_torch()
     _load_nccl(folder)
     for name in ("nccl", "nvshmem"):
         with pytest.raises(verbena.VerbenaError, match="bootstrap: no all-gather function") as caught:
-            verbena.make_context(name, stand_ins.TorchCommWithHandle(gathered), 0)
+            verbena.make_context(name, stand_ins.TorchCommWithHandle(tmp_path), 0)
         assert caught.value.result == verbena.Result.INVALID_ARGUMENT
-
-
-def test_what_the_library_says_is_told(folder, tmp_path):
-    run_ranks(1, _fail_to_make_a_context, folder, tmp_path)
 
 
 class _TwoRanks(stand_ins.ProcessGroup):
@@ -270,7 +252,8 @@ def test_a_backend_that_there_is_not():
 
 # ---- Modules that hold NVSHMEM's device library ----
 
-def _prepare_modules(rank, folder):
+@on_ranks(1)
+def test_a_module_is_prepared_once(rank, folder):
     fake_libraries.look_in(folder)
     nvshmem.load_nvshmem()
     fake = ctypes.CDLL(str(folder / "libverbena_nvshmem.so"))
@@ -296,7 +279,3 @@ def _prepare_modules(rank, folder):
     assert keeper.has_work(0)
     keeper.prepare(0)
     assert (count.value, ctypes.c_void_p.in_dll(fake, "last_module").value) == (2, 13)
-
-
-def test_a_module_is_prepared_once(folder):
-    run_ranks(1, _prepare_modules, folder)

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 import driver
-from ranks import reserve_port, run_ranks
+from ranks import on_ranks, reserve_port, run_ranks
 
 torch = pytest.importorskip("torch")
 if not hasattr(torch, "__version__") or int(torch.__version__.split(".")[0]) < 2:
@@ -24,6 +24,11 @@ BLOCKS = 2  # a thread of an emulated GPU takes a stack
 def _run(count, body, *arguments):
     with reserve_port() as holder:
         return run_ranks(count, _join_and_run, holder.getsockname()[1], body, *arguments)
+
+
+def on_group(count):
+    """As on_ranks(): after its rank, a test gets torch.distributed, and a group of Gloo."""
+    return on_ranks(count, _run, 3)
 
 
 def _join_and_run(rank, port, body, *arguments):
@@ -242,7 +247,8 @@ def test_collectives(count, check, kind):
     _run(count, check)
 
 
-def _check_groups(rank, dist, gloo):
+@on_group(4)
+def test_groups(rank, dist, gloo):
     """Groups that overlap, a mesh, and split groups, each with its own communicator."""
     size = dist.get_world_size()
     pairs = [dist.new_group([one, (one + 1) % size]) for one in range(size)]
@@ -279,10 +285,6 @@ def _check_groups(rank, dist, gloo):
     assert torch.equal(x, torch.full((8,), 4.0))
 
 
-def test_groups():
-    _run(4, _check_groups)
-
-
 def _begin_with_a_device(rank, port):
     import torch.distributed as dist
     _prepare(rank, port)
@@ -300,7 +302,9 @@ def test_a_group_that_is_bound_to_a_device_connects_once():
         run_ranks(2, _begin_with_a_device, holder.getsockname()[1])
 
 
-def _check_what_is_kept(rank, dist, gloo):
+@pytest.mark.usefixtures("kind")
+@on_group(2)
+def test_nothing_is_kept_and_parameters_are_outputs(rank, dist, gloo):
     source = torch.full((64,), float(rank))
     seen = weakref.ref(source)
     output = torch.empty(128)
@@ -315,11 +319,9 @@ def _check_what_is_kept(rank, dist, gloo):
     assert torch.equal(weights.detach(), torch.ones(4, 6)) and weights.requires_grad
 
 
-def test_nothing_is_kept_and_parameters_are_outputs(kind):
-    _run(2, _check_what_is_kept)
-
-
-def _check_a_lost_block(rank, dist, gloo):
+@pytest.mark.usefixtures("kind")
+@on_group(2)
+def test_a_coalescing_block_that_fails(rank, dist, gloo):
     group = dist.group.WORLD
     x = torch.ones(8)
     dist.all_reduce(x)
@@ -332,10 +334,6 @@ def _check_a_lost_block(rank, dist, gloo):
     backend._coalesced = backend._coalesced or [([x], None)]
     with pytest.raises(dist.DistBackendError, match="its calls are lost"):
         backend.start_coalescing()
-
-
-def test_a_coalescing_block_that_fails(kind):
-    _run(2, _check_a_lost_block)
 
 
 def _begin_twice(rank, ports):
@@ -403,7 +401,8 @@ def test_a_late_rank():
     assert "rank 1" in told[0]
 
 
-def _meet_in_a_hurried_group(rank, dist, gloo):
+@on_group(2)
+def test_a_timeout_of_a_group(rank, dist, gloo):
     """Where the host waits, a group's own timeout counts, not the process's of 60 s: to connect, and in a call."""
     hurried = [dist.new_group(timeout=datetime.timedelta(seconds=10)) for _ in range(2)]
     x = torch.ones(8)
@@ -420,10 +419,6 @@ def _meet_in_a_hurried_group(rank, dist, gloo):
     dist.barrier(group=gloo)
     dist.all_reduce(x.fill_(1))
     assert torch.equal(x, torch.full((8,), 2.0))
-
-
-def test_a_timeout_of_a_group():
-    _run(2, _meet_in_a_hurried_group)
 
 
 def _meet_a_dead_rank(rank, port):
@@ -446,7 +441,8 @@ def test_a_dead_rank(kind):
         assert run_ranks(3, _meet_a_dead_rank, holder.getsockname()[1]) == ["ended", "ended", "gone"]
 
 
-def _check_explained(rank, dist, gloo):
+@on_group(2)
+def test_explained(rank, dist, gloo):
     """What explain() says of a call is who then serves it."""
     from verbena.c10d import TABLE, explain
     text = explain()
@@ -466,11 +462,9 @@ def _check_explained(rank, dist, gloo):
     assert "kernels; 1 all_reduce by Verbena, 1 all_reduce by the fallback group" in explain()
 
 
-def test_explained():
-    _run(2, _check_explained)
-
-
-def _check_without_kernels(rank, dist, gloo, how):
+@pytest.mark.parametrize("how", ["at once", "early", "late"])
+@on_group(2)
+def test_without_kernels(rank, dist, gloo, how):
     """One rank has no kernels: all ranks use the fallback group, and know why."""
     import verbena.c10d
     made = verbena.c10d.calls.Communicator
@@ -500,11 +494,6 @@ def _check_without_kernels(rank, dist, gloo, how):
     assert not [name for name in _served(dist) if name.endswith("Verbena")]
 
 
-@pytest.mark.parametrize("how", ["at once", "early", "late"])
-def test_without_kernels(how):
-    _run(2, _check_without_kernels, how)
-
-
 def test_the_entry_point():
     """PyTorch finds an installed package's backend by this name; the one of the source tree has to say the same."""
     for file in (pathlib.Path(__file__).parents[1] / "pyproject.toml", pathlib.Path(__file__).parents[2] / "pyproject.toml"):
@@ -513,7 +502,8 @@ def test_the_entry_point():
         assert callable(getattr(importlib.import_module(module), function))
 
 
-def _check_one_line(rank, dist, gloo):
+@on_group(2)
+def test_one_line(rank, dist, gloo):
     from verbena import ops
     ops.register_torch_ops("CPU")
     size = dist.get_world_size()
@@ -527,10 +517,6 @@ def _check_one_line(rank, dist, gloo):
         ops.set_group("tp", None)
         tp.free()
         assert "freed" in repr(tp)
-
-
-def test_one_line():
-    _run(2, _check_one_line)
 
 
 def _begin_by_the_launcher(rank, told_file):

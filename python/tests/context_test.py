@@ -7,11 +7,12 @@ import pytest
 
 import stand_ins
 import verbena
-from ranks import run_ranks
+from ranks import on_ranks, run_ranks
 from verbena.mesh import create_mesh_teams
 
 
-def _use_windows_and_teams(rank):
+@on_ranks(3)
+def test_windows_and_teams(rank):
     with verbena.SymmetricContext.from_environment() as context:
         assert (context.rank, context.size) == (rank, 3)
         with context.allocate(1000) as window:
@@ -49,11 +50,8 @@ def _use_windows_and_teams(rank):
         world.size
 
 
-def test_windows_and_teams():
-    run_ranks(3, _use_windows_and_teams)
-
-
-def _reset_teams(rank):
+@on_ranks(3)
+def test_teams_are_made_good_again(rank):
     with verbena.SymmetricContext.from_environment() as context:
         context.quiet()
         pair = context.create_team([0, 1] if rank < 2 else [])
@@ -65,11 +63,8 @@ def _reset_teams(rank):
         context.check_error()
 
 
-def test_teams_are_made_good_again():
-    run_ranks(3, _reset_teams)
-
-
-def _use_workspaces(rank):
+@on_ranks(3)
+def test_workspaces(rank):
     with verbena.SymmetricContext.from_environment() as context:
         pair = context.create_team([0, 1] if rank < 2 else [])
         with context.create_workspace(pair, 1 << 16, 16) as workspace:
@@ -92,10 +87,6 @@ def _use_workspaces(rank):
             context.create_workspace(context.world, 4096, 1 + rank)
 
 
-def test_workspaces():
-    run_ranks(3, _use_workspaces)
-
-
 def _meet_along_a_mesh(rank):
     with verbena.SymmetricContext.from_environment() as context:
         # Ranks 0 to 5 in two rows of three; rank 6 is outside.
@@ -114,7 +105,8 @@ def test_teams_along_a_mesh():
     assert told[6] == ({}, {})
 
 
-def _call_without_a_gpu(rank):
+@on_ranks(1)
+def test_calls_on_streams_need_a_gpu(rank):
     with verbena.SymmetricContext.from_environment() as context, context.allocate(4096) as window:
         world = context.world
         for call in (world.barrier, world.quiet, lambda: world.signal(0, 0), lambda: world.wait(0, 1),
@@ -126,11 +118,8 @@ def _call_without_a_gpu(rank):
             assert caught.value.result == verbena.Result.INVALID_USAGE
 
 
-def test_calls_on_streams_need_a_gpu():
-    run_ranks(1, _call_without_a_gpu)
-
-
-def _see_failures(rank):
+@on_ranks(2)
+def test_errors_are_exceptions(rank):
     lines = []
     verbena.set_log(lambda level, line: lines.append((level, line)))
     with verbena.SymmetricContext.from_environment() as context:
@@ -140,10 +129,6 @@ def _see_failures(rank):
     assert any(level == 0 and "ranks 0 and 1" in line for level, line in lines), lines
     with pytest.raises(ValueError, match="128 bytes"):
         verbena.SymmetricContext(b"short", 0, 1)
-
-
-def test_errors_are_exceptions():
-    run_ranks(2, _see_failures)
 
 
 def _abort(rank):
@@ -178,7 +163,8 @@ def _gather_alone(mine):
     return [mine]
 
 
-def _use_an_all_gather(rank):
+@on_ranks(1)
+def test_over_the_callers_all_gather(rank):
     with verbena.SymmetricContext.from_all_gather(_gather_alone, 0, 1) as context:
         assert context.size == 1 and context.allocate(1).address
     with pytest.raises(verbena.VerbenaError) as caught:
@@ -189,10 +175,6 @@ def _use_an_all_gather(rank):
     with pytest.raises(verbena.VerbenaError) as caught:
         verbena.SymmetricContext.from_all_gather(fail, 0, 1)
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_over_the_callers_all_gather():
-    run_ranks(1, _use_an_all_gather)
 
 
 def _meet_by_unique_id(rank, folder):

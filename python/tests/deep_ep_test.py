@@ -8,7 +8,7 @@ import pytest
 
 import driver
 import verbena
-from ranks import run_ranks
+from ranks import on_ranks
 from verbena.integrations.deep_ep import find_folder
 
 torch = pytest.importorskip("torch")
@@ -90,7 +90,9 @@ def _run_experts(numbers, counts, rank, size):
     return out
 
 
-def _move(rank, size):
+@pytest.mark.parametrize("size", [1, 2, 4])
+@on_ranks("size")
+def test_low_latency_calls(rank, size):
     driver.use_gpu(rank)
     sys.path.insert(0, str(find_folder()))
     import deep_ep
@@ -137,7 +139,8 @@ def _move(rank, size):
         buffer.destroy()
 
 
-def _leave_a_peer_out(rank):
+@on_ranks(2)
+def test_a_rank_is_left_out(rank):
     """Rank 1 makes no calls until all ranks clean the mask."""
     driver.use_gpu(rank)
     sys.path.insert(0, str(find_folder()))
@@ -167,15 +170,6 @@ def _leave_a_peer_out(rank):
                 assert status.tolist() == [0, 1]
             buffer.low_latency_clean_mask_buffer()
         buffer.destroy()
-
-
-def test_a_rank_is_left_out():
-    run_ranks(2, _leave_a_peer_out)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_low_latency_calls(size):
-    run_ranks(size, _move, size)
 
 
 def _import_deep_ep(rank):
@@ -292,7 +286,10 @@ def _expects_row(source, receiver, seed, routing, size):
     return int(((ids >= 0) & (ids // (EXPERTS // size) == receiver)).any(1).sum())
 
 
-def _move_much(rank, size):
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@pytest.mark.parametrize("size", [1, 2, 4])
+@on_ranks("size")
+def test_high_throughput_calls(rank, size):
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         config = deep_ep.Config(24, 8, 256)
@@ -324,12 +321,6 @@ def _move_much(rank, size):
             deep_ep.Buffer.set_num_sms(3)
         assert buffer.get_local_buffer_tensor(torch.uint8, torch.Size([16])).shape == (16,)
         buffer.destroy()
-
-
-@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_high_throughput_calls(size):
-    run_ranks(size, _move_much, size)
 
 
 def _check_elastic(buffer, rank, size, seed, routing, form):
@@ -413,7 +404,10 @@ def _add_slots(row, mask, factors):
     return total.to(torch.bfloat16)
 
 
-def _move_elastically(rank, size):
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@pytest.mark.parametrize("size", [1, 2, 4])
+@on_ranks("size")
+def test_elastic_buffer(rank, size):
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         forms = [{"fp8": seed % 2 == 1, "expand": expand, "sync": sync, "bias": seed in (0, 2)}
@@ -432,12 +426,6 @@ def _move_elastically(rank, size):
             with pytest.raises(ValueError, match="needs topk_idx"):
                 buffer.dispatch(torch.zeros(1, HIDDEN, dtype=torch.bfloat16))
             buffer.destroy()
-
-
-@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_elastic_buffer(size):
-    run_ranks(size, _move_elastically, size)
 
 
 @pytest.mark.parametrize("folder, file, arguments", [

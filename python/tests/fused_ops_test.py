@@ -9,7 +9,7 @@ import pytest
 
 import driver
 import verbena
-from ranks import run_ranks
+from ranks import on_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -40,7 +40,8 @@ def _is_close(got, want, ulps=1.0):
     return bool(((got.float() - want.float()).abs() <= ulps * 2.0 ** -7 * want.float().abs() + 1e-6).all())
 
 
-def _code(rank):
+@on_ranks(3)
+def test_all_reduces_in_few_bits(rank):
     from verbena.ops import CODECS, Choice
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as ops:
@@ -73,7 +74,8 @@ def _code(rank):
         ops.check_error()
 
 
-def _fuse(rank):
+@on_ranks(2)
+def test_norms_behind_collectives(rank):
     from verbena.ops import Norm, Quantisation
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as ops:
@@ -134,7 +136,8 @@ def _fuse(rank):
         ops.check_error()
 
 
-def _call_operators(rank):
+@on_ranks(2)
+def test_operators_and_graphs(rank):
     from verbena.ops import Norm, Quantisation, register_torch_ops, set_group
     driver.use_gpu(rank)
     register_torch_ops("CPU")
@@ -214,11 +217,12 @@ def _fuse_graphs(ops, x, residual, weight):
     assert FusionPass("tp").uuid() != FusionPass("tp", codec="int4").uuid()
 
 
-def _follow_settings(rank, folder):
+@on_ranks(2)
+def test_quick_reduce_settings(rank, tmp_path):
     from ops_test import _make_group
     from verbena.integrations.quick_reduce import QuickReduce
     driver.use_gpu(rank)
-    group = _make_group(rank, 2, folder)
+    group = _make_group(rank, 2, tmp_path)
     os.environ.update(AITER_QUICK_REDUCE_QUANTIZATION="INT4", VERBENA_SYMM_HEAP_BYTES="1g")
     from verbena.integrations import engine as engines
     engines.Communicator = _make  # a host has no room for the threads of as many blocks as a GPU has
@@ -235,10 +239,6 @@ def _follow_settings(rank, folder):
     _synchronize()
     assert 0 < float((coded - exact).float().norm() / exact.float().norm()) < 0.12
     engine.close()
-
-
-def test_quick_reduce_settings(tmp_path):
-    run_ranks(2, _follow_settings, tmp_path)
 
 
 def test_quick_reduce_environment():
@@ -258,15 +258,3 @@ def test_quick_reduce_environment():
                   {"VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB": "-1"}, {"AITER_QUICK_REDUCE_CAST_BF16_TO_FP16": "1"}):
         with pytest.warns(UserWarning, match="verbena: VERBENA_QUICK_REDUCE"):
             assert read(wrong).regime == "NONE"
-
-
-def test_operators_and_graphs():
-    run_ranks(2, _call_operators)
-
-
-def test_all_reduces_in_few_bits():
-    run_ranks(3, _code)
-
-
-def test_norms_behind_collectives():
-    run_ranks(2, _fuse)

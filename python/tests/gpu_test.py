@@ -10,7 +10,7 @@ import pytest
 import driver
 import stand_ins
 import verbena
-from ranks import run_ranks
+from ranks import on_ranks, run_ranks
 from verbena.mesh import create_mesh_teams
 from verbena.torchcomms import TorchCommsSymmContextFactory as Factory
 
@@ -27,7 +27,8 @@ class _GpuTensor(stand_ins.Tensor):
         return self._address
 
 
-def _use_windows(rank):
+@on_ranks(2)
+def test_windows_in_gpu_memory(rank):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, context.allocate(LENGTH_BYTES) as window:
         assert window.is_on_gpu
@@ -40,14 +41,11 @@ def _use_windows(rank):
         assert driver.read(window.address + 5, 6) == b"from %d" % (1 - rank)
 
 
-def test_windows_in_gpu_memory():
-    run_ranks(2, _use_windows)
-
-
-def _register_a_tensor(rank, folder):
+@on_ranks(2)
+def test_a_tensor_becomes_a_window(rank, tmp_path):
     stand_ins.install_torch()
     driver.use_gpu(rank)
-    comm = stand_ins.TorchComm(folder, rank, 2)
+    comm = stand_ins.TorchComm(tmp_path, rank, 2)
     buffer = _GpuTensor(driver.allocate(rank, LENGTH_BYTES))
     driver.write(buffer.data_ptr() + 9, b"rank %d" % rank)
     pointer = Factory.create_verbena_context(comm, buffer)
@@ -65,10 +63,11 @@ def _register_a_tensor(rank, folder):
     assert driver.read(buffer.data_ptr() + 9, 6) == b"rank %d" % rank
 
 
-def _follow_the_allocation(rank, folder):
+@on_ranks(2)
+def test_a_window_follows_the_allocation(rank, tmp_path):
     stand_ins.install_torch()
     driver.use_gpu(rank)
-    comm = stand_ins.TorchComm(folder, rank, 2)
+    comm = stand_ins.TorchComm(tmp_path, rank, 2)
     buffer = _GpuTensor(driver.allocate(rank, LENGTH_BYTES))
     Factory.create_verbena_context(comm, buffer)
     first = Factory.find_window(comm, buffer).address
@@ -87,14 +86,6 @@ def _follow_the_allocation(rank, folder):
     Factory.create_verbena_context(comm, buffer)
     assert driver.read(Factory.find_window(comm, buffer).address + 9, 6) == b"late %d" % rank
     Factory.destroy_contexts(comm)
-
-
-def test_a_window_follows_the_allocation(tmp_path):
-    run_ranks(2, _follow_the_allocation, tmp_path)
-
-
-def test_a_tensor_becomes_a_window(tmp_path):
-    run_ranks(2, _register_a_tensor, tmp_path)
 
 
 # ---- Calls on streams: what their kernel is launched with (device/symm/stream_call.h) ----
@@ -136,7 +127,8 @@ class _Stream:
         self.cuda_stream = stream.value
 
 
-def _call_on_streams(rank):
+@on_ranks(2)
+def test_calls_on_streams(rank):
     driver.use_gpu(rank)
     launcher, stream = _Launcher(), _Stream()
     driver.call("fake_set_launcher", ctypes.byref(launcher))
@@ -176,10 +168,6 @@ def _call_on_streams(rank):
         assert len(launcher.launches) == 7
         # The context waits for its kernels: the notes' functions have to be there until then.
         driver.call("cuStreamSynchronize", ctypes.c_void_p(stream.cuda_stream))
-
-
-def test_calls_on_streams():
-    run_ranks(2, _call_on_streams)
 
 
 def _run_the_examples_calls(rank):

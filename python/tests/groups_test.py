@@ -15,7 +15,7 @@ import types
 
 import pytest
 import verbena.distributed as vd
-from ranks import reserve_port, run_ranks
+from ranks import on_ranks, reserve_port, run_ranks
 from verbena import SymmetricContext, VerbenaError
 from verbena.distributed import (MessageQueue, Ranks, destroy_dist_env, gather_objects, get_group, get_tp_group, init_dist_env,
                                  is_initialized, state)
@@ -141,16 +141,13 @@ def test_objects_need_no_torch():
     assert run_ranks(2, exchange_objects) == [[*both, None, {"n": 3}, [1, "y"], None], [*both, "x", {"n": 3}, [1, "y"], {"n": 4}]]
 
 
-def refuse_pickles(rank):
+@on_ranks(2)
+def test_the_set_up_unpickles_nothing(rank):
     """Until a rank asks for an object."""
     pickle.loads = pickle.Unpickler = None
     init_dist_env(2, timeout=PATIENCE_S)
     vd.get_world_group().barrier()
     destroy_dist_env()
-
-
-def test_the_set_up_unpickles_nothing():
-    run_ranks(2, refuse_pickles)
 
 
 def list_listeners():
@@ -462,7 +459,9 @@ def test_tensors():
     assert all(one[3:] == ([[5, 6, 7], 7, True], 1.5, [[2.0] * 4], [[3.0] * 4]) for one in told)
 
 
-def compute_shapes(rank):
+@needs_torch
+@on_ranks(3)
+def test_shapes_and_types(rank):
     """Every shape and type against the sum that the ranks' known inputs have."""
     import torch
     init_dist_env(tensor_model_parallel_size=3, timeout=PATIENCE_S)
@@ -506,11 +505,6 @@ def compute_shapes(rank):
     with pytest.raises(ValueError, match="the size of dimension -1"):
         tp.reduce_scatterv(torch.ones(6), sizes=sizes)
     destroy_dist_env()
-
-
-@needs_torch
-def test_shapes_and_types():
-    run_ranks(3, compute_shapes)
 
 
 def cycle_with_torch(rank):

@@ -8,7 +8,7 @@ import pytest
 import driver
 import verbena
 import verbena.moe
-from ranks import run_ranks
+from ranks import on_ranks, run_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -77,7 +77,9 @@ def _expect_sums(rank, step):
     return rows.double() * torch.where(valid, weights * (ids + 1), torch.zeros(())).sum(1, keepdim=True).double()
 
 
-def _move(rank, size):
+@pytest.mark.parametrize("size", [1, 2, 4])
+@on_ranks("size")
+def test_tokens_go_there_and_back(rank, size):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
         assert exchange.ranks == size and verbena.moe.ExpertExchange.workspace_bytes(
@@ -121,7 +123,9 @@ def _move(rank, size):
             exchange.dispatch(rows, ids, weights, phase=verbena.moe.Phase.RECEIVE)
 
 
-def _give_wrong_tensors(rank):
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@on_ranks(2)
+def test_wrong_tensors(rank):
     """Each of these would be written or read beyond its end."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange, verbena.moe.ExpertExchange(
@@ -162,8 +166,9 @@ def _give_wrong_tensors(rank):
         assert same.rows.data_ptr() == cast.rows.data_ptr()
 
 
-@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-def _move_between_hosts(rank, size):
+@on_ranks(4)
+def test_tokens_go_between_hosts(rank):
+    size = 4
     os.environ.update(VERBENA_HOSTID=f"host-{rank % 2}", VERBENA_IBVERBS_LIB="softverbs")
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context:
@@ -186,20 +191,8 @@ def _move_between_hosts(rank, size):
                     assert torch.allclose(result.double(), _expect_sums(rank, step), rtol=2 ** -6, atol=2.0)
 
 
-def test_tokens_go_between_hosts():
-    run_ranks(4, _move_between_hosts, 4)
-
-
-def test_wrong_tensors():
-    run_ranks(2, _give_wrong_tensors)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_tokens_go_there_and_back(size):
-    run_ranks(size, _move, size)
-
-
-def _move_in_a_pair(rank):
+@on_ranks(3)
+def test_a_rank_that_is_no_member(rank):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context:
         pair = context.create_team([0, 1] if rank < 2 else [])
@@ -215,10 +208,6 @@ def _move_in_a_pair(rank):
                 with pytest.raises(verbena.VerbenaError, match="not a member"):
                     exchange.dispatch(rows, ids, weights)
             exchange.reset()
-
-
-def test_a_rank_that_is_no_member():
-    run_ranks(3, _move_in_a_pair)
 
 
 def _cast(rank, size):
@@ -246,7 +235,8 @@ def test_rows_are_cast_on_the_way():
     run_ranks(2, _cast, 2)
 
 
-def _lose_a_peer(rank):
+@on_ranks(3)
+def test_a_peer_that_does_not_come_is_named(rank):
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
@@ -264,11 +254,8 @@ def _lose_a_peer(rank):
         exchange.check_error()
 
 
-def test_a_peer_that_does_not_come_is_named():
-    run_ranks(3, _lose_a_peer)
-
-
-def _leave_a_peer_out(rank):
+@on_ranks(3)
+def test_a_peer_is_left_out(rank):
     """Rank 2 makes no calls between two resets."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
@@ -292,10 +279,6 @@ def _leave_a_peer_out(rank):
                 with pytest.raises(verbena.VerbenaError, match="verbena_moe_reset"):
                     exchange.set_living([0, 1, 2])
             exchange.reset()
-
-
-def test_a_peer_is_left_out():
-    run_ranks(3, _leave_a_peer_out)
 
 
 def _compile(rank, size):

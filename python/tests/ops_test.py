@@ -10,7 +10,7 @@ import pytest
 
 import driver
 import verbena
-from ranks import run_ranks
+from ranks import on_ranks, run_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +31,9 @@ def _synchronize():
     driver.call("cuStreamSynchronize", None)
 
 
-def _reduce_tensors(rank):
+@pytest.mark.parametrize("count", [2, 3])
+@on_ranks("count")
+def test_reductions(rank, count):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
         size = ops.size
@@ -67,7 +69,9 @@ def _reduce_tensors(rank):
         ops.check_error()
 
 
-def _exchange_tensors(rank):
+@pytest.mark.parametrize("count", [2, 3])
+@on_ranks("count")
+def test_exchanges(rank, count):
     from verbena.ops import Algorithm, Choice
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
@@ -106,7 +110,8 @@ def _exchange_tensors(rank):
         assert torch.equal(second, torch.cat(parts))
 
 
-def _copy_by_engines(rank):
+@on_ranks(3)
+def test_copy_engines(rank):
     from verbena.ops import Algorithm, Choice
     driver.use_gpu(rank)
     engines = Choice(Algorithm.COPY_ENGINES)
@@ -128,7 +133,8 @@ def _copy_by_engines(rank):
             ops.all_reduce(torch.ones(3), choice=engines)
 
 
-def _run_readme(rank):
+@on_ranks(2)
+def test_the_lines_of_the_readme(rank):
     """The lines of README.md as they stand, but for the GPU: tensors lie in memory of the host, and what a graph captures runs at once."""
     import contextlib
     import os
@@ -151,14 +157,6 @@ def _run_readme(rank):
     names = {}
     exec(program, names)
     assert seen and torch.equal(names["y"], torch.full((8, 8192), 2, dtype=torch.bfloat16))
-
-
-def test_the_lines_of_the_readme():
-    run_ranks(2, _run_readme)
-
-
-def test_copy_engines():
-    run_ranks(3, _copy_by_engines)
 
 
 def _choose_the_direct_way(rank, tuning):
@@ -193,17 +191,8 @@ def test_the_direct_way_is_chosen_in_windows(tmp_path):
     run_ranks(2, _choose_the_direct_way, tuning)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_reductions(count):
-    run_ranks(count, _reduce_tensors)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_exchanges(count):
-    run_ranks(count, _exchange_tensors)
-
-
-def _lose_a_peer(rank):
+@on_ranks(3)
+def test_a_peer_that_does_not_come_is_named(rank):
     import os
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
     driver.use_gpu(rank)
@@ -226,11 +215,8 @@ def _lose_a_peer(rank):
         assert torch.equal(got, torch.full((100,), 6.0))
 
 
-def test_a_peer_that_does_not_come_is_named():
-    run_ranks(3, _lose_a_peer)
-
-
-def _give_outputs_of_another_type(rank):
+@on_ranks(2)
+def test_outputs_of_another_type(rank):
     """Each of these would be written beyond its end."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
@@ -251,11 +237,8 @@ def _give_outputs_of_another_type(rank):
                 ops.rms_norm(x.to(half), norm, residual_out=wrong)
 
 
-def test_outputs_of_another_type():
-    run_ranks(2, _give_outputs_of_another_type)
-
-
-def _replay(rank):
+@on_ranks(2)
+def test_replays_with_other_counts(rank):
     """Counts that change from replay to replay; tensors that lie anywhere, used again under the same addresses."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
@@ -284,11 +267,8 @@ def _replay(rank):
             assert torch.equal(out[:len(expected)], expected), replay
 
 
-def test_replays_with_other_counts():
-    run_ranks(2, _replay)
-
-
-def _mix_shots(rank):
+@on_ranks(2)
+def test_one_shot_and_two_shots_after_each_other(rank):
     """One shot and two shots in the same places, with data that would look like an empty place, as a term and as a sum."""
     from verbena.ops import Algorithm, Choice
     looks_empty = 0xd92e8e14 - (1 << 32)  # Packet::kSentinel of packet.cuh, signed
@@ -312,11 +292,8 @@ def _mix_shots(rank):
         ops.check_error()
 
 
-def test_one_shot_and_two_shots_after_each_other():
-    run_ranks(2, _mix_shots)
-
-
-def _ask_for_another_algorithm(rank):
+@on_ranks(2)
+def test_another_algorithm_than_the_chosen_one(rank):
     """What is long goes by chunks in more blocks than packets may have, unless somebody asks for packets."""
     from verbena.ops import Algorithm, Choice
     driver.use_gpu(rank)
@@ -327,11 +304,8 @@ def _ask_for_another_algorithm(rank):
         assert torch.equal(got, torch.arange(ops.size, dtype=torch.uint8).repeat_interleave(len(x)))
 
 
-def test_another_algorithm_than_the_chosen_one():
-    run_ranks(2, _ask_for_another_algorithm)
-
-
-def _refuse_other_settings(rank, folder):
+@on_ranks(2)
+def test_ranks_that_choose_otherwise_are_told(rank, tmp_path):
     import os
     driver.use_gpu(rank)
     if rank == 1:
@@ -341,11 +315,8 @@ def _refuse_other_settings(rank, folder):
             _make(rank, context)
 
 
-def test_ranks_that_choose_otherwise_are_told(tmp_path):
-    run_ranks(2, _refuse_other_settings, tmp_path)
-
-
-def _call_operators(rank):
+@on_ranks(2)
+def test_operators(rank):
     import verbena.ops
     driver.use_gpu(rank)
     verbena.ops.register_torch_ops("CPU")
@@ -392,11 +363,8 @@ def _call_operators(rank):
         verbena.ops.set_group("tp", None)
 
 
-def test_operators():
-    run_ranks(2, _call_operators)
-
-
-def _keep_tensors_of_groups(rank):
+@on_ranks(2)
+def test_tensors_of_a_group_live_until_its_launch(rank):
     """Calls of a group make temporaries of one size. The emulated GPU's memory is the host's, whose allocator knows no streams, so
     the stream ends before the group's end returns; on a GPU the allocator keeps the stream's order."""
     driver.use_gpu(rank)
@@ -425,15 +393,12 @@ def _keep_tensors_of_groups(rank):
         ops.check_error()
 
 
-def test_tensors_of_a_group_live_until_its_launch():
-    run_ranks(2, _keep_tensors_of_groups)
-
-
 class _Mistake(Exception):
     pass
 
 
-def _drop_groups(rank):
+@on_ranks(2)
+def test_a_group_whose_block_raises_is_not_launched(rank):
     import os
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "2000"
     driver.use_gpu(rank)
@@ -473,10 +438,6 @@ def _drop_groups(rank):
         assert torch.equal(got, torch.full((100,), 3.0))
 
 
-def test_a_group_whose_block_raises_is_not_launched():
-    run_ranks(2, _drop_groups)
-
-
 def _make_group(rank, size, folder):
     """The group over the host that engines give to their custom all-reduces."""
     import os
@@ -512,10 +473,11 @@ def _check_engine(communicator, rank, size):
     return parts
 
 
-def _serve_vllm(rank, folder):
+@on_ranks(2)
+def test_vllm(rank, tmp_path):
     import os
     driver.use_gpu(rank)
-    group = _make_group(rank, 2, folder)
+    group = _make_group(rank, 2, tmp_path)
     os.environ["VERBENA_SYMM_HEAP_BYTES"] = "1g"
     from verbena.integrations.vllm import VerbenaAllreduce
     made = VerbenaAllreduce(group=group, device=torch.device("cpu"), symm_mem_enabled=False, register_graph_buffers=True)
@@ -533,7 +495,9 @@ def _serve_vllm(rank, folder):
     assert made.disabled and made.custom_all_reduce(parts[rank]) is None
 
 
-def _come_late_to_an_engine(rank, engine, folder):
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@on_ranks(2)
+def test_an_engine_with_a_late_rank_is_told(rank, engine, tmp_path):
     """Steps as an engine makes them, which asks nobody for errors: each result is right, or NaN, or an exception."""
     import importlib
     import os
@@ -541,9 +505,9 @@ def _come_late_to_an_engine(rank, engine, folder):
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
     os.environ["VERBENA_SYMM_HEAP_BYTES"] = "1g"
     driver.use_gpu(rank)
-    group = _make_group(rank, 2, folder)
+    group = _make_group(rank, 2, tmp_path)
     made = importlib.import_module(f"verbena.integrations.{engine}").VerbenaAllreduce(group=group, device=torch.device("cpu"))
-    gave_up, raised = folder / "gave_up", 0
+    gave_up, raised = tmp_path / "gave_up", 0
     for step in range(8):
         deadline = time.monotonic() + 60
         while step == 1 and rank == 1 and not gave_up.exists() and time.monotonic() < deadline:
@@ -564,18 +528,10 @@ def _come_late_to_an_engine(rank, engine, folder):
     assert raised >= 5
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_an_engine_with_a_late_rank_is_told(engine, tmp_path):
-    run_ranks(2, _come_late_to_an_engine, engine, tmp_path)
-
-
-def test_vllm(tmp_path):
-    run_ranks(2, _serve_vllm, tmp_path)
-
-
-def _serve_sglang(rank, folder):
+@on_ranks(2)
+def test_sglang(rank, tmp_path):
     driver.use_gpu(rank)
-    group = _make_group(rank, 2, folder)
+    group = _make_group(rank, 2, tmp_path)
     from verbena.integrations.sglang import VerbenaAllreduce
     made = VerbenaAllreduce(group=group, device=torch.device("cpu"))
     parts = _check_engine(made, rank, 2)
@@ -586,14 +542,11 @@ def _serve_sglang(rank, folder):
     made.close()
 
 
-def test_sglang(tmp_path):
-    run_ranks(2, _serve_sglang, tmp_path)
-
-
-def _refuse(rank, folder):
+@on_ranks(2)
+def test_an_engine_goes_its_own_way_where_it_must(rank, tmp_path):
     import os
     driver.use_gpu(rank)
-    group = _make_group(rank, 2, folder)
+    group = _make_group(rank, 2, tmp_path)
     os.environ["VERBENA_SYMM_HEAP_BYTES"] = "16m"  # no room for workspaces
     from verbena.integrations.vllm import VerbenaAllreduce
     with pytest.warns(UserWarning, match="custom collectives are off"):
@@ -601,13 +554,10 @@ def _refuse(rank, folder):
     assert made.disabled and made.custom_all_reduce(torch.zeros(4)) is None
 
 
-def test_an_engine_goes_its_own_way_where_it_must(tmp_path):
-    run_ranks(2, _refuse, tmp_path)
-
-
-def _leave_pcie(rank, folder):
+@on_ranks(3)
+def test_three_gpus_without_nvlink_are_left_to_the_engine(rank, tmp_path):
     driver.use_gpu(rank)
-    group = _make_group(rank, 3, folder)
+    group = _make_group(rank, 3, tmp_path)
     from verbena.integrations.engine import EngineCollectives
     from verbena.communicators import ProcessGroupCommunicator, adapt
     adapted = adapt(group)
@@ -617,7 +567,3 @@ def _leave_pcie(rank, folder):
     with pytest.warns(UserWarning, match="NVLink does not connect all pairs of the 3 GPUs"):
         made = EngineCollectives(group, torch.device("cpu"))
     assert made.disabled and not made.fully_connected
-
-
-def test_three_gpus_without_nvlink_are_left_to_the_engine(tmp_path):
-    run_ranks(3, _leave_pcie, tmp_path)

@@ -1,6 +1,8 @@
 """Runs ranks as processes: the library finds out about a machine once a process."""
 import contextlib
 import faulthandler
+import functools
+import inspect
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -38,6 +40,23 @@ def run_ranks(count: int, body: Callable[..., Any], *arguments: Any, limit_s: in
                 one.process.kill()
     assert not failures, "\n".join(failures)
     return [one.answer for one in ranks]
+
+
+def on_ranks(count: int | str, run: Callable[..., Any] = run_ranks, given: int = 1) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """A test that each of `count` ranks runs: run(count, test, ...) gives it its first `given` arguments, such as the rank, and pytest the
+    others. `count` may be the name of one of these."""
+    def decorate(on_rank: Callable[..., Any]) -> Callable[..., None]:
+        signature = inspect.signature(on_rank)
+        own = list(signature.parameters)[given:]
+
+        @functools.wraps(on_rank)
+        def test(**named: Any) -> None:
+            run(named[count] if isinstance(count, str) else count, on_rank, *[named[name] for name in own])
+        test.__signature__ = signature.replace(parameters=[signature.parameters[name] for name in own])  # type: ignore[attr-defined]
+        test.on_rank = on_rank  # type: ignore[attr-defined]
+        on_rank.__qualname__ += ".on_rank"  # by which a rank's process finds it
+        return test
+    return decorate
 
 
 class _Rank:

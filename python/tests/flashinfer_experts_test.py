@@ -8,9 +8,8 @@ import warnings
 
 import pytest
 
-import driver
 from engine_files import find_engine, importable_parts
-from quantised_experts import DenseCase
+from quantised_experts import DenseCase, begin_rank
 from ranks import run_ranks
 
 torch = pytest.importorskip("torch")
@@ -53,14 +52,10 @@ def test_a_flashinfer_without_the_registry(monkeypatch):
 
 
 def _run(rank, size, folder):
-    driver.use_gpu(rank)
-    driver.wait_for_launches()
-    import verbena.integrations.experts as common
-    common.BLOCKS, common.SMALL_TOKENS = 2, (13,)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    _, common = begin_rank(rank, size, folder, (13,))
     case = DenseCase(*CASE)
     share = case.experts // size
-    tokens, ids, weights = (one.chunk(size)[rank].contiguous() for one in (case.tokens, case.ids, case.weights))
+    tokens, ids, weights = case.share(rank, size)
     results = []
     with _flashinfer() as (ours, comm), warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -107,7 +102,4 @@ def test_a_layer_of_experts(size, tmp_path):
     case = DenseCase(*CASE)
     parts = run_ranks(size, _run, size, tmp_path)
     for quant_type, outputs in zip((None, "per_128x128", None), zip(*parts)):
-        want = case.compute(quant_type)
-        got = torch.cat([torch.from_numpy(one) for one in outputs])
-        difference = (got - want).norm() / want.norm()
-        assert difference < 0.01, (quant_type, difference)
+        case.check(outputs, quant_type)

@@ -1,6 +1,8 @@
 """A layer of experts with SwiGLU, as PyTorch computes it on the host: densely for all tokens, or for the rows that a rank has received."""
 import torch
 
+import driver
+
 E4M3_MAX = 448.0
 
 
@@ -17,6 +19,16 @@ class DenseCase:
         self.ids = ids.to(torch.int32)
         self._first = torch.randn(hidden, 2 * intermediate, generator=generator) / hidden ** 0.5
         self._second = torch.randn(intermediate, hidden, generator=generator) / intermediate ** 0.5
+
+    def share(self, rank, size):
+        """The tokens, ids and weights of a rank."""
+        return [one.chunk(size)[rank].contiguous() for one in (self.tokens, self.ids, self.weights)]
+
+    def check(self, parts, quant_type):
+        """Compares the ranks' outputs with the layer's."""
+        got, want = torch.cat([torch.from_numpy(part) for part in parts]), self.compute(quant_type)
+        difference = (got - want).norm() / want.norm()
+        assert difference < 0.01, (quant_type, difference)
 
     def make_expert(self, expert):
         """Its two matrices: those of all experts, rotated by other numbers of rows."""
@@ -61,3 +73,13 @@ class DenseCase:
             chosen = (ids == expert).any(1).nonzero().flatten()
             added[chosen] += factors[chosen].unsqueeze(1) * self.apply_expert(expert, rows[chosen])
         return added
+
+
+def begin_rank(rank, size, folder, small_tokens):
+    """The rank's GPU, its process group, and the module of the exchanges."""
+    driver.use_gpu(rank)
+    driver.wait_for_launches()
+    import verbena.integrations.experts as exchanges
+    exchanges.BLOCKS, exchanges.SMALL_TOKENS = 2, small_tokens
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    return torch.distributed.group.WORLD, exchanges

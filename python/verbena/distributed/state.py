@@ -1,6 +1,7 @@
 """Creates all groups of the process. The ranks exchange data a fixed number of times, regardless of the number of groups."""
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import urllib.parse
@@ -247,37 +248,15 @@ def get_group(name: str) -> GroupCoordinator:
     return groups[name]
 
 
-def get_world_group() -> GroupCoordinator:
-    return get_group("world")
-
-
-def get_tp_group() -> GroupCoordinator:
-    return get_group("tp")
-
-
-def get_pp_group() -> GroupCoordinator:
-    return get_group("pp")
-
-
-def get_dp_group() -> GroupCoordinator:
-    return get_group("dp")
-
-
-def get_ep_group() -> GroupCoordinator:
-    return get_group("ep")
-
-
-def get_eplb_group() -> GroupCoordinator:
-    """Returns a group with the ranks of the EP group, whose messages are separate from the messages of the EP group."""
-    return get_group("eplb")
-
-
-def get_pcp_group() -> GroupCoordinator:
-    return get_group("pcp")
-
-
-def get_dcp_group() -> GroupCoordinator:
-    return get_group("dcp")
+get_world_group = functools.partial(get_group, "world")
+get_tp_group = functools.partial(get_group, "tp")
+get_pp_group = functools.partial(get_group, "pp")
+get_dp_group = functools.partial(get_group, "dp")
+get_pcp_group = functools.partial(get_group, "pcp")
+get_dcp_group = functools.partial(get_group, "dcp")
+get_ep_group = functools.partial(get_group, "ep")
+# The ranks of the EP group, in a group whose messages are separate from the messages of the EP group.
+get_eplb_group = functools.partial(get_group, "eplb")
 
 
 def get_tensor_model_parallel_world_size() -> int:

@@ -217,23 +217,12 @@ def _make_classes() -> tuple[Any, Any]:
             for inner in self._inners:
                 inner.set_quant_config(quant_config)
 
-        def dispatch(self, **named: Any) -> Any:
-            return self._execute("dispatch", **named)
-
-        def dispatch_a(self, **named: Any) -> Any:
-            return self._execute("dispatch_a", **named)
-
-        def dispatch_b(self, **named: Any) -> Any:
-            return self._execute("dispatch_b", **named)
-
-        def combine(self, **named: Any) -> Any:
-            return self._execute("combine", **named)
-
-        def combine_a(self, **named: Any) -> Any:
-            return self._execute("combine_a", **named)
-
-        def combine_b(self, **named: Any) -> Any:
-            return self._execute("combine_b", **named)
+        dispatch = functools.partialmethod(_execute, "dispatch")
+        dispatch_a = functools.partialmethod(_execute, "dispatch_a")
+        dispatch_b = functools.partialmethod(_execute, "dispatch_b")
+        combine = functools.partialmethod(_execute, "combine")
+        combine_a = functools.partialmethod(_execute, "combine_a")
+        combine_b = functools.partialmethod(_execute, "combine_b")
 
     return VerbenaDispatcher, VerbenaDispatchers
 

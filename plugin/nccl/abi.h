@@ -205,7 +205,8 @@ static_assert(offsetof(ncclNetProperties_v8_t, max_comms) == 44 &&
 static_assert(offsetof(ncclNetProperties_v8_t, net_device_type) == 52 &&
               offsetof(ncclNetProperties_v8_t, net_device_version) == 56);
 
-struct ncclNetProperties_v9_t {  // ncclNetProperties_v9_t, ncclNetProperties_v10_t
+template <typename VDevicePropsT>
+struct NetPropertiesWithVDevices {
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -219,10 +220,12 @@ struct ncclNetProperties_v9_t {  // ncclNetProperties_v9_t, ncclNetProperties_v1
   int max_recvs;
   NetDeviceType net_device_type;
   int net_device_version;
-  ncclNetVDeviceProps_v9_t vprops;
+  VDevicePropsT vprops;
   size_t max_p2p_bytes;
   size_t max_coll_bytes;
 };
+// ncclNetProperties_v9_t, ncclNetProperties_v10_t
+using ncclNetProperties_v9_t = NetPropertiesWithVDevices<ncclNetVDeviceProps_v9_t>;
 using ncclNetProperties_v10_t = ncclNetProperties_v9_t;
 static_assert(sizeof(ncclNetProperties_v9_t) == 104 && offsetof(ncclNetProperties_v9_t, ptr_support) == 24);
 static_assert(offsetof(ncclNetProperties_v9_t, reg_is_global) == 28 &&
@@ -238,66 +241,20 @@ static_assert(offsetof(ncclNetProperties_v9_t, net_device_version) == 60 &&
 static_assert(offsetof(ncclNetProperties_v9_t, max_p2p_bytes) == 88 &&
               offsetof(ncclNetProperties_v9_t, max_coll_bytes) == 96);
 
-struct ncclNetProperties_v11_t {  // ncclNetProperties_v11_t
-  char* name;
-  char* pci_path;
-  uint64_t guid;
-  int ptr_support;
-  int reg_is_global;
-  int force_flush;
-  int speed_mbps;
-  int port;
-  float latency_us;
-  int max_comms;
-  int max_recvs;
-  NetDeviceType net_device_type;
-  int net_device_version;
-  ncclNetVDeviceProps_v9_t vprops;
-  size_t max_p2p_bytes;
-  size_t max_coll_bytes;
+// The members that a version adds lie behind those of the version before it: a base has no padding at its end.
+struct ncclNetProperties_v11_t : ncclNetProperties_v9_t {  // ncclNetProperties_v11_t
   int max_multi_request_size;
 };
-static_assert(sizeof(ncclNetProperties_v11_t) == 112 && offsetof(ncclNetProperties_v11_t, vprops) == 64);
-static_assert(offsetof(ncclNetProperties_v11_t, max_p2p_bytes) == 88 &&
-              offsetof(ncclNetProperties_v11_t, max_coll_bytes) == 96);
-static_assert(offsetof(ncclNetProperties_v11_t, max_multi_request_size) == 104);
+static_assert(sizeof(ncclNetProperties_v11_t) == sizeof(ncclNetProperties_v9_t) + 8);
 
-struct ncclNetProperties_v12_t {  // ncclNetProperties_v12_t
-  char* name;
-  char* pci_path;
-  uint64_t guid;
-  int ptr_support;
-  int reg_is_global;
-  int force_flush;
-  int speed_mbps;
-  int port;
-  float latency_us;
-  int max_comms;
-  int max_recvs;
-  NetDeviceType net_device_type;
-  int net_device_version;
-  ncclNetVDeviceProps_v12_t vprops;
-  size_t max_p2p_bytes;
-  size_t max_coll_bytes;
+struct ncclNetProperties_v12_t : NetPropertiesWithVDevices<ncclNetVDeviceProps_v12_t> {
   int max_multi_request_size;
   int16_t rail_id;   // kUndefined: not known
   int16_t plane_id;  // kUndefined: not known
 };
-static_assert(sizeof(ncclNetProperties_v12_t) == 128 && offsetof(ncclNetProperties_v12_t, ptr_support) == 24);
-static_assert(offsetof(ncclNetProperties_v12_t, reg_is_global) == 28 &&
-              offsetof(ncclNetProperties_v12_t, force_flush) == 32);
-static_assert(offsetof(ncclNetProperties_v12_t, speed_mbps) == 36 &&
-              offsetof(ncclNetProperties_v12_t, port) == 40);
-static_assert(offsetof(ncclNetProperties_v12_t, latency_us) == 44 &&
-              offsetof(ncclNetProperties_v12_t, max_comms) == 48);
-static_assert(offsetof(ncclNetProperties_v12_t, max_recvs) == 52 &&
-              offsetof(ncclNetProperties_v12_t, net_device_type) == 56);
-static_assert(offsetof(ncclNetProperties_v12_t, net_device_version) == 60 &&
-              offsetof(ncclNetProperties_v12_t, vprops) == 64);
-static_assert(offsetof(ncclNetProperties_v12_t, max_p2p_bytes) == 104 &&
-              offsetof(ncclNetProperties_v12_t, max_coll_bytes) == 112);
-static_assert(offsetof(ncclNetProperties_v12_t, max_multi_request_size) == 120);
-static_assert(offsetof(ncclNetProperties_v12_t, rail_id) == 124 &&
-              offsetof(ncclNetProperties_v12_t, plane_id) == 126);
+static_assert(offsetof(NetPropertiesWithVDevices<ncclNetVDeviceProps_v12_t>, vprops) == 64);
+static_assert(offsetof(NetPropertiesWithVDevices<ncclNetVDeviceProps_v12_t>, max_p2p_bytes) == 104);
+static_assert(sizeof(NetPropertiesWithVDevices<ncclNetVDeviceProps_v12_t>) == 120 &&
+              sizeof(ncclNetProperties_v12_t) == 128);
 
 }  // namespace verbena::abi

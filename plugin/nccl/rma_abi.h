@@ -108,45 +108,18 @@ static_assert(sizeof(ncclGin_v13_t) == 168 && offsetof(ncclGin_v13_t, iput) == 1
 static_assert(offsetof(ncclGin_v13_t, iget) == 120 && offsetof(ncclGin_v13_t, test) == 136 &&
               offsetof(ncclGin_v13_t, finalize) == 160);
 
-struct ncclRma_v14_t {  // ncclRma_v14_t
-  using Properties = ncclNetProperties_v12_t;
+// What v14 to v16 begin with.
+struct RmaBegin {
   const char* name;
   Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
   Result (*devices)(int* count);
-  Result (*get_properties)(int device, Properties* properties);
-  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
-  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
-                    void** coll_comm);
-  Result (*create_context)(void* coll_comm, RmaConfig* config, void** rma_context);
-  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle);
-  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
-                              uint64_t flags, void** mhandle);
-  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
-  Result (*destroy_context)(void* rma_context);
-  Result (*close_coll)(void* coll_comm);
-  Result (*close_listen)(void* listen_comm);
-  Result (*iput)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
-                 uint64_t offset, void* destination, uint32_t rank, void** request);
-  Result (*iput_signal)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
-                        uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
-                        void* signal, uint64_t value, uint32_t op, bool is_strong, void** request);
-  Result (*iget)(void* rma_context, int context, uint64_t remote_offset, void* remote, size_t size,
-                 uint64_t local_offset, void* local, uint32_t rank, void** request);
-  Result (*iflush)(void* rma_context, int context, void* mhandle, uint32_t rank, void** request);
-  Result (*test)(void* coll_comm, void* request, int* done);
-  Result (*progress)(void* rma_context);
-  Result (*query_last_error)(void* rma_context, bool* has_error);
-  Result (*finalize)(void* context);
 };
-static_assert(sizeof(ncclRma_v14_t) == 168 && offsetof(ncclRma_v14_t, create_context) == 48);
-static_assert(offsetof(ncclRma_v14_t, iput_signal) == 112 && offsetof(ncclRma_v14_t, progress) == 144);
+static_assert(sizeof(RmaBegin) == 24);
 
-// v15: flags of each operation. v16: the same behind a function more (getRmaProperties).
-struct ncclRma_v15_t {  // ncclRma_v15_t
+// The rest; `Flags` are those of an operation, from v15 on.
+template <typename... Flags>
+struct RmaRest {
   using Properties = ncclNetProperties_v12_t;
-  const char* name;
-  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
-  Result (*devices)(int* count);
   Result (*get_properties)(int device, Properties* properties);
   Result (*listen)(void* context, int device, void* handle, void** listen_comm);
   Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
@@ -160,55 +133,35 @@ struct ncclRma_v15_t {  // ncclRma_v15_t
   Result (*close_coll)(void* coll_comm);
   Result (*close_listen)(void* listen_comm);
   Result (*iput)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
-                 uint64_t offset, void* destination, uint32_t rank, uint32_t flags, void** request);
+                 uint64_t offset, void* destination, uint32_t rank, Flags... flags, void** request);
   Result (*iput_signal)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
                         uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
-                        void* signal, uint64_t value, uint32_t op, bool is_strong, uint32_t flags,
+                        void* signal, uint64_t value, uint32_t op, bool is_strong, Flags... flags,
                         void** request);
   Result (*iget)(void* rma_context, int context, uint64_t remote_offset, void* remote, size_t size,
-                 uint64_t local_offset, void* local, uint32_t rank, uint32_t flags, void** request);
+                 uint64_t local_offset, void* local, uint32_t rank, Flags... flags, void** request);
   Result (*iflush)(void* rma_context, int context, void* mhandle, uint32_t rank, void** request);
   Result (*test)(void* coll_comm, void* request, int* done);
   Result (*progress)(void* rma_context);
   Result (*query_last_error)(void* rma_context, bool* has_error);
   Result (*finalize)(void* context);
 };
-static_assert(sizeof(ncclRma_v15_t) == 168 && offsetof(ncclRma_v15_t, iflush) == 128);
+using RmaRest_v15 = RmaRest<uint32_t>;
+static_assert(sizeof(RmaRest<>) == 144 && sizeof(RmaRest_v15) == 144);
+static_assert(offsetof(RmaRest<>, create_context) == 24 && offsetof(RmaRest<>, iput) == 80);
+static_assert(offsetof(RmaRest<>, iput_signal) == 88 && offsetof(RmaRest<>, progress) == 120);
+static_assert(offsetof(RmaRest_v15, iget) == 96 && offsetof(RmaRest_v15, iflush) == 104);
+static_assert(offsetof(RmaRest_v15, test) == 112 && offsetof(RmaRest_v15, finalize) == 136);
 
-struct ncclRma_v16_t {  // ncclRma_v16_t
-  using Properties = ncclNetProperties_v12_t;
-  const char* name;
-  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
-  Result (*devices)(int* count);
+struct ncclRma_v14_t : RmaBegin, RmaRest<> {};    // ncclRma_v14_t
+struct ncclRma_v15_t : RmaBegin, RmaRest_v15 {};  // ncclRma_v15_t
+static_assert(sizeof(ncclRma_v14_t) == 168 && sizeof(ncclRma_v15_t) == 168);
+
+// v16: a function more.
+struct RmaBegin_v16 : RmaBegin {
   Result (*get_rma_properties)(void* coll_comm, RmaProperties* properties);
-  Result (*get_properties)(int device, Properties* properties);
-  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
-  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
-                    void** coll_comm);
-  Result (*create_context)(void* coll_comm, RmaConfig* config, void** rma_context);
-  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle);
-  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
-                              uint64_t flags, void** mhandle);
-  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
-  Result (*destroy_context)(void* rma_context);
-  Result (*close_coll)(void* coll_comm);
-  Result (*close_listen)(void* listen_comm);
-  Result (*iput)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
-                 uint64_t offset, void* destination, uint32_t rank, uint32_t flags, void** request);
-  Result (*iput_signal)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
-                        uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
-                        void* signal, uint64_t value, uint32_t op, bool is_strong, uint32_t flags,
-                        void** request);
-  Result (*iget)(void* rma_context, int context, uint64_t remote_offset, void* remote, size_t size,
-                 uint64_t local_offset, void* local, uint32_t rank, uint32_t flags, void** request);
-  Result (*iflush)(void* rma_context, int context, void* mhandle, uint32_t rank, void** request);
-  Result (*test)(void* coll_comm, void* request, int* done);
-  Result (*progress)(void* rma_context);
-  Result (*query_last_error)(void* rma_context, bool* has_error);
-  Result (*finalize)(void* context);
 };
-static_assert(sizeof(ncclRma_v16_t) == 176 && offsetof(ncclRma_v16_t, get_rma_properties) == 24);
-static_assert(offsetof(ncclRma_v16_t, iput) == 112 && offsetof(ncclRma_v16_t, iget) == 128 &&
-              offsetof(ncclRma_v16_t, test) == 144 && offsetof(ncclRma_v16_t, finalize) == 168);
+struct ncclRma_v16_t : RmaBegin_v16, RmaRest_v15 {};  // ncclRma_v16_t
+static_assert(sizeof(RmaBegin_v16) == 32 && sizeof(ncclRma_v16_t) == 176);
 
 }  // namespace verbena::abi

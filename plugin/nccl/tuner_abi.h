@@ -40,23 +40,18 @@ struct ncclTuner_v2_t {  // ncclTuner_v2_t
 };
 
 // From here on NCCL shows its costs in microseconds: `costs`, whatever its type, is the address of
-// float[algorithms][protocols]; -1 rules an entry out.
-struct ncclTuner_v3_t {  // ncclTuner_v3_t
+// float[algorithms][protocols]; -1 rules an entry out. From v4 on it tells whether the user's buffers can be
+// `registered`.
+template <typename... Registered>
+struct TunerTableWithCosts {
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
-                          int algorithms, int protocols, int* channels);
+                          int algorithms, int protocols, Registered... registered, int* channels);
   Result (*destroy)(void* context);
 };
-
-// Tells whether the user's buffers can be registered.
-struct ncclTuner_v4_t {  // ncclTuner_v4_t
-  const char* name;
-  Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
-  Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
-                          int algorithms, int protocols, int registered, int* channels);
-  Result (*destroy)(void* context);
-};
+using ncclTuner_v3_t = TunerTableWithCosts<>;     // ncclTuner_v3_t
+using ncclTuner_v4_t = TunerTableWithCosts<int>;  // ncclTuner_v4_t
 
 struct ncclTuner_v5_t {  // ncclTuner_v5_t
   const char* name;
@@ -67,13 +62,7 @@ struct ncclTuner_v5_t {  // ncclTuner_v5_t
   Result (*finalize)(void* context);
 };
 
-struct ncclTuner_v6_t {  // ncclTuner_v6_t
-  const char* name;
-  Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
-                 NvlDomainInfo* domains, TunerConstants* constants);
-  Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
-                          int algorithms, int protocols, int registered, int* channels);
-  Result (*finalize)(void* context);
+struct ncclTuner_v6_t : ncclTuner_v5_t {  // ncclTuner_v6_t
   // May be null: NCCL's own length of a chunk stays.
   Result (*get_chunk_size)(void* context, int function, size_t bytes, int algorithm, int protocol,
                            int channels, size_t* chunk_bytes);
@@ -81,6 +70,6 @@ struct ncclTuner_v6_t {  // ncclTuner_v6_t
 static_assert(sizeof(ncclTuner_v2_t) == 32 && sizeof(ncclTuner_v3_t) == 32 && sizeof(ncclTuner_v4_t) == 32);
 static_assert(offsetof(ncclTuner_v2_t, get_coll_info) == 16 && offsetof(ncclTuner_v4_t, destroy) == 24);
 static_assert(sizeof(ncclTuner_v5_t) == 32 && offsetof(ncclTuner_v5_t, get_coll_info) == 16);
-static_assert(sizeof(ncclTuner_v6_t) == 40 && offsetof(ncclTuner_v6_t, get_chunk_size) == 32);
+static_assert(sizeof(ncclTuner_v6_t) == 40);
 
 }  // namespace verbena::abi

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "tests/base/log_capture.h"
 #include "tests/base/scratch_path.h"
@@ -28,9 +27,7 @@ TEST(DumpFile, TextsAreAdded) {
   const tests::ScratchPath path("dump");
   EXPECT_TRUE(append_to_file(path.get(), "one\n"));
   EXPECT_TRUE(append_to_file(path.get(), "two\n"));
-  std::stringstream text;
-  text << std::ifstream(path.get()).rdbuf();
-  EXPECT_EQ(text.str(), "one\ntwo\n");
+  EXPECT_EQ(path.read(), "one\ntwo\n");
   struct stat entry {};
   stat(path.get().c_str(), &entry);
   EXPECT_EQ(entry.st_mode & 0777, 0600U);
@@ -43,8 +40,6 @@ TEST(DumpFile, APipeThatNobodyReadsIsNotWaitedFor) {
   EXPECT_EQ(append_to_file(path.get(), "one\n").status(), Status::kSystem);
   EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("VERBENA_DUMP")));
 }
-
-std::string read(const std::string& path);
 
 // In a folder that other users may write to, files may exist at our name.
 TEST(DumpFile, NothingIsAppendedToAPreparedFile) {
@@ -68,14 +63,8 @@ TEST(DumpFile, NothingIsAppendedToAPreparedFile) {
     ASSERT_EQ(chown(own.c_str(), 65534, 65534), 0);
     EXPECT_EQ(append_to_file(own, "one\n").status(), Status::kSystem);
   }
-  EXPECT_EQ(read(own), "ours");
+  EXPECT_EQ(tests::read_file(own), "ours");
   EXPECT_THAT(log.warnings(), testing::Each(testing::HasSubstr("VERBENA_DUMP")));
-}
-
-std::string read(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 TEST(DumpFile, AWholeFileIsReplaced) {
@@ -88,7 +77,7 @@ TEST(DumpFile, AWholeFileIsReplaced) {
   std::string line;
   std::getline(reader, line);
   EXPECT_EQ(line, "a long text");
-  EXPECT_EQ(read(path), "two\n");
+  EXPECT_EQ(tests::read_file(path), "two\n");
   const auto entries = std::filesystem::directory_iterator(folder.get());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "nothing else is left";
 }
@@ -102,10 +91,10 @@ TEST(DumpFile, AFileThatSomebodyPreparedReceivesNothing) {
   std::ofstream(prepared).flush();
   ASSERT_EQ(chmod(prepared.c_str(), 0666), 0);
   EXPECT_EQ(replace_file(path, "for our eyes\n", 0600), 0);
-  EXPECT_EQ(read(path), "for our eyes\n");
+  EXPECT_EQ(tests::read_file(path), "for our eyes\n");
   EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms{0600});
   ASSERT_TRUE(std::filesystem::exists(prepared)) << "it was made the file";
-  EXPECT_EQ(read(prepared), "");
+  EXPECT_EQ(tests::read_file(prepared), "");
 }
 
 TEST(DumpFile, OnlyARegularFileIsReplaced) {

@@ -1,8 +1,12 @@
 // Collects the lines that are logged while it lives.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -27,6 +31,16 @@ class LogCapture {
       if (line_level == level) result.push_back(text);
     }
     return result;
+  }
+  // Waits for a warning that contains `part`; false after timeout_ms.
+  bool wait_for_warning(const std::string& part, int timeout_ms) const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    const auto has_part = [&](const std::string& line) { return line.find(part) != std::string::npos; };
+    while (!std::ranges::any_of(warnings(), has_part)) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
   }
   void clear() {
     const std::lock_guard lock(mutex_);

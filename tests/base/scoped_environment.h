@@ -2,12 +2,19 @@
 // running.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
 
 namespace verbena::base {
+
+// A number that the environment may set for a run by hand, such as a seed.
+inline uint64_t read_number(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
+}
 
 class ScopedEnvironment {
  public:
@@ -19,12 +26,19 @@ class ScopedEnvironment {
   }
 
   void set(const std::string& name, const std::string& value) {
-    const char* before = std::getenv(name.c_str());
-    before_.try_emplace(name, before == nullptr ? std::optional<std::string>() : before);
+    remember(name);
     setenv(name.c_str(), value.c_str(), 1);
+  }
+  void unset(const std::string& name) {
+    remember(name);
+    unsetenv(name.c_str());
   }
 
  private:
+  void remember(const std::string& name) {
+    const char* before = std::getenv(name.c_str());
+    before_.try_emplace(name, before == nullptr ? std::optional<std::string>() : before);
+  }
   static void restore(const std::string& name, const std::optional<std::string>& before) {
     if (before) {
       setenv(name.c_str(), before->c_str(), 1);

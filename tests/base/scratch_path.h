@@ -3,10 +3,18 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <system_error>
 
 namespace verbena::tests {
+
+inline std::string read_file(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
 
 // Where a test may put a file or a folder, gone with its holder. Other cases and other builds run meanwhile,
 // each in its own process.
@@ -20,6 +28,8 @@ class ScratchPath {
   ~ScratchPath() { remove(); }
 
   const std::string& get() const { return path_; }
+  // The whole file.
+  std::string read() const { return read_file(path_); }
 
  private:
   void remove() {

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,31 +18,6 @@ size_t count_entries(const char* folder) {
 }
 
 }  // namespace
-
-ScopedEnvironment::~ScopedEnvironment() {
-  for (const auto& [name, value] : before_) {
-    if (value) {
-      setenv(name.c_str(), value->c_str(), 1);
-    } else {
-      unsetenv(name.c_str());
-    }
-  }
-}
-
-void ScopedEnvironment::remember(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  before_.try_emplace(name, value == nullptr ? std::nullopt : std::optional<std::string>(value));
-}
-
-void ScopedEnvironment::set(const std::string& name, const std::string& value) {
-  remember(name);
-  setenv(name.c_str(), value.c_str(), 1);
-}
-
-void ScopedEnvironment::unset(const std::string& name) {
-  remember(name);
-  unsetenv(name.c_str());
-}
 
 LoadedPlugin::LoadedPlugin() : library_(dlopen(path(), RTLD_NOW | RTLD_LOCAL)) {
   if (library_ == nullptr) problem_ = dlerror();

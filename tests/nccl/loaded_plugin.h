@@ -1,26 +1,13 @@
 // The built libnccl-net.so, opened as NCCL opens it, in an environment of the test's own.
 #pragma once
 
-#include <map>
-#include <optional>
 #include <string>
+
+#include "tests/base/scoped_environment.h"
 
 namespace verbena::nccl::testing {
 
-// Sets and unsets variables; puts back what was there.
-class ScopedEnvironment {
- public:
-  ScopedEnvironment() = default;
-  ScopedEnvironment(const ScopedEnvironment&) = delete;
-  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
-  ~ScopedEnvironment();
-  void set(const std::string& name, const std::string& value);
-  void unset(const std::string& name);
-
- private:
-  void remember(const std::string& name);
-  std::map<std::string, std::optional<std::string>> before_;
-};
+using base::ScopedEnvironment;
 
 class LoadedPlugin {
  public:

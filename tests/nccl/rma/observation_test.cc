@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
-#include <sstream>
 
 #include "base/scratch_path.h"
 #include "nccl/rma/group.h"
@@ -14,11 +12,6 @@ namespace {
 
 class RmaObservationTest : public RmaTest {
  protected:
-  static std::string read(const std::string& path) {
-    std::stringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  }
   void put(RmaGroup& group, int puts) {
     for (int i = 0; i < puts; ++i) {
       void* request = nullptr;
@@ -39,7 +32,7 @@ TEST_P(RmaObservationTest, CountersAndTheLogKnowEveryOperation) {
     RmaGroup group(plugin(), {});
     put(group, 40);
   }
-  const std::string text = read(stats.get());
+  const std::string text = stats.read();
   // A put and its signal are two operations.
   EXPECT_NE(
       text.find("verbena_messages_total{pid=\"" + std::to_string(getpid()) +
@@ -57,7 +50,7 @@ TEST_P(RmaObservationTest, TheTraceHasEveryOperation) {
     RmaGroup group(plugin(), {});
     put(group, 3);
   }
-  const std::string text = read(trace.get());
+  const std::string text = trace.read();
   EXPECT_NE(text.find("one-sided to rank 1"), std::string::npos) << text;
   // A put and its signal each, on the first of the lanes.
   for (const char* message : {"\"message 0\"", "\"message 1\""})
@@ -73,7 +66,7 @@ TEST_P(RmaObservationTest, TheStateOnASignalNamesEveryPeer) {
   ASSERT_EQ(raise(SIGUSR1), 0);
   std::string text;
   EXPECT_TRUE(group.poll_until([&] {
-    text = read(dump.get());
+    text = dump.read();
     return text.find("rank 1") != std::string::npos && text.find("end of the state") != std::string::npos;
   })) << text;
 }

@@ -37,22 +37,26 @@ int start_poll(ibv_cq_ex* cq) {
   return ibv_start_poll(cq, &attributes);
 }
 
-struct CompletionExtendedTest : ::testing::Test {
-  void exchange(QueuePair& pair, Buffer& buffer) {
+// A queue pair that is connected to itself.
+struct ExtendedEnd {
+  explicit ExtendedEnd(uint64_t flags) : node(flags) { pair.connect(pair.address()); }
+  void exchange() {
     ASSERT_EQ(pair.post_receive(1, buffer, 0, 64), 0);
     Send send(IBV_WR_SEND_WITH_IMM, 2);
     send.from(buffer, 64, 40).with_immediate(77);
     ASSERT_EQ(send.post(pair), 0);
   }
+
+  ExtendedNode node;
+  Buffer buffer{node, 128};
+  QueuePair pair{node};
 };
 
-TEST_F(CompletionExtendedTest, ReadsWhatItPolls) {
-  ExtendedNode node(IBV_WC_STANDARD_FLAGS);
-  Buffer buffer(node, 128);
-  QueuePair pair(node);
-  pair.connect(pair.address());
+TEST(CompletionExtendedTest, ReadsWhatItPolls) {
+  ExtendedEnd end(IBV_WC_STANDARD_FLAGS);
+  auto& [node, buffer, pair] = end;
   EXPECT_EQ(start_poll(node.extended), ENOENT);
-  exchange(pair, buffer);
+  end.exchange();
   ASSERT_EQ(start_poll(node.extended), 0);
   EXPECT_EQ(node.extended->wr_id, 1u);
   EXPECT_EQ(node.extended->status, IBV_WC_SUCCESS);
@@ -70,47 +74,35 @@ TEST_F(CompletionExtendedTest, ReadsWhatItPolls) {
   EXPECT_EQ(start_poll(node.extended), ENOENT) << "must not have kept its lock";
 }
 
-TEST_F(CompletionExtendedTest, ServesTheOlderPollToo) {
-  ExtendedNode node(0);
-  Buffer buffer(node, 128);
-  QueuePair pair(node);
-  pair.connect(pair.address());
-  exchange(pair, buffer);
-  EXPECT_EQ(node.wait_completions(2).size(), 2u);
+TEST(CompletionExtendedTest, ServesTheOlderPollToo) {
+  ExtendedEnd end(0);
+  end.exchange();
+  EXPECT_EQ(end.node.wait_completions(2).size(), 2u);
 }
 
-void expect_stamp(uint64_t stamp_ns, uint64_t before_ns, uint64_t after_ns) {
+// `clock` is the one of the stamps that `flag` asks for.
+void expect_stamps(uint64_t flag, clockid_t clock, uint64_t (*read)(ibv_cq_ex*)) {
+  ExtendedEnd end(flag);
+  const uint64_t before_ns = read_ns(clock);
+  end.exchange();
+  const uint64_t after_ns = read_ns(clock);
+  ASSERT_EQ(start_poll(end.node.extended), 0);
+  const uint64_t stamp_ns = read(end.node.extended);
   EXPECT_GE(stamp_ns, before_ns);
   EXPECT_LE(stamp_ns, after_ns);
+  ibv_end_poll(end.node.extended);
 }
 
-TEST_F(CompletionExtendedTest, StampsAreOfTheCompletion) {
-  ExtendedNode node(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
-  Buffer buffer(node, 128);
-  QueuePair pair(node);
-  pair.connect(pair.address());
-  const uint64_t before_ns = read_ns(CLOCK_MONOTONIC_RAW);
-  exchange(pair, buffer);
-  const uint64_t after_ns = read_ns(CLOCK_MONOTONIC_RAW);
-  ASSERT_EQ(start_poll(node.extended), 0);
-  expect_stamp(ibv_wc_read_completion_ts(node.extended), before_ns, after_ns);
-  ibv_end_poll(node.extended);
+TEST(CompletionExtendedTest, StampsAreOfTheCompletion) {
+  expect_stamps(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, CLOCK_MONOTONIC_RAW, ibv_wc_read_completion_ts);
 }
 
-TEST_F(CompletionExtendedTest, StampsOfTheWallClock) {
-  ExtendedNode node(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
-  Buffer buffer(node, 128);
-  QueuePair pair(node);
-  pair.connect(pair.address());
-  const uint64_t before_ns = read_ns(CLOCK_REALTIME);
-  exchange(pair, buffer);
-  const uint64_t after_ns = read_ns(CLOCK_REALTIME);
-  ASSERT_EQ(start_poll(node.extended), 0);
-  expect_stamp(ibv_wc_read_completion_wallclock_ns(node.extended), before_ns, after_ns);
-  ibv_end_poll(node.extended);
+TEST(CompletionExtendedTest, StampsOfTheWallClock) {
+  expect_stamps(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, CLOCK_REALTIME,
+                ibv_wc_read_completion_wallclock_ns);
 }
 
-TEST_F(CompletionExtendedTest, RefusesWhatItDoesNotHave) {
+TEST(CompletionExtendedTest, RefusesWhatItDoesNotHave) {
   Node node;
   ibv_cq_init_attr_ex init{};
   init.cqe = 8;

@@ -155,6 +155,23 @@ struct Connected {
   QueuePair pair{node};
 };
 
+// The same with memory.
+struct ConnectedMemory {
+  ConnectedMemory(int socket, size_t bytes) : memory(node, bytes) { meet(socket, pair); }
+
+  Node node;
+  Buffer memory;
+  QueuePair pair{node};
+};
+
+// A node whose two queue pairs are connected to each other.
+struct ConnectedPair {
+  ConnectedPair() { meet(first, second); }
+
+  Node node;
+  QueuePair first{node}, second{node};
+};
+
 // Two nodes of this process on one rail, each with memory; connect() gives them queue pairs, anew each time.
 struct TwoNodes {
   explicit TwoNodes(size_t bytes, int rail = 0)

@@ -359,9 +359,7 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
 // The same where the flag is written behind sends, and continues the last of them.
 void drive_flag_behind_sends() {
   constexpr size_t kSends = 8, kSendBytes = 1024, kFlagAt = kSends * 2 * kSendBytes;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, Kind::kDevice, 0), far(node, Kind::kDevice, 0);
   for (uint8_t round = 1; round <= 10; ++round) {
     near.memory.fill(round, kFlagAt + 8);
@@ -397,9 +395,7 @@ TEST(GpuOrderTest, AFlagFollowsTheSendsThatItContinues) {
 // The same where the memory of the flag is another GPU's, whose copies are another stream's.
 void drive_flag_of_another_gpu() {
   constexpr size_t kPieces = 32, kPieceBytes = 1024, kFlagAt = kPieces * 2 * kPieceBytes;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered data(node, Kind::kDevice, 0), flag(node, Kind::kDevice, count_gpus() - 1),
       far(node, Kind::kDevice, 0);
   for (uint8_t round = 1; round <= 10; ++round) {

@@ -45,9 +45,7 @@ namespace {
 // there before.
 void drive_adds(Kind far_kind) {
   constexpr uint64_t kAdds = 40;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered far(node, far_kind, 0);
   Buffer results(node, 16 * kAdds);
   far.memory.clear();
@@ -77,9 +75,7 @@ void drive_adds(Kind far_kind) {
 // word finds what was written before the adds that it counts.
 void drive_adds_behind_writes(Kind kind) {
   constexpr uint64_t kAdds = 8, kWritesEach = 4, kWrites = kAdds * kWritesEach, kStride = 64;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
   Buffer results(node, 8 * kAdds);
   far.memory.clear(kStride * (kWrites + 1));
@@ -109,9 +105,7 @@ void drive_adds_behind_writes(Kind kind) {
 // adds behind them come after all.
 void drive_relaxed_writes(bool is_relaxed) {
   constexpr uint64_t kWrites = 24, kStride = 64;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, Kind::kExportable, count_gpus() - 1);
   Registered far(node, Kind::kExportable, 0, is_relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0);
   Buffer result(node, 8);
@@ -146,9 +140,7 @@ void drive_relaxed_writes(bool is_relaxed) {
 // one stays. All go to the driver together.
 void drive_continued_write() {
   constexpr uint64_t kPart = 128;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, Kind::kExportable, count_gpus() - 1);
   Registered far(node, Kind::kExportable, 0, IBV_ACCESS_RELAXED_ORDERING);
   near.memory.fill(1, 16 * kPart);
@@ -197,9 +189,7 @@ struct ShortWrite {
 void drive_short_writes(Kind kind, const ShortWrite& shape) {
   constexpr uint64_t kRounds = 12, kAt = 512;
   const auto [bytes, shift, is_from_host] = shape;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, is_from_host ? Kind::kPageable : kind, is_from_host ? 0 : count_gpus() - 1);
   Registered far(node, kind, 0, IBV_ACCESS_RELAXED_ORDERING);
   Buffer result(node, 8);
@@ -350,9 +340,7 @@ void drive_add_of_the_dead() {
 // A word that has the value which the device takes for one that has not come.
 void drive_unlikely_word(Kind kind) {
   constexpr uint64_t kUnlikely = 0xb5ad4eceda1ce2a9;  // its kNotLoaded
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
   Buffer value(node, 8), result(node, 8);
   memcpy(value.data(), &kUnlikely, 8);
@@ -375,9 +363,7 @@ void drive_unlikely_word(Kind kind) {
 // A word is written, and added to right after it.
 void drive_adds_to_written_words(Kind kind) {
   constexpr uint64_t kRounds = 24;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
   Buffer results(node, 8 * kRounds);
   far.memory.clear(8);
@@ -541,9 +527,7 @@ void drive_add_beside_held_copies(bool is_behind) {
 
 // A queue pair that drains its send queue completes what is under way.
 void drive_drain(Kind kind, uint32_t write_bytes) {
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
   Buffer result(node, 8);
   near.memory.fill(1, write_bytes);
@@ -602,9 +586,7 @@ void drive_reset(Kind kind) {
 // What is fenced begins once the results before it are there: here it sends one of them.
 void drive_fenced_write(Kind kind) {
   constexpr uint64_t kRounds = 24;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered far(node, kind, 0, IBV_ACCESS_RELAXED_ORDERING);
   Buffer result(node, 8);
   far.memory.clear(128);
@@ -624,9 +606,7 @@ void drive_fenced_write(Kind kind) {
 // streams.
 void drive_write_of_what_was_read(Kind kind) {
   constexpr size_t kLength = 1 << 20;
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   Registered near(node, Kind::kPinned, 0), one(node, kind, 0), other(node, kind, count_gpus() - 1);
   for (uint8_t round = 1; round < 12; ++round) {
     one.memory.fill(round, kLength);
@@ -837,9 +817,7 @@ void drive_killed(Kind kind, useconds_t round) {
 
 // GPU memory that cannot be served is not registered; once there is memory for that, it is.
 void drive_owner_without_memory() {
-  Node node;
-  QueuePair first(node), second(node);
-  meet(first, second);
+  auto [node, first, second] = ConnectedPair();
   TestMemory memory(Kind::kDevice, 0, 4096);
   has_memory_for_requests = false;
   EXPECT_EQ(ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), 4096, kAllAccess), nullptr);

@@ -24,10 +24,7 @@ TEST(KilledTest, WaitingSendsFailWhenThePeerIsKilled) {
     auto [node, pair] = Connected(socket);
     pause();
   });
-  Node node;
-  Buffer memory(node, 64);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   for (uint64_t i = 0; i < 4; ++i)
     ASSERT_EQ(Send(IBV_WR_SEND, i).from(memory, 0, 8).post(pair), 0);  // no receive
   child.kill();
@@ -38,17 +35,11 @@ TEST(KilledTest, WaitingSendsFailWhenThePeerIsKilled) {
 
 TEST(KilledTest, LaterPostsToAKilledPeerFail) {
   Child child([](int socket) {
-    Node node;
-    Buffer memory(node, 64);
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, 64);
     tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
     pause();
   });
-  Node node;
-  Buffer memory(node, 64);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   const auto remote = hear<RemoteMemory>(child.socket());
   child.kill();
   ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, 0).from(memory, 0, 8).to(remote.address, remote.rkey).post(pair), 0);
@@ -98,10 +89,7 @@ TEST(KilledTest, KilledSendersLeaveNothingBehind) {
   for (int round = 0; round < kRounds; ++round) {
     senders.push_back(std::make_unique<Child>([](int socket) {
       hear<bool>(socket);
-      Node node;
-      Buffer memory(node, kPageBytes);
-      QueuePair pair(node);
-      meet(socket, pair);
+      auto [node, memory, pair] = ConnectedMemory(socket, kPageBytes);
       for (;;) {
         if (Send(IBV_WR_SEND, 1).from(memory, 0, kPageBytes).post(pair) != 0) sched_yield();
         ibv_wc wc{};
@@ -211,17 +199,11 @@ TEST(KilledTest, WhatAKilledJobLeavesIsRemovedByTheNext) {
 TEST(KilledTest, ExitInTheMiddleOfALargeWriteEndsTheQueuePair) {
   constexpr size_t kBytes = 64 << 20;
   Child child([](int socket) {
-    Node node;
-    Buffer memory(node, kBytes);
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, kBytes);
     tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
     pause();
   });
-  Node node;
-  Buffer memory(node, kBytes);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), kBytes);
   const auto remote = hear<RemoteMemory>(child.socket());
   for (uint64_t i = 0; i < 32; ++i) {
     ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair),

@@ -43,10 +43,7 @@ TEST(ProcessTest, SendWriteReadOverAllSizes) {
   constexpr size_t kBytes = 3 << 20;
   const size_t sizes[] = {0, 1, 8, 63, 64, 65, 512, 513, 4096, 65536, 300001, kBytes};
   Child child([&](int socket) {
-    Node node;
-    Buffer memory(node, kBytes);
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, kBytes);
     tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
     for (size_t bytes : sizes) {
       ASSERT_EQ(pair.post_receive(1, memory, 0, kBytes), 0);
@@ -65,10 +62,7 @@ TEST(ProcessTest, SendWriteReadOverAllSizes) {
       hear<bool>(socket);
     }
   });
-  Node node;
-  Buffer memory(node, kBytes);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), kBytes);
   const auto remote = hear<RemoteMemory>(child.socket());
   for (size_t bytes : sizes) {
     hear<bool>(child.socket());
@@ -108,10 +102,7 @@ TEST(ProcessTest, EventWakesTheOtherProcess) {
       node.wait_completion();
     }
   });
-  Node node;
-  Buffer memory(node, 64);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   for (int round = 0; round < 5; ++round) {
     hear<bool>(child.socket());
     usleep(1000);
@@ -122,10 +113,7 @@ TEST(ProcessTest, EventWakesTheOtherProcess) {
 
 TEST(ProcessTest, RemoteFaultReachesItsOwner) {
   Child child([](int socket) {
-    Node node;
-    Buffer memory(node, 64);
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, 64);
     ASSERT_EQ(pair.post_receive(4, memory, 0, 64), 0);
     tell(socket, true);
     ibv_async_event event{};
@@ -138,10 +126,7 @@ TEST(ProcessTest, RemoteFaultReachesItsOwner) {
     EXPECT_EQ(wc.wr_id, 4u);
     EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
   });
-  Node node;
-  Buffer memory(node, 64);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   hear<bool>(child.socket());
   ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(0x1234, 0x77).post(pair), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_REM_ACCESS_ERR);
@@ -160,10 +145,7 @@ TEST(ProcessTest, VanishedRemotePages) {
     hear<bool>(socket);
     EXPECT_EQ(ibv_dereg_mr(mr), 0);
   });
-  Node node;
-  Buffer memory(node, 64);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   const auto remote = hear<RemoteMemory>(child.socket());
   ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(remote.address, remote.rkey).post(pair), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_REM_OP_ERR);
@@ -245,10 +227,7 @@ TEST(ProcessTest, ALyingPeerDoesNotMoveItsSendersHand) {
   std::vector<std::unique_ptr<Child>> liars, senders;
   for (int lie = 0; lie < kLies; ++lie) {
     liars.push_back(std::make_unique<Child>([lie](int socket) {
-      Node node;
-      Buffer memory(node, 64);
-      QueuePair pair(node);
-      meet(socket, pair);
+      auto [node, memory, pair] = ConnectedMemory(socket, 64);
       ASSERT_EQ(pair.post_receive(1, memory, 0, 64), 0);
       uint8_t* tables = find_tables(get_qp_slot(pair.qp->qp_num));
       ASSERT_NE(tables, nullptr);
@@ -387,18 +366,12 @@ TEST(ProcessTest, OtherNetworkNamespace) {
   Child child([](int socket) {
     const bool is_elsewhere = unshare(CLONE_NEWNET) == 0;
     tell(socket, is_elsewhere);
-    Node node;
-    Buffer memory(node, 64);
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, 64);
     ASSERT_EQ(pair.post_receive(1, memory, 0, 64), 0);
     EXPECT_EQ(node.wait_completion().byte_len, 8u);
   });
   const bool is_elsewhere = hear<bool>(child.socket());
-  Node node;
-  Buffer memory(node, 64);
-  QueuePair pair(node);
-  meet(child.socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 8).post(pair), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   child.join();

@@ -31,11 +31,16 @@ extern "C" void* malloc(size_t bytes) {
 namespace verbena::softverbs_test {
 namespace {
 
-// Runs `body` in a forked process, for a minute at most. Returns its exit status or 128 + signal, and in
-// `said` what it wrote to stderr.
-int run_alone(const std::function<int()>& body, std::string* said) {
+struct Ended {
+  int code = -1;     // exit status, or 128 + signal
+  std::string said;  // what it wrote to stderr
+};
+
+// Runs `body` in a forked process, for a minute at most.
+Ended run_alone(const std::function<int()>& body) {
+  Ended run;
   int lines[2];
-  if (pipe(lines) != 0) return -1;
+  if (pipe(lines) != 0) return run;
   const pid_t child = fork();
   if (child == 0) {
     dup2(lines[1], STDERR_FILENO);
@@ -47,11 +52,12 @@ int run_alone(const std::function<int()>& body, std::string* said) {
   close(lines[1]);
   char part[512];
   for (ssize_t length = 0; (length = read(lines[0], part, sizeof(part))) > 0;)
-    said->append(part, static_cast<size_t>(length));
+    run.said.append(part, static_cast<size_t>(length));
   close(lines[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  run.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return run;
 }
 
 // Makes every call from the list of devices to a completion, over one queue pair that is connected to itself.
@@ -173,63 +179,51 @@ TEST(RefusedTest, EachStepOverTheWire) {
 
 TEST(RefusedTest, EachAllocation) {
   constexpr int kNoneFailed = 4;
-  int code = 0;
-  for (int number = getenv("NN") ? atoi(getenv("NN")) : 0; code != kNoneFailed; ++number) {
-    std::string said;
-    code = run_alone(
-        [number] {
-          errno = 0;
-          allocations_left = number;
-          const int result = talk_to_itself();
-          return allocations_left >= 0 && result == 0 ? kNoneFailed : result;
-        },
-        &said);
-    EXPECT_TRUE(code == 0 || code == 1 || code == kNoneFailed)
-        << "code " << code << " where allocation " << number << " failed: " << said;
+  Ended run;
+  for (int number = getenv("NN") ? atoi(getenv("NN")) : 0; run.code != kNoneFailed; ++number) {
+    run = run_alone([number] {
+      errno = 0;
+      allocations_left = number;
+      const int result = talk_to_itself();
+      return allocations_left >= 0 && result == 0 ? kNoneFailed : result;
+    });
+    EXPECT_TRUE(run.code == 0 || run.code == 1 || run.code == kNoneFailed)
+        << "code " << run.code << " where allocation " << number << " failed: " << run.said;
   }
 }
 
 TEST(RefusedTest, ALimitOfFileSizesIsNoSignal) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        constexpr rlimit kLittle{1 << 20, 1 << 20};
-        if (setrlimit(RLIMIT_FSIZE, &kLittle) != 0) return 9;
-        return talk_to_itself();
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    constexpr rlimit kLittle{1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_FSIZE, &kLittle) != 0) return 9;
+    return talk_to_itself();
+  });
   EXPECT_EQ(code, 1);
   EXPECT_NE(said.find("file sizes"), std::string::npos) << said;
   EXPECT_NE(said.find("File too large"), std::string::npos) << said;
 }
 
 TEST(RefusedTest, NoThreadIsNamedAndTheMaskOfSignalsIsAsBefore) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        sigset_t before, after;
-        pthread_sigmask(SIG_SETMASK, nullptr, &before);
-        if (!base::refuse_calls({SYS_clone, SYS_clone3}, EAGAIN)) return 9;
-        const int ended = talk_to_itself();
-        pthread_sigmask(SIG_SETMASK, nullptr, &after);
-        for (int signal = 1; signal < NSIG; ++signal)
-          if (sigismember(&before, signal) != sigismember(&after, signal)) return 8;
-        return ended;
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    sigset_t before, after;
+    pthread_sigmask(SIG_SETMASK, nullptr, &before);
+    if (!base::refuse_calls({SYS_clone, SYS_clone3}, EAGAIN)) return 9;
+    const int ended = talk_to_itself();
+    pthread_sigmask(SIG_SETMASK, nullptr, &after);
+    for (int signal = 1; signal < NSIG; ++signal)
+      if (sigismember(&before, signal) != sigismember(&after, signal)) return 8;
+    return ended;
+  });
   if (code == 9) GTEST_SKIP() << "this kernel has no seccomp";
   EXPECT_EQ(code, 1);
   EXPECT_NE(said.find("ulimit -u"), std::string::npos) << said;
 }
 
 TEST(RefusedTest, MemfdCreateIsNamed) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        if (!base::refuse_calls({SYS_memfd_create}, EPERM)) return 9;
-        return talk_to_itself();
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    if (!base::refuse_calls({SYS_memfd_create}, EPERM)) return 9;
+    return talk_to_itself();
+  });
   if (code == 9) GTEST_SKIP() << "this kernel has no seccomp";
   EXPECT_EQ(code, 1);
   EXPECT_NE(said.find("memfd_create"), std::string::npos) << said;
@@ -239,10 +233,7 @@ class PeerTest : public testing::Test {
  protected:
   // The peer: takes one message, and ends when it is told to.
   static void answer(int socket) {
-    Node node;
-    Buffer memory(node, 4096);
-    QueuePair pair(node);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, 4096);
     ASSERT_EQ(pair.post_receive(1, memory, 0, 4096), 0);
     tell(socket, true);
     EXPECT_EQ(node.wait_completion().byte_len, 64u);
@@ -260,82 +251,67 @@ class PeerTest : public testing::Test {
 };
 
 TEST_F(PeerTest, AQueuePairOfNoKnownProcessIsNamedWithAdvice) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        Node node;
-        QueuePair pair(node);
-        Address nobody = pair.address();
-        nobody.qp_number ^= 0x800000;  // of another slot of the table of processes
-        if (pair.to_init() != 0) return 2;
-        return pair.to_ready_to_receive(nobody);
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    Node node;
+    QueuePair pair(node);
+    Address nobody = pair.address();
+    nobody.qp_number ^= 0x800000;  // of another slot of the table of processes
+    if (pair.to_init() != 0) return 2;
+    return pair.to_ready_to_receive(nobody);
+  });
   EXPECT_EQ(code, 0) << said;
   EXPECT_NE(said.find("SOFTVERBS_NETDEVS"), std::string::npos) << said;
 }
 
 TEST_F(PeerTest, PidfdOpenRefusedIsDoneWithout) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        Child child([](int socket) { answer(socket); });
-        if (!base::refuse_calls({SYS_pidfd_open}, EPERM)) return 9;
-        Node node;
-        send_to(child, node);
-        return testing::Test::HasFailure() ? 1 : 0;
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    Child child([](int socket) { answer(socket); });
+    if (!base::refuse_calls({SYS_pidfd_open}, EPERM)) return 9;
+    Node node;
+    send_to(child, node);
+    return testing::Test::HasFailure() ? 1 : 0;
+  });
   if (code == 9) GTEST_SKIP() << "this kernel has no seccomp";
   EXPECT_EQ(code, 0) << said;
   EXPECT_NE(said.find("pidfd_open() failed"), std::string::npos) << said;
 }
 
 TEST_F(PeerTest, APeersEndIsNoticedWithoutPidfdOpen) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        Child child([](int socket) {
-          auto [node, pair] = Connected(socket);
-          hear<bool>(socket);
-          _exit(0);
-        });
-        if (!base::refuse_calls({SYS_pidfd_open}, EPERM)) return 9;
-        Node node;
-        Buffer memory(node, 4096);
-        QueuePair pair(node);
-        meet(child.socket(), pair);
-        if (Send(IBV_WR_SEND, 1).from(memory, 0, 64).post(pair) != 0) return 2;  // no receive is posted
-        tell(child.socket(), true);
-        return node.wait_completion().status == IBV_WC_RETRY_EXC_ERR ? 0 : 3;
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    Child child([](int socket) {
+      auto [node, pair] = Connected(socket);
+      hear<bool>(socket);
+      _exit(0);
+    });
+    if (!base::refuse_calls({SYS_pidfd_open}, EPERM)) return 9;
+    auto [node, memory, pair] = ConnectedMemory(child.socket(), 4096);
+    if (Send(IBV_WR_SEND, 1).from(memory, 0, 64).post(pair) != 0) return 2;  // no receive is posted
+    tell(child.socket(), true);
+    return node.wait_completion().status == IBV_WC_RETRY_EXC_ERR ? 0 : 3;
+  });
   if (code == 9) GTEST_SKIP() << "this kernel has no seccomp";
   EXPECT_EQ(code, 0) << said;
 }
 
 TEST_F(PeerTest, ALackOfDescriptorsIsNamed) {
-  std::string said;
-  const int code = run_alone(
-      [] {
-        Child child([](int socket) {
-          auto [node, pair] = Connected(socket);
-          hear<bool>(socket);
-        });
-        Node node;
-        QueuePair pair(node);
-        tell(child.socket(), pair.address());
-        const auto peer = hear<Address>(child.socket());
-        if (pair.to_init() != 0) return 2;
-        const int next = dup(0);
-        close(next);
-        const rlimit none{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
-        if (setrlimit(RLIMIT_NOFILE, &none) != 0) return 4;
-        const int error = pair.to_ready_to_receive(peer);
-        for (int i = 0; i < 2; ++i) tell(child.socket(), true);  // met, and done
-        return error == EMFILE ? 0 : 3;
-      },
-      &said);
+  const auto [code, said] = run_alone([] {
+    Child child([](int socket) {
+      auto [node, pair] = Connected(socket);
+      hear<bool>(socket);
+    });
+    Node node;
+    QueuePair pair(node);
+    tell(child.socket(), pair.address());
+    const auto peer = hear<Address>(child.socket());
+    if (pair.to_init() != 0) return 2;
+    const int next = dup(0);
+    close(next);
+    const rlimit none{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) return 4;
+    const int error = pair.to_ready_to_receive(peer);
+    for (int i = 0; i < 2; ++i) tell(child.socket(), true);  // met, and done
+    return error == EMFILE ? 0 : 3;
+  });
   EXPECT_EQ(code, 0) << said;
   EXPECT_NE(said.find("ulimit -n"), std::string::npos) << said;
 }

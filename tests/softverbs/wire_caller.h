@@ -110,6 +110,19 @@ class Caller {
   std::shared_ptr<crypto::EncryptedStream> encryption_;
 };
 
+// The body of a process that writes once to the queue pair whose number the test tells it, and fails.
+inline void call_peer(int socket) {
+  Node node;
+  Buffer memory(node, 64);
+  QueuePair pair(node);
+  Address far = pair.address();
+  far.gid.raw[15] = kPeerHost;
+  far.qp_number = hear<uint32_t>(socket);
+  pair.connect(far);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(0x1000, 1).post(pair), 0);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
+}
+
 // In the place of a process of the peers' host: its port and its slot.
 inline int listen_somewhere(uint32_t& slot) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -123,6 +136,36 @@ inline int listen_somewhere(uint32_t& slot) {
            slot < softverbs::kProcessSlots);
   EXPECT_EQ(listen(listener, 4), 0);
   return listener;
+}
+
+// Listens in the place of a peer, and takes the call of a process that runs call_peer().
+struct TakenCall {
+  explicit TakenCall(const Child& caller) {
+    uint32_t slot = 0;
+    listener = listen_somewhere(slot);
+    tell(caller.socket(), softverbs::make_qp_number(slot, 20));
+    fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    EXPECT_GE(fd, 0);
+    hello = hear<Hello>(fd);
+  }
+  ~TakenCall() {
+    close(fd);
+    close(listener);
+  }
+  TakenCall(const TakenCall&) = delete;
+  TakenCall& operator=(const TakenCall&) = delete;
+
+  int listener, fd;
+  Hello hello;  // the caller's
+};
+
+// A setting is wrong: no device can be opened.
+inline void expect_unopened() {
+  int count = 0;
+  ibv_device** devices = ibv_get_device_list(&count);
+  ASSERT_GT(count, 0);
+  EXPECT_EQ(ibv_open_device(devices[0]), nullptr);
+  ibv_free_device_list(devices);
 }
 
 struct Victim {

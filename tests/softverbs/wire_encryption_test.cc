@@ -125,35 +125,21 @@ TEST_F(WireEncryptionTest, ARecordThatIsCutShortIsNotTaken) {
 TEST_F(WireEncryptionTest, TheCallerIsToldThatOnlyOneEncrypts) {
   for (const bool refuses : {true, false}) {
     Child requester([&](int socket) {
-      Node node;
-      Buffer memory(node, 64);
-      QueuePair pair(node);
-      Address far = pair.address();
-      far.gid.raw[15] = kPeerHost;
-      far.qp_number = hear<uint32_t>(socket);
-      pair.connect(far);
       ::testing::internal::CaptureStderr();
-      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(0x1000, 1).post(pair), 0);
-      EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
+      call_peer(socket);
       const std::string said = ::testing::internal::GetCapturedStderr();
       EXPECT_NE(said.find("VERBENA_ENCRYPTION must be the same"), std::string::npos) << said;
       const std::string peer =
           "cannot reach the process at 127.0.0." + std::to_string(kPeerHost) + ", TCP port ";
       EXPECT_NE(said.find(peer), std::string::npos) << said;
     });
-    uint32_t slot = 0;
-    const int listener = listen_somewhere(slot);
-    tell(requester.socket(), softverbs::make_qp_number(slot, 20));
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    ASSERT_GE(fd, 0);
-    auto hello = hear<Hello>(fd);
+    TakenCall call(requester);
+    auto& [listener, fd, hello] = call;
     EXPECT_EQ(hello.protection, kEncrypted);
     hello.protection = kKeyed;
     hello.refusal = refuses ? kEncryptionUnknown : kWelcome;
     tell(fd, hello);
     requester.join();
-    close(fd);
-    close(listener);
   }
 }
 
@@ -268,17 +254,11 @@ TEST(WireEncryptionBulkTest, NothingStaysBehind) {
   setenv("SOFTVERBS_STREAMS", "1", 1);
   Child near([&](int) {
     Child far([&](int socket) {
-      Node node;
-      Buffer memory(node, kBytes);
-      QueuePair pair(node);
-      meet(socket, pair);
+      auto [node, memory, pair] = ConnectedMemory(socket, kBytes);
       tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
       hear<bool>(socket);
     });
-    Node node;
-    Buffer memory(node, kBytes);
-    QueuePair pair(node);
-    meet(far.socket(), pair);
+    auto [node, memory, pair] = ConnectedMemory(far.socket(), kBytes);
     const auto target = hear<RemoteMemory>(far.socket());
     for (int round = 0; round < kRounds; ++round) {
       for (int i = 0; i < kAtATime; ++i)
@@ -298,11 +278,7 @@ TEST(WireWithoutKeyTest, EncryptionNeedsAKey) {
   setenv("VERBENA_ENCRYPTION", "1", 1);
   unsetenv("VERBENA_JOB_KEY_FILE");
   ::testing::internal::CaptureStderr();
-  int count = 0;
-  ibv_device** devices = ibv_get_device_list(&count);
-  ASSERT_GT(count, 0);
-  EXPECT_EQ(ibv_open_device(devices[0]), nullptr);
-  ibv_free_device_list(devices);
+  expect_unopened();
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("VERBENA_ENCRYPTION=1 needs a job key"), std::string::npos) << said;
 }

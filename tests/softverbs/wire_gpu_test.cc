@@ -13,7 +13,6 @@ namespace verbena::softverbs_test {
 namespace {
 
 constexpr uint8_t kSeed = 77;
-constexpr int kAllowed[] = {0, 1, 3};  // copies before the refusals begin
 
 // One end: a queue pair that will fail, one that must not, and memory.
 struct End {
@@ -122,6 +121,18 @@ void expect_others_go_on(int socket, End& end, const RemoteMemory& far) {
   EXPECT_TRUE(ask(socket, Verb::kMatches));
 }
 
+// Once for each number of copies before the refusals begin.
+void refuse_in_pair(Kind near_kind, Kind far_kind,
+                    const std::function<void(int, End&, RemoteMemory, int allowed)>& body) {
+  for (const int allowed : {0, 1, 3}) {
+    SCOPED_TRACE(allowed);
+    run_pair(near_kind, far_kind, [&](int socket, End& end, RemoteMemory far) {
+      body(socket, end, far, allowed);
+      expect_others_go_on(socket, end, far);
+    });
+  }
+}
+
 class WireGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -133,70 +144,54 @@ class WireGpuTest : public ::testing::Test {
 
 TEST_F(WireGpuTest, RefusedAtTheRequestersSource) {
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND}) {
-    for (const int allowed : kAllowed) {
-      SCOPED_TRACE(allowed);
-      run_pair(Kind::kDevice, Kind::kPageable, [&](int socket, End& end, RemoteMemory far) {
-        EXPECT_TRUE(ask(socket, Verb::kClear));
-        EXPECT_TRUE(ask(socket, Verb::kPostReceive));
-        refuse_copies_after(allowed);
-        ASSERT_EQ(end.make(opcode, far).post(end.failing), 0);
-        // These may be on the wire already when the first one fails.
-        for (int i = 0; i < 2; ++i) ASSERT_EQ(end.make(opcode, far, end.host).post(end.failing), 0);
-        EXPECT_EQ(end.node.wait_completion().status, IBV_WC_GENERAL_ERR);
-        EXPECT_EQ(end.node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
-        EXPECT_EQ(end.node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
-        EXPECT_EQ(end.failing.query_state(), IBV_QPS_ERR);
-        EXPECT_FALSE(ask(socket, Verb::kHasReceived));
-        EXPECT_TRUE(ask(socket, Verb::kHoldsOnly));
-        expect_others_go_on(socket, end, far);
-      });
-    }
+    refuse_in_pair(Kind::kDevice, Kind::kPageable, [&](int socket, End& end, RemoteMemory far, int allowed) {
+      EXPECT_TRUE(ask(socket, Verb::kClear));
+      EXPECT_TRUE(ask(socket, Verb::kPostReceive));
+      refuse_copies_after(allowed);
+      ASSERT_EQ(end.make(opcode, far).post(end.failing), 0);
+      // These may be on the wire already when the first one fails.
+      for (int i = 0; i < 2; ++i) ASSERT_EQ(end.make(opcode, far, end.host).post(end.failing), 0);
+      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_GENERAL_ERR);
+      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
+      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
+      EXPECT_EQ(end.failing.query_state(), IBV_QPS_ERR);
+      EXPECT_FALSE(ask(socket, Verb::kHasReceived));
+      EXPECT_TRUE(ask(socket, Verb::kHoldsOnly));
+    });
   }
 }
 
 TEST_F(WireGpuTest, RefusedAtTheRespondersTarget) {
-  for (const int allowed : kAllowed) {
-    SCOPED_TRACE(allowed);
-    run_pair(Kind::kPageable, Kind::kDevice, [&](int socket, End& end, RemoteMemory far) {
-      EXPECT_TRUE(ask(socket, Verb::kClear));
-      EXPECT_TRUE(ask(socket, Verb::kRefuse, allowed));
-      ASSERT_EQ(end.make(IBV_WR_RDMA_WRITE, far).post(end.failing), 0);
-      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_REM_OP_ERR);
-      EXPECT_TRUE(ask(socket, Verb::kHasFailed));
-      EXPECT_TRUE(ask(socket, Verb::kHoldsOnly));
-      expect_others_go_on(socket, end, far);
-    });
-  }
+  refuse_in_pair(Kind::kPageable, Kind::kDevice, [&](int socket, End& end, RemoteMemory far, int allowed) {
+    EXPECT_TRUE(ask(socket, Verb::kClear));
+    EXPECT_TRUE(ask(socket, Verb::kRefuse, allowed));
+    ASSERT_EQ(end.make(IBV_WR_RDMA_WRITE, far).post(end.failing), 0);
+    EXPECT_EQ(end.node.wait_completion().status, IBV_WC_REM_OP_ERR);
+    EXPECT_TRUE(ask(socket, Verb::kHasFailed));
+    EXPECT_TRUE(ask(socket, Verb::kHoldsOnly));
+  });
 }
 
 TEST_F(WireGpuTest, RefusedAtTheRespondersSource) {
-  for (const int allowed : kAllowed) {
-    SCOPED_TRACE(allowed);
-    run_pair(Kind::kPageable, Kind::kDevice, [&](int socket, End& end, RemoteMemory far) {
-      end.side.memory.clear();
-      EXPECT_TRUE(ask(socket, Verb::kRefuse, allowed));
-      ASSERT_EQ(end.make(IBV_WR_RDMA_READ, far).post(end.failing), 0);
-      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_REM_OP_ERR);
-      EXPECT_TRUE(ask(socket, Verb::kHasFailed));
-      EXPECT_TRUE(end.side.memory.holds_only(kSeed));
-      expect_others_go_on(socket, end, far);
-    });
-  }
+  refuse_in_pair(Kind::kPageable, Kind::kDevice, [&](int socket, End& end, RemoteMemory far, int allowed) {
+    end.side.memory.clear();
+    EXPECT_TRUE(ask(socket, Verb::kRefuse, allowed));
+    ASSERT_EQ(end.make(IBV_WR_RDMA_READ, far).post(end.failing), 0);
+    EXPECT_EQ(end.node.wait_completion().status, IBV_WC_REM_OP_ERR);
+    EXPECT_TRUE(ask(socket, Verb::kHasFailed));
+    EXPECT_TRUE(end.side.memory.holds_only(kSeed));
+  });
 }
 
 TEST_F(WireGpuTest, RefusedAtTheRequestersTarget) {
-  for (const int allowed : kAllowed) {
-    SCOPED_TRACE(allowed);
-    run_pair(Kind::kDevice, Kind::kPageable, [&](int socket, End& end, RemoteMemory far) {
-      end.side.memory.clear();
-      refuse_copies_after(allowed);
-      ASSERT_EQ(end.make(IBV_WR_RDMA_READ, far).post(end.failing), 0);
-      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_LOC_PROT_ERR);
-      EXPECT_EQ(end.failing.query_state(), IBV_QPS_ERR);
-      EXPECT_TRUE(end.side.memory.holds_only(kSeed));
-      expect_others_go_on(socket, end, far);
-    });
-  }
+  refuse_in_pair(Kind::kDevice, Kind::kPageable, [&](int, End& end, RemoteMemory far, int allowed) {
+    end.side.memory.clear();
+    refuse_copies_after(allowed);
+    ASSERT_EQ(end.make(IBV_WR_RDMA_READ, far).post(end.failing), 0);
+    EXPECT_EQ(end.node.wait_completion().status, IBV_WC_LOC_PROT_ERR);
+    EXPECT_EQ(end.failing.query_state(), IBV_QPS_ERR);
+    EXPECT_TRUE(end.side.memory.holds_only(kSeed));
+  });
 }
 
 }  // namespace

@@ -79,23 +79,9 @@ TEST_F(WireKeyTest, WhatAPeerSaidDoesNotServeTwice) {
 // A process that calls gives nothing to a listener that cannot prove itself.
 TEST_F(WireKeyTest, AnImpostorThatListensHearsNothing) {
   for (const bool is_keyed : {false, true}) {
-    Child requester([&](int socket) {
-      Node node;
-      Buffer memory(node, 64);
-      QueuePair pair(node);
-      Address far = pair.address();
-      far.gid.raw[15] = kPeerHost;
-      far.qp_number = hear<uint32_t>(socket);
-      pair.connect(far);
-      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(0x1000, 1).post(pair), 0);
-      EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
-    });
-    uint32_t slot = 0;
-    const int listener = listen_somewhere(slot);
-    tell(requester.socket(), softverbs::make_qp_number(slot, 20));
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    ASSERT_GE(fd, 0);
-    auto hello = hear<Hello>(fd);
+    Child requester(call_peer);
+    TakenCall call(requester);
+    auto& [listener, fd, hello] = call;
     EXPECT_EQ(hello.protection, kKeyed);
     hello.protection = is_keyed ? kKeyed : kOpen;
     tell(fd, hello);
@@ -103,8 +89,6 @@ TEST_F(WireKeyTest, AnImpostorThatListensHearsNothing) {
     ASSERT_EQ(poll(&ready, 1, 10000), 1);
     char word = 0;
     EXPECT_LE(recv(fd, &word, 1, 0), 0) << "it goes on talking";
-    close(fd);
-    close(listener);
   }
 }
 
@@ -131,11 +115,7 @@ TEST(WireWithoutKeyTest, NobodyListensWhereStrangersAre) {
 TEST(WireWithoutKeyTest, AKeyThatCannotBeUsedIsNotDoneWithout) {
   setenv("SOFTVERBS_NETDEVS", "127.0.0.1", 1);
   setenv("SOFTVERBS_KEY_FILE", "/nowhere/at/all", 1);
-  int count = 0;
-  ibv_device** devices = ibv_get_device_list(&count);
-  ASSERT_GT(count, 0);
-  EXPECT_EQ(ibv_open_device(devices[0]), nullptr);
-  ibv_free_device_list(devices);
+  expect_unopened();
 }
 
 }  // namespace

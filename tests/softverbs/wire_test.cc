@@ -25,10 +25,7 @@ void offer_memory(int socket) {
 }
 
 void receive_numbers(int socket, int count, size_t bytes) {
-  Node node;
-  QueuePair pair(node);
-  Buffer memory(node, bytes * 16);
-  meet(socket, pair);
+  auto [node, memory, pair] = ConnectedMemory(socket, bytes * 16);
   for (size_t i = 0; i < 16; ++i) {
     ASSERT_EQ(pair.post_receive(i, memory, i * bytes, bytes), 0);
   }
@@ -44,10 +41,7 @@ void receive_numbers(int socket, int count, size_t bytes) {
 }
 
 void send_numbers(int socket, int count, size_t bytes) {
-  Node node;
-  QueuePair pair(node);
-  Buffer memory(node, bytes * 4);
-  meet(socket, pair);
+  auto [node, memory, pair] = ConnectedMemory(socket, bytes * 4);
   for (int i = 0; i < count; ++i) {
     if (i >= 4) {
       ASSERT_EQ(node.wait_completion(60000).status, IBV_WC_SUCCESS);
@@ -61,10 +55,7 @@ void send_numbers(int socket, int count, size_t bytes) {
 
 TEST_F(WireTest, WritesReadsAndAtomicsReachTheOtherHost) {
   const auto far = start_far(offer_memory);
-  Node node;
-  QueuePair pair(node);
-  Buffer memory(node, kBytes);
-  meet(far->socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(far->socket(), kBytes);
   const auto remote = hear<RemoteMemory>(far->socket());
   Send(IBV_WR_RDMA_READ, 1).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -130,10 +121,7 @@ TEST_F(WireTest, LossDelayAndReorderingChangeNoByte) {
 
 TEST_F(WireTest, ReceiverThatIsNotReadyIsWaitedFor) {
   const auto far = start_far([](int socket) {
-    Node node;
-    QueuePair pair(node);
-    Buffer memory(node, 400000);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, 400000);
     usleep(50000);
     for (uint64_t i = 0; i < 3; ++i) {
       pair.post_receive(i, memory, i * 100000, 100000);
@@ -175,10 +163,7 @@ TEST_F(WireTest, ReceiverThatNeverIsReadyEndsTheRequest) {
 
 TEST_F(WireTest, WrongKeyFailsBothEnds) {
   const auto far = start_far([](int socket) {
-    Node node;
-    QueuePair pair(node);
-    Buffer memory(node, 4096);
-    meet(socket, pair);
+    auto [node, memory, pair] = ConnectedMemory(socket, 4096);
     pair.post_receive(7, memory, 0, 64);
     tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
     const ibv_wc wc = node.wait_completion();
@@ -187,10 +172,7 @@ TEST_F(WireTest, WrongKeyFailsBothEnds) {
     EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
     tell(socket, true);
   });
-  Node node;
-  QueuePair pair(node);
-  Buffer memory(node, 8192);
-  meet(far->socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(far->socket(), 8192);
   const auto remote = hear<RemoteMemory>(far->socket());
   Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 4096).to(remote.address, remote.rkey).post(pair);
   Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 4096).to(remote.address + 1, remote.rkey).post(pair);
@@ -216,10 +198,7 @@ ibv_wc_status write_until_failure(Node& node, QueuePair& pair, Buffer& memory, c
 
 TEST_F(WireTest, KilledPeerEndsTheRequest) {
   const auto far = start_far(offer_memory);
-  Node node;
-  QueuePair pair(node);
-  Buffer memory(node, kBytes);
-  meet(far->socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(far->socket(), kBytes);
   const auto remote = hear<RemoteMemory>(far->socket());
   EXPECT_EQ(write_until_failure(node, pair, memory, remote, [&] { far->kill(); }), IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
@@ -227,10 +206,7 @@ TEST_F(WireTest, KilledPeerEndsTheRequest) {
 
 TEST_F(WireTest, PulledCableEndsTheRequest) {
   const auto far = start_far(offer_memory);
-  Node node;
-  QueuePair pair(node);
-  Buffer memory(node, kBytes);
-  meet(far->socket(), pair);
+  auto [node, memory, pair] = ConnectedMemory(far->socket(), kBytes);
   const auto remote = hear<RemoteMemory>(far->socket());
   EXPECT_EQ(write_until_failure(node, pair, memory, remote, [&] { network->pull_cable(true); }),
             IBV_WC_RETRY_EXC_ERR);
@@ -256,10 +232,7 @@ TEST_F(WireTest, NewQueuePairsConnectAfterAFailure) {
     receive_numbers(socket, 8, 1000);
   });
   {
-    Node node;
-    QueuePair pair(node);
-    Buffer memory(node, kBytes);
-    meet(far->socket(), pair);
+    auto [node, memory, pair] = ConnectedMemory(far->socket(), kBytes);
     const auto remote = hear<RemoteMemory>(far->socket());
     write_until_failure(node, pair, memory, remote, [&] { network->pull_cable(true); });
   }

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "support/log_capture.h"
 #include "support/loopback.h"
+#include "tests/base/log_capture.h"
 #include "verbs/gid_choice.h"
 
 namespace verbena::verbs {
@@ -40,7 +40,7 @@ class CableTest : public testing::Test {
     return error;
   }
 
-  LogCapture log_;
+  base::LogCapture log_;
   std::vector<std::unique_ptr<Device>> devices_ = open_devices();
 };
 

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "support/log_capture.h"
 #include "support/loopback.h"
+#include "tests/base/log_capture.h"
 
 namespace verbena::verbs {
 namespace {
@@ -138,7 +138,7 @@ class DatagramQueuesTest : public testing::Test {
     for (size_t i = 0; i < kPageBytes; ++i) near_.data()[i] = static_cast<std::byte>(i * 7 + 3);
   }
 
-  LogCapture log_;
+  base::LogCapture log_;
   std::vector<std::unique_ptr<Device>> devices_ = open_devices();
   DatagramEnd near_{*devices_.at(0)}, far_{*devices_.at(1)};
   AddressHandle way_ = near_.make_way(far_);

@@ -64,7 +64,7 @@ TEST_F(DiscoveryFailureTest, LeaksNothingWhicheverCallFails) {
   for (int failing = 1; failing <= calls; ++failing) {
     record().fallible_calls = 0;
     script().failing_call = failing;
-    LogCapture log;
+    base::LogCapture log;
     size_t usable = 0;
     if (auto found = try_discover()) usable = found->size();
     EXPECT_LT(usable, 3U) << "call " << failing;
@@ -94,7 +94,7 @@ TEST_F(DiscoveryFailureTest, LeaksNoQueueWhicheverCallFails) {
   for (int failing = 1; failing <= calls; ++failing) {
     record().fallible_calls = 0;
     script().failing_call = failing;
-    LogCapture log;
+    base::LogCapture log;
     EXPECT_FALSE(build(*devices[0])) << "call " << failing;
     EXPECT_THAT(log.warnings(), testing::SizeIs(1)) << "call " << failing;
     EXPECT_EQ(record().live_objects, live_objects) << "call " << failing;

@@ -154,7 +154,7 @@ TEST_F(DiscoveryTest, NamesEntriesThatNameNoDevice) {
       {"=mlx5_0:1,mlx5_1,,mlx5_0", 2, {}},   {"^=mlx5_2", 2, {}}};
   for (const Case& given : cases) {
     settings_.hca = given.hca;
-    LogCapture log;
+    base::LogCapture log;
     EXPECT_EQ(discover().size(), given.count_devices) << given.hca;
     const std::vector<std::string> warnings = log.warnings();
     ASSERT_EQ(warnings.size(), given.strangers.size()) << given.hca;
@@ -272,7 +272,7 @@ TEST_F(DiscoveryTest, SaysOnceThatSoftverbsReachesNoGpu) {
   script().devices = {make_card("softverbs0"), make_card("softverbs1")};
   for (fake::Device& device : script().devices) device.vendor_id = 0x5356;
   script().no_gpu = "nobody can map it";
-  const LogCapture log;
+  const base::LogCapture log;
   const Devices devices = discover();
   EXPECT_FALSE(devices.at(0)->supports_gpu_pointers());
   EXPECT_FALSE(devices.at(1)->supports_gpu_pointers());

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fake/fake_ibverbs.h"
-#include "support/log_capture.h"
+#include "tests/base/log_capture.h"
 #include "verbs/library.h"
 
 namespace verbena::verbs {
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 TEST(LibrarySearch, UsesTheSystemLibraryThatListsADevice) {
-  LogCapture log;
+  base::LogCapture log;
   const auto library = Library::load("");
   ASSERT_TRUE(library);
   // By its file: a name without a folder would not tell whose it is.
@@ -28,11 +28,11 @@ TEST(LibrarySearch, UsesTheSystemLibraryThatListsADevice) {
 
 // With softverbs built it is used and says why; without it the error names both.
 TEST(LibrarySearch, PassesOverASystemLibraryWithoutDevices) {
-  LogCapture log;
+  base::LogCapture log;
   const auto library = Library::load("");
   if (library) {
     EXPECT_THAT((*library)->path(), HasSubstr("/softverbs/libibverbs.so.1"));
-    EXPECT_THAT(log.infos(), ElementsAre(HasSubstr("the system's lists no device")));
+    EXPECT_THAT(log.lines_of(base::LogLevel::kInfo), ElementsAre(HasSubstr("the system's lists no device")));
   } else {
     EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr("libibverbs.so.1 lists no RDMA device"),
                                                   HasSubstr("softverbs/libibverbs.so.1"))));
@@ -40,7 +40,7 @@ TEST(LibrarySearch, PassesOverASystemLibraryWithoutDevices) {
 }
 
 TEST(LibrarySearch, NamesWhatWasTriedForAPath) {
-  LogCapture log;
+  base::LogCapture log;
   const auto library = Library::load("/nonexistent/verbs.so");
   ASSERT_FALSE(library);
   EXPECT_EQ(library.error().status, base::Status::kSystem);

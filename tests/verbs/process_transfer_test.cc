@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "base/parameters.h"
-#include "support/log_capture.h"
 #include "support/loopback.h"
 #include "support/peer_link.h"
 

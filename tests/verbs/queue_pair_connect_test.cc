@@ -194,7 +194,7 @@ TEST_F(QueuePairConnectTest, RefusesAnAddressThatIsNotOne) {
 
 TEST_F(QueuePairConnectTest, RefusesWhatNoPathCanJoin) {
   const auto expect_named = [&](const PortAddress& remote, const char* ours, const char* theirs) {
-    const LogCapture log;
+    const base::LogCapture log;
     connect(remote);
     EXPECT_EQ(outcome_.status(), base::Status::kRemote);
     EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr(ours), HasSubstr(theirs))));
@@ -229,7 +229,7 @@ TEST_F(QueuePairConnectTest, IsInThePartitionThatWasAskedFor) {
     EXPECT_EQ(state(0).pkey_index, index) << wanted;
   }
   settings_.address.partition_key = 0x8103;
-  const LogCapture log;
+  const base::LogCapture log;
   EXPECT_FALSE(try_discover());
   EXPECT_THAT(log.warnings(), Contains(HasSubstr("no partition key 0x8103 in its table of 5")));
 }

@@ -9,8 +9,8 @@
 #include <cstdlib>
 
 #include "faulty/faulty_ibverbs.h"
-#include "support/log_capture.h"
 #include "support/loopback.h"
+#include "tests/base/log_capture.h"
 
 namespace verbena::verbs {
 namespace {
@@ -225,17 +225,17 @@ TEST_F(SelfTestTest, WaitsForNoCompletionForEver) {
 // Before the first connection, in one line, once.
 TEST_F(SelfTestTest, RunsBeforeTheFirstConnection) {
   with_device("vendor=1 inline_write=broken makes_srq=0", "", [](Device& device) {
-    const LogCapture log;
+    const base::LogCapture log;
     EXPECT_NE(device.refresh_address().port.link_layer, 0);
     EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr("self-test: a shared receive queue refused"),
                                                   HasSubstr("an inline write wrong"))));
-    const LogCapture later;
+    const base::LogCapture later;
     device.refresh_address();
     EXPECT_THAT(later.warnings(), IsEmpty());
     EXPECT_FALSE(device.abilities().inline_writes);
   });
   with_device("vendor=1", "fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1", [](Device& device) {
-    const LogCapture log;
+    const base::LogCapture log;
     EXPECT_EQ(device.refresh_address().port.link_layer, 0) << "left out";
     EXPECT_THAT(log.warnings(), ElementsAre(HasSubstr("not used for new connections: self-test: a receive")));
   });

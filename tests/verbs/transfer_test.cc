@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/parameters.h"
-#include "support/log_capture.h"
 #include "support/loopback.h"
+#include "tests/base/log_capture.h"
 #include "verbs/gid_choice.h"
 
 namespace verbena::verbs {
@@ -28,7 +28,7 @@ class TransferTest : public testing::Test {
     return near_.make_request(opcode, far_.address(), far_.remote_key());
   }
 
-  LogCapture log_;
+  base::LogCapture log_;
   std::vector<std::unique_ptr<Device>> devices_ = open_devices();
   Endpoint near_{*devices_.at(0), kBufferBytes};
   Endpoint far_{*devices_.at(1), kBufferBytes};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fake/fake_ibverbs.h"
-#include "support/log_capture.h"
+#include "tests/base/log_capture.h"
 #include "verbs/device_opener.h"
 #include "verbs/queues.h"
 
@@ -46,7 +46,7 @@ class FakeTest : public testing::Test {
 
   fake::Hooks& hooks_;
   DiscoverySettings settings_;
-  LogCapture log_;
+  base::LogCapture log_;
 };
 
 // One device, found before the test starts.

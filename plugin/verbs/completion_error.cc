@@ -1,7 +1,64 @@
+#include <algorithm>
+#include <iterator>
+
 #include "verbs/library.h"
 #include "verbs/queues.h"
 
 namespace verbena::verbs {
+namespace {
+
+struct Description {
+  int error;
+  const char* text;
+};
+
+constexpr Description kDescriptions[] = {
+    {IBV_WC_SUCCESS, "success"},
+    {IBV_WC_LOC_LEN_ERR,
+     "local length error: a message is longer than its receive buffer or than the port's max_msg_sz"},
+    {IBV_WC_LOC_QP_OP_ERR,
+     "local queue pair error: the device rejected the request; on rxe also if a NIC or GID was "
+     "removed"},
+    {IBV_WC_LOC_EEC_OP_ERR, "local end-to-end context error: reliable datagram, which is not used here"},
+    {IBV_WC_LOC_PROT_ERR,
+     "local protection error: the buffer is not registered on this device or the registration was "
+     "released"},
+    {IBV_WC_WR_FLUSH_ERR,
+     "flushed: the queue pair had failed before; an earlier line or the peer's log has the cause"},
+    {IBV_WC_MW_BIND_ERR, "memory window error: memory windows are not used here"},
+    {IBV_WC_BAD_RESP_ERR, "bad response: the peer's device violated the protocol; check firmware and cables"},
+    {IBV_WC_LOC_ACCESS_ERR,
+     "local access error: a remote write reached memory that is not registered for it"},
+    {IBV_WC_REM_INV_REQ_ERR,
+     "remote invalid request: the peer's device saw a packet as out of order or forbidden; rxe "
+     "reports it after lost packets"},
+    {IBV_WC_REM_ACCESS_ERR,
+     "remote access error: the peer's memory is not registered, or was released before the transfer; "
+     "if it is "
+     "GPU memory, check nvidia_peermem or dma-buf, IOMMU and PCI ACS on the peer"},
+    {IBV_WC_REM_OP_ERR,
+     "remote operation error: the peer's device failed while it served the request; see its log and "
+     "dmesg"},
+    {IBV_WC_RETRY_EXC_ERR,
+     "transport retries exhausted: the peer does not answer; its process may have died, or check "
+     "cables, "
+     "switch, routes and the GID (VERBENA_GID_INDEX); VERBENA_ACK_TIMEOUT and VERBENA_RETRY_COUNT "
+     "extend it"},
+    {IBV_WC_RNR_RETRY_EXC_ERR,
+     "receiver not ready: the peer posted no receive in time; its process may hang"},
+    {IBV_WC_LOC_RDD_VIOL_ERR, "local domain violation: reliable datagram, which is not used here"},
+    {IBV_WC_REM_INV_RD_REQ_ERR, "remote invalid datagram request: reliable datagram, which is not used here"},
+    {IBV_WC_REM_ABORT_ERR, "remote abort: the peer's device aborted the operation; see the peer's log"},
+    {IBV_WC_INV_EECN_ERR, "invalid end-to-end context number: reliable datagram, which is not used here"},
+    {IBV_WC_INV_EEC_STATE_ERR, "invalid end-to-end context state: reliable datagram, which is not used here"},
+    {IBV_WC_FATAL_ERR, "fatal device error: see dmesg; the device needs a reset"},
+    {IBV_WC_RESP_TIMEOUT_ERR, "response timeout: the peer's device took too long"},
+    {IBV_WC_GENERAL_ERR, "general error: see the vendor error number and dmesg"},
+    {IBV_WC_TM_ERR, "tag matching error: tag matching is not used here"},
+    {IBV_WC_TM_RNDV_INCOMPLETE, "tag matching rendezvous incomplete: tag matching is not used here"},
+};
+
+}  // namespace
 
 // A remote invalid request is not among them: we never ask a peer's queue pair for what it forbids or has no
 // room for, and some devices (rxe) also report it when packets of a message arrive again after a loss.
@@ -15,67 +72,8 @@ bool is_flush_error(int error) {
 }
 
 const char* describe_completion_error(int error) {
-  switch (error) {
-    case IBV_WC_SUCCESS:
-      return "success";
-    case IBV_WC_LOC_LEN_ERR:
-      return "local length error: a message is longer than its receive buffer or than the port's max_msg_sz";
-    case IBV_WC_LOC_QP_OP_ERR:
-      return "local queue pair error: the device rejected the request; on rxe also if a NIC or GID was "
-             "removed";
-    case IBV_WC_LOC_EEC_OP_ERR:
-      return "local end-to-end context error: reliable datagram, which is not used here";
-    case IBV_WC_LOC_PROT_ERR:
-      return "local protection error: the buffer is not registered on this device or the registration was "
-             "released";
-    case IBV_WC_WR_FLUSH_ERR:
-      return "flushed: the queue pair had failed before; an earlier line or the peer's log has the cause";
-    case IBV_WC_MW_BIND_ERR:
-      return "memory window error: memory windows are not used here";
-    case IBV_WC_BAD_RESP_ERR:
-      return "bad response: the peer's device violated the protocol; check firmware and cables";
-    case IBV_WC_LOC_ACCESS_ERR:
-      return "local access error: a remote write reached memory that is not registered for it";
-    case IBV_WC_REM_INV_REQ_ERR:
-      return "remote invalid request: the peer's device saw a packet as out of order or forbidden; rxe "
-             "reports it after lost packets";
-    case IBV_WC_REM_ACCESS_ERR:
-      return "remote access error: the peer's memory is not registered, or was released before the transfer; "
-             "if it is "
-             "GPU memory, check nvidia_peermem or dma-buf, IOMMU and PCI ACS on the peer";
-    case IBV_WC_REM_OP_ERR:
-      return "remote operation error: the peer's device failed while it served the request; see its log and "
-             "dmesg";
-    case IBV_WC_RETRY_EXC_ERR:
-      return "transport retries exhausted: the peer does not answer; its process may have died, or check "
-             "cables, "
-             "switch, routes and the GID (VERBENA_GID_INDEX); VERBENA_ACK_TIMEOUT and VERBENA_RETRY_COUNT "
-             "extend it";
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-      return "receiver not ready: the peer posted no receive in time; its process may hang";
-    case IBV_WC_LOC_RDD_VIOL_ERR:
-      return "local domain violation: reliable datagram, which is not used here";
-    case IBV_WC_REM_INV_RD_REQ_ERR:
-      return "remote invalid datagram request: reliable datagram, which is not used here";
-    case IBV_WC_REM_ABORT_ERR:
-      return "remote abort: the peer's device aborted the operation; see the peer's log";
-    case IBV_WC_INV_EECN_ERR:
-      return "invalid end-to-end context number: reliable datagram, which is not used here";
-    case IBV_WC_INV_EEC_STATE_ERR:
-      return "invalid end-to-end context state: reliable datagram, which is not used here";
-    case IBV_WC_FATAL_ERR:
-      return "fatal device error: see dmesg; the device needs a reset";
-    case IBV_WC_RESP_TIMEOUT_ERR:
-      return "response timeout: the peer's device took too long";
-    case IBV_WC_GENERAL_ERR:
-      return "general error: see the vendor error number and dmesg";
-    case IBV_WC_TM_ERR:
-      return "tag matching error: tag matching is not used here";
-    case IBV_WC_TM_RNDV_INCOMPLETE:
-      return "tag matching rendezvous incomplete: tag matching is not used here";
-    default:
-      return "status unknown to this version";
-  }
+  const auto* const found = std::ranges::find(kDescriptions, error, &Description::error);
+  return found == std::end(kDescriptions) ? "status unknown to this version" : found->text;
 }
 
 }  // namespace verbena::verbs

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -21,12 +20,6 @@ namespace {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
-
-std::string read(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 // The sum of a metric's lines that have all the pieces.
 uint64_t sum(const std::string& text, const std::string& metric,
@@ -48,9 +41,9 @@ class FilesTest : public testing::Test {
   ~FilesTest() override { stop_reports(); }
 
   // With counts of all that other cases of this process may have left.
-  std::string stats() const { return read(folder_.get() + "/stats.prom"); }
+  std::string stats() const { return tests::read_file(folder_.get() + "/stats.prom"); }
   nlohmann::json trace(const std::string& name = "trace.json") const {
-    return nlohmann::json::parse(read(folder_.get() + "/" + name), nullptr, false);
+    return nlohmann::json::parse(tests::read_file(folder_.get() + "/" + name), nullptr, false);
   }
   // `trace.stall1.json`; reports are numbered throughout the process.
   std::string find_trace(const std::string& cause) const {

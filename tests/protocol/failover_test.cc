@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "protocol/simulation/simulation.h"
+#include "tests/base/scoped_environment.h"
 
 namespace verbena::protocol::simulation {
 namespace {
@@ -39,11 +40,6 @@ struct Totals {
       for (uint32_t state = 0; state < kStates; ++state) counts[kind][state] += more[kind][state];
   }
 };
-
-uint64_t read_number(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
-}
 
 void print(const Totals& totals) {
   const auto value = [](uint64_t number) { return static_cast<unsigned long long>(number); };
@@ -107,8 +103,8 @@ class Failover : public testing::TestWithParam<uint64_t> {};
 class FailoverLong : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(Failover, NothingIsLostAndNothingHangs) {
-  run_seeds(read_number("FAILOVER_FIRST_SEED", 1) + GetParam() * kSeeds,
-            read_number("FAILOVER_SEEDS", kSeeds));
+  run_seeds(base::read_number("FAILOVER_FIRST_SEED", 1) + GetParam() * kSeeds,
+            base::read_number("FAILOVER_SEEDS", kSeeds));
 }
 
 TEST_P(FailoverLong, NothingIsLostAndNothingHangs) {

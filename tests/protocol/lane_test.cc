@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "protocol/lane_simulation/run.h"
+#include "tests/base/scoped_environment.h"
 
 namespace verbena::protocol::lane_simulation {
 namespace {
@@ -16,11 +17,6 @@ constexpr uint64_t kShares = 4;
 constexpr uint64_t kSeeds = VERBENA_IS_SANITIZED ? 400 : 3000;  // of each
 constexpr uint64_t kLongSeeds = 100 * kSeeds;
 constexpr uint64_t kAllMeetFrom = 2000;  // so many runs are enough for everything to happen
-
-uint64_t read_number(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
-}
 
 void run_seeds(uint64_t first, uint64_t count, bool fails) {
   Report totals;
@@ -50,14 +46,15 @@ void run_seeds(uint64_t first, uint64_t count, bool fails) {
 }
 
 TEST(LaneSimulation, EveryOperationIsDoneOnceAndInOrder) {
-  run_seeds(read_number("LANE_FIRST_SEED", 1), read_number("LANE_SEEDS", kSeeds), false);
+  run_seeds(base::read_number("LANE_FIRST_SEED", 1), base::read_number("LANE_SEEDS", kSeeds), false);
 }
 
 class LaneFailover : public testing::TestWithParam<uint64_t> {};
 class LaneFailoverLong : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(LaneFailover, NothingHappensTwiceAndNothingHangs) {
-  run_seeds(read_number("LANE_FIRST_SEED", 1) + GetParam() * kSeeds, read_number("LANE_SEEDS", kSeeds), true);
+  run_seeds(base::read_number("LANE_FIRST_SEED", 1) + GetParam() * kSeeds,
+            base::read_number("LANE_SEEDS", kSeeds), true);
 }
 
 TEST_P(LaneFailoverLong, NothingHappensTwiceAndNothingHangs) {

@@ -1,6 +1,7 @@
 // Thousands of connections, each fixed by its seed. A failing seed runs alone with
 //   SIMULATION_FIRST_SEED=<seed> SIMULATION_SEEDS=1 protocol_test --gtest_filter='Simulation.*'
 #include "protocol/simulation/simulation.h"
+#include "tests/base/scoped_environment.h"
 
 #include <gtest/gtest.h>
 
@@ -13,11 +14,6 @@ namespace {
 // A sanitizer makes a seed cost five times as much.
 constexpr uint64_t kSeeds = VERBENA_IS_SANITIZED ? 400 : 2000;
 constexpr uint64_t kLongSeeds = 100'000;
-
-uint64_t read_number(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
-}
 
 Report run_seed(uint64_t seed, Scratch& scratch) {
   const Shape shape = draw_shape(seed);
@@ -40,7 +36,7 @@ void run_seeds(uint64_t first, uint64_t count) {
 }
 
 TEST(Simulation, EveryByteOfEverySeedIsRightAndInOrder) {
-  run_seeds(read_number("SIMULATION_FIRST_SEED", 1), read_number("SIMULATION_SEEDS", kSeeds));
+  run_seeds(base::read_number("SIMULATION_FIRST_SEED", 1), base::read_number("SIMULATION_SEEDS", kSeeds));
 }
 
 TEST(SimulationLong, EveryByteOfManySeedsIsRightAndInOrder) {

@@ -24,6 +24,13 @@ class CostModelTest : public ::testing::Test {
   void apply(Function function = Function::kAllReduce) {
     CostModel(calibration_, {2, 2}).apply(function, 1 << 20, costs_.table(), &channels_);
   }
+  // Rings of which NCCL would choose LL's.
+  void offer_rings(double ll_us, double simple_us, int ll_channels = 0, Shape shape = {2, 2}) {
+    costs_.at(kRing, kLl) = 30;
+    costs_.at(kRing, kSimple) = 90;
+    measure(kRing, kLl, ll_channels, ll_us, shape);
+    measure(kRing, kSimple, 0, simple_us, shape);
+  }
   void expect_untouched(Function function = Function::kAllReduce) {
     const CostArray before = costs_;
     apply(function);
@@ -37,10 +44,7 @@ class CostModelTest : public ::testing::Test {
 };
 
 TEST_F(CostModelTest, TakesWhatWasMeasuredFaster) {
-  costs_.at(kRing, kLl) = 30;
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 0, 497);
-  measure(kRing, kSimple, 0, 151);
+  offer_rings(497, 151);
   apply();
   EXPECT_EQ(costs_.choose(), std::make_pair(kRing, kSimple));
   EXPECT_FLOAT_EQ(costs_.at(kRing, kSimple), 151);
@@ -49,14 +53,7 @@ TEST_F(CostModelTest, TakesWhatWasMeasuredFaster) {
 }
 
 TEST_F(CostModelTest, LeavesAllAloneWithoutMeasurementsForTheShape) {
-  costs_.at(kRing, kLl) = 30;
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 0, 497, {4, 2});
-  measure(kRing, kSimple, 0, 151, {4, 2});
-  measure(kRing, kLl, 0, 497, {4, 4});
-  measure(kRing, kSimple, 0, 151, {4, 4});
-  measure(kRing, kLl, 0, 497, {2, 1});
-  measure(kRing, kSimple, 0, 151, {2, 1});
+  for (const Shape& shape : {Shape{4, 2}, Shape{4, 4}, Shape{2, 1}}) offer_rings(497, 151, 0, shape);
   expect_untouched();
 }
 
@@ -84,35 +81,23 @@ TEST_F(CostModelTest, BorrowsNothingWithinANode) {
 }
 
 TEST_F(CostModelTest, LeavesOtherCollectivesAlone) {
-  costs_.at(kRing, kLl) = 30;
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 0, 497);
-  measure(kRing, kSimple, 0, 151);
+  offer_rings(497, 151);
   expect_untouched(Function::kBroadcast);
 }
 
 TEST_F(CostModelTest, LeavesNcclsChoiceThatWasNotMeasured) {
   costs_.at(kTree, kLl) = 20;
-  costs_.at(kRing, kLl) = 30;
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 0, 497);
-  measure(kRing, kSimple, 0, 1);
+  offer_rings(497, 1);
   expect_untouched();
 }
 
 TEST_F(CostModelTest, LeavesNcclsChoiceThatWasMeasuredWithFewerChannelsOnly) {
-  costs_.at(kRing, kLl) = 30;
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 1, 497);
-  measure(kRing, kSimple, 0, 151);
+  offer_rings(497, 151, 1);
   expect_untouched();
 }
 
 TEST_F(CostModelTest, LeavesNcclsChoiceThatWasMeasuredBestOrNearlySo) {
-  costs_.at(kRing, kLl) = 30;
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 0, 100);
-  measure(kRing, kSimple, 0, 91);  // within what measurements differ by
+  offer_rings(100, 91);  // within what measurements differ by
   expect_untouched();
 }
 
@@ -142,11 +127,8 @@ TEST_F(CostModelTest, LimitsChannelsWhereFewerWereFaster) {
 }
 
 TEST_F(CostModelTest, ScalesWhatWasNotMeasuredSoThatItStaysBehind) {
-  costs_.at(kRing, kLl) = 30;
   costs_.at(kTree, kLl) = 31;  // almost as good by NCCL's model, but not measured
-  costs_.at(kRing, kSimple) = 90;
-  measure(kRing, kLl, 0, 300);
-  measure(kRing, kSimple, 0, 200);
+  offer_rings(300, 200);
   apply();
   EXPECT_EQ(costs_.choose(), std::make_pair(kRing, kSimple));
   EXPECT_FLOAT_EQ(costs_.at(kTree, kLl), 310);

@@ -7,14 +7,10 @@
 #include <cstdlib>
 
 #include "protocol/datagram/simulation/scenario.h"
+#include "tests/base/scoped_environment.h"
 
 namespace verbena::protocol::datagram::sim {
 namespace {
-
-uint64_t read_number(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 void run_small_worlds(uint64_t first, uint64_t count) {
   int failures = 0;
@@ -26,11 +22,11 @@ void run_small_worlds(uint64_t first, uint64_t count) {
 }
 
 TEST(DatagramSimulation, SmallWorlds) {
-  run_small_worlds(read_number("DATAGRAM_FIRST_SEED", 1),
-                   read_number("DATAGRAM_SEEDS", VERBENA_IS_SANITIZED ? 60 : 1500));
+  run_small_worlds(base::read_number("DATAGRAM_FIRST_SEED", 1),
+                   base::read_number("DATAGRAM_SEEDS", VERBENA_IS_SANITIZED ? 60 : 1500));
 }
 TEST(DatagramSimulationLong, SmallWorlds) {
-  run_small_worlds(100'000, read_number("DATAGRAM_SEEDS", 100'000));
+  run_small_worlds(100'000, base::read_number("DATAGRAM_SEEDS", 100'000));
 }
 
 struct Bar {

@@ -52,9 +52,7 @@ void leave_traffic(ConnectedPair& connection, const Nic& nic, uint64_t seed) {
 }
 
 TEST(Close, EverythingThatWasSentArrivesAfterTheSenderHasGone) {
-  Host host;
-  const Nic& nic = host.nic(3);
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(3);
   Transfer transfer;
   transfer.messages.assign(20, {.length_bytes = 20'000});
   transfer.sends_ahead = 20;
@@ -96,9 +94,7 @@ TEST(Close, ReceiversLearnOfASenderThatCloses) {
 
 // Its grants are out and it has nothing more to write: only the control socket tells.
 TEST(Close, AReceiverThatOnlyWaitsLearnsItToo) {
-  Host host;
-  const Nic& nic = host.nic();
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection();
   const Transfer transfer = make_mixture(4);
   ReceivingSide receiver(connection.receiving, nic, transfer);
   for (int i = 0; i < 100; ++i) ASSERT_FALSE(receiver.step());

@@ -112,9 +112,7 @@ TEST_P(FailoverTest, TheOtherRailTakesOver) {
 }
 
 TEST_P(FailoverTest, RailsThatComeBackAreUsedAgain) {
-  Host host(make_settings(GetParam()));
-  const Nic& nic = host.nic(2);
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(2, make_settings(GetParam()));
   const base::LogCapture log;
   // Each after so many messages more; without any rail there are none, but time passes.
   const std::vector<std::vector<size_t>> phases = {{0}, {}, {1}, {}, {0, 1}, {}};
@@ -162,9 +160,7 @@ TEST_P(FailoverTest, AConnectionOnASharedSocketRecovers) {
 }
 
 TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {
-  Host host(make_settings(GetParam()));
-  const Nic& nic = host.nic(1);
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(1, make_settings(GetParam()));
   const base::LogCapture log;
   bool is_cut = false, is_back = false;
   run_transfer(connection, nic, make_transfer(1500), [&](uint32_t finished) {
@@ -202,9 +198,7 @@ TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
 
 // What has landed and is not looked at stays as it is while the queue pair that brought it is replaced.
 TEST_F(FailoverTest, PagesThatAreHeldOutliveTheirQueuePair) {
-  Host host(make_settings("unlimited"));
-  const Nic& nic = host.nic();
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(1, make_settings("unlimited"));
   const base::LogCapture log;
   Transfer transfer;
   transfer.messages.assign(12, {.length_bytes = 3000});
@@ -255,9 +249,7 @@ TEST_P(FailoverTest, TheErrorNeedsFewTests) {
 TEST_P(FailoverTest, WhereItIsOffTheConnectionFailsAtOnce) {
   Settings settings = make_settings(GetParam());
   settings.emplace_back("VERBENA_FAILOVER", "0");
-  Host host(settings);
-  const Nic& nic = host.nic(2);
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(2, settings);
   const Transfer transfer = make_transfer(1500);
   SendingSide sender(*connection.sender, nic, transfer);
   ReceivingSide receiver(connection.receiving, nic, transfer);

@@ -23,9 +23,7 @@ void step_often(Side& side) {
 }
 
 TEST(Order, StagedSendsRunFarAheadOfReceives) {
-  Host host;
-  const Nic& nic = host.nic(2);
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(2);
   Transfer transfer = make_transfer(200, 100);
   transfer.sends_ahead = 100;
   SendingSide sender(*connection.sender, nic, transfer);
@@ -41,9 +39,7 @@ TEST(Order, StagedSendsRunFarAheadOfReceives) {
 }
 
 TEST(Order, DirectSendsWaitForTheirReceive) {
-  Host host(Settings{{"VERBENA_UNPACK_THRESHOLD", "0"}});
-  const Nic& nic = host.nic();
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(1, Settings{{"VERBENA_UNPACK_THRESHOLD", "0"}});
   Transfer transfer = make_transfer(200, 100);
   transfer.sends_ahead = 100;
   SendingSide sender(*connection.sender, nic, transfer);
@@ -57,9 +53,7 @@ TEST(Order, DirectSendsWaitForTheirReceive) {
 
 TEST(Order, ReceivesRunFarAheadOfSends) {
   for (const auto receive_class : {ReceiveClass::kUnpacked, ReceiveClass::kSlotOnly, ReceiveClass::kNoSlot}) {
-    Host host;
-    const Nic& nic = host.nic();
-    ConnectedPair connection = connect_here(nic, nic, true);
+    auto [host, nic, connection] = OwnConnection();
     Transfer transfer = make_transfer(200, 100, receive_class);
     transfer.receives_ahead = 100;
     SendingSide sender(*connection.sender, nic, transfer);
@@ -134,9 +128,7 @@ TEST(Order, WhatIsStagedForNobodyIsCopiedByThePlugin) {
 }
 
 TEST(Order, CountersTellTheTwoPathsApart) {
-  Host host;
-  const Nic& nic = host.nic();
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection();
   Transfer transfer;
   transfer.messages.assign(10, {.length_bytes = 5000});
   transfer.messages.resize(30, {.length_bytes = 100'000});
@@ -159,9 +151,7 @@ class TooLongTest : public testing::TestWithParam<bool> {};
 // One end notices, says what is wrong, and closes; the other learns it from that.
 TEST_P(TooLongTest, AMessageLongerThanItsReceiveFailsBothEnds) {
   const bool is_staged = GetParam();
-  Host host;
-  const Nic& nic = host.nic();
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection();
   const base::LogCapture log;
   Memory memory(nic, 8192);
   Request *send = nullptr, *receive = nullptr, *next = nullptr;

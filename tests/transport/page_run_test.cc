@@ -157,9 +157,8 @@ std::vector<std::byte> unpack(const UnpackDeviceHandle& handle, uint64_t slot, s
 TEST_F(GpuRunTest, AMessageIsOneCopyWhereverItBegins) {
   constexpr size_t kBytes = 256 << 10;
   constexpr int kMessages = 40;  // round the run and through all slots
-  Host host(Settings{{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_BOUNCE_BYTES", "16m"}});
-  const Nic& nic = host.nic();
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] =
+      OwnConnection(1, Settings{{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_BOUNCE_BYTES", "16m"}});
   // The device handle lies in the GPU's memory, too.
   UnpackDeviceHandle handle{};
   ASSERT_TRUE(call("cuMemcpyDtoH_v2", static_cast<void*>(&handle),

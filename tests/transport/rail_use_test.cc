@@ -61,9 +61,7 @@ TEST_P(RailUseTest, ShortMessagesOfAConnectionStayOnOneRailAndConnectionsDiffer)
 
 TEST_P(RailUseTest, LongMessagesUseAllRails) {
   for (const char* threshold : {"0", "unlimited"}) {
-    Host host(make_settings(threshold));
-    const Nic& nic = host.nic(GetParam());
-    ConnectedPair connection = connect_here(nic, nic, true);
+    auto [host, nic, connection] = OwnConnection(GetParam(), make_settings(threshold));
     const auto sent = send(connection, nic, 1 << 20, 1);
     EXPECT_EQ(list_used(sent).size(), static_cast<size_t>(GetParam())) << "threshold " << threshold;
     for (int r = 0; r < GetParam(); ++r) EXPECT_GE(sent[static_cast<size_t>(r)], kStripeBytes);
@@ -71,9 +69,7 @@ TEST_P(RailUseTest, LongMessagesUseAllRails) {
 }
 
 TEST_P(RailUseTest, AMessageShorterThanTwoStripesIsNotSplit) {
-  Host host(make_settings("0"));
-  const Nic& nic = host.nic(GetParam());
-  ConnectedPair connection = connect_here(nic, nic, true);
+  auto [host, nic, connection] = OwnConnection(GetParam(), make_settings("0"));
   EXPECT_EQ(list_used(send(connection, nic, 2 * kStripeBytes - 1, 1)).size(), 1U);
   EXPECT_EQ(list_used(send(connection, nic, 2 * kStripeBytes, 1)).size(), 2U);
 }

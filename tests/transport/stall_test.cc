@@ -5,8 +5,6 @@
 #include <sys/socket.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "base/log_capture.h"
 #include "base/scratch_path.h"
@@ -55,11 +53,6 @@ class StallTest : public testing::Test {
       return std::any_of(lines.begin(), lines.end(),
                          [&](const auto& line) { return testing::Matches(ContainsRegex(pattern))(line); });
     })) << pattern;
-  }
-  std::string read_file() const {
-    std::stringstream text;
-    text << std::ifstream(file_.get()).rdbuf();
-    return text.str();
   }
 
   tests::ScratchPath file_{"stalls"};
@@ -162,11 +155,11 @@ TEST_F(StallTest, TheFirstComesWithAReport) {
   expect_warning([&] { EXPECT_FALSE(receive.test()); }, "stall: message 0");
   EXPECT_TRUE(poll_until([&] {
     EXPECT_FALSE(receive.test());
-    return read_file().find("end of the state") != std::string::npos;
+    return file_.read().find("end of the state") != std::string::npos;
   }));
-  EXPECT_THAT(read_file(),
+  EXPECT_THAT(file_.read(),
               ContainsRegex("Z: receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data"));
-  EXPECT_THAT(read_file(),
+  EXPECT_THAT(file_.read(),
               ContainsRegex("message 0, room 100000 bytes, 0 bytes are here, slot 0: waits for data: "
                             "nothing is here for [0-9.]+ m?s"));
   EXPECT_FALSE(request_report(ReportCause::kStall, "another one soon after"));

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "base/log_capture.h"
@@ -45,12 +44,7 @@ class StateReportTest : public testing::Test {
   }
   ~StateReportTest() override { stop_reports(); }
 
-  std::string read_file() const {
-    std::stringstream text;
-    text << std::ifstream(file_.get()).rdbuf();
-    return text.str();
-  }
-  bool is_told(size_t reports = 1) const { return count(read_file(), "end of the state\n") >= reports; }
+  bool is_told(size_t reports = 1) const { return count(file_.read(), "end of the state\n") >= reports; }
   // Takes steps until the file has so many reports.
   template <typename Step>
   std::string await_report(Step&& step, size_t reports = 1) {
@@ -58,7 +52,7 @@ class StateReportTest : public testing::Test {
       step();
       return is_told(reports);
     }));
-    return read_file();
+    return file_.read();
   }
   std::string await_report() {
     return await_report([] {});
@@ -132,9 +126,9 @@ TEST_F(StateReportTest, HandshakesTellWhatTheyWaitFor) {
   EXPECT_TRUE(poll_until([&] {
     EXPECT_EQ(take(connector->poll(), "no sender"), nullptr);
     request_report(ReportCause::kSignal, "the test asks");
-    return count(read_file(), "waits for the peer's answer") != 0;
+    return count(file_.read(), "waits for the peer's answer") != 0;
   }));
-  EXPECT_THAT(read_file(), ContainsRegex("accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for "));
+  EXPECT_THAT(file_.read(), ContainsRegex("accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for "));
 }
 
 TEST_F(StateReportTest, EachOfManyConnectionsHasItsPlace) {

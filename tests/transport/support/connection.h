@@ -34,4 +34,14 @@ AcceptedEnd accept(Listener& listener, bool unpacks);
 // Both ends in this process, on this thread.
 ConnectedPair connect_here(const Nic& sending, const Nic& receiving, bool unpacks);
 
+// A connection of a device with itself, whose receiver unpacks.
+struct OwnConnection {
+  explicit OwnConnection(int rails = 1, const Settings& settings = {})
+      : host(settings), nic(host.nic(rails)), connection(connect_here(nic, nic, true)) {}
+
+  Host host;
+  const Nic& nic;
+  ConnectedPair connection;
+};
+
 }  // namespace verbena::transport

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <iterator>
+
 #include "softverbs/engine/objects.h"
 
 namespace {
@@ -18,162 +21,118 @@ constexpr Rate kRates[] = {
     {IBV_RATE_100_GBPS, 40, 103125},  {IBV_RATE_200_GBPS, 80, 206250}, {IBV_RATE_300_GBPS, 120, 309375},
 };
 
+// Finds the row whose member `from` is `value`, and returns its member `to`.
+template <typename From, typename To>
+To convert_rate(From Rate::*from, From value, To Rate::*to, To otherwise) {
+  const auto* const row = std::ranges::find(kRates, value, from);
+  return row == std::end(kRates) ? otherwise : row->*to;
+}
+
+template <typename Value>
+struct Name {
+  Value value;
+  const char* name;
+};
+
+constexpr Name<ibv_wc_status> kStatuses[] = {
+    {IBV_WC_SUCCESS, "success"},
+    {IBV_WC_LOC_LEN_ERR, "local length error"},
+    {IBV_WC_LOC_QP_OP_ERR, "local QP operation error"},
+    {IBV_WC_LOC_EEC_OP_ERR, "local EE context operation error"},
+    {IBV_WC_LOC_PROT_ERR, "local protection error"},
+    {IBV_WC_WR_FLUSH_ERR, "work request flushed"},
+    {IBV_WC_MW_BIND_ERR, "memory window bind error"},
+    {IBV_WC_BAD_RESP_ERR, "bad response"},
+    {IBV_WC_LOC_ACCESS_ERR, "local access error"},
+    {IBV_WC_REM_INV_REQ_ERR, "remote invalid request"},
+    {IBV_WC_REM_ACCESS_ERR, "remote access error"},
+    {IBV_WC_REM_OP_ERR, "remote operation error"},
+    {IBV_WC_RETRY_EXC_ERR, "transport retries exceeded"},
+    {IBV_WC_RNR_RETRY_EXC_ERR, "receiver-not-ready retries exceeded"},
+    {IBV_WC_LOC_RDD_VIOL_ERR, "local RDD violation"},
+    {IBV_WC_REM_INV_RD_REQ_ERR, "remote invalid RD request"},
+    {IBV_WC_REM_ABORT_ERR, "remote aborted"},
+    {IBV_WC_INV_EECN_ERR, "invalid EE context number"},
+    {IBV_WC_INV_EEC_STATE_ERR, "invalid EE context state"},
+    {IBV_WC_FATAL_ERR, "fatal error"},
+    {IBV_WC_RESP_TIMEOUT_ERR, "response timeout"},
+    {IBV_WC_GENERAL_ERR, "general error"},
+};
+
+constexpr Name<ibv_event_type> kEvents[] = {
+    {IBV_EVENT_CQ_ERR, "CQ error"},
+    {IBV_EVENT_QP_FATAL, "QP fatal error"},
+    {IBV_EVENT_QP_REQ_ERR, "QP invalid request"},
+    {IBV_EVENT_QP_ACCESS_ERR, "QP access error"},
+    {IBV_EVENT_COMM_EST, "communication established"},
+    {IBV_EVENT_SQ_DRAINED, "send queue drained"},
+    {IBV_EVENT_PATH_MIG, "path migrated"},
+    {IBV_EVENT_PATH_MIG_ERR, "path migration failed"},
+    {IBV_EVENT_DEVICE_FATAL, "device fatal error"},
+    {IBV_EVENT_PORT_ACTIVE, "port active"},
+    {IBV_EVENT_PORT_ERR, "port error"},
+    {IBV_EVENT_LID_CHANGE, "LID changed"},
+    {IBV_EVENT_PKEY_CHANGE, "P_Key table changed"},
+    {IBV_EVENT_SM_CHANGE, "subnet manager changed"},
+    {IBV_EVENT_SRQ_ERR, "SRQ error"},
+    {IBV_EVENT_SRQ_LIMIT_REACHED, "SRQ limit reached"},
+    {IBV_EVENT_QP_LAST_WQE_REACHED, "last WQE reached"},
+    {IBV_EVENT_CLIENT_REREGISTER, "client reregistration"},
+    {IBV_EVENT_GID_CHANGE, "GID table changed"},
+};
+
+constexpr Name<ibv_node_type> kNodes[] = {
+    {IBV_NODE_CA, "InfiniBand channel adapter"},
+    {IBV_NODE_SWITCH, "InfiniBand switch"},
+    {IBV_NODE_ROUTER, "InfiniBand router"},
+    {IBV_NODE_RNIC, "iWARP NIC"},
+};
+
+constexpr Name<ibv_port_state> kPortStates[] = {
+    {IBV_PORT_NOP, "no state change (NOP)"},
+    {IBV_PORT_DOWN, "down"},
+    {IBV_PORT_INIT, "init"},
+    {IBV_PORT_ARMED, "armed"},
+    {IBV_PORT_ACTIVE, "active"},
+    {IBV_PORT_ACTIVE_DEFER, "active defer"},
+};
+
+template <typename Names, typename Value>
+const char* find_name(const Names& names, Value value, const char* otherwise) {
+  const auto* const found = std::ranges::find(names, value, &Name<Value>::value);
+  return found == std::end(names) ? otherwise : found->name;
+}
+
 }  // namespace
 
 SOFTVERBS_API const char* ibv_wc_status_str(ibv_wc_status status) {
-  switch (status) {
-    case IBV_WC_SUCCESS:
-      return "success";
-    case IBV_WC_LOC_LEN_ERR:
-      return "local length error";
-    case IBV_WC_LOC_QP_OP_ERR:
-      return "local QP operation error";
-    case IBV_WC_LOC_EEC_OP_ERR:
-      return "local EE context operation error";
-    case IBV_WC_LOC_PROT_ERR:
-      return "local protection error";
-    case IBV_WC_WR_FLUSH_ERR:
-      return "work request flushed";
-    case IBV_WC_MW_BIND_ERR:
-      return "memory window bind error";
-    case IBV_WC_BAD_RESP_ERR:
-      return "bad response";
-    case IBV_WC_LOC_ACCESS_ERR:
-      return "local access error";
-    case IBV_WC_REM_INV_REQ_ERR:
-      return "remote invalid request";
-    case IBV_WC_REM_ACCESS_ERR:
-      return "remote access error";
-    case IBV_WC_REM_OP_ERR:
-      return "remote operation error";
-    case IBV_WC_RETRY_EXC_ERR:
-      return "transport retries exceeded";
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-      return "receiver-not-ready retries exceeded";
-    case IBV_WC_LOC_RDD_VIOL_ERR:
-      return "local RDD violation";
-    case IBV_WC_REM_INV_RD_REQ_ERR:
-      return "remote invalid RD request";
-    case IBV_WC_REM_ABORT_ERR:
-      return "remote aborted";
-    case IBV_WC_INV_EECN_ERR:
-      return "invalid EE context number";
-    case IBV_WC_INV_EEC_STATE_ERR:
-      return "invalid EE context state";
-    case IBV_WC_FATAL_ERR:
-      return "fatal error";
-    case IBV_WC_RESP_TIMEOUT_ERR:
-      return "response timeout";
-    case IBV_WC_GENERAL_ERR:
-      return "general error";
-    default:
-      return "unknown status";
-  }
+  return find_name(kStatuses, status, "unknown status");
 }
 
 SOFTVERBS_API const char* ibv_event_type_str(ibv_event_type event) {
-  switch (event) {
-    case IBV_EVENT_CQ_ERR:
-      return "CQ error";
-    case IBV_EVENT_QP_FATAL:
-      return "QP fatal error";
-    case IBV_EVENT_QP_REQ_ERR:
-      return "QP invalid request";
-    case IBV_EVENT_QP_ACCESS_ERR:
-      return "QP access error";
-    case IBV_EVENT_COMM_EST:
-      return "communication established";
-    case IBV_EVENT_SQ_DRAINED:
-      return "send queue drained";
-    case IBV_EVENT_PATH_MIG:
-      return "path migrated";
-    case IBV_EVENT_PATH_MIG_ERR:
-      return "path migration failed";
-    case IBV_EVENT_DEVICE_FATAL:
-      return "device fatal error";
-    case IBV_EVENT_PORT_ACTIVE:
-      return "port active";
-    case IBV_EVENT_PORT_ERR:
-      return "port error";
-    case IBV_EVENT_LID_CHANGE:
-      return "LID changed";
-    case IBV_EVENT_PKEY_CHANGE:
-      return "P_Key table changed";
-    case IBV_EVENT_SM_CHANGE:
-      return "subnet manager changed";
-    case IBV_EVENT_SRQ_ERR:
-      return "SRQ error";
-    case IBV_EVENT_SRQ_LIMIT_REACHED:
-      return "SRQ limit reached";
-    case IBV_EVENT_QP_LAST_WQE_REACHED:
-      return "last WQE reached";
-    case IBV_EVENT_CLIENT_REREGISTER:
-      return "client reregistration";
-    case IBV_EVENT_GID_CHANGE:
-      return "GID table changed";
-    default:
-      return "unknown event";
-  }
+  return find_name(kEvents, event, "unknown event");
 }
 
 SOFTVERBS_API const char* ibv_node_type_str(ibv_node_type type) {
-  switch (type) {
-    case IBV_NODE_CA:
-      return "InfiniBand channel adapter";
-    case IBV_NODE_SWITCH:
-      return "InfiniBand switch";
-    case IBV_NODE_ROUTER:
-      return "InfiniBand router";
-    case IBV_NODE_RNIC:
-      return "iWARP NIC";
-    default:
-      return "unknown";
-  }
+  return find_name(kNodes, type, "unknown");
 }
 
 SOFTVERBS_API const char* ibv_port_state_str(ibv_port_state state) {
-  switch (state) {
-    case IBV_PORT_NOP:
-      return "no state change (NOP)";
-    case IBV_PORT_DOWN:
-      return "down";
-    case IBV_PORT_INIT:
-      return "init";
-    case IBV_PORT_ARMED:
-      return "armed";
-    case IBV_PORT_ACTIVE:
-      return "active";
-    case IBV_PORT_ACTIVE_DEFER:
-      return "active defer";
-    default:
-      return "invalid state";
-  }
+  return find_name(kPortStates, state, "invalid state");
 }
 
 SOFTVERBS_API int ibv_rate_to_mult(ibv_rate rate) {
-  for (const Rate& known : kRates) {
-    if (known.rate == rate) return known.multiple;
-  }
-  return -1;
+  return convert_rate(&Rate::rate, rate, &Rate::multiple, -1);
 }
 
 SOFTVERBS_API ibv_rate mult_to_ibv_rate(int multiple) {
-  for (const Rate& known : kRates) {
-    if (known.multiple == multiple) return known.rate;
-  }
-  return IBV_RATE_MAX;
+  return convert_rate(&Rate::multiple, multiple, &Rate::rate, IBV_RATE_MAX);
 }
 
 SOFTVERBS_API int ibv_rate_to_mbps(ibv_rate rate) {
-  for (const Rate& known : kRates) {
-    if (known.rate == rate) return known.mbps;
-  }
-  return -1;
+  return convert_rate(&Rate::rate, rate, &Rate::mbps, -1);
 }
 
 SOFTVERBS_API ibv_rate mbps_to_ibv_rate(int mbps) {
-  for (const Rate& known : kRates) {
-    if (known.mbps == mbps) return known.rate;
-  }
-  return IBV_RATE_MAX;
+  return convert_rate(&Rate::mbps, mbps, &Rate::rate, IBV_RATE_MAX);
 }

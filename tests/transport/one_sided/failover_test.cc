@@ -5,9 +5,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "base/scratch_path.h"
 #include "transport/one_sided/support/traffic.h"
 #include "transport/support/processes.h"
@@ -92,15 +89,9 @@ TEST(OneSidedObservationTest, FilesKnowOperationsAndTheRailThatFailed) {
            {.lanes = kLanes, .send_depth = 64, .is_observed = true});
   unsetenv("VERBENA_STATS");
   unsetenv("VERBENA_TRACE");
-  const auto read = [](const std::string& path) {
-    std::stringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  };
-  EXPECT_THAT(read(stats.get()),
-              AllOf(ContainsRegex("verbena_messages_total.*one-sided.*peer=.rank 1.* [1-9]"),
-                    ContainsRegex("verbena_rail_failures_total.*softverbs1.* [1-9]")));
-  EXPECT_THAT(read(trace.get()), AllOf(HasSubstr("one-sided to rank 2"), HasSubstr("failed: softverbs1:1")));
+  EXPECT_THAT(stats.read(), AllOf(ContainsRegex("verbena_messages_total.*one-sided.*peer=.rank 1.* [1-9]"),
+                                  ContainsRegex("verbena_rail_failures_total.*softverbs1.* [1-9]")));
+  EXPECT_THAT(trace.read(), AllOf(HasSubstr("one-sided to rank 2"), HasSubstr("failed: softverbs1:1")));
 }
 
 // Long puts over two rails, each stripe in its place, with a rail that fails in the middle.

@@ -25,20 +25,75 @@ abi::Result consume(void* recv_comm, int count, void* request);
 abi::Result flush(void* recv_comm, int count, void** data, int* sizes, void** mhandles, void** request);
 abi::Result close_comm(void* comm);
 
-// With the arguments of the tables from v9 and v11 on.
-inline abi::Result listen_in(void*, int device, void* handle, void** comm) {
+// The functions of the tables by their names there; overloads where versions have other arguments.
+namespace entries {
+
+inline abi::Result listen(int device, void* handle, void** comm) {
   return listen_on(device, handle, comm);
 }
-inline abi::Result connect_in(void*, int device, void* handle, void** comm,
-                              abi::NetDeviceHandle** device_handle) {
+inline abi::Result listen(void*, int device, void* handle, void** comm) {
+  return listen_on(device, handle, comm);
+}
+inline abi::Result connect(int device, void* handle, void** comm, abi::NetDeviceHandle** device_handle) {
   return connect_to(device, handle, comm, device_handle);
 }
-inline abi::Result send_profiled(void* comm, void* data, size_t size, int, void*, void*, void** request) {
+inline abi::Result connect(void*, int device, void* handle, void** comm,
+                           abi::NetDeviceHandle** device_handle) {
+  return connect_to(device, handle, comm, device_handle);
+}
+template <typename Size>
+abi::Result reg_mr(void* comm, void*, Size, int, void** mhandle) {
+  return add_registration(comm, mhandle);
+}
+template <typename Size>
+abi::Result isend(void* comm, void* data, Size size, int, void*, void** request) {
+  return start_send(comm, data, static_cast<size_t>(size), request);
+}
+inline abi::Result isend(void* comm, void* data, size_t size, int, void*, void*, void** request) {
   return start_send(comm, data, size, request);
 }
-inline abi::Result receive_profiled(void* comm, int, void** data, size_t* sizes, int*, void** mhandles,
-                                    void**, void** request) {
+template <typename Size>
+abi::Result irecv(void* comm, int, void** data, Size* sizes, int*, void** mhandles, void** request) {
+  return start_receive(comm, *data, static_cast<size_t>(*sizes), *mhandles, request);
+}
+inline abi::Result irecv(void* comm, int, void** data, size_t* sizes, int*, void** mhandles, void**,
+                         void** request) {
   return start_receive(comm, *data, *sizes, *mhandles, request);
+}
+template <typename Members>
+abi::Result make_vdevice(int* device, Members* members) {
+  return make_device(device, members->ndevs);
+}
+
+}  // namespace entries
+
+// A table of any version, whose get_device_mr is missing.
+template <typename Table>
+constexpr Table make_table(const char* name, decltype(Table::init) init,
+                           decltype(Table::get_properties) properties) {
+  Table table{};
+  table.name = name;
+  table.init = init;
+  table.devices = count_devices;
+  table.get_properties = properties;
+  table.listen = entries::listen;
+  table.connect = entries::connect;
+  table.accept = accept_from;
+  table.reg_mr = entries::reg_mr;
+  table.reg_mr_dmabuf = register_dmabuf;
+  table.dereg_mr = deregister_memory;
+  table.isend = entries::isend;
+  table.irecv = entries::irecv;
+  table.iflush = flush;
+  table.test = test_request;
+  table.close_send = table.close_recv = table.close_listen = close_comm;
+  table.irecv_consumed = consume;
+  if constexpr (requires { table.make_vdevice; }) table.make_vdevice = entries::make_vdevice;
+  if constexpr (requires { table.finalize; }) {
+    table.finalize = [](void*) { return abi::kSuccess; };
+    table.set_net_attr = [](void*, abi::NetAttr*) { return abi::kSuccess; };
+  }
+  return table;
 }
 
 }  // namespace verbena::tools::sample

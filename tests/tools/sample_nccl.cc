@@ -23,31 +23,12 @@ abi::Result get_properties(int, abi::ncclNetProperties_v11_t* properties) {
 
 extern "C" {
 [[gnu::visibility("hidden")]] extern const abi::ncclNet_v11_t ncclNetIb;
-const abi::ncclNet_v11_t ncclNetIb = {
+constinit const abi::ncclNet_v11_t ncclNetIb = make_table<abi::ncclNet_v11_t>(
     "IB",
     [](void**, uint64_t, abi::NetCommConfig*, abi::DebugLogger, abi::ProfilerCallback) {
       return abi::kSuccess;
     },
-    count_devices,
-    get_properties,
-    listen_in,
-    connect_in,
-    accept_from,
-    [](void* comm, void*, size_t, int, void** mhandle) { return add_registration(comm, mhandle); },
-    register_dmabuf,
-    deregister_memory,
-    send_profiled,
-    receive_profiled,
-    flush,
-    test_request,
-    close_comm,
-    close_comm,
-    close_comm,
-    nullptr,
-    consume,
-    [](int* device, abi::ncclNetVDeviceProps_v9_t* members) { return make_device(device, members->ndevs); },
-    [](void*) { return abi::kSuccess; },
-    [](void*, abi::NetAttr*) { return abi::kSuccess; }};
+    get_properties);
 
 [[gnu::visibility("default")]] abi::Result ncclGetVersion(int* version) {
   const char* const chosen = std::getenv("SAMPLE_NCCL_VERSION");

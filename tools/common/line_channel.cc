@@ -33,38 +33,17 @@ int compute_poll_timeout_ms(int64_t deadline_ns) {
   return static_cast<int>(std::min<int64_t>((left_ns + 999'999) / 1'000'000, 1'000'000));
 }
 
-LineChannel::LineChannel(LineChannel&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), begun_(std::move(other.begun_)) {}
-
-LineChannel& LineChannel::operator=(LineChannel&& other) noexcept {
-  if (this != &other) {
-    close_descriptor();
-    descriptor_ = std::exchange(other.descriptor_, -1);
-    begun_ = std::move(other.begun_);
-  }
-  return *this;
-}
-
-LineChannel::~LineChannel() {
-  close_descriptor();
-}
-
-void LineChannel::close_descriptor() {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = -1;
-}
-
 bool LineChannel::send_line(std::string_view line, int64_t deadline_ns) {
   std::string text(line);
   text += '\n';
   size_t sent = 0;
   while (sent < text.size()) {
     const ssize_t count =
-        send(descriptor_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        send(descriptor(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
       sent += static_cast<size_t>(count);
     } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (!wait_ready(descriptor_, POLLOUT, deadline_ns)) return false;
+      if (!wait_ready(descriptor(), POLLOUT, deadline_ns)) return false;
     } else if (count < 0 && errno != EINTR) {
       return false;
     }
@@ -76,12 +55,12 @@ bool LineChannel::send_line(std::string_view line, int64_t deadline_ns) {
 // reads the next lines.
 ssize_t LineChannel::read_some() {
   char chunk[4096];
-  const ssize_t seen = recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT | MSG_PEEK);
+  const ssize_t seen = recv(descriptor(), chunk, sizeof chunk, MSG_DONTWAIT | MSG_PEEK);
   if (seen <= 0) return seen;
   const void* const end = std::memchr(chunk, '\n', static_cast<size_t>(seen));
   const size_t wanted = end == nullptr ? static_cast<size_t>(seen)
                                        : static_cast<size_t>(static_cast<const char*>(end) - chunk) + 1;
-  const ssize_t count = recv(descriptor_, chunk, wanted, MSG_DONTWAIT);
+  const ssize_t count = recv(descriptor(), chunk, wanted, MSG_DONTWAIT);
   if (count > 0) begun_.append(chunk, static_cast<size_t>(count));
   return count;
 }
@@ -97,7 +76,7 @@ LineChannel::Received LineChannel::receive_line(int64_t deadline_ns) {
     if (count == 0) break;
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) break;
-    if (!wait_ready(descriptor_, POLLIN, deadline_ns)) return {Status::kTimeout, {}};
+    if (!wait_ready(descriptor(), POLLIN, deadline_ns)) return {Status::kTimeout, {}};
   }
   return {Status::kClosed, {}};
 }

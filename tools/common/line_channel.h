@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_descriptor.h"
+
 namespace verbena::tools {
 
 // Lines of text over a socket, in both directions; each call has a deadline. Owns the descriptor. It never
@@ -18,21 +20,17 @@ class LineChannel {
   };
 
   explicit LineChannel(int descriptor) : descriptor_(descriptor) {}
-  LineChannel(LineChannel&& other) noexcept;
-  LineChannel& operator=(LineChannel&& other) noexcept;
-  ~LineChannel();
 
   // Returns false if the other side is gone or does not read before the deadline.
   bool send_line(std::string_view line, int64_t deadline_ns);
   Received receive_line(int64_t deadline_ns);
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
 
  private:
-  void close_descriptor();
   ssize_t read_some();
 
-  int descriptor_;
+  base::FileDescriptor descriptor_;
   std::string begun_;  // the start of an incomplete line
 };
 

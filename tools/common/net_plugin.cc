@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <cstdio>
+#include <iterator>
 
 #include "common/net_adapter.h"
 
@@ -32,27 +33,12 @@ auto with_version(int abi_version, Use use) {
 }
 
 const char* describe_result(abi::Result result) {
-  switch (result) {
-    case abi::kSuccess:
-      return "ncclSuccess";
-    case abi::kUnhandledCudaError:
-      return "ncclUnhandledCudaError";
-    case abi::kSystemError:
-      return "ncclSystemError";
-    case abi::kInternalError:
-      return "ncclInternalError";
-    case abi::kInvalidArgument:
-      return "ncclInvalidArgument";
-    case abi::kInvalidUsage:
-      return "ncclInvalidUsage";
-    case abi::kRemoteError:
-      return "ncclRemoteError";
-    case abi::kInProgress:
-      return "ncclInProgress";
-    case abi::kTimeout:
-      return "ncclTimeout";
-  }
-  return "a result code that NCCL does not define";
+  static constexpr const char* kNames[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+                                           "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+                                           "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+  static_assert(std::size(kNames) == abi::kTimeout + 1);
+  const auto number = static_cast<size_t>(result);
+  return number < std::size(kNames) ? kNames[number] : "a result code that NCCL does not define";
 }
 
 }  // namespace

@@ -44,25 +44,26 @@ bool wait_for(int descriptor, short events, int64_t deadline_ns) {
   }
 }
 
-int open_listener(int family, uint16_t port) {
-  const int descriptor = socket(family, kSocketFlags, 0);
-  if (descriptor < 0) return -1;
+// With errno set on failure.
+base::FileDescriptor open_listener(int family, uint16_t port) {
+  base::FileDescriptor descriptor(socket(family, kSocketFlags, 0));
+  if (!descriptor) return {};
   const int on = 1;
   const int off = 0;
-  setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (family == AF_INET6) setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (family == AF_INET6) setsockopt(descriptor.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   sockaddr_storage address{};
   address.ss_family = static_cast<sa_family_t>(family);
   // The port has the same offset in both address families.
   reinterpret_cast<sockaddr_in*>(&address)->sin_port = htons(port);
   const socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  if (bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(descriptor, 8) == 0) {
+  if (bind(descriptor.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+      listen(descriptor.get(), 8) == 0)
     return descriptor;
-  }
   const int error = errno;
-  close(descriptor);
+  descriptor.reset();
   errno = error;
-  return -1;
+  return descriptor;
 }
 
 // Returns 0 or the errno of the attempt; stores the connected socket in `connected`.
@@ -89,29 +90,25 @@ int try_connect(const addrinfo& address, int64_t deadline_ns, int& connected) {
 }  // namespace
 
 TcpListener::TcpListener(uint16_t port) : descriptor_(open_listener(AF_INET6, port)) {
-  if (descriptor_ < 0 && errno == EAFNOSUPPORT) descriptor_ = open_listener(AF_INET, port);
-  if (descriptor_ < 0) {
+  if (!descriptor_ && errno == EAFNOSUPPORT) descriptor_ = open_listener(AF_INET, port);
+  if (!descriptor_) {
     throw ToolError("cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
   }
-}
-
-TcpListener::~TcpListener() {
-  close(descriptor_);
 }
 
 uint16_t TcpListener::port() const {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &length);
+  getsockname(descriptor_.get(), reinterpret_cast<sockaddr*>(&address), &length);
   return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
 std::optional<TcpConnection> TcpListener::accept(int64_t deadline_ns) {
-  while (wait_for(descriptor_, POLLIN, deadline_ns)) {
+  while (wait_for(descriptor_.get(), POLLIN, deadline_ns)) {
     sockaddr_storage address{};
     socklen_t length = sizeof address;
-    const int descriptor =
-        accept4(descriptor_, reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int descriptor = accept4(descriptor_.get(), reinterpret_cast<sockaddr*>(&address), &length,
+                                   SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor < 0) continue;  // the peer has closed the connection already
     send_at_once(descriptor);
     return TcpConnection{LineChannel(descriptor),

@@ -18,16 +18,13 @@ class TcpListener {
  public:
   // Port 0 is any free port.
   explicit TcpListener(uint16_t port);
-  TcpListener(const TcpListener&) = delete;
-  TcpListener& operator=(const TcpListener&) = delete;
-  ~TcpListener();
 
   uint16_t port() const;
   // Returns an empty value if no connection came before the deadline.
   std::optional<TcpConnection> accept(int64_t deadline_ns);
 
  private:
-  int descriptor_;
+  base::FileDescriptor descriptor_;
 };
 
 // Retries until the peer listens or the deadline has passed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <string>
 
 namespace verbena::tools::nccl {
@@ -18,21 +19,10 @@ std::string strip_name(std::string_view name) {
 }  // namespace
 
 const char* describe_operation(Operation operation) {
-  switch (operation) {
-    case Operation::kAllReduce:
-      return "all_reduce";
-    case Operation::kAllGather:
-      return "all_gather";
-    case Operation::kReduceScatter:
-      return "reduce_scatter";
-    case Operation::kBroadcast:
-      return "broadcast";
-    case Operation::kSendRecv:
-      return "send_recv";
-    case Operation::kAllToAll:
-      return "all_to_all";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                           "broadcast",  "send_recv",  "all_to_all"};
+  static_assert(std::size(kNames) == std::size(kAllOperations));
+  return kNames[static_cast<size_t>(operation)];
 }
 
 std::optional<Operation> parse_operation(std::string_view name) {

@@ -252,15 +252,8 @@ PerfOptions make_run_options(const PerfOptions& options, unsigned run) {
 }
 
 const char* describe_protocol(Protocol protocol) {
-  switch (protocol) {
-    case Protocol::kLl:
-      return "ll";
-    case Protocol::kLl128:
-      return "ll128";
-    case Protocol::kSimple:
-      break;
-  }
-  return "simple";
+  static constexpr const char* kNames[] = {"simple", "ll", "ll128"};
+  return kNames[static_cast<size_t>(protocol)];
 }
 
 }  // namespace verbena::tools::perf

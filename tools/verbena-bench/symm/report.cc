@@ -34,19 +34,6 @@ void add_time(ResultTable& table, const std::string& backend, const Best& best, 
   table.rows.push_back(std::move(row));
 }
 
-// Figures PREFIX/N are microseconds per thousand bytes, or per put; shows their inverse.
-void add_inverses(ResultTable& table, const std::vector<BackendFigures>& all, const std::string& prefix) {
-  for (const auto& [backend, figures] : all) {
-    for (const auto& [name, samples] : figures.samples()) {
-      if (!name.starts_with(prefix + "/") || samples.empty()) continue;
-      table.rows.push_back({{"backend", backend},
-                            {table.columns[1].name, name.substr(prefix.size() + 1)},
-                            {table.columns[2].name, 1.0 / compute_median(samples)},
-                            {table.columns[3].name, 1.0 / compute_percentile(samples, 99)}});
-    }
-  }
-}
-
 ResultTable list_times(const std::vector<BackendFigures>& all) {
   ResultTable table{"barrier and signal",
                     {{"backend", "backend", "", Role::kKey, "", true},
@@ -62,23 +49,22 @@ ResultTable list_times(const std::vector<BackendFigures>& all) {
   return table;
 }
 
-ResultTable list_puts(const std::vector<BackendFigures>& all) {
-  ResultTable table{"puts to the next rank, all at once",
-                    {{"backend", "backend", "", Role::kKey, "", true},
-                     {"blocks", "blocks", "", Role::kKey},
-                     {"bandwidth_GBps", "bandwidth", "GB/s each", Role::kHigher, "median", true},
-                     {"bandwidth_p99_GBps", "bandwidth p99", "GB/s each", Role::kHigher, "p99"}}};
-  add_inverses(table, all, "put");
-  return table;
-}
-
-ResultTable list_rates(const std::vector<BackendFigures>& all) {
-  ResultTable table{"puts of 8 bytes",
-                    {{"backend", "backend", "", Role::kKey, "", true},
-                     {"queues", "queues", "", Role::kKey},
-                     {"rate_millions", "rate", "million/s", Role::kHigher, "median", true},
-                     {"rate_p99_millions", "rate p99", "million/s", Role::kHigher, "p99"}}};
-  add_inverses(table, all, "rate");
+// Figures PREFIX/N are microseconds per thousand bytes, or per put; shows their inverse in the columns
+// `figure` and its p99, by N in the column `key`.
+ResultTable list_inverses(const std::vector<BackendFigures>& all, const std::string& prefix,
+                          const std::string& title, const std::string& key, const ResultColumn& figure,
+                          const ResultColumn& p99) {
+  ResultTable table{
+      title, {{"backend", "backend", "", Role::kKey, "", true}, {key, key, "", Role::kKey}, figure, p99}};
+  for (const auto& [backend, figures] : all) {
+    for (const auto& [name, samples] : figures.samples()) {
+      if (!name.starts_with(prefix + "/") || samples.empty()) continue;
+      table.rows.push_back({{"backend", backend},
+                            {key, name.substr(prefix.size() + 1)},
+                            {figure.name, 1.0 / compute_median(samples)},
+                            {p99.name, 1.0 / compute_percentile(samples, 99)}});
+    }
+  }
   return table;
 }
 
@@ -104,7 +90,15 @@ ResultTable list_reductions(const std::vector<BackendFigures>& all) {
 }  // namespace
 
 std::vector<ResultTable> list_result_tables(const std::vector<BackendFigures>& all) {
-  std::vector<ResultTable> tables{list_times(all), list_puts(all), list_rates(all), list_reductions(all)};
+  std::vector<ResultTable> tables{
+      list_times(all),
+      list_inverses(all, "put", "puts to the next rank, all at once", "blocks",
+                    {"bandwidth_GBps", "bandwidth", "GB/s each", Role::kHigher, "median", true},
+                    {"bandwidth_p99_GBps", "bandwidth p99", "GB/s each", Role::kHigher, "p99"}),
+      list_inverses(all, "rate", "puts of 8 bytes", "queues",
+                    {"rate_millions", "rate", "million/s", Role::kHigher, "median", true},
+                    {"rate_p99_millions", "rate p99", "million/s", Role::kHigher, "p99"}),
+      list_reductions(all)};
   std::erase_if(tables, [](const ResultTable& table) { return table.rows.empty(); });
   return tables;
 }

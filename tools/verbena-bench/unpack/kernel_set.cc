@@ -24,17 +24,8 @@ constexpr double kTimeoutS = 30;
 }  // namespace
 
 const char* describe_mover(Mover mover) {
-  switch (mover) {
-    case Mover::kRegisters:
-      return "registers";
-    case Mover::kBulk:
-      return "bulk";
-    case Mover::kNccl:
-      return "nccl";
-    case Mover::kCopy:
-      break;
-  }
-  return "copy";
+  static constexpr const char* kNames[] = {"registers", "bulk", "nccl", "copy"};
+  return kNames[static_cast<size_t>(mover)];
 }
 
 KernelSet::KernelSet(Gpu& gpu)

@@ -42,9 +42,7 @@ class BadInputTest : public LiveTest<NewestVersion> {
     if (is_up_) {
       EXPECT_EQ((*net_)->finalize(context_), abi::kSuccess);
     }
-    ASSERT_EQ(start(), 2);
-    auto* connection = establish();
-    ASSERT_NE(connection, nullptr);
+    auto* connection = start_connected();
     EXPECT_EQ(connection->transfer(4096, 0, 0), nullptr);
   }
   LiveConnection<NewestVersion>* start_connection() {
@@ -56,7 +54,6 @@ class BadInputTest : public LiveTest<NewestVersion> {
   // test() reports lengths as int.
   void expect_long_ones_refused() {
     auto* connection = start_connection();
-    ASSERT_NE(connection, nullptr);
     constexpr size_t kTooLong = size_t{INT_MAX} + 1, kMappedBytes = 2 * kTooLong + 4096;
     void* memory = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -216,7 +213,6 @@ TEST_F(BadInputTest, TruncatedHandle) {
 
 TEST_F(BadInputTest, ReceiveOfOtherThanOne) {
   auto* connection = start_connection();
-  ASSERT_NE(connection, nullptr);
   void* data[2] = {connection->received.bytes.data(), connection->received.bytes.data() + 4096};
   void* mhandles[2] = {connection->received.mhandle, connection->received.mhandle};
   size_t sizes[2] = {64, 64};
@@ -234,7 +230,6 @@ TEST_F(BadInputTest, ReceiveOfOtherThanOne) {
 
 TEST_F(BadInputTest, NullCommunicators) {
   auto* connection = start_connection();
-  ASSERT_NE(connection, nullptr);
   void *request = this, *data = connection->received.bytes.data(), *mhandle = connection->received.mhandle;
   const size_t size = 64;
   int tag = 0;
@@ -252,7 +247,6 @@ TEST_F(BadInputTest, NullCommunicators) {
 
 TEST_F(BadInputTest, RegistrationThatFails) {
   auto* connection = start_connection();
-  ASSERT_NE(connection, nullptr);
   // Kept, so that no other memory is allocated at this address.
   void* const hole = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(hole, MAP_FAILED);
@@ -271,7 +265,6 @@ TEST_F(BadInputTest, RegistrationThatFails) {
 
 TEST_F(BadInputTest, BytesOutsideTheRegistration) {
   auto* connection = start_connection();
-  ASSERT_NE(connection, nullptr);
   LiveBuffer small(4096);
   ASSERT_TRUE(connection->add_registration(connection->send_comm, small));
   void* request = this;
@@ -300,7 +293,6 @@ TEST_F(BadInputTest, DatagramsTooLongToBeReported) {
 
 TEST_F(BadInputTest, MessageLongerThanItsReceive) {
   auto* connection = start_connection();
-  ASSERT_NE(connection, nullptr);
   void* receive = connection->receive(connection->received.bytes.first(100), connection->received.mhandle);
   void* send = connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle);
   ASSERT_TRUE(receive != nullptr && send != nullptr);

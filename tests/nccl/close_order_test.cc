@@ -36,20 +36,17 @@ class CloseOrderTest : public LiveTest<NewestVersion>,
 
 TEST_P(CloseOrderTest, AtRest) {
   Connection* connection = establish();
-  ASSERT_NE(connection, nullptr);
   ASSERT_EQ(connection->transfer(4096, 0, 0), nullptr);
   close_in_order(*connection);
 }
 
 TEST_P(CloseOrderTest, BeforeAnythingWasSent) {
   Connection* connection = establish();
-  ASSERT_NE(connection, nullptr);
   close_in_order(*connection);
 }
 
 TEST_P(CloseOrderTest, WithReceivesPostedAndNoSends) {
   Connection* connection = establish();
-  ASSERT_NE(connection, nullptr);
   for (int i = 0; i < 4; ++i) {
     ASSERT_NE(connection->receive(connection->received.bytes.first(4096), connection->received.mhandle),
               nullptr);
@@ -59,7 +56,6 @@ TEST_P(CloseOrderTest, WithReceivesPostedAndNoSends) {
 
 TEST_P(CloseOrderTest, WithSendsThatNobodyReceives) {
   Connection* connection = establish();
-  ASSERT_NE(connection, nullptr);
   for (int i = 0; i < 4; ++i) {
     ASSERT_NE(connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle), nullptr);
   }
@@ -69,7 +65,6 @@ TEST_P(CloseOrderTest, WithSendsThatNobodyReceives) {
 // As after an abort: a completed receive that is neither unpacked nor consumed, and long messages in flight.
 TEST_P(CloseOrderTest, InTheMiddleOfTransfers) {
   Connection* connection = establish();
-  ASSERT_NE(connection, nullptr);
   void* staged = connection->receive(connection->received.bytes.first(4096), connection->received.mhandle);
   ASSERT_NE(connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle), nullptr);
   ASSERT_TRUE(connection->wait(staged, nullptr));
@@ -81,7 +76,6 @@ TEST_P(CloseOrderTest, InTheMiddleOfTransfers) {
 
 TEST_P(CloseOrderTest, OtherConnectionsGoOn) {
   Connection *closed = establish(), *other = establish();
-  ASSERT_TRUE(closed != nullptr && other != nullptr);
   ASSERT_NE(closed->send(closed->sent.bytes.first(4096), closed->sent.mhandle), nullptr);
   close_in_order(*closed);
   for (const size_t size : {0, 4096, 1 << 20}) EXPECT_EQ(other->transfer(size, 0, 0), nullptr);
@@ -129,7 +123,6 @@ TEST_F(LeavingTest, EverythingSentIsReceivedAfterTheSenderHasClosed) {
   constexpr size_t kMessages = 8;
   for (const size_t length : {size_t{32768}, size_t{65536}}) {  // staged, direct
     Connection* connection = establish();
-    ASSERT_NE(connection, nullptr);
     std::array<void*, kMessages> receives{}, sends{};
     const auto message = [&](LiveBuffer& buffer, size_t i) {
       return buffer.bytes.subspan(i * length, length);
@@ -190,9 +183,7 @@ TEST_F(HalfOpenTest, ConnectThatIsNeverFinished) {
 
 TEST_F(HalfOpenTest, ReceiverLearnsThatTheSenderIsGone) {
   environment_.set("VERBENA_PEER_GRACE_MS", "100");
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish();
-  ASSERT_NE(connection, nullptr);
+  auto* connection = start_connected();
   void* request = connection->receive(connection->received.bytes.first(4096), connection->received.mhandle);
   ASSERT_NE(request, nullptr);
   ASSERT_TRUE(connection->close_send());
@@ -208,9 +199,7 @@ TEST_F(HalfOpenTest, ReceiverLearnsThatTheSenderIsGone) {
 
 TEST_F(HalfOpenTest, SenderLearnsThatTheReceiverIsGone) {
   environment_.set("VERBENA_PEER_GRACE_MS", "100");
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish();
-  ASSERT_NE(connection, nullptr);
+  auto* connection = start_connected();
   ASSERT_TRUE(connection->close_recv());
   LogCapture::get().take_lines();
   // Staged sends may still leave; since no peer returns credits, this must end in an error, not in a wait.

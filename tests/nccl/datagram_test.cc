@@ -29,7 +29,6 @@ TYPED_TEST_SUITE(DatagramTest, AllVersions, VersionNames);
 TYPED_TEST(DatagramTest, OneMessageArrives) {
   ASSERT_EQ(this->start(), 2);
   auto* connection = this->establish(0, HandleShape::kNull);
-  ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(100'000, 64, 4096), nullptr);
   EXPECT_TRUE(LogCapture::get().take_warnings().empty());
 }
@@ -54,7 +53,6 @@ TYPED_TEST(DatagramTest, OnlyWhatItCanDoIsOffered) {
 TYPED_TEST(DatagramTest, AKernelUnpacksMessages) {
   ASSERT_EQ(this->start(), 2);
   auto* connection = this->establish();
-  ASSERT_NE(connection, nullptr);
   ASSERT_TRUE(connection->unpacks());
   for (const size_t length : {0, 1, 3967, 3968, 3969, 100'000, 1'000'003}) {
     ASSERT_EQ(connection->transfer(length, length % 61, length % 53), nullptr) << length;
@@ -73,8 +71,7 @@ using NewestTest = DatagramTest<NewestVersion>;
 class DatagramNewestTest : public NewestTest {
  protected:
   LiveConnection<NewestVersion>* start_connected() {
-    EXPECT_EQ(start(), 2);
-    return HasFailure() ? nullptr : establish(0, HandleShape::kNull);
+    return LiveTest<NewestVersion>::start_connected(0, HandleShape::kNull);
   }
   static void expect_remote_error(LiveConnection<NewestVersion>& connection, void* request) {
     int sizes[abi::kMaxTestSizes] = {};
@@ -137,7 +134,6 @@ class DatagramNewestTest : public NewestTest {
 
 TEST_F(DatagramNewestTest, EveryLengthAndPlace) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   for (const size_t length : {0, 1, 15, 16, 17, 3967, 3968, 3969, 7936, 7937, 65536, 1'000'003, 4'000'000}) {
     EXPECT_EQ(connection->transfer(length, length % 61, length % 53), nullptr) << length;
   }
@@ -145,7 +141,6 @@ TEST_F(DatagramNewestTest, EveryLengthAndPlace) {
 
 TEST_F(DatagramNewestTest, ManyMessagesAtATime) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   exchange(*connection, 2000, 20'000);
 }
 
@@ -164,7 +159,6 @@ TEST_F(DatagramNewestTest, ManyChannels) {
 TEST_F(DatagramNewestTest, AllChannelsHaveOneBase) {
   ASSERT_EQ(start(), 2);
   auto *first = establish(0), *second = establish(1), *third = establish(0);
-  for (const auto* connection : {first, second, third}) ASSERT_NE(connection, nullptr);
   EXPECT_EQ(first->unpack().bounce_buf, second->unpack().bounce_buf);
   EXPECT_EQ(first->unpack().bounce_buf, third->unpack().bounce_buf);
   for (int i = 0; i < 20; ++i)
@@ -175,7 +169,6 @@ TEST_F(DatagramNewestTest, LongMessagesAreCopied) {
   environment_.set("VERBENA_UNPACK_THRESHOLD", "64k");
   ASSERT_EQ(start(), 2);
   auto* connection = establish();
-  ASSERT_NE(connection, nullptr);
   for (const size_t length : {60'000, 65'536, 70'000, 4'000'000}) {
     ASSERT_EQ(connection->transfer(length, 0, 0), nullptr) << length;
     EXPECT_EQ(connection->last_unpacked.bytes, length <= 65'536 ? length : 0) << length;
@@ -187,8 +180,6 @@ TEST_F(DatagramNewestTest, KernelsThatKeepPagesStopNobody) {
   environment_.set("VERBENA_BOUNCE_BYTES", "1m");
   ASSERT_EQ(start(), 2);
   auto *keeper = establish(), *other = establish();
-  ASSERT_NE(keeper, nullptr);
-  ASSERT_NE(other, nullptr);
   constexpr size_t kKept = 8, kLength = 60'000;  // 16 of 126 pages each
   std::array<void*, kKept> kept;
   const auto message = keeper->sent.bytes.first(kLength);
@@ -223,7 +214,6 @@ TEST_F(DatagramNewestTest, ClosesWithPagesLent) {
   ASSERT_EQ(start(), 2);
   for (int round = 0; round < 10; ++round) {
     auto* connection = establish();
-    ASSERT_NE(connection, nullptr);
     EXPECT_TRUE(connection->all_slots_are_empty());
     void* const send = connection->send(connection->sent.bytes.first(150'000), connection->sent.mhandle);
     void* const receive =
@@ -240,7 +230,6 @@ TEST_F(DatagramNewestTest, ClosesWithPagesLent) {
 
 TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   void* const receive =
       connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
@@ -264,7 +253,6 @@ TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
 
 TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   tools::fill_pattern(connection->sent.bytes.first(9000), 1);
   std::fill(connection->received.bytes.begin(), connection->received.bytes.end(), std::byte{0xcc});
   void* const send = connection->send(connection->sent.bytes.first(9000), connection->sent.mhandle);
@@ -289,7 +277,6 @@ TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
 
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   void* const receive =
       connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
@@ -358,7 +345,6 @@ TEST_F(DatagramNewestTest, ACallerThatNeverComesBackIsNoticed) {
 // What is sent needs grants, which nobody gives any more.
 TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
   ASSERT_TRUE(connection->close_recv());
@@ -409,7 +395,6 @@ TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
   ASSERT_EQ(start(), 2);
   for (int round = 0; round < 20; ++round) {
     auto* connection = establish(0, HandleShape::kNull);
-    ASSERT_NE(connection, nullptr);
     for (int i = 0; i < round; ++i) {
       void* const here = connection;
       void *receive = here, *send = here;
@@ -425,7 +410,6 @@ TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
     connections_.clear();
   }
   auto* connection = establish(0, HandleShape::kNull);
-  ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(1'000'000, 0, 0), nullptr);
 }
 
@@ -448,7 +432,6 @@ class DatagramFaultTest : public DatagramNewestTest, public ::testing::WithParam
 
 TEST_P(DatagramFaultTest, EveryMessageArrivesWhole) {
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   if (GetParam().has_data) {
     exchange(*connection, 300, 500'000);
     EXPECT_EQ(connection->transfer(4'000'000, 0, 0), nullptr);
@@ -490,7 +473,6 @@ TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
   const int joined = start_joined();
   ASSERT_FALSE(HasFailure());
   auto* connection = establish(joined, HandleShape::kNull);
-  ASSERT_NE(connection, nullptr);
   for (const char* state : {"down", "up", "down", "up"}) {
     std::future<bool> told = std::async(std::launch::async, [&] { return rails.set(1, state); });
     do {
@@ -508,7 +490,6 @@ TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
   const RailSwitch rails(environment_);
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   ASSERT_TRUE(rails.set(0, "down"));
   void* const send = connection->send(connection->sent.bytes.first(1000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
@@ -522,7 +503,6 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
     plan += "lose path=" + std::to_string(path) + ";";
   environment_.set("SOFTVERBS_FAULTS", plan.c_str());
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   void* const receive = connection->receive(connection->received.bytes, connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
   ASSERT_TRUE(connection->close_send());
@@ -533,7 +513,6 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
 TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
   const RailSwitch rails(environment_);
   auto* connection = start_connected();
-  ASSERT_NE(connection, nullptr);
   void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
   ASSERT_TRUE(rails.set(0, "down"));

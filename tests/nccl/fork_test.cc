@@ -24,7 +24,6 @@ class ForkTest : public LiveTest<NewestVersion> {
 TEST_F(ForkTest, InheritedConnectionsAreTheParents) {
   ASSERT_GT(start(), 0);
   LiveConnection<NewestVersion>* c = establish();
-  ASSERT_NE(c, nullptr);
   ASSERT_STREQ(c->transfer(kBytes, 0, 0), nullptr);
   void* const open = c->receive(c->received.bytes.first(kBytes), c->received.mhandle);
   ASSERT_NE(open, nullptr);

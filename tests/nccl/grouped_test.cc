@@ -28,9 +28,7 @@ class GroupedTest : public LiveTest<V> {
     this->environment_.set("VERBENA_UNPACK", "0");
     this->environment_.set("VERBENA_PEER_GRACE_MS", "100");
     LiveTest<V>::SetUp();
-    ASSERT_EQ(this->start(), 2);
-    connection_ = this->establish(0, HandleShape::kNull);
-    ASSERT_NE(connection_, nullptr);
+    connection_ = this->start_connected(0, HandleShape::kNull);
   }
 
   Group make_group(const std::vector<std::pair<int, size_t>>& parts) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -95,9 +96,15 @@ class LiveTest : public LiveEnvironment {
     EXPECT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
     return joined;
   }
+  // For what a test cannot go on without: throws.
   LiveConnection<V>* establish(int device = 0, HandleShape shape = HandleShape::kFilled) {
     LiveConnection<V>& connection = add_connection();
-    return connection.establish(device, shape) ? &connection : nullptr;
+    if (!connection.establish(device, shape)) throw std::runtime_error("no connection is made");
+    return &connection;
+  }
+  LiveConnection<V>* start_connected(int device = 0, HandleShape shape = HandleShape::kFilled) {
+    if (start() != 2) throw std::runtime_error("the plugin does not start with two devices");
+    return establish(device, shape);
   }
 
   std::unique_ptr<LoadedPlugin> plugin_;

@@ -132,9 +132,7 @@ TEST_F(DatagramObservationTest, MessagesPacketsAndRepairsAreSeen) {
   constexpr size_t kBytes = 1'000'000;
   if (::testing::UnitTest::GetInstance()->test_to_run_count() != 1)
     GTEST_SKIP() << "needs a process of its own: softverbs reads its plan once";
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
-  ASSERT_NE(connection, nullptr);
+  auto* connection = start_connected(0, HandleShape::kNull);
   for (uint64_t i = 0; i < kMessages; ++i) ASSERT_EQ(connection->transfer(kBytes, 0, 0), nullptr);
   connections_.clear();
   for (const char* direction : {"send", "receive"}) {

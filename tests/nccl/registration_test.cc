@@ -23,7 +23,6 @@ class RegistrationTest : public LiveTest<NewestVersion> {
 TEST_F(RegistrationTest, AnMhandleIsOfOneCommunicator) {
   ASSERT_EQ(start(), 2);
   Connection *first = establish(), *second = establish();
-  ASSERT_TRUE(first != nullptr && second != nullptr);
   void* mhandle = register_again(second->send_comm, first->sent);
   ASSERT_NE(mhandle, nullptr);
   EXPECT_NE(mhandle, first->sent.mhandle);
@@ -42,7 +41,6 @@ TEST_F(RegistrationTest, AnMhandleIsOfOneCommunicator) {
 TEST_F(RegistrationTest, SharedMemoryStaysForWhoIsLeft) {
   ASSERT_EQ(start(), 2);
   Connection *first = establish(), *second = establish();
-  ASSERT_TRUE(first != nullptr && second != nullptr);
   void *source = register_again(second->send_comm, first->sent),
        *target = register_again(second->recv_comm, first->received);
   expect_transfer(*first);

@@ -1,8 +1,6 @@
 // The plugin writes the state of its connections on the configured signal, and handles no other.
 #include <atomic>
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "base/scratch_path.h"
@@ -29,17 +27,12 @@ class StateDumpTest : public LiveTest<NewestVersion> {
     environment_.set("VERBENA_DUMP", file_.get());
     environment_.unset("VERBENA_DUMP_SIGNAL");
   }
-  std::string read_file() const {
-    std::stringstream text;
-    text << std::ifstream(file_.get()).rdbuf();
-    return text.str();
-  }
   // What the process writes on the signal, and nothing of before.
   std::string ask() {
     std::remove(file_.get().c_str());
     std::raise(SIGUSR1);
-    EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
-    return read_file();
+    EXPECT_TRUE(poll_until([&] { return file_.read().find("end of the state\n") != std::string::npos; }));
+    return file_.read();
   }
   void finalize() {
     connections_.clear();
@@ -62,9 +55,7 @@ TEST_F(StateDumpTest, NoSignalIsTouchedUnasked) {
 TEST_F(StateDumpTest, TheSignalTellsBothEnds) {
   const auto before = read_handlers();
   environment_.set("VERBENA_DUMP_SIGNAL", "usr1");
-  ASSERT_EQ(start(), 2);
-  LiveConnection<NewestVersion>* connection = establish();
-  ASSERT_NE(connection, nullptr);
+  LiveConnection<NewestVersion>* connection = start_connected();
   EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
   const std::string text = ask();
   EXPECT_NE(text.find("a signal asked for it\n"), std::string::npos) << text;
@@ -83,7 +74,6 @@ TEST_F(StateDumpTest, AnEngineThatIsPolledAnswers) {
   environment_.set("VERBENA_TRANSPORT", "datagram");
   ASSERT_GT(start(), 0);
   LiveConnection<NewestVersion>* connection = establish();
-  ASSERT_NE(connection, nullptr);
   void* const request = connection->receive(connection->received.bytes, connection->received.mhandle);
   ASSERT_NE(request, nullptr);
   std::atomic<bool> is_over{false};
@@ -108,7 +98,6 @@ TEST_F(StateDumpTest, MarksOfSwitchesAreCounted) {
   environment_.set("VERBENA_TC", "3");
   ASSERT_GT(start(), 0);
   LiveConnection<NewestVersion>* connection = establish();
-  ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
   const std::string text = ask();
   const auto count = [&](const std::string& label) {
@@ -186,11 +175,8 @@ TEST_F(DumpAtExitTest, TheProcessEndsAfterAReport) {
       {
         if (start() != 2 || establish() == nullptr) std::_Exit(1);
         std::raise(SIGUSR1);
-        const bool is_told = poll_until([&] {
-          std::stringstream text;
-          text << std::ifstream(file.get()).rdbuf();
-          return text.str().find("end of the state\n") != std::string::npos;
-        });
+        const bool is_told =
+            poll_until([&] { return file.read().find("end of the state\n") != std::string::npos; });
         connections_.clear();
         std::exit(is_told ? 0 : 2);
       },

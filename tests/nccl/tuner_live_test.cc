@@ -120,7 +120,6 @@ TYPED_TEST(TunerLiveTest, UsesTheTuningFile) {
   EXPECT_NE(log.find("2 of 2 curves"), std::string::npos) << log;
   // Its threshold counts.
   auto* connection = this->establish();
-  ASSERT_NE(connection, nullptr);
   ASSERT_EQ(connection->transfer(4096, 0, 0), nullptr);
   EXPECT_EQ(connection->last_unpacked.bytes, 4096u);
   ASSERT_EQ(connection->transfer(4097, 0, 0), nullptr);

@@ -145,17 +145,19 @@ void KernelSet::load_moe() {
     moe_ = load(moe_kernel_image());
     static constexpr const char* kCastNames[] = {"", "_float16", "_bfloat16"};
     static constexpr const char* kOrderNames[] = {"rows", "reduced", "exact"};
-    for (MoeKernels* const kernels : {&moe_one_host_, &moe_far_}) {
-      const std::string prefix = kernels == &moe_far_ ? "moe_far_" : "moe_";
-      for (uint32_t cast = 0; cast < kernels->dispatch.size(); ++cast) {
-        kernels->dispatch[cast] = find(moe_, prefix + "dispatch" + kCastNames[cast]);
-        kernels->grouped[cast] = find(moe_, prefix + "dispatch_grouped" + kCastNames[cast]);
+    for (const bool is_far : {false, true}) {
+      const auto find = [&](const std::string& name) {
+        return find_symbol(moe_, mangle_moe_kernel(name, is_far));
+      };
+      MoeKernels& kernels = is_far ? moe_far_ : moe_one_host_;
+      for (uint32_t cast = 0; cast < kernels.dispatch.size(); ++cast) {
+        kernels.dispatch[cast] = find(std::string("dispatch") + kCastNames[cast]);
+        kernels.grouped[cast] = find(std::string("dispatch_grouped") + kCastNames[cast]);
       }
-      for (uint32_t order = 0; order < kernels->combine.size(); ++order) {
-        if (kernels == &moe_far_ && static_cast<device::MoeOrder>(order) == device::MoeOrder::kExact)
-          continue;
-        const std::string name = prefix + "combine_" + kOrderNames[order];
-        kernels->combine[order] = {find(moe_, name + "_float16"), find(moe_, name + "_bfloat16")};
+      for (uint32_t order = 0; order < kernels.combine.size(); ++order) {
+        if (is_far && static_cast<device::MoeOrder>(order) == device::MoeOrder::kExact) continue;
+        const std::string name = std::string("combine_") + kOrderNames[order];
+        kernels.combine[order] = {find(name + "_float16"), find(name + "_bfloat16")};
       }
     }
   });
@@ -180,11 +182,13 @@ CUmodule KernelSet::load(const char* image) const {
   return module;
 }
 
-CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
+CUfunction KernelSet::find_symbol(CUmodule module, const std::string& symbol) const {
   CUfunction function = nullptr;
-  driver_.check(driver_.cuModuleGetFunction(&function, module, ("verbena_ops_" + name).c_str()),
-                name.c_str());
+  driver_.check(driver_.cuModuleGetFunction(&function, module, symbol.c_str()), symbol.c_str());
   return function;
+}
+CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
+  return find_symbol(module, "verbena_ops_" + name);
 }
 
 namespace {

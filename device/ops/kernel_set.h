@@ -79,6 +79,7 @@ class KernelSet {
   static constexpr uint32_t kSizes = kOfAny, kFloatTypes = 3;
 
   CUmodule load(const char* image) const;
+  CUfunction find_symbol(CUmodule module, const std::string& symbol) const;
   CUfunction find(CUmodule module, const std::string& name) const;
   static Size size_of(const Launch& launch);
   // Returns a specialised kernel; null if only the general kernel can serve the call.

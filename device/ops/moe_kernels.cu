@@ -1,47 +1,37 @@
 // The kernels of libverbena_ops.so that move tokens to experts and back: an image of their own, compiled
-// beside the others.
+// beside the others. mangle_moe_kernel() (moe_call.h) says their symbols.
 #include "device/ops/run_moe.cuh"
 
-#define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
-  extern "C" __global__ void __launch_bounds__(verbena::ops::kMaxThreads, 1)      \
-      verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \
-    using namespace verbena::ops;                                                 \
-    __VA_ARGS__(launch);                                                          \
+#define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                                     \
+  __global__ void __launch_bounds__(kMaxThreads, 1) name(const __grid_constant__ LaunchOf launch) { \
+    __VA_ARGS__(launch);                                                                            \
   }
 
-#define VERBENA_OPS_COMBINE(name, order)                              \
-  VERBENA_OPS_KERNEL(moe_combine_##name##_float16, MoeCombineLaunch,  \
-                     (run_moe_combine<Half, MoeOrder::order>))        \
-  VERBENA_OPS_KERNEL(moe_combine_##name##_bfloat16, MoeCombineLaunch, \
-                     (run_moe_combine<Bfloat16, MoeOrder::order>))
+#define VERBENA_OPS_COMBINE(order_name, order, LaunchOf)                                                 \
+  VERBENA_OPS_KERNEL(combine_##order_name##_float16, LaunchOf, (run_moe_combine<Half, MoeOrder::order>)) \
+  VERBENA_OPS_KERNEL(combine_##order_name##_bfloat16, LaunchOf, (run_moe_combine<Bfloat16, MoeOrder::order>))
 
-#define VERBENA_OPS_DISPATCH(name, is_grouped)                                                   \
-  VERBENA_OPS_KERNEL(moe_##name, MoeDispatchLaunch, (run_moe_dispatch<MoeRowBytes, is_grouped>)) \
-  VERBENA_OPS_KERNEL(moe_##name##_float16, MoeDispatchLaunch,                                    \
-                     (run_moe_dispatch<MoeRowCast<Half>, is_grouped>))                           \
-  VERBENA_OPS_KERNEL(moe_##name##_bfloat16, MoeDispatchLaunch,                                   \
-                     (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped>))
+#define VERBENA_OPS_DISPATCH(name, is_grouped, LaunchOf)                                         \
+  VERBENA_OPS_KERNEL(name, LaunchOf, (run_moe_dispatch<MoeRowBytes, is_grouped>))                \
+  VERBENA_OPS_KERNEL(name##_float16, LaunchOf, (run_moe_dispatch<MoeRowCast<Half>, is_grouped>)) \
+  VERBENA_OPS_KERNEL(name##_bfloat16, LaunchOf, (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped>))
+
+namespace verbena::ops::moe {
+
+VERBENA_OPS_DISPATCH(dispatch, false, MoeDispatchLaunch)
+VERBENA_OPS_DISPATCH(dispatch_grouped, true, MoeDispatchLaunch)
+VERBENA_OPS_COMBINE(rows, kRows, MoeCombineLaunch)
+VERBENA_OPS_COMBINE(reduced, kReduced, MoeCombineLaunch)
+VERBENA_OPS_COMBINE(exact, kExact, MoeCombineLaunch)
+
+}  // namespace verbena::ops::moe
 
 // Of teams across hosts.
-#define VERBENA_OPS_FAR_COMBINE(name, order)                                 \
-  VERBENA_OPS_KERNEL(moe_far_combine_##name##_float16, MoeFarCombineLaunch,  \
-                     (run_moe_combine<Half, MoeOrder::order>))               \
-  VERBENA_OPS_KERNEL(moe_far_combine_##name##_bfloat16, MoeFarCombineLaunch, \
-                     (run_moe_combine<Bfloat16, MoeOrder::order>))
+namespace verbena::ops::moe_far {
 
-#define VERBENA_OPS_FAR_DISPATCH(name, is_grouped)                                                      \
-  VERBENA_OPS_KERNEL(moe_far_##name, MoeFarDispatchLaunch, (run_moe_dispatch<MoeRowBytes, is_grouped>)) \
-  VERBENA_OPS_KERNEL(moe_far_##name##_float16, MoeFarDispatchLaunch,                                    \
-                     (run_moe_dispatch<MoeRowCast<Half>, is_grouped>))                                  \
-  VERBENA_OPS_KERNEL(moe_far_##name##_bfloat16, MoeFarDispatchLaunch,                                   \
-                     (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped>))
+VERBENA_OPS_DISPATCH(dispatch, false, MoeFarDispatchLaunch)
+VERBENA_OPS_DISPATCH(dispatch_grouped, true, MoeFarDispatchLaunch)
+VERBENA_OPS_COMBINE(rows, kRows, MoeFarCombineLaunch)
+VERBENA_OPS_COMBINE(reduced, kReduced, MoeFarCombineLaunch)
 
-VERBENA_OPS_DISPATCH(dispatch, false)
-VERBENA_OPS_DISPATCH(dispatch_grouped, true)
-VERBENA_OPS_COMBINE(rows, kRows)
-VERBENA_OPS_COMBINE(reduced, kReduced)
-VERBENA_OPS_COMBINE(exact, kExact)
-VERBENA_OPS_FAR_DISPATCH(dispatch, false)
-VERBENA_OPS_FAR_DISPATCH(dispatch_grouped, true)
-VERBENA_OPS_FAR_COMBINE(rows, kRows)
-VERBENA_OPS_FAR_COMBINE(reduced, kReduced)
+}  // namespace verbena::ops::moe_far

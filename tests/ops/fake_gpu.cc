@@ -248,41 +248,31 @@ void add_of(Kernels& kernels) {
     add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
   }
 }
-template <bool kIsGrouped>
-void add_dispatch(Kernels& kernels, const std::string& name) {
-  using device::MoeRowCast, ops::run_moe_dispatch;
-  kernels["verbena_ops_moe_" + name] =
-      make<ops::MoeDispatchLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped>>();
-  kernels["verbena_ops_moe_" + name + "_float16"] =
-      make<ops::MoeDispatchLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped>>();
-  kernels["verbena_ops_moe_" + name + "_bfloat16"] =
-      make<ops::MoeDispatchLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped>>();
-}
-template <bool kIsGrouped>
-void add_far_dispatch(Kernels& kernels, const std::string& name) {
-  using device::MoeRowCast, ops::run_moe_dispatch;
-  using MoeLaunch = ops::MoeFarDispatchLaunch;
-  kernels["verbena_ops_moe_far_" + name] =
+template <typename MoeLaunch, bool kIsGrouped>
+void add_dispatch(Kernels& kernels, const std::string& name, bool is_far) {
+  using device::MoeRowCast, ops::run_moe_dispatch, ops::mangle_moe_kernel;
+  kernels[mangle_moe_kernel(name, is_far)] =
       make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, MoeLaunch>>();
-  kernels["verbena_ops_moe_far_" + name + "_float16"] =
+  kernels[mangle_moe_kernel(name + "_float16", is_far)] =
       make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, MoeLaunch>>();
-  kernels["verbena_ops_moe_far_" + name + "_bfloat16"] =
+  kernels[mangle_moe_kernel(name + "_bfloat16", is_far)] =
       make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, MoeLaunch>>();
 }
-template <device::MoeOrder kOrder>
-void add_far_combine(Kernels& kernels, const std::string& name) {
-  using MoeLaunch = ops::MoeFarCombineLaunch;
-  kernels["verbena_ops_moe_far_combine_" + name + "_float16"] =
-      make<MoeLaunch, &ops::run_moe_combine<device::Half, kOrder, MoeLaunch>>();
-  kernels["verbena_ops_moe_far_combine_" + name + "_bfloat16"] =
-      make<MoeLaunch, &ops::run_moe_combine<device::Bfloat16, kOrder, MoeLaunch>>();
+template <typename MoeLaunch, device::MoeOrder kOrder>
+void add_combine(Kernels& kernels, const std::string& name, bool is_far) {
+  using ops::run_moe_combine, ops::mangle_moe_kernel;
+  kernels[mangle_moe_kernel(name + "_float16", is_far)] =
+      make<MoeLaunch, &run_moe_combine<device::Half, kOrder, MoeLaunch>>();
+  kernels[mangle_moe_kernel(name + "_bfloat16", is_far)] =
+      make<MoeLaunch, &run_moe_combine<device::Bfloat16, kOrder, MoeLaunch>>();
 }
-template <device::MoeOrder kOrder>
-void add_combine(Kernels& kernels, const std::string& name) {
-  kernels["verbena_ops_moe_combine_" + name + "_float16"] =
-      make<ops::MoeCombineLaunch, &ops::run_moe_combine<device::Half, kOrder>>();
-  kernels["verbena_ops_moe_combine_" + name + "_bfloat16"] =
-      make<ops::MoeCombineLaunch, &ops::run_moe_combine<device::Bfloat16, kOrder>>();
+template <typename DispatchLaunch, typename CombineLaunch>
+void add_moe(Kernels& kernels, bool is_far) {
+  using device::MoeOrder;
+  add_dispatch<DispatchLaunch, false>(kernels, "dispatch", is_far);
+  add_dispatch<DispatchLaunch, true>(kernels, "dispatch_grouped", is_far);
+  add_combine<CombineLaunch, MoeOrder::kRows>(kernels, "combine_rows", is_far);
+  add_combine<CombineLaunch, MoeOrder::kReduced>(kernels, "combine_reduced", is_far);
 }
 const Kernels& list_kernels() {
   using ops::GroupLaunch, ops::NormLaunch;
@@ -300,15 +290,9 @@ const Kernels& list_kernels() {
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };
-    add_dispatch<false>(kernels, "dispatch");
-    add_dispatch<true>(kernels, "dispatch_grouped");
-    add_combine<device::MoeOrder::kRows>(kernels, "rows");
-    add_combine<device::MoeOrder::kReduced>(kernels, "reduced");
-    add_combine<device::MoeOrder::kExact>(kernels, "exact");
-    add_far_dispatch<false>(kernels, "dispatch");
-    add_far_dispatch<true>(kernels, "dispatch_grouped");
-    add_far_combine<device::MoeOrder::kRows>(kernels, "rows");
-    add_far_combine<device::MoeOrder::kReduced>(kernels, "reduced");
+    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch>(kernels, false);
+    add_combine<ops::MoeCombineLaunch, device::MoeOrder::kExact>(kernels, "combine_exact", false);
+    add_moe<ops::MoeFarDispatchLaunch, ops::MoeFarCombineLaunch>(kernels, true);
     add_known<2>(kernels);
     add_known<4>(kernels);
     add_of<2>(kernels);

@@ -36,7 +36,7 @@ bool can_pin_parts(int gpu) {
 Outcome populate(void* memory, size_t length_bytes) {
   if (madvise(memory, length_bytes, kPopulate) == 0) return {};
   if (errno != EINVAL) {
-    return fail_errno(Status::kSystem, errno, "buffer: no memory for %zu bytes", length_bytes);
+    return fail_errno(Status::kSystem, errno, "buffer: cannot allocate %zu bytes", length_bytes);
   }
   std::memset(memory, 0, length_bytes);
   return {};

@@ -90,7 +90,7 @@ Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_by
   range.length_bytes_ = length_bytes;
   if (owner.gpu == kNoGpu) {
     void* begin = mmap(nullptr, length_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (begin == MAP_FAILED) return fail_host("no room for addresses", length_bytes);
+    if (begin == MAP_FAILED) return fail_host("cannot reserve addresses", length_bytes);
     range.begin_ = static_cast<std::byte*>(begin);
     return range;
   }
@@ -98,7 +98,7 @@ Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_by
   if (!cuda) return cuda.error();
   CUdeviceptr begin = 0;
   const CUresult result = (*cuda)->cuMemAddressReserve(&begin, length_bytes, 0, 0, 0);
-  if (result != CUDA_SUCCESS) return fail_cuda("no room for addresses", result, length_bytes);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot reserve addresses", result, length_bytes);
   range.begin_ = from_cuda(begin);
   return range;
 }

@@ -164,7 +164,8 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
       connect(peers_[rank]);
       advance();
       if (is_done()) return {};
-      if (has_left()) return fail(base::Status::kRemote, "it has left (" + peers_[rank].problem() + ")");
+      if (has_left())
+        return fail(base::Status::kRemote, "it has closed its connection (" + peers_[rank].problem() + ")");
       callers_.add_poll_entries(polled);
       for (const Peer& one : peers_) {
         if (one.out != nullptr) polled.push_back(one.out->poll_entry());
@@ -172,7 +173,7 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
       }
       poll_ms = callers_.limit_wait_ms(waiting_.load() > 1 ? kSharedPollMs : kPollMs);
     }
-    if (deadline.has_passed()) return fail(base::Status::kTimeout, "the timeout is over");
+    if (deadline.has_passed()) return fail(base::Status::kTimeout, "timed out");
     if (base::is_interrupted()) return fail(base::Status::kSystem, "interrupted by a signal");
     ::poll(polled.data(), polled.size(), static_cast<int>(std::min(deadline.remaining_ms(), poll_ms)));
   }

@@ -233,7 +233,7 @@ void Rendezvous::notice_the_dead() {
   for (const auto& guest : guests_) {
     if (!guest->registration || guest->is_answered || !guest->link.is_closed()) continue;
     reason_ =
-        "rank " + std::to_string(guest->link.hello().rank) + " has gone (" + guest->link.problem() + ")";
+        "rank " + std::to_string(guest->link.hello().rank) + " disconnected (" + guest->link.problem() + ")";
   }
 }
 
@@ -353,7 +353,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
       if (refusal == Refusal::kOtherCount) problem += " (" + std::to_string(link.refusal_detail()) + ")";
       return fail(base::Status::kRemote, problem);
     }
-    if (link.is_closed()) return fail(base::Status::kRemote, "it has gone: " + link.problem());
+    if (link.is_closed()) return fail(base::Status::kRemote, "it disconnected: " + link.problem());
     if (deadline_.has_passed()) {
       if (is_overdue || !link.is_standing())
         return fail(base::Status::kTimeout, problem.empty() ? "it does not answer" : problem);

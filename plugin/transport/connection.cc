@@ -178,12 +178,13 @@ void Connection::note_lost(uint32_t queue_pair) {
 }
 
 void Connection::note_lost_at_peer(uint32_t queue_pair) {
-  failed_.note(queue_pair, link_.describe(queue_pair) + ": failed at the peer, whose log says why");
+  failed_.note(queue_pair,
+               link_.describe(queue_pair) + ": failed at the peer; the peer's log gives the cause");
 }
 
 void Connection::note_revived(uint32_t queue_pair) {
   if (observed_ != nullptr) observed_->note_rail_up(link_.rail_of(queue_pair), queue_pair);
-  base::log_info("%s: %s: is used again", describe_briefly().c_str(), link_.describe(queue_pair).c_str());
+  base::log_info("%s: %s: works again", describe_briefly().c_str(), link_.describe(queue_pair).c_str());
 }
 
 void Connection::note_chunk(uint32_t sequence, bool is_staged, uint32_t queue_pair, uint64_t bytes) {
@@ -219,7 +220,8 @@ bool Connection::dump_state(StateDump& dump) {
 }
 
 StateDump Connection::dump_nothing() const {
-  return {describe_briefly() + ": its thread does not call, and the system shows nothing from outside\n"};
+  return {describe_briefly() +
+          ": its thread does not call the plugin, and the system lets no other thread read this state\n"};
 }
 
 std::string Connection::describe_briefly() const {
@@ -242,8 +244,8 @@ void Connection::report_stall(const std::string& cause, uint32_t open, int64_t w
   if (observed_ != nullptr) observed_->note_stall(waited_ns);
   const std::string reason = explain_device_wait();
   const std::string what = describe_briefly() + ": stall: " + cause + "; " + std::to_string(open) +
-                           " requests are open, and none has completed for " +
-                           base::show_duration(waited_ns) + (reason.empty() ? "" : "; " + reason);
+                           " requests are open, none completed for " + base::show_duration(waited_ns) +
+                           (reason.empty() ? "" : "; " + reason);
   base::log_warn("%s (VERBENA_STALL_WARNING_MS %lld ms)", what.c_str(),
                  static_cast<long long>(base::parameters().stall_warning_ms));
   request_report(ReportCause::kStall, what);

@@ -357,14 +357,12 @@ std::string Receiver::describe_state(const Core& core, bool is_seen_from_outside
 
 std::string Receiver::describe_queue_pair(uint32_t q) {
   std::string text;
-  append(
-      text,
-      "  queue pair %u: %s: %s, port %s, entries reserved %u, taken and not given back %u (%u of them free)",
-      q, link_.describe(q).c_str(), describe_life(recovery(), q).c_str(), link_.is_healthy(q) ? "up" : "down",
-      parts_.reservations[q].entries, held(q), spare(q));
+  append(text, "  queue pair %u: %s: %s, port %s, receive entries reserved %u, held %u (%u of them spare)", q,
+         link_.describe(q).c_str(), describe_life(recovery(), q).c_str(), link_.is_healthy(q) ? "up" : "down",
+         parts_.reservations[q].entries, held(q), spare(q));
   if (recovery().is_live(q))
-    append(text, ", room for %u of %u grants and credits", free_slots(q), protocol::kControlDepth);
-  if (q == primary()) text += ", grants go here";
+    append(text, ", send queue of grants and credits %u of %u free", free_slots(q), protocol::kControlDepth);
+  if (q == primary()) text += ", carries the grants";
   return text + failed_.describe_last(q);
 }
 
@@ -374,12 +372,12 @@ StateDump Receiver::describe() {
   for (uint32_t ahead = 0; ahead < protocol::kMessageRing; ++ahead) {
     const ReceiveMessage& early = ring()[(next() + ahead) % protocol::kMessageRing];
     if (early.is_posted || early.arrivals.is_empty()) continue;
-    append(dump.text, "  message %u: %llu bytes are here before its receive is posted\n", next() + ahead,
+    append(dump.text, "  message %u: %llu bytes arrived before its receive was posted\n", next() + ahead,
            as_ull(early.arrivals.bytes()));
   }
   dump.text += "  " + parts_.pool->describe() + "\n";
-  if (is_broken()) append(dump.text, "  nothing more can arrive: %s\n", broken_.c_str());
-  if (has_unsent()) dump.text += "  control socket: takes no more just now\n";
+  if (is_broken()) append(dump.text, "  this end receives nothing more: %s\n", broken_.c_str());
+  if (has_unsent()) dump.text += "  control socket: its send buffer is full\n";
   dump.is_idle = is_idle(open_requests());
   return dump;
 }
@@ -395,12 +393,12 @@ void Receiver::warn_of_stall() {
   for_each_open([&](const ReceiveMessage& message) {
     const Wait wait = find_wait(message);
     if (!cause.empty() || wait == Wait::kTest || wait == Wait::kConsumption) return;
-    append(cause, "message %u: %s, %llu of at most %llu bytes are here", message.sequence,
+    append(cause, "message %u: %s, %llu of at most %llu bytes have arrived", message.sequence,
            explain_wait(*this, message), as_ull(message.arrivals.bytes()), as_ull(message.room_bytes));
   });
   for (const FlushRequest& flush : flushes()) {
     if (cause.empty() && flush.in_use)
-      append(cause, "flush %u: waits for %u reads of the device", flush.number, flush.outstanding);
+      append(cause, "flush %u: waits for %u reads by the device", flush.number, flush.outstanding);
   }
   if (cause.empty()) return;
   ++statistics_.stalls;

@@ -163,8 +163,8 @@ std::string Sender::describe_queue_pair(uint32_t q) {
 StateDump Sender::describe() {
   StateDump dump{describe_state(*this, false)};
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) dump.text += describe_queue_pair(q);
-  if (has_any_replays()) dump.text += "  replay: chunks are to be sent again\n";
-  if (has_unsent()) dump.text += "  control socket: takes no more just now\n";
+  if (has_any_replays()) dump.text += "  replay: some chunks must be retransmitted\n";
+  if (has_unsent()) dump.text += "  control socket: its send buffer is full\n";
   dump.is_idle = is_idle(open_requests());
   return dump;
 }
@@ -187,9 +187,10 @@ void Sender::warn_of_stall() {
   } else if (stages() && is_ring_full()) {
     append(cause, "no message can be posted: waits for the peer to consume message %u", consumed());
   } else if (!stages()) {
-    append(cause,
-           "no message of tag %d can be posted: waits for a grant: the peer has posted no receive for it",
-           static_cast<int>(wanted_tag()));
+    append(
+        cause,
+        "no message of tag %d can be posted: waits for a grant: the peer has posted no receive with this tag",
+        static_cast<int>(wanted_tag()));
   } else {
     return;
   }

@@ -22,7 +22,7 @@ struct DiscoverySettings {
 };
 
 inline constexpr const char* kNoIwarp =
-    "it speaks iWARP, which has no WRITE with an immediate; RoCE is needed (irdma: its option roce_ena=1)";
+    "iWARP has no WRITE with immediate; use RoCE (irdma: set the module option roce_ena=1)";
 
 // Of all ports of a bond, and of all planes. `speed_code` as Library::read_port() gives it.
 uint32_t read_speed_mbps(const Library& library, ibv_context* context, int port_number,

@@ -61,7 +61,7 @@ void sort_by_place(Devices* devices) {
 
 void log_device(const Device& device) {
   base::log_info(
-      "device %s:%d: %s, gid %s index %d, lid %u, %u Mb/s, at %s, gpu memory by %s%s%s",
+      "device %s:%d: %s, gid %s index %d, lid %u, %u Mb/s, at %s, GPU memory by %s%s%s",
       device.name().c_str(), device.port_number(),
       device.address().link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand",
       format_gid(device.address().gid).c_str(), device.gid_index(), device.address().lid, device.speed_mbps(),
@@ -73,7 +73,7 @@ void log_device(const Device& device) {
                    device.bonded_ports());
   }
   if (!device.data_direct_path().empty()) {
-    base::log_info("device %s:%d: reaches gpu memory by Data Direct, at %s", device.name().c_str(),
+    base::log_info("device %s:%d: reaches GPU memory by Data Direct, at %s", device.name().c_str(),
                    device.port_number(), device.data_direct_path().c_str());
   }
 }

@@ -62,7 +62,7 @@ Result<std::shared_ptr<const Library>> load_default() {
   if (system != nullptr && system->lists_devices()) return system;
   if (auto softverbs = open_softverbs(&softverbs_problem)) {
     base::log_info("verbs library: %s: using %s",
-                   system ? "the system's lists no device" : system_problem.c_str(),
+                   system ? "the system's libibverbs lists no device" : system_problem.c_str(),
                    softverbs->path().c_str());
     return softverbs;
   }

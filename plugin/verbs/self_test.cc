@@ -457,7 +457,7 @@ std::string describe(const FormResult& result) {
     case Verdict::kFailed:
       return "failed (status " + std::to_string(result.code) + ")";
     case Verdict::kNoAnswer:
-      return "without an answer" + (result.code != 0 ? " (errno " + std::to_string(result.code) + ")" : "");
+      return "has no completion" + (result.code != 0 ? " (errno " + std::to_string(result.code) + ")" : "");
     case Verdict::kWrong:
       break;
   }
@@ -481,7 +481,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
     if (write.verdict == Verdict::kFailed || write.verdict == Verdict::kNoAnswer) {
       found.reaches_itself = false;
       append(found.advice, "a write to itself", write,
-             "the plugin relies on the features that it reports, and flushes of GPU memory may fail");
+             "the plugin trusts the features that the device reports, and flushes of GPU memory may fail");
     } else {
       found.unusable = "a write " + describe(write);
     }
@@ -490,7 +490,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
   if (const FormResult* failure =
           find_failure(result, {Form::kSharedSend, Form::kSharedWriteImm, Form::kSharedEmptyImm})) {
     found.shared_receives = false;
-    append(found.advice, "a shared receive queue", *failure, "each queue pair has its own");
+    append(found.advice, "a shared receive queue", *failure, "each queue pair gets its own receive queue");
   }
   if (const FormResult* failure = find_failure(result, {Form::kShortDatagram, Form::kDatagram}))
     append(found.advice, "a datagram", *failure, "VERBENA_TRANSPORT=connected is needed");
@@ -505,7 +505,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
       found.shared_receives && result.of(Form::kSharedSend).works() ? Form::kSharedBare : Form::kOwnBare);
   if (bare.fails() && found.empty_receives) {
     found.empty_receives = false;
-    append(found.advice, "a receive without memory", bare, "receives have a few bytes");
+    append(found.advice, "a receive without memory", bare, "each receive gets a buffer of a few bytes");
   }
   if (const FormResult& form = result.of(Form::kInline); form.fails()) {
     found.inline_writes = false;

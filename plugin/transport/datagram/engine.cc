@@ -626,10 +626,10 @@ std::string Engine::describe_counts() const {
   const EngineStatistics& counts = core_.statistics();
   char line[512];
   std::snprintf(line, sizeof(line),
-                "datagrams on %s: engine %016" PRIx64 ", %u peers; packets sent %" PRIu64 ", again %" PRIu64
-                ", spurious %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
-                ", strays %" PRIu64 ", late or marked by a switch %" PRIu64 "; timeouts %" PRIu64
-                ", paths rested %" PRIu64,
+                "datagrams on %s: engine %016" PRIx64 ", %u peers; packets sent %" PRIu64
+                ", retransmitted %" PRIu64 ", spurious %" PRIu64 ", received %" PRIu64 ", duplicates %" PRIu64
+                ", rejected %" PRIu64 ", unmatched %" PRIu64 ", delayed or ECN-marked %" PRIu64
+                "; timeouts %" PRIu64 ", paths quarantined %" PRIu64,
                 nic_.name.c_str(), name_.id, core_.peers(), counts.sent_packets, counts.resent_packets,
                 counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
                 counts.strays, counts.late_marks, counts.timeouts, counts.rested_paths);
@@ -639,15 +639,16 @@ std::string Engine::describe_counts() const {
 std::string Engine::describe() const {
   std::string text = describe_counts() + '\n';
   const protocol::datagram::PageBudget& pages = core_.budget();
-  base::append(
-      text,
-      "  pages: %u held, %u parked, %u lent, %u being copied, %u idle of %u; %u packets granted and not "
-      "here, %llu grants taken back from peers that did not send\n",
-      pages.held(), pages.parked(), pages.lent(), pages.moving(), core_.idle(), pages.pages(),
-      core_.outstanding(), static_cast<unsigned long long>(core_.grants().taken_back()));
+  base::append(text,
+               "  pages: %u in matched messages, %u in unexpected messages, %u on loan to kernels, %u being "
+               "copied, %u idle of %u; %u packets granted but not "
+               "received, %llu grants revoked because their peers did not send\n",
+               pages.held(), pages.parked(), pages.lent(), pages.moving(), core_.idle(), pages.pages(),
+               core_.outstanding(), static_cast<unsigned long long>(core_.grants().taken_back()));
   const protocol::datagram::PageBudget& shorts = core_.short_budget();
   if (shorts.pages() != 0)
-    base::append(text, "  small-message buffers: %u parked, %u being copied, %u idle of %u\n",
+    base::append(text,
+                 "  small-message buffers: %u in unexpected messages, %u being copied,  %u idle of %u\n",
                  shorts.parked(), shorts.held() + shorts.moving(), core_.short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
     base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
@@ -655,19 +656,19 @@ std::string Engine::describe() const {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = core_.peer(id);
     if (!state.is_open) continue;
-    base::append(
-        text,
-        "  %s: %s, heard %.1f s ago, %u packets under way of a window of %u, %u paths of %u rest, %u "
-        "receives open%s%s\n",
-        peers_of_[id]->text.c_str(),
-        peers_of_[id]->failure.has_failed() ? "does not answer"
-        : peers_of_[id]->is_met             ? "met"
-                                            : "not met yet",
-        static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight, state.guard.window(),
-        static_cast<unsigned>(std::popcount(state.paths.resting())),
-        static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives,
-        state.fresh.is_empty() && state.waiting.is_empty() ? "" : ", messages wait for grants",
-        state.lost.is_empty() ? "" : ", packets wait to be sent again");
+    base::append(text,
+                 "  %s: %s, last packet received %.1f s ago, %u packets in flight of a window of %u, %u "
+                 "paths of %u quarantined, %u "
+                 "receives open%s%s\n",
+                 peers_of_[id]->text.c_str(),
+                 peers_of_[id]->failure.has_failed() ? "does not answer"
+                 : peers_of_[id]->is_met             ? "connected"
+                                                     : "not connected yet",
+                 static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight, state.guard.window(),
+                 static_cast<unsigned>(std::popcount(state.paths.resting())),
+                 static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives,
+                 state.fresh.is_empty() && state.waiting.is_empty() ? "" : ", messages wait for grants",
+                 state.lost.is_empty() ? "" : ", packets wait for retransmission");
   }
   return text;
 }
@@ -690,7 +691,8 @@ StateDump Engine::dump() const {
 
 StateDump Engine::dump_from_outside() const {
   char line[160];
-  std::snprintf(line, sizeof(line), "datagrams on %s: engine %016" PRIx64 " is being worked on\n",
+  std::snprintf(line, sizeof(line),
+                "datagrams on %s: engine %016" PRIx64 ": no state, as a thread is working on the engine\n",
                 nic_.name.c_str(), name_.id);
   return {line};
 }

@@ -221,7 +221,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     engine_->pass();
     if (engine_->peer_of(peer_).has_left)
       return base::fail(Status::kRemote,
-                        "%s: its process has closed everything on that device; look at its log",
+                        "%s: the peer's process has closed all its connections on that device; see its log",
                         describe().c_str());
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
       if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
@@ -256,7 +256,7 @@ void Connector::call_again() {
 
 Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool is_met, bool has_many) {
   if (welcome.refusal != GreetingRefusal::kNone)
-    return base::fail(Status::kRemote, "%s: it refuses: %s", describe().c_str(),
+    return base::fail(Status::kRemote, "%s: the peer refuses: %s", describe().c_str(),
                       protocol::datagram::describe(welcome.refusal));
   Ways ways;
   if (!is_met) {  // without the token, as the listener

@@ -222,7 +222,7 @@ base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails
     return true;
   }
   if (joining_.asked_pairs == 0 && joining_.tries++ == 0)
-    base::log_info("%s: the peer's address does not answer: trying again",
+    base::log_info("%s: the peer's address does not answer: retrying",
                    describe(static_cast<uint32_t>(std::countr_zero(missing_pairs()))).c_str());
   joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
   return false;

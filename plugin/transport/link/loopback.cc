@@ -129,7 +129,7 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
 void Loopback::give_up(Rail& rail, const std::string& cause) {
   rail.cause = cause;
   if (!std::exchange(rail.is_reported, true))
-    base::log_warn("loopback: %s; its queue pair is created again", cause.c_str());
+    base::log_warn("loopback: %s; creating the queue pair again", cause.c_str());
   rail.link.pair(0).stop();
   for (Slot& slot : rail.slots) {
     if (slot.user != nullptr)

@@ -422,8 +422,8 @@ base::Outcome BouncePool::post_own(const Queue& queue, verbs::QueuePair& pair,
 
 // Waits for nobody: whoever holds a mutex here may be waiting for a device.
 std::string BouncePool::describe() {
-  std::string text = is_bare() ? "receive entries without pages" : "pages";
-  text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
+  std::string text = is_bare() ? "receive entries without bounce pages" : "bounce pages";
+  text += gpu_ == base::kNoGpu ? " in host memory" : " in memory of GPU " + std::to_string(gpu_);
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     if (!is_bare())
       base::append(text, ": %u of %u in use, %u bytes each", pages_ - free_pages_.count(), pages_,
@@ -434,19 +434,20 @@ std::string BouncePool::describe() {
         posted += queue->posted_entries_;
         reserved += queue->reserved_entries_;
       }
-      base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
+      base::append(text, "; rail %s:%d: %u posted, %u reserved", device->name().c_str(),
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
-      if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
+      if (!rail->runs.empty())
+        base::append(text, "; %zu connections with a contiguous run of pages each", rail->runs.size());
       if (rail->own != nullptr)
         base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
   } else {
-    text += ": are being posted or registered just now";
+    text += ": no count, as another thread is posting or registering pages";
   }
   const std::unique_lock lock(retired_mutex_, std::try_to_lock);
   if (lock && !retired_.empty())
-    base::append(text, "; of %zu closed connections not all are back", retired_.size());
+    base::append(text, "; %zu closed connections have not returned all their pages", retired_.size());
   return text;
 }
 

@@ -327,7 +327,7 @@ void Lane::fail(protocol::LaneFailure failure, uint32_t q) {
 
 void Lane::note_lost(uint32_t q) {
   endpoint_.note_trouble();
-  if (causes_[q].empty()) causes_[q] = describe(q) + ": failed at the peer, whose log says why";
+  if (causes_[q].empty()) causes_[q] = describe(q) + ": failed at the peer; the peer's log gives the cause";
   if (observed_ != nullptr) observed_->note_rail_down(options_.rails[q].here, q);
 }
 
@@ -341,8 +341,8 @@ void Lane::note_settled(uint32_t q, uint32_t repeated) {
 
 void Lane::note_revived(uint32_t q) {
   if (observed_ != nullptr) observed_->note_rail_up(options_.rails[q].here, q);
-  base::log_info("endpoint of rank %u: rank %u, lane %u, %s: is used again", endpoint_.rank(), peer(),
-                 number(), describe(q).c_str());
+  base::log_info("endpoint of rank %u: rank %u, lane %u, %s: works again", endpoint_.rank(), peer(), number(),
+                 describe(q).c_str());
   causes_[q].clear();
 }
 

@@ -69,7 +69,7 @@ void write_report(const DumpRequest& request, const std::vector<StateDump>& dump
       text += dump.text;
     }
   }
-  if (left_out != 0) base::append(text, "%zu that rest are left out\n", left_out);
+  if (left_out != 0) base::append(text, "%zu idle connections are left out\n", left_out);
   text += "end of the state\n";
   if (path.empty() && request.cause == ReportCause::kFailure) return;  // asked for by the trace alone
   if (path.empty()) return log_lines(text, is_asked_for);
@@ -215,9 +215,10 @@ void start_reports() {
   prepare_observations();
   const int signal = find_signal(base::parameters().dump_signal);
   if (signal == 0) return;
-  const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "a signal asked for it"); };
+  const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "requested by a signal"); };
   if (base::take_signal(signal, on_signal, nullptr)) return;
-  base::log_warn("dump: VERBENA_DUMP_SIGNAL has no effect: the line before says why; name another signal");
+  base::log_warn(
+      "dump: VERBENA_DUMP_SIGNAL has no effect: the previous line gives the cause; choose another signal");
 }
 
 void stop_reports() {

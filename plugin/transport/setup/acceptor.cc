@@ -51,9 +51,9 @@ Acceptor::~Acceptor() {
 
 StateDump Acceptor::dump_from_outside() const {
   static constexpr const char* kWaits[] = {
-      "waits for the caller to say who it is",      "waits for a control socket that it will share",
-      "waits for the peer's address to answer",     "waits for the socket to take its answer",
-      "waits for the peer to say that it is ready", "stands"};
+      "waits for the peer's connect request", "waits for a control socket that it will share",
+      "waits until the peer's port answers",  "waits for space in the socket's send buffer",
+      "waits for the peer's ready message",   "connected"};
   return {describe("accept from " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }
 
@@ -79,7 +79,8 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
         return Verdict::kWaiting;
       }
       if (get_step() == Step::kAwaitingHello)
-        return dismiss("handshake unfinished (no hello for " + std::to_string(choose_hello_ms()) + " ms)");
+        return dismiss("handshake unfinished (no connect request for " + std::to_string(choose_hello_ms()) +
+                       " ms)");
       return turn_away(base::fail(
           base::Status::kTimeout, "accept from %s: handshake unfinished (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
           peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms)));

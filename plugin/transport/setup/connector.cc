@@ -46,13 +46,13 @@ Connector::~Connector() {
 }
 
 StateDump Connector::dump_from_outside() const {
-  static constexpr const char* kWaits[] = {"waits for the peer's port to take the connection",
-                                           "waits for the socket to take its hello",
-                                           "waits for the peer's answer: it has not called accept",
-                                           "waits for the peer's address to answer",
+  static constexpr const char* kWaits[] = {"waits for the TCP connection to the peer",
+                                           "waits until the socket has sent the connect request",
+                                           "waits for the peer's reply: the peer has not called accept",
+                                           "waits until the peer's port answers",
                                            "waits for a control socket that it will share",
-                                           "waits for the socket to take its last word",
-                                           "stands"};
+                                           "waits until the socket has sent the ready message",
+                                           "connected"};
   return {describe("connect to " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }
 

@@ -32,8 +32,8 @@ Listener::~Listener() {
 
 StateDump Listener::dump_from_outside() const {
   const std::string who = "accept on " + base::describe(socket_.address());
-  if (is_over_.load(std::memory_order_relaxed)) return {who + ": its connection stands\n", true};
-  return {describe(who, "waits for its peer to connect")};
+  if (is_over_.load(std::memory_order_relaxed)) return {who + ": connected\n", true};
+  return {describe(who, "waits for the peer to connect")};
 }
 
 base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol::Handle* handle) {
@@ -109,7 +109,7 @@ void Listener::drop_stranger() {
                                        [](const auto& acceptor) { return acceptor->is_unproven(); });
     if (unproven != acceptors_.rend()) stranger = unproven.base() - 1;
   }
-  base::log_info("accept on %s: dropped a caller that did not prove who it is",
+  base::log_info("accept on %s: disconnected a client that did not authenticate itself",
                  base::describe(socket_.address()).c_str());
   acceptors_.erase(stranger);
 }

@@ -42,7 +42,8 @@ base::Outcome Connection::open() {
   return channel_->watch(this);
 }
 
-// In this order: nobody wakes it any more, nobody asks it, nobody serves it.
+// The order matters: first no thread wakes the connection any more, then no thread asks for its state, then
+// the service thread no longer serves it.
 void Connection::close() {
   channel_->unwatch();
   is_registered_ = false;
@@ -55,7 +56,7 @@ void Connection::close() {
 // --- Errors.
 
 base::Outcome Connection::stick(base::Error error) {
-  if (has_failed()) return outcome();  // the first cause counts
+  if (has_failed()) return outcome();  // keep the first cause
   first_error_.store(error, std::memory_order_relaxed);
   if (observed_ != nullptr) observed_->note_failed();
   if (is_registered_ && request_report(ReportCause::kFailure, describe_briefly() + " failed")) dump_now();
@@ -125,7 +126,7 @@ std::string Connection::describe_fault(Failure fault, uint32_t number, uint32_t 
                    "and check that GPUDirect works on it",
                    fault == Failure::kSilentCopy ? "message" : "flush", number, link_.describe(0).c_str());
       break;
-    default:  // the ends explain the rest
+    default:  // the two ends explain all other faults
       message(" cannot continue");
   }
   return text;
@@ -145,7 +146,7 @@ int64_t Connection::patience_ns() const {
 }
 
 void Connection::note_failed(const verbs::Completion& completion, uint32_t queue_pair, uint32_t sequence) {
-  if (!lives_.is_in_use(queue_pair)) return;  // flushed work
+  if (!lives_.is_in_use(queue_pair)) return;  // a completion of a queue pair that has already failed
   failed_.note(queue_pair, link_.describe_failure(completion, queue_pair));
   const bool is_final = !base::parameters().failover || verbs::is_request_at_fault(completion.error);
   fail_pair(queue_pair, is_final, sequence);
@@ -192,7 +193,7 @@ void Connection::note_chunk(uint32_t sequence, bool is_staged, uint32_t queue_pa
                         link_.rail_of(queue_pair), link_.pair(queue_pair).number(), bytes);
 }
 
-// --- What it tells of itself.
+// --- Diagnosis.
 
 bool Connection::take_news() {
   const bool has_news = take_request();
@@ -205,8 +206,8 @@ void Connection::dump_now() {
   Registry::instance().answer(this, describe());
 }
 
-// On the service thread, as the report is made there. While the data thread has the turn, the request makes
-// it look into is_asked_.
+// Called on the service thread, which writes the report. While another thread holds the progress token, the
+// request makes that thread check is_asked_.
 bool Connection::dump_state(StateDump& dump) {
   if (enter_as_service()) {
     is_asked_.store(false, std::memory_order_relaxed);

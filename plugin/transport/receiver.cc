@@ -103,13 +103,13 @@ Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> c
 
 Receiver::~Receiver() {
   Connection::close();
-  parts_.loopback.reset();  // it may be reading pages
+  parts_.loopback.reset();  // the loopback may be reading pages
   release_everything();
   parts_.link = std::move(link_);
   parts_.give_back();
 }
 
-// One frame for all that every message takes.
+// Flattened into one frame, because every message takes this path.
 [[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::post(void* data, uint64_t length_bytes,
                                                                const Registration* memory,
                                                                ReceiveClass receive_class, Request** request,
@@ -175,8 +175,8 @@ base::Outcome Receiver::flush(const void* data, const Registration* memory, Requ
   return outcome();
 }
 
-// While it is deferred the service thread may have the connection, so that the first error is not to be
-// looked at.
+// While the flush is deferred, the service thread may hold the connection, so the first error must not be
+// read.
 base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   *done = Core::test_flush(request);
   if (!request.is_deferred) return outcome();
@@ -217,8 +217,8 @@ bool Receiver::poll_loopback() {
   return !has_failed();
 }
 
-// The page that a failed receive had taken. Of a queue pair's own receive queue all are posted again once it
-// has a successor.
+// Returns the page of a failed receive. A queue pair with its own receive queue posts all its pages again
+// when it has a successor.
 void Receiver::take_back(const verbs::Completion& completion, uint32_t rail) {
   BouncePool::Queue& queue = *parts_.queues[rail];
   if (!is_page_cookie(completion.cookie) || !queue.is_shared()) return;
@@ -236,11 +236,11 @@ bool Receiver::repost_own(uint32_t queue_pair, std::span<const uint32_t> pages) 
 }
 
 bool Receiver::fail_repost() {
-  static_cast<void>(stick({base::Status::kSystem}));  // whose line the pool has logged
+  static_cast<void>(stick({base::Status::kSystem}));  // the pool has logged the cause
   return false;
 }
 
-// The cookie, where it is written to, is no page's (is_page_cookie).
+// The cookie of a write can be told from the cookie of a page (is_page_cookie).
 VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes,
                                               bool is_signaled) {
   if (parts_.control_ring != nullptr) [[unlikely]]
@@ -289,7 +289,7 @@ CopyResult Receiver::copy_page(uint32_t page, uint8_t* target, const Registratio
   return CopyResult::kTaken;
 }
 
-// The first that works.
+// Returns the first working rail.
 uint32_t Receiver::find_copy_rail() const {
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q)
     if (link_.is_healthy(q)) return link_.rail_of(q);
@@ -301,8 +301,8 @@ void Receiver::flush_page(uint32_t rail, uint32_t page, uint32_t* outstanding) {
                          outstanding);
 }
 
-// By the key of the data itself, relaxed ordering or not: PCI Express lets writes with that attribute pass
-// other writes, but no read request pass a write before it.
+// Reads through the key of the data itself, whether or not the region allows relaxed ordering. PCI Express
+// lets writes with this attribute pass other writes, but no read request passes an earlier write.
 void Receiver::flush_data(uint32_t rail, const void* data, const Registration* memory,
                           uint32_t* outstanding) {
   parts_.loopback->flush(rail, data, memory->regions[rail].remote_key(), outstanding);
@@ -328,7 +328,7 @@ bool Receiver::connect_pair(uint32_t queue_pair, const protocol::RecoveryRecord&
   return parts_.fill_own_queue(link_.pair(queue_pair), queue_pair, list_held(queue_pair)).is_ok();
 }
 
-// --- What it tells.
+// --- Diagnosis.
 
 std::string Receiver::explain(Failure fault, uint32_t number) const {
   const ReceiveMessage& message = ring()[number % protocol::kMessageRing];
@@ -387,7 +387,7 @@ StateDump Receiver::dump_from_outside() const {
   return copy ? StateDump{describe_state(*copy, true)} : dump_nothing();
 }
 
-// The oldest request of those that wait for something of ours, or of the peer.
+// Warns about the oldest request that waits for this end or for the peer.
 void Receiver::warn_of_stall() {
   std::string cause;
   for_each_open([&](const ReceiveMessage& message) {

@@ -96,7 +96,7 @@ const char* explain_wait(const Receiver::Core& core, const ReceiveMessage& messa
 
 namespace {
 
-// ` for 3.1 s` that this message has waited for what it waits for.
+// Returns ` for 3.1 s`, the time for which the message has waited for the same event.
 template <typename Core>
 std::string describe_wait_since(const Core& core, const typename Core::Message& message) {
   return describe_since(

@@ -1,5 +1,5 @@
-// What an endpoint does when something has failed: records from peers, rails that are given up, where its
-// words are reached, and what it tells of its state. In the driver's poll(), which comes here only then.
+// The reaction of an endpoint to failures: records from peers, rails that are given up, the rail of words,
+// and the state dump. Called in the driver's poll(), and only after a failure.
 #include <algorithm>
 #include <utility>
 
@@ -19,8 +19,8 @@ using protocol::LaneRecordKind;
 
 namespace {
 
-constexpr int64_t kAttendNs = 100'000;               // between looks at peers' records
-constexpr int64_t kLookNs = 1'000 * base::kNsPerMs;  // between looks for what devices never say
+constexpr int64_t kAttendNs = 100'000;               // between checks for records from peers
+constexpr int64_t kLookNs = 1'000 * base::kNsPerMs;  // between checks for silent devices
 
 }  // namespace
 
@@ -135,8 +135,8 @@ void OneSidedEndpoint::tell_word_rail(uint32_t rail, uint32_t moves) {
   }
 }
 
-// Of the queue pairs that carry something those whose port is down: at once if another rail can go on, else
-// when the device has had its time.
+// Gives up queue pairs with outstanding requests whose port is down: at once if another rail works, otherwise
+// after the time limit of the device.
 void OneSidedEndpoint::give_up_dying(int64_t now_ns) {
   for (uint32_t rail = 0; rail < rails(); ++rail) {
     int64_t& since_ns = down_since_ns_[rail];
@@ -178,7 +178,7 @@ void OneSidedEndpoint::step(int64_t now_ns) {
       }
     }
     if (!works(peer)) continue;
-    if (of.word_moves_told != word_rail_.moves()) {  // it has connected since the last move
+    if (of.word_moves_told != word_rail_.moves()) {  // the peer has connected since the last move
       of.word_moves_told = word_rail_.moves();
       protocol::LaneRecord record;
       record.kind = LaneRecordKind::kWordRail;
@@ -199,8 +199,8 @@ void OneSidedEndpoint::step(int64_t now_ns) {
                                              [](int64_t since_ns) { return since_ns != 0; });
 }
 
-// A device that says nothing of a request any more, and an address that went: some neither send again nor
-// fail then. And the line about a stall.
+// Detects a device that no longer completes requests, and an address that is gone, because some devices
+// neither retransmit nor fail then. Also logs stalls.
 void OneSidedEndpoint::look_for_silence() {
   const int64_t now_ns = base::monotonic_ns();
   for_lanes([&](Lane& lane) {
@@ -270,7 +270,7 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
   return lane.describe(q) + ": invalid recovery record: both ranks need the same version of verbena";
 }
 
-// On the service thread. The driver answers in its next poll.
+// Called on the service thread. The driver answers in its next poll.
 bool OneSidedEndpoint::dump_state(StateDump&) {
   is_asked_.store(true);
   needs_attention_.store(true, std::memory_order_release);

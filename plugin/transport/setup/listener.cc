@@ -13,7 +13,7 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr size_t kMaxHandshakes = 16;  // at a time
+constexpr size_t kMaxHandshakes = 16;  // at the same time
 
 base::Deadline make_deadline() {
   return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
@@ -98,8 +98,9 @@ base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& opti
                     static_cast<long long>(base::parameters().connect_timeout_ms));
 }
 
-// A peer says at once who it is; callers that do not must not keep it out. Nor may, with a job key, those who
-// repeat what it said: they come after it, so that the latest goes.
+// Drops the oldest client that has sent no request, because a peer sends its request at once and silent
+// clients must not keep it out. If all clients have sent one, drops the newest unauthenticated client: a
+// client that replays the messages of a peer connects after that peer.
 void Listener::drop_stranger() {
   const auto latest = acceptors_.end() - 1;
   auto stranger =

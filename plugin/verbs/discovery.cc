@@ -51,7 +51,8 @@ void warn_of_strangers(const DeviceList& list, const std::string& hca) {
   }
 }
 
-// Every rank of a host gets the same order, in which neighbours on the bus are next to each other.
+// Sorts the devices so that every rank of a host has the same order, and devices that are close on the bus
+// are adjacent.
 void sort_by_place(Devices* devices) {
   std::sort(devices->begin(), devices->end(), [](const auto& left, const auto& right) {
     return std::tuple(left->sysfs_path(), left->name(), left->port_number()) <

@@ -1,6 +1,6 @@
-// NCCL's tables for its device API, over which kernels and streams of NCCL put, signal and read in other
-// ranks' memory: GIN v11 (NCCL 2.28) and v13 (2.30), RMA v14 to v16 (2.30.7 to 2.32). As in abi_tables.h: the
-// order of the members is the contract; a comment names NCCL's type. Nothing here has behaviour.
+// NCCL's tables for its device API, by which kernels and streams of NCCL put, signal and read in other ranks'
+// memory: GIN v11 (NCCL 2.28) and v13 (2.30), RMA v14 to v16 (2.30.7 to 2.32). As in abi_tables.h, NCCL fixes
+// the order of the members, and a comment gives NCCL's type. This file has no code.
 #pragma once
 
 #include "nccl/abi.h"
@@ -8,7 +8,8 @@
 namespace verbena::abi {
 
 enum SignalOp : uint32_t { kSignalIncrement = 1, kSignalAdd = 2 };
-inline constexpr uint32_t kAggregateRequests = 1;  // of optFlags: more to the same peer follows at once
+// Bit of optFlags: another operation to the same peer follows at once.
+inline constexpr uint32_t kAggregateRequests = 1;
 
 inline constexpr uint64_t kMrForceStrictOrdering = 1;  // of regMrSym's flags
 
@@ -141,7 +142,7 @@ struct ncclRma_v14_t {  // ncclRma_v14_t
 static_assert(sizeof(ncclRma_v14_t) == 168 && offsetof(ncclRma_v14_t, create_context) == 48);
 static_assert(offsetof(ncclRma_v14_t, iput_signal) == 112 && offsetof(ncclRma_v14_t, progress) == 144);
 
-// v15: flags of each operation. v16: the same behind a function more (getRmaProperties).
+// v15: flags of each operation. v16: the same, with one more function (getRmaProperties).
 struct ncclRma_v15_t {  // ncclRma_v15_t
   using Properties = ncclNetProperties_v12_t;
   const char* name;

@@ -32,7 +32,7 @@ Error fail_host(const char* what, uint64_t length_bytes) {
                     static_cast<unsigned long long>(length_bytes));
 }
 
-// The driver, if it has the virtual memory management that this file uses.
+// Returns the driver if it has the virtual memory management that this file needs.
 Result<const CudaApi*> find_mapping_cuda() {
   const CudaApi* cuda = find_cuda();
   if (cuda != nullptr && cuda->can_map()) return cuda;
@@ -40,8 +40,8 @@ Result<const CudaApi*> find_mapping_cuda() {
               "memory: the CUDA driver has no virtual memory management; use CUDA 11.2 or newer");
 }
 
-// The properties of our pieces: pinned, shareable, and usable by NICs (GPUDirect RDMA) if the GPU supports
-// it.
+// Returns the properties of pieces: pinned, shareable, and accessible by NICs (GPUDirect RDMA) if the GPU
+// supports it.
 CUmemAllocationProp describe_piece(const CudaApi& cuda, int gpu) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -60,8 +60,8 @@ int open_memory_file() {
   return memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-// Seals the memory, so that no process with the descriptor can truncate it; an access behind its end would
-// raise SIGBUS.
+// Seals the memory, so that no process with the descriptor can truncate it. Otherwise an access after its end
+// would raise SIGBUS.
 bool seal(int file) {
   return fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
 }
@@ -265,7 +265,7 @@ MappedPiece& MappedPiece::operator=(MappedPiece&& other) noexcept {
 MappedPiece::~MappedPiece() {
   if (begin_ == nullptr) return;
   if (user_.gpu == kNoGpu) {
-    // The addresses stay reserved.
+    // Keeps the addresses reserved.
     static_cast<void>(mmap(begin_, length_bytes_, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
   } else {

@@ -11,7 +11,7 @@ namespace {
 
 using base::append;
 
-// The format escapes backslash, quote and line feed, and nothing else.
+// The format escapes only backslash, quote and line feed.
 std::string quote(const std::string& value) {
   std::string quoted = "\"";
   for (const char c : value) {

@@ -1,4 +1,4 @@
-// All observed connection ends of the process. For closed ones it keeps the counts as long as the process
+// All observed connection ends of the process. For closed ends it keeps the counts as long as the process
 // lives, and the events of the most recent ones.
 #pragma once
 

@@ -126,8 +126,7 @@ void Track::add(const Event& event) {
       done_[event.sequence] = event;
       return;
     case EventKind::kConsumed:
-      // The CPU sees only these two events of the GPU: between them its kernel unpacks the message and uses
-      // it.
+      // The CPU sees only these two events. Between them the GPU's kernel unpacks the message and uses it.
       if (take(done_, event.sequence, from)) {
         const bool unpacks = from.path == Path::kStaged;
         add_slice("gpu", unpacks ? "GPU unpacks and uses" : "GPU uses", from, event);

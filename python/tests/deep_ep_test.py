@@ -307,7 +307,7 @@ def _move_much(rank, size):
             event.current_stream_wait()
         layout = {"num_tokens_per_rank": per_rank, "num_tokens_per_expert": per_expert, "config": config}
         many = 4097 if rank == 0 else 2  # refused on all ranks
-        with pytest.raises(ValueError, match="a rank has 4097 tokens; a call takes 4096"):
+        with pytest.raises(ValueError, match="a rank has 4097 tokens, but a call takes at most 4096"):
             buffer.dispatch(torch.zeros(many, HIDDEN, dtype=torch.bfloat16), **layout, is_token_in_rank=torch.ones(many, size, dtype=torch.bool))
         with pytest.raises(ValueError, match="33 tokens, more than the maximum"):
             buffer.dispatch(torch.zeros(33, HIDDEN, dtype=torch.bfloat16), **layout, is_token_in_rank=torch.ones(33, size, dtype=torch.bool),

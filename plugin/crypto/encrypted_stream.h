@@ -54,7 +54,7 @@ class EncryptedStream {
   // Like recv(2). Fails with EBADMSG if a record differs from what the peer sent, and with ECONNRESET if the
   // connection ended within a record.
   ssize_t receive(int fd, void* data, size_t bytes);
-  // The same without a copy: returns how many bytes are at received(). They stay there until take() releases
+  // Receives without a copy: returns how many bytes are at received(). They stay there until take() releases
   // them.
   ssize_t receive(int fd);
   const uint8_t* received() const { return in_.data() + plain_at_; }

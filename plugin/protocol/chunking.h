@@ -12,7 +12,7 @@
 
 namespace verbena::protocol {
 
-// On devices that support messages of this length.
+// The maximum length of a stripe. Some devices support only shorter ones.
 inline constexpr uint32_t kMaxStripeBytes = uint32_t{1} << 30;
 
 using Shares = std::array<uint64_t, kMaxQueuePairs>;  // bytes of a message for each queue pair

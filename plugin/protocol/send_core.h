@@ -661,9 +661,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     // FAULT(full_send_queue_is_ignored)
     return std::min(credits_.available(queue_pair), port().free_slots(queue_pair) >> slots_shift_);
   }
-  // The same for this message. Pages stay taken until their message is consumed, and meanwhile an older
-  // message may have lost a chunk on another rail. So one entry is kept for chunks that must be sent again
-  // (see post_replays_of).
+  // Returns the number of chunks of this message that the queue pair can take now. Pages stay taken until
+  // their message is consumed, and meanwhile an older message may have lost a chunk on another rail. So one
+  // entry is kept for chunks that must be sent again (see post_replays_of).
   uint32_t count_free(const Message& message, uint32_t queue_pair) {
     const uint32_t kept = message.takes_pages() ? kept_entries_ : 0,
                    available = credits_.available(queue_pair);
@@ -760,7 +760,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       if (recovery_.is_live(q)) few_credits_ = std::min(few_credits_, staged_limit(q));
     }
     few_credits_ = std::max(few_credits_, kept_entries_ + 1);
-    // Then post_at_once() is not used.
+    // In this case post_at_once() is not used.
     if (options_.max_stripe_bytes < kMaxStripeBytes) few_credits_ = UINT32_MAX;
     staged_chunks = std::min(staged_chunks, kMaxChunks);
     max_staged_bytes_ = options_.staging ? std::min(options_.staging_threshold_bytes,

@@ -59,9 +59,9 @@ std::string_view trim(std::string_view text);
 // Parses a value of any kind except text. Returns an error text; empty if `number` was set.
 std::string parse_setting(const Setting& setting, std::string_view value, int64_t& number);
 
-// The same for a value of an NCCL_* name, with NCCL's rules. It never fails. A negative number means the
-// default, and for a flag every number except 0 means yes. A value above the range is replaced by the
-// maximum, and any other invalid value by the default.
+// Parses a value of an NCCL_* name, with NCCL's rules. It never fails. A negative number means the default,
+// and for a flag every number except 0 means yes. A value above the range is replaced by the maximum, and any
+// other invalid value by the default.
 struct ForeignValue {
   bool is_set = false;  // false: `number` is unchanged
   std::string change;   // the replacement, for a log line; empty if nothing was replaced

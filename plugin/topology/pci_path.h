@@ -24,7 +24,7 @@ std::optional<PciAddress> find_pci_address(std::string_view path);
 // network child of the device); empty if the path contains no PCI device.
 std::string trim_to_pci_device(std::string_view resolved_path);
 
-// The same for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, whose links are followed first.
+// Returns this part for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, after following its links.
 std::string find_pci_path(const std::string& sysfs_entry);
 
 // Returns the addresses of the PCI switches on the path to a device, the outermost first. Each one is the

@@ -30,10 +30,10 @@ class FailedRails {
   std::string describe_last(uint32_t queue_pair) const;
 
   // Call this during a wait that has lasted for `waited_ns`. Returns why a live queue pair must be given up,
-  // or an empty string if it need not. A queue pair whose port is down is given up at once if other queue
-  // pairs are left. If none is left, it is given up after the time in which its device should report failed
-  // requests, because a port that was set down with requests in flight may never report them. A queue pair is
-  // also given up if its rail has lost its address.
+  // or an empty string if it need not be. If the port of a queue pair is down and other queue pairs are left,
+  // the queue pair is given up at once. If no other is left, it is given up when its device should have
+  // reported failed requests; a port that was set down with requests in flight may never report them. A queue
+  // pair is also given up if its rail has lost its address.
   std::string find_dying(uint32_t queue_pair, int64_t waited_ns);
 
  private:

@@ -29,7 +29,7 @@ inline int64_t find_device_patience_ns() {
   return std::max(find_tries_ns(), 2 * base::parameters().failover_timeout_ms * base::kNsPerMs);
 }
 
-// The same for a port that is known to be down.
+// Returns this time for a port that is known to be down.
 inline int64_t find_down_patience_ns() {
   const auto& parameters = base::parameters();
   const int64_t tries_ns = find_tries_ns();

@@ -158,7 +158,7 @@ class Device {
 // is no device, or the filter matches no port (the log line then lists the ports). Not thread safe: the net
 // core calls it under its own mutex, once in the first init.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices();
-// The same, with `hca` instead of VERBENA_HCA.
+// Like discover_devices(), with `hca` instead of VERBENA_HCA.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_selected_devices(const std::string& hca);
 
 }  // namespace verbena::verbs

@@ -54,7 +54,7 @@ class DeviceOpener {
 
 // Reads the settings from the parameters, with `hca` instead of VERBENA_HCA.
 base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca);
-// The same as discover_devices(), with these settings instead of the parameters.
+// Like discover_devices(), with these settings instead of the parameters.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices(const DiscoverySettings& settings);
 
 }  // namespace verbena::verbs

@@ -162,14 +162,15 @@ class QueuePair {
   // queue pair can take over if this one fails.
   base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                         bool has_other_rail = false);
-  // The same, but returns false without a log line if the peer's address does not answer yet. Call it again.
+  // Like connect(), but returns false without a log line if the peer's address does not answer yet. Call it
+  // again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
   // Posts to the queue pair's own receive queue, after connect() or abandon().
   base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
   // Moves the queue pair to ERROR: all outstanding work is flushed, and no new DMA starts.
   void stop();
-  // The same for a queue pair that was never connected: all posted requests fail as flushed.
+  // Moves a queue pair that was never connected to ERROR: all posted requests fail as flushed.
   void abandon();
   // Returns true after stop() once the device takes no more entries of the shared receive queue for this
   // queue pair, and the completions of the entries that it took are in the completion queue. For devices that

@@ -29,7 +29,7 @@ enum class Form : uint8_t {
   kSharedWriteImm,
   kSharedEmptyImm,
   kSharedBare,
-  // The same with a queue pair's own receive queue.
+  // These four forms with a queue pair's own receive queue.
   kOwnSend,
   kOwnWriteImm,
   kOwnEmptyImm,

@@ -82,8 +82,8 @@ struct WorkRequest {
   uint64_t remote = 0;
 };
 
-// The same for chains with adds and fences. A separate type, so that the requests of ordinary messages stay
-// small.
+// A work request for chains with adds and fences. It is a separate type, so that the requests of ordinary
+// messages stay small.
 struct OneSidedRequest : WorkRequest {
   uint64_t addend = 0;  // of kFetchAdd, on 8 aligned bytes; the previous value is written to `local`
   bool fenced = false;  // starts after all earlier reads and adds are complete

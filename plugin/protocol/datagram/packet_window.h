@@ -68,7 +68,7 @@ class ReceiveWindow {
       told_ = top_;
       return first;
     }
-    // So many packets have arrived between two acknowledgements that one cannot report them all.
+    // More packets have arrived between two acknowledgements than one acknowledgement can report.
     if (is_before(told_, newest)) note_old(is_before(told_, first) ? first : told_, newest - 1);
     told_ = top_;
     is_turn_of_old_ = !is_turn_of_old_;
@@ -114,13 +114,14 @@ class ReceiveWindow {
 
   uint32_t cumulative_ = 0, top_ = 0, old_slice_ = 0;
   uint32_t told_ = 0;                      // `top` at the last acknowledgement
-  uint32_t old_first_ = 0, old_last_ = 0;  // not reported by any acknowledgement, if has_old_
+  uint32_t old_first_ = 0, old_last_ = 0;  // the range that no acknowledgement reports, if has_old_
   uint16_t duplicates_ = 0;
   bool is_turn_of_old_ = false, has_old_ = false;
   PacketBits bits_;  // bits before cumulative_ are 0
 };
 
-// The same for eager packets. They may find no page for a long time, but must not block other packets.
+// Records which eager packets have arrived. They may find no page for a long time, but must not block other
+// packets.
 class EagerWindow {
  public:
   uint32_t cumulative() const { return cumulative_; }

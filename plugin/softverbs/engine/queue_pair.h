@@ -118,8 +118,8 @@ int append(Qp& qp, const ibv_send_wr& request);
 
 // Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);
-// The same in two steps, for a thread that the peer may be waiting for. The second step returns true once the
-// peer is quiet or the timeout is over.
+// Like enter_error(), in two steps, for a thread that the peer may be waiting for. The second step returns
+// true once the peer is quiet or the timeout is over.
 ErrorTransition begin_error(Qp& qp);
 bool end_error(Qp& qp, const ErrorTransition& transition);
 // Moves a queue pair of the peer to the error state.

@@ -21,7 +21,8 @@ uint64_t count_bytes(const Pieces& pieces);
 // Copies between gather lists of equal length. If `pid` is 0, `remote` lies in this process, otherwise in the
 // process `pid`. Returns 0 or an errno; on an error, some of the bytes may have been copied.
 int write_pieces(int pid, const Pieces& remote, const Pieces& local);
-// The same for another process, without an order, for many destinations at a time. Consumes both lists.
+// Copies to another process, to many destinations with one call. The bytes may appear in any order. Consumes
+// both lists.
 int write_in_any_order(int pid, Pieces& remote, Pieces& local);
 int read_pieces(int pid, const Pieces& remote, const Pieces& local);
 

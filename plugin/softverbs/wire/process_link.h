@@ -29,7 +29,8 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   bool is_up() const { return is_up_.load(std::memory_order_acquire); }
   void set_up() { is_up_.store(true, std::memory_order_release); }
 
-  // Adds a stream, or closes the descriptor. Needs the turn of the stream's loop.
+  // Adds a stream. If the link has failed or has this stream already, closes the descriptor. Needs the
+  // turn of the stream's loop.
   void add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
                   std::shared_ptr<crypto::EncryptedStream> encryption = nullptr);
   Stream* get_stream(uint32_t index) { return streams_[index].load(std::memory_order_acquire); }

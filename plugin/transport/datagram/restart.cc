@@ -89,7 +89,7 @@ void Engine::note_departure(uint32_t id) {
   note_gone(id);
 }
 
-// Checks the peers for which no request waits, in turn. A process may end while it holds receives that this
+// Checks the idle peers, one after the other. A process may end while it holds receives that this
 // engine posted. Such receives are taken back a few checks later, because by then all data that the process
 // sent over a socket has arrived.
 void Engine::look_for_ended() {

@@ -142,7 +142,7 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   // Returns since when a queue pair has outstanding requests of which none has completed since the last
   // check.
   int64_t find_silent_since(uint32_t q, int64_t now_ns);
-  // The same for the peer's agent, if it must answer.
+  // Returns since when the peer's agent has not answered, if it must answer.
   int64_t find_unanswered_since(int64_t now_ns);
   bool has_lost_address(uint32_t q) { return chains_[q].pair().has_lost_address(); }
   observe::Connection* observed() const { return observed_.get(); }

@@ -34,7 +34,7 @@ struct CudaApi {
   VERBENA_OPTIONAL_CUDA_FUNCTIONS(VERBENA_CUDA_MEMBER)
   VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_CUDA_MEMBER)
 
-  bool can_map() const;  // all of VERBENA_MAPPING_CUDA_FUNCTIONS are there
+  bool can_map() const;  // all of VERBENA_MAPPING_CUDA_FUNCTIONS were found
 };
 
 // Returns the functions, loaded on the first call and kept for the life of the library; null without a usable

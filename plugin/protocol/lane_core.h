@@ -64,7 +64,7 @@ enum class LaneFailure : uint8_t {
   kRequest,     // the device or the peer rejected a request that would fail on any rail
   kOverdue,     // no rail is left, or the peer does not answer
   kPeerGone,    // the peer's process is gone
-  kNoWordRail,  // the rail on which the peer's words are accessed does not work again
+  kNoWordRail,  // the failed rail for the peer's words was not restored in time
   kUncertain,   // words were outstanding, and the device does not report which were executed
   kDeviceLoss,  // the peer's device lost data that it had acknowledged
   kRecord,      // a record is invalid

@@ -81,7 +81,8 @@ void PeerChannel::send(const RecoveryRecord& record, const ArrivedRecord* arrive
   socket_->send(id_, sealed);
 }
 
-// Copies arrived bytes to `target`. Returns true once bytes [begin, begin + length) of the record are there.
+// Copies arrived bytes to `target`. Returns true once bytes [begin, begin + length) of the record are
+// complete.
 bool PeerChannel::fill(void* target, size_t begin_bytes, size_t length_bytes) {
   const std::lock_guard lock(socket_->mutex());
   const size_t offset = received_bytes_ - begin_bytes;

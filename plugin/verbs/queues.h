@@ -172,9 +172,9 @@ class QueuePair {
   void stop();
   // Moves a queue pair that was never connected to ERROR: all posted requests fail as flushed.
   void abandon();
-  // Returns true after stop() once the device takes no more entries of the shared receive queue for this
-  // queue pair, and the completions of the entries that it took are in the completion queue. For devices that
-  // do not report this (Soft-RoCE before Linux 6.4), it never becomes true, so wait with a deadline.
+  // Call it after stop(). Returns true once the device takes no more entries of the shared receive queue for
+  // this queue pair. The completions of the entries that it took are then in the completion queue. Wait with
+  // a deadline, because some devices never report this (Soft-RoCE before Linux 6.4).
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
   // Returns the number of packets of a request of `bytes` bytes. Valid after connect().

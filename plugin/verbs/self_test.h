@@ -29,7 +29,7 @@ enum class Form : uint8_t {
   kSharedWriteImm,
   kSharedEmptyImm,
   kSharedBare,
-  // These four forms with a queue pair's own receive queue.
+  // The same four forms with a queue pair's own receive queue.
   kOwnSend,
   kOwnWriteImm,
   kOwnEmptyImm,

@@ -106,7 +106,7 @@ struct AckBody {
   uint32_t late_paths;
   uint32_t eager_limit;       // total number of eager packets that may have been sent
   uint32_t eager_cumulative;  // all eager packets before this have arrived
-  uint32_t eager_received;    // a bit for each eager packet from there on
+  uint32_t eager_received;    // a bit for each eager packet from eager_cumulative on
 };
 static_assert(sizeof(AckBody) == 56, "wire format");
 inline constexpr uint16_t kNoSample = 0xFFFF;

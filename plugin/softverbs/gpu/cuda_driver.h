@@ -14,7 +14,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 #define SOFTVERBS_CUDA_NEEDED(X)                                                                             \
   X(cuPointerGetAttributes) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuDeviceGetUuid)       \
   X(cuThreadExchangeStreamCaptureMode) X(cuIpcGetMemHandle) X(cuMemAlloc_v2) X(cuMemFree_v2)
-// Virtual memory management; cuMemRetainAllocationHandle is null unless all others are there.
+// Virtual memory management; cuMemRetainAllocationHandle is null unless all others were found.
 #define SOFTVERBS_CUDA_MAPPING(X)                                                                            \
   X(cuMemExportToShareableHandle) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemCreate)               \
   X(cuMemGetAddressRange_v2)

@@ -14,9 +14,9 @@ namespace verbena::softverbs {
 
 enum class LaneState { kBusy, kDone, kBroken };
 
-// The value of a word of host memory before a copy fills it. If the word has changed, the data is there, some
-// microseconds before the lane reports the copy as complete. If the data itself has this value, only the
-// lane's report counts.
+// The value of a word of host memory before a copy fills it. If the word has changed, the data has
+// arrived; the lane reports the copy as complete some microseconds later. If the data itself has this value,
+// only the lane's report counts.
 inline constexpr uint64_t kNotLoaded = 0xb5ad4eceda1ce2a9;
 inline constexpr uint32_t kLooksPerQuery = 16;
 

@@ -41,7 +41,7 @@ class Segment {
     return at<SharedReceiveQueue>(kReceiveQueueTable)[index < kReceiveQueueCount ? index : 0];
   }
   SharedPipe& async_pipe(uint32_t context) const { return header().async_pipes[context % kContextCount]; }
-  // Returns `bytes` of a ring at an offset that a peer may have written.
+  // Returns `bytes` bytes of a ring. A peer may have written the offset, so an invalid offset counts as 0.
   template <typename T>
   T& inside(uint64_t offset, uint64_t bytes = sizeof(T)) const {
     constexpr uint64_t kAligned = ~uint64_t{7};

@@ -12,7 +12,7 @@
 namespace verbena::transport {
 
 enum class PairingRule : uint8_t {  // the values of VERBENA_SUBNET_PAIRING
-  kByOrder,                         // regardless of subnets, which must then be routed
+  kByOrder,                         // ignores subnets; routers must connect them
   kSameSubnet,                      // omits rails without a partner in their subnet
   kPreferSubnet,                    // like kSameSubnet; if no rail has a partner, like kByOrder
 };

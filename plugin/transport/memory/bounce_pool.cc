@@ -25,15 +25,15 @@ constexpr uint32_t kStepBytes = 1 << 20;
 // connections: each gets at most a quarter of those that are left.
 constexpr uint32_t kKept = 5, kKeptOf = 6, kMaxOfTheRest = 4;
 // Number of retired connections that each closing connection checks. It is more than one, so that retired
-// connections do not accumulate. It does not grow with their number, so that closing many connections does
-// not take longer for each of them.
+// connections do not accumulate. It is constant, so that the time to close a connection does not grow
+// with the number of retired connections.
 constexpr size_t kLooksPerClose = 4;
 // For devices that do not report draining: longer than any receive in progress.
 constexpr int64_t kDrainMs = 1000;
 
 struct Pools {
   std::mutex mutex;
-  // By GPU, and by whether entries have pages.
+  // The key is the GPU, and whether the entries have pages.
   std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> known;
 
   bool is_idle() {

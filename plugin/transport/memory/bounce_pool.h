@@ -241,7 +241,7 @@ class BouncePool {
   int gpu_ = base::kNoGpu;
   uint32_t page_bytes_ = 0, pages_ = 0, step_pages_ = 1;
   base::GrowingBuffer host_region_;        // either this or the next one is used; neither for bare entries
-  base::Buffer gpu_region_;                // has a single step
+  base::Buffer gpu_region_;                // never grows
   std::vector<protocol::PageInfo> infos_;  // empty for bare entries, which carry no data and are all page 0
   std::mutex mutex_;                       // guards the members up to the next mutex
   FreePages free_pages_;

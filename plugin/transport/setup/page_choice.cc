@@ -16,7 +16,7 @@ constexpr uint32_t kDirectEntries = 32;  // a full ring of messages of one chunk
 // pages that are consecutive on both sides need only one copy.
 constexpr uint64_t kLongMessageBytes = 65536;
 constexpr uint32_t kRunPageBytes = 65536;
-constexpr uint64_t kRunMessageBytes = 1 << 20;  // the slices of NCCL's buffers by default
+constexpr uint64_t kRunMessageBytes = 1 << 20;  // the default length of a slice of NCCL's buffers
 
 BouncePool::Kind choose_kind(const Nic& nic) {
   if (!std::ranges::all_of(nic.rails, &verbs::Device::receives_to_gpu)) {

@@ -19,7 +19,7 @@
 //    was not notified of them: a word after them waits for the same queue pair. Words must not be repeated:
 //    in this case the lane fails.
 //  * A word, a get, and a put after a fence are issued only while no other queue pair of the lane has
-//    outstanding requests. All earlier operations are then complete, or earlier on the same queue pair. If
+//    outstanding requests. All earlier operations are then complete, or on the same queue pair. If
 //    writes of a queue pair may overtake each other (adaptive routing), a written word also waits for its own
 //    queue pair (words_wait). So all outstanding words are on one queue pair, and those left after a failure
 //    are the last ones.

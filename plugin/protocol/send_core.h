@@ -336,8 +336,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     const ControlView control = port().control();
     int32_t granted_tag = 0;
     // The receiver grants at most one ring beyond the consumed messages, and consumes only messages that were
-    // sent. The loop stops at an entry whose message was not reported as done, so all open numbers are within
-    // one ring of granted_.
+    // sent. The loop stops at an entry whose message is not yet reported as done. So all open numbers are
+    // within one ring of granted_.
     for (; !ring_[granted_ % kMessageRing].in_use && control.has_grant(granted_, &granted_tag); ++granted_) {
       if (!is_before(granted_, first_unsent() + kMessageRing)) {
         port().fail(Failure::kGrantAhead, granted_);

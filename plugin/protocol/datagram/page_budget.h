@@ -16,7 +16,7 @@
 //
 // Why no message waits forever: consider the oldest posted receive that its sender wants to fill.
 //
-// If it is granted, each of its packets finds a page by I2 once it arrives, and is retransmitted until then.
+// If it is granted, each of its packets is retransmitted until it arrives, and finds a page then (I2).
 // Neither the sender's window nor its packet numbers wait for eager packets, which are numbered separately.
 // So the receive completes.
 //

@@ -72,10 +72,10 @@ inline void write_slot(ReceiveSlot& slot, const ibv_recv_wr& request) {
   }
 }
 
-// kRecorded: the receive is recorded in its queue pair, which is connected to one peer, until its completion
-// has been pushed, so that the owner can complete it if that peer dies. kAtOnce: for flushed receives, and
-// for datagrams, which any process may send. No process holds the slot in this case, so a process that dies
-// or does not run cannot block it.
+// kRecorded: the queue pair, which is connected to one peer, records the receive until its completion has
+// been pushed. If that peer dies, the owner completes the receive. kAtOnce: for flushed receives, and for
+// datagrams, which any process may send. No process holds the slot, so a process that dies or does not run
+// cannot block it.
 enum class Take { kRecorded, kAtOnce };
 
 inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {

@@ -136,7 +136,7 @@ struct alignas(64) SharedQp {
   Shared<uint32_t> receive_queue;  // index into the receive queues
   Shared<uint32_t> context;        // the context that reports async events of the queue pair
   Shared<uint32_t> device;
-  Shared<uint64_t> token;  // identifies it in events for the owner
+  Shared<uint64_t> token;  // identifies the queue pair in events for the owner
   Shared<uint32_t> qkey;
   Shared<uint32_t> life;  // number of resets: completions of an earlier life are not reported
 
@@ -184,7 +184,7 @@ struct alignas(64) SharedCq {
   Shared<uint32_t> context;
   Shared<uint32_t> stamp;  // enum Stamp
   Shared<uint64_t> ring;   // offset in the segment
-  Shared<uint64_t> token;  // identifies it in events for the owner
+  Shared<uint64_t> token;  // identifies the queue in events for the owner
   SharedPipe channel;
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
@@ -218,7 +218,7 @@ struct alignas(64) SharedReceiveQueue {
   Shared<uint32_t> pd;
   Shared<uint32_t> is_shared;
   Shared<uint32_t> context;
-  Shared<uint64_t> token;  // identifies it in events for the owner
+  Shared<uint64_t> token;  // identifies the queue in events for the owner
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint32_t> limit;  // SRQ limit; 0: disarmed

@@ -73,7 +73,8 @@ void Placer::progress_flushes(uint32_t live_rails, int64_t now_ns) {
   });
 }
 
-// Copies and reads may be repeated, so all of them begin again. After the call returns, none is outstanding.
+// Copies and reads may be repeated, so all of them begin again. After the call returns, none of
+// them is outstanding.
 void Placer::restart() {
   loopback_.reset();
   loopback_ = std::make_unique<LoopbackUser>(Loopback::acquire(base::kNoGpu, nic_));

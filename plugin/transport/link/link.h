@@ -79,9 +79,9 @@ class Link {
   // a while when a large job starts. Call it again with the same arguments.
   //
   // If failover is on and another queue pair is connected, the function leaves a queue pair whose peer does
-  // not answer to failover after about a second. The requests of this queue pair fail until failover connects it.
-  // Otherwise the function returns an error if an address does not answer for as many tries and as long as in
-  // NCCL's own transport.
+  // not answer to failover after about a second. The requests of this queue pair fail until failover connects
+  // it. Otherwise the function returns an error if an address does not answer for as many tries and as long
+  // as in NCCL's own transport.
   //
   // `wanted_pairs` has a bit for each queue pair that the peer, which connects first, has connected. The
   // other queue pairs are left to failover at once. So both ends have connected the queue pairs that the

@@ -93,7 +93,7 @@ struct CUmulticastObjectProp {
   unsigned long long flags;
 };
 static_assert(sizeof(CUmulticastObjectProp) == 32);
-// Only the part of the union of values that the attributes used here need.
+// Contains only the part of the union of values that the attributes used here need.
 struct CUlaunchAttribute {
   int id;
   char padding[4];

@@ -174,7 +174,7 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
 
 namespace {
 
-// Not secret: it distinguishes jobs that accidentally use the same port. With a job key, the ranks prove that
+// The nonce is not secret. It distinguishes jobs that accidentally use the same port. With a job key, the ranks prove that
 // they belong to one job.
 Nonce derive_nonce(const LaunchPlace& place) {
   const std::string text =

@@ -404,7 +404,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   Exchange exchange(bootstrap, domain, own, deadline);
   std::string text;
   const base::Outcome done = exchange.run(*post, *addresses, text);
-  // Only now, when no rank sends any more, is the socket closed.
+  // The socket is closed only after this call, when no rank sends any more.
   if (auto agreed = bootstrap.all_agree(done, text); !agreed) return agreed.error();
   return exchange.take();
 }

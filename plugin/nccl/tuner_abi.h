@@ -49,7 +49,7 @@ struct ncclTuner_v3_t {  // ncclTuner_v3_t
   Result (*destroy)(void* context);
 };
 
-// Also says whether the user's buffers can be registered.
+// This version also tells whether the user's buffers can be registered.
 struct ncclTuner_v4_t {  // ncclTuner_v4_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);

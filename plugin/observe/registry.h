@@ -28,7 +28,7 @@ class Registry {
   size_t count_open();
 
   Totals read_totals();
-  // In the order of opening.
+  // Returns the connections in the order in which they were opened.
   std::vector<std::shared_ptr<const Connection>> list();
 
  private:

@@ -153,7 +153,7 @@ const char* describe(HandshakeError error);
 // Returns the limits of a connection to a peer with limits `peer`.
 Limits agree(const Limits& peer);
 HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce, const Limits& limits = kOwnLimits);
-// For any message except the handle.
+// Checks the header of any message except the handle.
 HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
                             uint64_t expected_nonce);
 

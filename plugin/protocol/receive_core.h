@@ -281,7 +281,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
 
-  // For a message in state kReported. Does nothing unless the options said that consume() would be called.
+  // Consumes a message in state kReported. Does nothing unless the options said that consume() would be called.
   bool consume(Message& message) {
     if (!options_.waits_for_consumed) return true;
     for_each_part(message, [this](Message& part) { close_message(part); });
@@ -351,7 +351,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
         return Wait::kTest;
     }
   }
-  // In the order of posting.
+  // Calls see(message) for each posted message, in the order of posting.
   template <typename See>
   void for_each_open(See&& see) const {
     for (uint32_t ahead = kMessageRing; ahead != 0; --ahead) {

@@ -239,7 +239,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (&message != &at(posting_)) return Wait::kTurn;
     return message.path == Path::kUndecided && options_.staging ? Wait::kGrant : Wait::kRoom;
   }
-  // In the order of numbers: `see(message)` for each message that was not reported as done.
+  // Calls see(message), in the order of numbers, for each message that was not reported as done.
   template <typename See>
   void for_each_open(See&& see) const {
     for_each_number([&](uint32_t sequence) {
@@ -359,7 +359,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return nullptr;
   }
   static uint32_t bit_of(uint32_t sequence) { return 1U << sequence % kMessageRing; }
-  // In the order of numbers: bit i is number granted_ - kMessageRing + i.
+  // Returns the bits in the order of numbers: bit i is number granted_ - kMessageRing + i.
   uint32_t sort_unclaimed() const { return std::rotr(unclaimed_, static_cast<int>(granted_ % kMessageRing)); }
   uint32_t oldest_of(uint32_t sorted) const {
     // FAULT(newest_receive_of_a_tag_is_taken)
@@ -772,7 +772,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   bool absorb_record(const RecoveryRecord& record, const ArrivedRecord* arrived, int64_t now_ns) {
     RecoveryHost host{port()};
     if (!recovery_.absorb(host, record, arrived, now_ns)) return false;
-    // Not earlier: a peer that has finished and closed also makes queue pairs fail, and never answers.
+    // This waits for the peer's record, because a peer that has finished and closed also makes queue pairs
+    // fail, and never answers.
     if (arrived != nullptr) port().note_loss(record.queue_pair);
     return true;
   }

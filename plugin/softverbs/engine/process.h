@@ -85,7 +85,7 @@ class Process {
   std::mutex gpu_service_mutex;
   bool has_gpu_service = false;
   GpuLanes service_lanes;
-  // By rail.
+  // The index of these arrays is the rail.
   RailWorker workers[kMaxDevices];
   GpuLanes lanes[kMaxDevices];
   StagingBlock staging[kMaxDevices];

@@ -26,7 +26,7 @@ bool is_about(const Rule& rule, const Qp& qp, const SendRequest& request) {
          rule.trigger != Trigger::kTime && is_about_kind(rule, qp, request);
 }
 
-// As on a real device: a responder that rejects a request moves its own queue pair to the error state.
+// A responder that rejects a request moves its own queue pair to the error state, as on a real device.
 bool fails_far(const Rule& rule) {
   PeerFailure failure{};
   return rule.far == Far::kAsStatus ? find_peer_failure(rule.status, failure) : rule.far == Far::kError;

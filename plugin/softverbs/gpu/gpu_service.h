@@ -14,7 +14,7 @@ namespace verbena::softverbs {
 // operating system fails.
 bool start_gpu_service(uint32_t device);
 
-// For a peer: makes a request. Returns false while all request slots are in use.
+// A request to a peer, which owns the GPU memory. submit() returns false while all request slots are in use.
 struct StagedCopy {
   uint64_t address = 0;  // in the owner's GPU memory
   uint64_t bytes = 0;

@@ -49,7 +49,7 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   std::shared_ptr<OutMessage> cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu_next);
 
   // For an accepted link: whether the client has proven that it is the peer of a queue pair of this process,
-  // or has at least sent a request to one. Set by its loops.
+  // or has at least sent a request to one. The link's loops set it.
   bool is_known() const { return is_known_.load(std::memory_order_relaxed); }
   void set_known() {
     if (!is_known()) is_known_.store(true, std::memory_order_relaxed);

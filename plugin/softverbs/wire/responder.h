@@ -55,8 +55,8 @@ Header make_reply(Kind kind, const Header& request, uint64_t sequence);
 Reason get_reason(ibv_wc_status status);
 void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
              std::vector<uint8_t> copy);
-// For a READ whose memory cannot be read. The first function sends the refusal to the requester; the second
-// fails the queue pair. A loop calls the second one, without the queue pair's mutexes.
+// Two functions for a READ whose memory cannot be read. The first one returns the refusal for the requester.
+// The second one fails the queue pair; a loop calls it without the queue pair's mutexes.
 Header refuse_response(const OutMessage& message, ibv_wc_status status);
 void fail_responder(const Target& source, ibv_wc_status status);
 

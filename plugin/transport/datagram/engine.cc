@@ -387,7 +387,8 @@ uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& p
   if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) {
     Peer& newest = *peers_of_[known->second];
     if (!newest.failure.has_failed() || newest.is_gone()) return known->second;
-    // Only another engine reported it gone: it has sent no packet, so it keeps its number.
+    // Only another engine has reported that this peer is gone. The peer has sent no packet, so it keeps its
+    // number.
     if (!newest.is_met) {
       newest.failure = {};
       newest.doubted_ns = 0;

@@ -119,7 +119,7 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
              header, immediate, body, kNoObject);
 }
 
-// Also true for a rail that was given up, which discards the packet.
+// Also returns true for a rail that was given up; such a rail discards the packet.
 bool Engine::has_room_for_ack(uint32_t path) const {
   const Rail& rail = *rails_[core_.options().rail_of(path)];
   return rail.control.room() != 0 || rail.is_given_up();

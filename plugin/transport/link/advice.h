@@ -8,7 +8,7 @@
 
 namespace verbena::transport {
 
-// For an error that no correct peer of the same build causes.
+// The advice after an error that no correct peer of the same build causes.
 inline constexpr char kPeerAdvice[] =
     "; do both hosts run the same build of the plugin? If so, please report it";
 inline constexpr char kLengthAdvice[] = "; do all ranks call the same operations with the same sizes?";

@@ -120,7 +120,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
     std::atomic<State> state{State::kNew};
     std::unique_ptr<AddRings> add_rings{};  // with an agent; declared before the lanes, which use them
     std::vector<std::unique_ptr<Lane>> lanes{};
-    // By lane and local rail; used until the peer is connected.
+    // The indices are the lane and the local rail. Used until the peer is connected.
     std::vector<std::vector<verbs::QueuePair>> pairs{};
     std::vector<verbs::LocalAddress> told{};  // by local rail: the addresses that the peer was sent
     std::vector<std::byte> address{};         // the address that the peer was sent

@@ -115,7 +115,7 @@ void WordLoop::post() {
 
 void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) {
   Rail& rail = rails_[r];
-  // Of a replaced queue pair.
+  // Ignores completions of a replaced queue pair.
   if (!is_under_way_ || r != rail_ || completion.qp_number != rail.pair.number()) return;
   is_under_way_ = false;
   if (completion.error != 0) {

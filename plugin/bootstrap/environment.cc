@@ -174,8 +174,8 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
 
 namespace {
 
-// The nonce is not secret. It distinguishes jobs that accidentally use the same port. With a job key, the ranks prove that
-// they belong to one job.
+// The nonce is not secret. It distinguishes jobs that accidentally use the same port. With a job key, the
+// ranks prove that they belong to one job.
 Nonce derive_nonce(const LaunchPlace& place) {
   const std::string text =
       place.job + "/" + std::to_string(place.port) + "/" + std::to_string(place.count_ranks);

@@ -281,7 +281,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
 
-  // Consumes a message in state kReported. Does nothing unless the options said that consume() would be called.
+  // Consumes a message in state kReported. Does nothing unless the options said that consume() would be
+  // called.
   bool consume(Message& message) {
     if (!options_.waits_for_consumed) return true;
     for_each_part(message, [this](Message& part) { close_message(part); });

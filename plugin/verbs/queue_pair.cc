@@ -25,8 +25,8 @@ constexpr size_t kSendChainEntries = 32;  // limits the stack of post()
 constexpr int kMaxTrafficClass = 255;
 constexpr uint32_t kPsnMask = 0xffffff;
 
-// Returns a random number, so that successive queue pairs with the same queue pair number begin differently. A
-// delayed packet for an earlier queue pair is then not accepted.
+// Returns a random number, so that successive queue pairs with the same queue pair number begin differently.
+// A delayed packet for an earlier queue pair is then not accepted.
 uint32_t draw_first_psn() {
   uint32_t value = 0;
   if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) {

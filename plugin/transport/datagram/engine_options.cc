@@ -19,7 +19,8 @@ constexpr uint32_t kLeastCreditBytes = 8 << 20, kEnoughPages = 256;
 constexpr uint32_t kShortPagesPerRail = 256;
 
 // Chooses the length of a page: one MTU, or more if a datagram may be longer than an MTU. To and from GPU
-// memory each page is a separate copy, which takes as long as many times the bytes of an MTU.
+// memory each page is a separate copy. The fixed time of such a copy is as long as the transfer of many
+// times the bytes of an MTU.
 uint32_t choose_page_bytes(const Nic& nic) {
   const auto is_long = [](const verbs::Device* device) {
     return device->long_datagram_bytes() >= PagePool::kMostPageBytes + sizeof(PacketHeader);

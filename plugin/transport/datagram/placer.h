@@ -55,7 +55,8 @@ class Placer {
     progress_flushes(live_rails, now_ns);
     return true;
   }
-  // The message or the flush that cannot be completed. If both are unset, the device has failed for all.
+  // The message or the flush that cannot be completed. If both are unset, the device has failed for
+  // all messages.
   struct Failed {
     uint32_t message = protocol::datagram::kNoObject;
     const ChannelFlush* flush = nullptr;

@@ -27,8 +27,8 @@ class Acceptor final : public WatchedHandshake {
   ~Acceptor();
 
   enum class Verdict : uint8_t { kWaiting, kStanding, kStranger };
-  // Returns kStranger if the client is not a peer or, with a job key, has not authenticated itself. poll() has
-  // logged this, and the listener continues. Returns an error if the client is the peer but the
+  // Returns kStranger if the client is not a peer or, with a job key, has not authenticated itself. poll()
+  // has logged this, and the listener continues. Returns an error if the client is the peer but the
   // connection cannot be made.
   base::Result<Verdict> poll(const AcceptOptions& options);
   // Call this once, after poll() has returned kStanding.

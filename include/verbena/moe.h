@@ -221,11 +221,12 @@ VERBENA_API verbena_result verbena_moe_reset(verbena_moe* moe);
  * @param length  bytes */
 VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length);
 /* Leaves ranks out of later calls: a bit for each rank of the team that takes part. Ids of experts of the other
- * ranks count as none, no row comes from them, and no call waits for them. Initially all ranks take part. All
- * ranks of the mask set the same one between the same two calls; the others make no calls. Works on this rank's
- * host alone. A graph keeps the mask of its capture. A handle serves calls with the mask of its dispatch.
- * To go on without a rank that was late: verbena_moe_reset(), which keeps the mask, then this function.
- * If the team spans hosts, whole hosts can be left out, and the ranks of one place on all hosts.
+ * ranks are ignored, no row comes from them, and no call waits for them. Initially all ranks take part. All
+ * ranks of the mask must set the same mask between the same two calls; the other ranks make no calls. The
+ * function does not communicate. A graph keeps the mask of its capture. A handle serves calls with the mask of
+ * its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then this
+ * function.
+ * If the team spans hosts, only whole hosts can be left out, or the ranks of one place on all hosts.
  * @param living  the bit of this rank is set
  * @return VERBENA_INVALID_USAGE between the phases of a call, and if the mask has a rank that was left out of a call
  *         since the last reset: its memory is not in the state of the others' */

@@ -56,7 +56,7 @@ struct CUmemcpyAttributes {
   unsigned flags;
 };
 
-// Of its variants, the one that writes a value.
+// The variant of the union that writes a value.
 struct CUstreamBatchMemOpParams {
   int operation;
   CUdeviceptr address;
@@ -67,8 +67,8 @@ struct CUstreamBatchMemOpParams {
 };
 static_assert(sizeof(CUstreamBatchMemOpParams) == 48);
 
-// With CU_MEMORYTYPE_UNIFIED the driver recognises memory by its address, and reads srcDevice and dstDevice
-// alone.
+// With CU_MEMORYTYPE_UNIFIED the driver recognises memory by its address, and reads only srcDevice and
+// dstDevice.
 struct CUDA_MEMCPY2D {
   size_t srcXInBytes, srcY;
   int srcMemoryType;
@@ -93,7 +93,7 @@ struct CUmulticastObjectProp {
   unsigned long long flags;
 };
 static_assert(sizeof(CUmulticastObjectProp) == 32);
-// Only what an attribute of ours needs of the union of values.
+// Contains only the part of the union of values that the attributes used here need.
 struct CUlaunchAttribute {
   int id;
   char padding[4];
@@ -161,7 +161,7 @@ enum CUdevice_attribute : int {
   CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED = 132,
 };
 
-// X(exported name, parameters). Enumerations are ints, as compilers pass them.
+// X(exported name, parameters). Enumerations are declared as int, as compilers pass them.
 #define VERBENA_CUDA_DRIVER_API(X)                                                                          \
   X(cuInit, (unsigned flags))                                                                               \
   X(cuDriverGetVersion, (int* version))                                                                     \
@@ -268,7 +268,7 @@ enum CUdevice_attribute : int {
 VERBENA_CUDA_DRIVER_API(VERBENA_CUDA_PROTOTYPE)
 #undef VERBENA_CUDA_PROTOTYPE
 
-// For a loader's list: a member, and what fills it from `library`.
+// For the list of a loader: declares a member, and fills it from `library`.
 #define VERBENA_CUDA_MEMBER(name) ::verbena::cuda::PFN_##name name = nullptr;
 #define VERBENA_CUDA_FIND(name) name = reinterpret_cast<::verbena::cuda::PFN_##name>(dlsym(library, #name));
 

@@ -1,5 +1,5 @@
-// Blocks all signals while one of our threads is created: a new thread inherits the mask of its creator, and
-// the application's signals must not be delivered to our threads.
+// Blocks all signals while a thread of this library is created. A new thread inherits the mask of its
+// creator, and the application's signals must not be delivered to the library's threads.
 #pragma once
 
 #include <pthread.h>

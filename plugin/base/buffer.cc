@@ -134,7 +134,7 @@ Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* sour
   }
   if (!target.is_gpu_memory()) {
     if (length_bytes == 0) return {};
-    // No fence is needed: a kernel launch orders the thread's earlier stores.
+    // No fence is needed, because a kernel launch orders the thread's earlier stores.
     std::memcpy(static_cast<char*>(target.host()) + offset_bytes, source, length_bytes);
     return {};
   }

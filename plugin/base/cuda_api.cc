@@ -24,7 +24,7 @@ std::optional<CudaApi> load_cuda() {
 #undef VERBENA_NEED
 #undef VERBENA_TRY
   if (missing == nullptr) return cuda;
-  log_warn("cuda: GPUs are not used: libcuda.so.1 is too old: it has no %s", missing);
+  log_warn("cuda: GPUs are not used: libcuda.so.1 has no %s; install a newer driver", missing);
   return std::nullopt;
 }
 

@@ -34,14 +34,15 @@ struct CudaApi {
   VERBENA_OPTIONAL_CUDA_FUNCTIONS(VERBENA_CUDA_MEMBER)
   VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_CUDA_MEMBER)
 
-  bool can_map() const;  // all of VERBENA_MAPPING_CUDA_FUNCTIONS are there
+  bool can_map() const;  // all of VERBENA_MAPPING_CUDA_FUNCTIONS were found
 };
 
-// Loaded on the first call and kept for the life of the library; null where there is no usable driver.
-// The application calls cuInit. Without it there is no current context, and every function here reports that.
+// Returns the functions, loaded on the first call and kept for the life of the library; null without a usable
+// driver. The application calls cuInit. Before that there is no current context, and every function here
+// reports this.
 const CudaApi* find_cuda();
 
-// The driver's description of a result.
+// Returns the driver's description of a result.
 const char* describe_cuda(CUresult result);
 
 // While this object lives, calls of this thread do not invalidate stream captures of other threads.

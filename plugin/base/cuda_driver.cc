@@ -53,7 +53,8 @@ std::string find_gpu_pci_address(int gpu) {
   return text;
 }
 
-// A driver before 11.3 does not know the attribute: its GPUs keep the order for their own kernels.
+// A driver before 11.3 does not know the attribute. GPUs with such a driver keep the order for their own
+// kernels.
 NicWriteOrder find_nic_write_order(int gpu) {
   const CudaApi* cuda = find_cuda();
   CUdevice device = 0;

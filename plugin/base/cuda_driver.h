@@ -13,26 +13,26 @@ namespace verbena::base {
 
 inline constexpr int kNoGpu = -1;
 
-// The device ordinal of the calling thread's current context; kNoGpu if there is no driver, no GPU or no
-// context.
+// Returns the device ordinal of the calling thread's current context; kNoGpu if there is no driver, no GPU or
+// no context.
 int find_current_gpu();
-// The ordinal of the GPU that owns this address; kNoGpu for host memory (pinned included).
+// Returns the ordinal of the GPU that owns this address; kNoGpu for host memory (pinned memory included).
 int find_owning_gpu(const void* address);
-// The driver's id of the allocation that contains an address; the driver never uses an id twice. 0 if the
-// address is in no allocation, or without a driver.
+// Returns the driver's id of the allocation that contains an address. The driver never reuses an id. Returns
+// 0 if the address is in no allocation, or without a driver.
 uint64_t find_gpu_allocation(const void* address);
-// e.g. 0000:3b:00.0; empty if there is no such GPU.
+// Returns a text such as 0000:3b:00.0; empty if there is no such GPU.
 std::string find_gpu_pci_address(int gpu);
 // The GPUs whose kernels see a NIC's writes to this GPU's memory in order.
 enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
 NicWriteOrder find_nic_write_order(int gpu);
-// Returns true if the driver can hand out dma-buf descriptors for this GPU's memory.
+// Returns whether the driver can export dma-buf descriptors for this GPU's memory.
 bool supports_dmabuf_export(int gpu);
 
-// Returns whether CUDA shows this process a GPU; false before the application initialises CUDA.
+// Returns whether CUDA shows a GPU to this process; false before the application initialises CUDA.
 bool has_gpu();
 // Returns whether there is a GPU whose kernels may see a NIC's writes out of order, so that a flush is needed
-// on any GPU generation. False if the driver does not report it.
+// whatever the GPU's generation. False if the driver does not report it.
 bool has_unordered_gpu();
 
 enum class Place : uint8_t {

@@ -34,8 +34,8 @@ std::string expand_path(const std::string& path) {
 
 namespace {
 
-// In a folder that everybody may write to, another user may have created the file, or a link to a file of
-// this user.
+// Checks the owner and the number of links: in a folder that all users may write to, another user may have
+// created the file, or a link to a file of this user.
 bool is_ours_alone(const struct stat& entry) {
   return S_ISREG(entry.st_mode) && entry.st_uid == geteuid() && entry.st_nlink == 1 &&
          (entry.st_mode & (S_IWGRP | S_IWOTH)) == 0;
@@ -75,7 +75,8 @@ Outcome append_to_file(const std::string& path, const std::string& text) {
 int replace_file(const std::string& path, const std::string& text, unsigned permissions) {
   struct stat there {};
   if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) return ENOTSUP;
-  // Other users may write to the folder, so the name cannot be guessed and the file must not exist yet.
+  // Other users may write to the folder, so the temporary name cannot be guessed, and the file must not exist
+  // yet.
   uint64_t unguessable = 0;
   if (getrandom(&unguessable, sizeof(unguessable), GRND_NONBLOCK) != sizeof(unguessable)) return EAGAIN;
   const std::string fresh = path + "." + std::to_string(unguessable) + ".tmp";

@@ -31,7 +31,7 @@ int descriptor_of(uint64_t id) {
 }
 
 uint32_t epoll_mask(Interest interest) {
-  // Edge triggered: a closed peer stays closed, and a level-triggered event would repeat until unwatch().
+  // Edge triggered, because a closed peer stays closed: a level-triggered event would repeat until unwatch().
   if (interest == Interest::kPeerClosed) return EPOLLRDHUP | EPOLLET;
   if (interest == Interest::kDataOrRoom) return EPOLLIN | EPOLLOUT | EPOLLET;
   return interest == Interest::kNewData ? EPOLLIN | EPOLLET : EPOLLIN | EPOLLRDHUP;
@@ -164,7 +164,8 @@ EventLoop& EventLoop::instance() {
   };
   static Latest latest;
   EventLoop* loop = latest.loop.load(std::memory_order_acquire);
-  while (loop == nullptr || !loop->process_.is_here()) {  // the parent's is left as it is, locked or not
+  // The parent's loop is not touched, whether or not it is locked.
+  while (loop == nullptr || !loop->process_.is_here()) {
     auto* const made = new EventLoop;
     if (latest.loop.compare_exchange_strong(loop, made)) return *made;
     delete made;

@@ -17,7 +17,7 @@ enum class Interest : uint8_t {
   kReadable,
   // Called once for each arrival and once on an error or hang-up; the callback must read until EAGAIN.
   kNewData,
-  kDataOrRoom,  // like kData, and also once when sending becomes possible again
+  kDataOrRoom,  // like kNewData, and also once when sending becomes possible again
   kPeerClosed,  // called once, when the peer of a socket closes or resets, even if data is unread
 };
 
@@ -47,8 +47,8 @@ class EventLoop {
  private:
   class Watcher;
 
-  // Serialises watch and unwatch, including the start and the join of the thread. The thread itself never
-  // takes it.
+  // Serialises watch and unwatch, with the start and the join of the thread. The thread itself never takes
+  // it.
   const OwnProcess process_;
   mutable std::mutex lifecycle_mutex_;
   std::unique_ptr<Watcher> watcher_;

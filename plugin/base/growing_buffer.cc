@@ -32,11 +32,12 @@ bool can_pin_parts(int gpu) {
          uses_host_pointers != 0;
 }
 
-// Allocates the pages now, so that a shortage of memory is an error here and not at a peer's message.
+// Allocates the pages now, so that a lack of memory is an error of this call, and not a fault when a peer's
+// message arrives.
 Outcome populate(void* memory, size_t length_bytes) {
   if (madvise(memory, length_bytes, kPopulate) == 0) return {};
   if (errno != EINVAL) {
-    return fail_errno(Status::kSystem, errno, "buffer: no memory for %zu bytes", length_bytes);
+    return fail_errno(Status::kSystem, errno, "buffer: cannot allocate %zu bytes", length_bytes);
   }
   std::memset(memory, 0, length_bytes);
   return {};
@@ -123,7 +124,7 @@ GrowingBuffer::~GrowingBuffer() {
     const CudaApi& cuda = *find_cuda();
     const RelaxedCapture relaxed(cuda);
     const OwningContext owner(cuda, get_cuda_address(part));
-    if (!owner) continue;  // the application destroyed the context, and the driver forgot its memory
+    if (!owner) continue;  // the application destroyed the context, and the driver unpinned its memory
     const CUresult result = cuda.cuMemHostUnregister(part);
     if (result != CUDA_SUCCESS)
       log_warn("buffer: cannot unpin: %s (result %d)", describe_cuda(result), result);

@@ -23,14 +23,14 @@ template <typename Message>
 Bytes as_whole(const Message& message) {
   return as_bytes(&message, sizeof(message));
 }
-// The purpose of a MAC, so that a MAC made for one purpose is valid for no other. The bytes include the
-// terminating zero, so that no label is a prefix of another.
+// The purpose of a MAC. A MAC for one purpose is not valid for another. The bytes include the terminating
+// zero, so that no label is a prefix of another.
 template <size_t kLength>
 Bytes as_label(const char (&label)[kLength]) {
   return as_bytes(label, kLength);
 }
 
-// Loads libcrypto; returns whether it is there.
+// Loads libcrypto, and returns whether it was found.
 bool has_crypto();
 // Compares in constant time.
 bool is_same_mac(Bytes a, Bytes b);
@@ -38,13 +38,13 @@ bool is_same_mac(Bytes a, Bytes b);
 // Movable, not copyable; wiped on destruction.
 class HmacKey {
  public:
-  // Without a libcrypto: Status::kSystem, logged.
+  // Fails with Status::kSystem, logged, if libcrypto was not found.
   static Result<HmacKey> create(Bytes secret);
   HmacKey(HmacKey&&) noexcept = default;
   HmacKey& operator=(HmacKey&& other) noexcept;
   ~HmacKey();
 
-  // The MAC of the concatenated parts.
+  // Computes the MAC of the concatenated parts.
   Result<Mac> compute(std::initializer_list<Bytes> parts) const;
   // Derives a key for another purpose: the MAC of the parts.
   Result<HmacKey> derive(std::initializer_list<Bytes> parts) const;
@@ -55,7 +55,7 @@ class HmacKey {
   std::vector<uint8_t> secret_;
 };
 
-// Overwrites memory that held a secret; the compiler does not remove it.
+// Overwrites memory that contained a secret. The compiler does not remove the call.
 void wipe(std::span<uint8_t> bytes);
 
 }  // namespace verbena::base

@@ -14,8 +14,8 @@ using InterruptCheck = int (*)();
 void set_interrupt_check(InterruptCheck check);
 bool has_interrupt_check();
 
-// Called after each step of a wait and after each signal. Returns false without a check, and on all threads
-// but the process's first, because interpreters handle signals only there.
+// Call it after each step of a wait and after each signal. Returns false without a check, and on all threads
+// except the process's first one, because interpreters handle signals only there.
 bool is_interrupted();
 
 // Does the same for a wait that spins: checks every few milliseconds.

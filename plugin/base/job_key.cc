@@ -44,8 +44,8 @@ Outcome check_file(int fd, const char* path) {
               path, static_cast<unsigned>(status.st_mode & 07777));
 }
 
-// Reads the first bytes of the file: one more than a valid file has with its newline, to notice a longer one.
-// Reads in place, so that no freed memory holds a copy of the secret.
+// Reads the first bytes of the file: one more than a valid file with a final newline has, to detect a longer
+// file. Reads into the caller's buffer, so that no freed memory has a copy of the secret.
 Result<size_t> read_file(int fd, std::span<uint8_t> into, const char* path) {
   size_t length_bytes = 0;
   while (length_bytes < into.size()) {
@@ -70,7 +70,8 @@ Result<HmacKey> make_key(std::span<const uint8_t> content, const char* path) {
 }
 
 Result<HmacKey> read_key(const char* path) {
-  const FileDescriptor fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe does not block
+  // Non-blocking, because the file may be a pipe.
+  const FileDescriptor fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) {
     return fail_errno(Status::kInvalidUsage, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be opened",
                       path);

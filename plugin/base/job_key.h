@@ -15,7 +15,7 @@ namespace verbena::base {
 Outcome load_job_key();
 
 // Returns the job key, or null if the job has none. Fails if a file is named but was not loaded, so that no
-// connection is made without the key by mistake.
+// connection is accidentally made without the key.
 Result<std::shared_ptr<const HmacKey>> job_key();
 
 // Encrypts the connection if VERBENA_ENCRYPTION is set. Call it before the first byte.

@@ -1,9 +1,9 @@
 // A process-wide object whose users may outlive every static destructor, because NCCL's threads keep running
-// while a program exits. If the object is idle when the library is unloaded, it is freed; otherwise it is
-// never freed.
+// while a program exits. The object is freed when the library is unloaded, if it is idle then; otherwise it
+// is never freed.
 //
-// A forked child does not free the object unless the child itself has used it, because another thread of the
-// parent may have held its lock, which is never released in the child.
+// A forked child frees the object only if the child itself has used it, because another thread of the parent
+// may have held the object's lock, which is never released in the child.
 #pragma once
 
 #include <atomic>

@@ -13,10 +13,12 @@ namespace {
 
 constexpr size_t kLineBytes = 1024;  // longer lines are truncated
 constexpr char kPrefix[] = "verbena: ";
-// printf-like functions cannot know their caller's file; the object in the line says where it comes from.
+// printf-like functions do not know the file of their caller; the object in the line shows where it comes
+// from.
 constexpr char kFile[] = "verbena";
 
-// Stored with release, loaded with acquire: every thread that logs sees what the owner of the sink prepared.
+// Stored with release and loaded with acquire, so that every thread that logs sees the data that the owner of
+// the sink prepared.
 std::atomic<LogSink> g_sink{nullptr};
 
 thread_local char t_last_failure[kLineBytes] = "";

@@ -1,6 +1,6 @@
-// The one place that writes to a stream. A line reads `verbena: <object>: <what>: <cause> (<name> <value>
-// <unit>)`; callers give everything after "verbena: ". Before init, lines go to stderr; from then on
-// to NCCL's logger. Thread safe. Not for the data path: between irecv and irecvConsumed these functions are
+// The only functions that write to a stream. A line has the form `verbena: <object>: <what>: <cause> (<name>
+// <value> <unit>)`. Callers pass the part after "verbena: ". Before init, lines go to stderr; afterwards to
+// NCCL's logger. Thread safe. Not for the data path: between irecv and irecvConsumed these functions are
 // called only after an error.
 #pragma once
 
@@ -20,14 +20,14 @@ void log_warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
+// Logs the line as a warning and returns the error, as in `return fail(Status::kRemote, "...")`.
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// Like fail(), but logs at kInfo, for an end that the application or its peer requested.
+// Like fail(), but logs at kInfo. For a connection end that the application or its peer closes.
 Error fail_quietly(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// While one lives, what this thread would warn of is logged at kInfo: for attempts that may be refused, whose
-// caller says in one line what it found.
+// While such an object exists, warnings of this thread are logged at kInfo. For attempts that may fail, whose
+// caller reports the result in one line.
 class QuietLog {
  public:
   QuietLog();

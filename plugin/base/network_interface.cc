@@ -24,7 +24,8 @@ bool matches_any(std::string_view names, std::string_view name, bool exact) {
   return false;
 }
 
-// Container runtimes and hypervisors give their bridges these names, and the same addresses on every host.
+// Container runtimes and hypervisors give these names to their bridges. Such bridges have the same addresses
+// on every host.
 bool is_container_bridge(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"docker", "virbr", "veth", "cni",    "flannel",
                                             "lxc",    "lxd",   "cali", "podman", "vmnet"};
@@ -37,8 +38,8 @@ bool is_container_bridge(std::string_view name) {
          name.substr(kDocker.size()).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
-// Lower is better: other hosts more likely reach the address. Loopback and bridges that a filter names count
-// as ordinary interfaces.
+// Lower is better: other hosts are more likely to reach the address. Loopback and bridges count as ordinary
+// interfaces if a filter names them.
 int rank_reach(const InterfaceAddress& candidate, bool is_named) {
   if (!is_named && is_container_bridge(candidate.name)) return 4;
   if (!is_named && candidate.is_loopback) return 3;
@@ -72,7 +73,7 @@ bool matches_filter(std::string_view filter, std::string_view name) {
 
 std::optional<InterfaceAddress> select_interface(std::span<const InterfaceAddress> candidates,
                                                  std::string_view filter) {
-  // Only a filter that names interfaces may prefer loopback; an exclusion may not.
+  // Only a filter that names interfaces may select loopback; an exclusion may not.
   const bool is_named = !filter.empty() && !filter.starts_with('^');
   std::vector<std::string_view> names;  // in the system's order
   std::optional<std::tuple<int, ptrdiff_t, int>> best_rank;

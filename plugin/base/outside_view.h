@@ -1,5 +1,5 @@
-// Reads memory that another thread is writing, like a debugger: the kernel copies the bytes. A field may be
-// torn or outdated, so the copy is for diagnosis only; code must not make decisions by it.
+// Reads memory that another thread may be writing, like a debugger: the kernel copies the bytes. A field may
+// be inconsistent or outdated, so use the copy for diagnosis only, and never for decisions.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,6 +1,6 @@
-// Records which process an object belongs to. A forked child has a copy of the object but none of its
-// threads, and shares descriptors and shared memory with the parent. A destructor or any other call in the
-// child would change the parent's state, so the child must not use the object.
+// Records to which process an object belongs. A forked child has a copy of the object but none of its
+// threads, and shares its descriptors and shared memory with the parent. A destructor, or any other call in
+// the child, would change the parent's state, so the child must not use the object.
 #pragma once
 
 #include <cstdint>

@@ -134,7 +134,7 @@ void add_rows(std::vector<ParameterRow>& rows, std::span<const SettingOf<Target>
   }
 }
 
-// Those of a component that reads them itself: values that it would refuse are as if they were not set.
+// Lists the settings of a component that reads them itself. Values that it would reject are shown as not set.
 template <typename Target>
 std::vector<ParameterRow> list_rows(std::span<const SettingOf<Target>> settings) {
   std::vector<ParameterRow> rows;

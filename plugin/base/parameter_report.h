@@ -1,4 +1,4 @@
-// Formats the settings of all components for readers: as rows, as Markdown for docs/parameters.md, and as the
+// Formats the settings of all components for users: as rows, as Markdown for docs/parameters.md, and as the
 // table of the Python package.
 #pragma once
 
@@ -20,7 +20,7 @@ struct ParameterRow {
   bool is_advanced = false;  // hidden where only the usual settings are shown
 };
 
-// Those of the plugin and libverbena.so, then softverbs', then the Python package's.
+// Lists the settings of the plugin and libverbena.so, then of softverbs, then of the Python package.
 std::vector<ParameterRow> list_parameters();
 
 // Tables of names, aliases, defaults, ranges and meanings. They do not depend on the environment.

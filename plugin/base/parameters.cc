@@ -45,7 +45,7 @@ LoadedParameters& loaded_parameters() {
   return loaded;
 }
 
-// A value that was chosen for another transport must not keep the plugin from starting.
+// A value that was chosen for another transport must not prevent the plugin from starting.
 void load_foreign(const SettingOf<Parameters>& spec, const SettingOrigin& origin, LoadedParameters& target) {
   if (spec.kind == SettingKind::kText) {
     target.values.*spec.text = trim(origin.value);

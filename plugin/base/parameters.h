@@ -36,11 +36,12 @@ std::span<const settings::SettingOf<Parameters>> list_parameter_settings();
 // instead.
 std::span<const settings::NamedSetting> list_ignored_settings();
 
-// Reads the environment again. The primary name wins over the aliases; an empty value counts as not set. Logs
-// one line for each value of a VERBENA_* name that is malformed or out of range; if there is any, it keeps
-// the former set and returns Status::kInvalidUsage. Adapts values of NCCL_* names to the range instead, with
-// a warning. Logs one warning for each name that begins as Verbena's settings do and is none, and for each
-// NCCL_IB_* name that has no effect here. Not thread safe: the net core calls it before anything else runs.
+// Reads the environment again. The primary name takes precedence over the aliases; an empty value counts as
+// not set. Logs a line for each value of a VERBENA_* name that is malformed or out of range. If there is one,
+// the function keeps the previous values and returns Status::kInvalidUsage. Values of NCCL_* names are
+// adapted to the range instead, with a warning. Logs one warning for each name that begins like Verbena's
+// settings but is not a setting, and for each NCCL_IB_* name that has no effect here. Not thread safe: the
+// net core calls it before anything else runs.
 Outcome load_parameters();
 
 // Returns the current parameters; before the first load, the defaults. A later load changes them, so
@@ -51,7 +52,7 @@ const Parameters& parameters();
 inline constexpr char kDefaultOrigin[] = "default";
 const std::string& parameter_origin(const std::string& name);
 
-// Where the environment sets a setting; nullopt: nowhere.
+// Returns the variable that sets the setting; nullopt if the environment does not set it.
 std::optional<settings::SettingOrigin> find_origin(const settings::Setting& setting);
 
 // Sets a parameter that the environment did not set, until the next load; `origin` says where the value comes
@@ -59,8 +60,8 @@ std::optional<settings::SettingOrigin> find_origin(const settings::Setting& sett
 // load_parameters().
 void set_parameter_default(const std::string& name, const std::string& value, const std::string& origin);
 
-// A variable that the job's launcher sets, such as RANK or SLURM_PROCID; empty if it is not set. Reads the
-// environment at each call.
+// Returns the value of a variable that the job's launcher sets, such as RANK or SLURM_PROCID; empty if it is
+// not set. Reads the environment at each call.
 std::string read_launcher_variable(const char* name);
 
 // Sets the environment variable `name` unless it is set already, and returns whether it did. The plugin

@@ -1,6 +1,6 @@
-// Proves that a record on a socket comes from the peer that shares the session key: each record is followed
-// by a MAC over its direction, its number and its bytes. Without a key no MAC is sent and every record
-// passes.
+// Authenticates records on a socket: each record is followed by a MAC over its direction, its number and its
+// bytes, with the session key that both ends share. Without a key no MAC is sent, and every record is
+// accepted.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,7 @@
 namespace verbena::base {
 namespace {
 
-// Created once and never closed, because a handler may be about to write to it.
+// Created once and never closed, because a signal handler may be about to write to it.
 std::atomic<int> g_event{-1};
 // The process that installed the handler: a forked child shares the descriptor and must not write to it.
 std::atomic<pid_t> g_owner{0};
@@ -25,7 +25,7 @@ struct Taken {
   EventLoop::Callback callback = nullptr;
   void* context = nullptr;
 };
-Taken g_taken;  // changed only while nothing watches
+Taken g_taken;  // changed only while no signal is watched
 
 // The handler: calls only functions that are async-signal-safe.
 void note_signal(int) {
@@ -33,7 +33,8 @@ void note_signal(int) {
   const int event = g_event.load(std::memory_order_relaxed);
   if (event >= 0 && getpid() == g_owner.load(std::memory_order_relaxed)) {
     const uint64_t one = 1;
-    if (::write(event, &one, sizeof(one)) < 0) errno = saved_errno;  // full: it will be read
+    // If the counter is full, the event is already pending.
+    if (::write(event, &one, sizeof(one)) < 0) errno = saved_errno;
   }
   errno = saved_errno;
 }

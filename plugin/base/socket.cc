@@ -37,31 +37,32 @@ bool is_not_now(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-// The connection failed before accept() took it: an error of that peer, not of the listener.
+// The connection failed before accept() took it. This is an error of that peer, not of the listener.
 bool is_gone_already(int error) {
   return error == ECONNABORTED || error == EPROTO || error == ENETDOWN || error == EHOSTUNREACH ||
          error == ENETUNREACH || error == EHOSTDOWN || error == ENONET || error == ENOPROTOOPT;
 }
 
-// The process, or the host, has no descriptor or memory left. The caller stays in the listener's queue.
+// The process or the host has no descriptor or memory left. The client stays in the listener's queue.
 bool is_short_of_room(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-// Connections that an earlier listener accepted would block its port, for a minute in TIME_WAIT even when
-// they are closed. What this one accepts inherits the option, which a later one needs.
+// Without this option, connections that an earlier listener accepted would block its port, even for a minute
+// after they are closed (TIME_WAIT). The connections that this listener accepts inherit the option, so that a
+// later listener can use the port.
 void share_port_with_connections(int fd) {
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 }
 
-// The ports of listeners that are gone, by address. Several are used in turn, because a peer has a limited
-// number of ports of its own for connections to one of ours.
+// The ports of closed listeners, by address. Several are used in turn, because a peer has a limited number of
+// local ports for connections to one port of this process.
 class FreePorts {
  public:
   static constexpr size_t kInTurn = 64;
 
-  // Port 0 in the result: the kernel chooses a new one.
+  // Returns port 0 if the kernel must choose a new port.
   SocketAddress take(const SocketAddress& any_port) {
     const std::lock_guard lock(mutex_);
     SocketAddress address = any_port;
@@ -124,7 +125,7 @@ constexpr char kNotGenuine[] =
 struct Socket::Encryption {
   // The preamble, which both ends send first, in plain text.
   struct Preamble {
-    uint64_t magic = 0x3163'6e65'6272'6576;  // "verbenc1"
+    uint64_t magic = 0x3163'6e65'6272'6576;  // "verbenc1" in memory order
     std::array<uint8_t, 32> word{};          // random
   };
   static_assert(sizeof(Preamble) == 40);
@@ -208,7 +209,7 @@ bool Socket::is_spoilt() const {
   return encryption_ != nullptr && encryption_->problem != nullptr;
 }
 
-// As in HKDF (RFC 5869): derives a session key from both ends' random words, and from it a key for each
+// Like HKDF (RFC 5869): derives a session key from the random words of both ends, and from it a key for each
 // direction.
 bool Socket::derive_keys() {
   Encryption& e = *encryption_;
@@ -225,7 +226,7 @@ bool Socket::derive_keys() {
   return e.stream != nullptr;
 }
 
-// On false, errno says whether to call again (EAGAIN) or to give up.
+// If it returns false, errno says whether to call again (EAGAIN) or to give up.
 bool Socket::begin_encryption() {
   using Preamble = Encryption::Preamble;
   Encryption& e = *encryption_;

@@ -1,5 +1,6 @@
-// TCP for the out-of-band handshake and for noticing that a peer has gone. No call blocks: one that cannot
-// finish yet returns false or empty, and the caller calls again and keeps the deadline.
+// TCP connections for the handshake, and for detecting that a peer is gone. No call blocks. A call that
+// cannot finish yet returns false or an empty value; the caller calls again, and is responsible for the
+// deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -25,10 +26,10 @@ class Socket {
   Socket(Socket&&) noexcept;
   Socket& operator=(Socket&&) noexcept;
   ~Socket();
-  // Takes over a connected descriptor that is non-blocking.
+  // Takes ownership of a connected, non-blocking descriptor.
   Socket(FileDescriptor fd, const SocketAddress& peer);
 
-  // Starts to connect; finish_connect() reports the end. `peer` may come from an untrusted handle.
+  // Starts to connect; finish_connect() returns the result. `peer` may come from an untrusted handle.
   static Result<Socket> start_connect(const SocketAddress& peer);
   // Like connect(), for a peer that may not listen yet: neither this function nor finish_connect() logs a
   // failure.
@@ -45,8 +46,8 @@ class Socket {
   // Explains why no data moves, or why the peer closed, if the encryption is the reason; otherwise returns
   // null.
   const char* explain_end() const;
-  // Returns true if data arrived that the peer cannot have sent. The connection is then unusable, although
-  // the peer has not closed it.
+  // Returns true if data has arrived that the peer cannot have sent. The connection is then unusable,
+  // although the peer has not closed it.
   bool is_spoilt() const;
 
   // Move as many of the bytes [offset, length) as possible now, and advance `offset`. Return true once offset
@@ -54,14 +55,14 @@ class Socket {
   Result<bool> send_all(const void* data, size_t length_bytes, size_t& offset_bytes);
   Result<bool> receive_exact(void* data, size_t length_bytes, size_t& offset_bytes);
 
-  // Returns whether failures of send_all and receive_exact are left to the caller to log.
+  // If set, failures of send_all and receive_exact are not logged; the caller logs them.
   void set_silent(bool is_silent) { is_silent_ = is_silent; }
 
   // Move as many bytes as possible now, and return their number. Return 0 if none can be moved or the peer is
   // gone, which is not an error here.
   size_t send_some(const void* data, size_t length_bytes);
   size_t receive_some(void* data, size_t length_bytes);
-  // The time after which a peer whose host has vanished counts as closed.
+  // Sets the time after which a peer counts as gone if its host does not answer.
   void limit_silence(int64_t limit_ms);
 
   // Returns true once the peer has closed or reset, even when unread data is left.
@@ -99,10 +100,10 @@ class Listener {
   Listener() = default;
   // The address to which peers connect.
   const SocketAddress& address() const { return address_; }
-  // Returns a connected socket. Empty if no connection is waiting, or if the process or the host has no free
-  // descriptor or memory for it. A repeated error is logged once.
+  // Returns a connected socket. Returns an empty value if no connection is waiting, or if the process or the
+  // host has no free descriptor or memory for it. A repeated error is logged once.
   Result<std::optional<Socket>> accept();
-  // Returns whether the last accept() found a caller but no free descriptor or memory. poll() would then
+  // Returns whether the last accept() found a client but no free descriptor or memory. poll() would then
   // report the listener as readable at once, repeatedly.
   bool is_out_of_room() const { return is_out_of_room_; }
   int fd() const { return fd_.get(); }

@@ -35,10 +35,10 @@ std::optional<SocketAddress> from_system(const sockaddr* address);
 
 bool is_link_local(const SocketAddress& address);
 bool is_loopback(const SocketAddress& address);
-// 127.0.0.1, or ::1.
+// Returns 127.0.0.1, or ::1.
 SocketAddress make_loopback(IpFamily family = IpFamily::kV4, uint16_t port = 0);
 
-// 10.0.0.1:4711 or [fe80::1%2]:4711
+// Returns a text such as 10.0.0.1:4711 or [fe80::1%2]:4711.
 std::string describe(const SocketAddress& address);
 
 }  // namespace verbena::base

@@ -1,5 +1,6 @@
-// How errors propagate: the function that detects an error logs it once (base/log.h, fail()) and returns an
-// Error; its callers pass it on. "Not now" is not an error: it is a bool or an empty optional.
+// Error handling: the function that detects an error logs it once (base/log.h, fail()) and returns an Error,
+// and its callers return the Error too. "Not now" is not an error; it is returned as a bool or an empty
+// optional.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace verbena::base {
 
 void append(std::string& text, const char* format, ...) {
-  char piece[512];  // a longer text is cut
+  char piece[512];  // longer texts are truncated
   va_list arguments;
   va_start(arguments, format);
   const int length = std::vsnprintf(piece, sizeof(piece), format, arguments);

@@ -1,4 +1,4 @@
-// Text for people that grows piece by piece.
+// Functions that build texts for users.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ void append(std::string& text, const char* format, ...) __attribute__((format(pr
 void disarm(char* text);
 std::string disarmed(std::string text);
 
-// `3.1 s`, `12 ms`.
+// Returns a text such as `3.1 s` or `12 ms`.
 std::string show_duration(int64_t duration_ns);
 
 }  // namespace verbena::base

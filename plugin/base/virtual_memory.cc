@@ -32,7 +32,7 @@ Error fail_host(const char* what, uint64_t length_bytes) {
                     static_cast<unsigned long long>(length_bytes));
 }
 
-// The driver, if it has the virtual memory management that this file uses.
+// Returns the driver if it has the virtual memory management that this file needs.
 Result<const CudaApi*> find_mapping_cuda() {
   const CudaApi* cuda = find_cuda();
   if (cuda != nullptr && cuda->can_map()) return cuda;
@@ -40,8 +40,8 @@ Result<const CudaApi*> find_mapping_cuda() {
               "memory: the CUDA driver has no virtual memory management; use CUDA 11.2 or newer");
 }
 
-// The properties of our pieces: pinned, shareable, and usable by NICs (GPUDirect RDMA) if the GPU supports
-// it.
+// Returns the properties of pieces: pinned, shareable, and accessible by NICs (GPUDirect RDMA) if the GPU
+// supports it.
 CUmemAllocationProp describe_piece(const CudaApi& cuda, int gpu) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -60,8 +60,8 @@ int open_memory_file() {
   return memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-// Seals the memory, so that no process with the descriptor can truncate it; an access behind its end would
-// raise SIGBUS.
+// Seals the memory, so that no process with the descriptor can truncate it. Otherwise an access after its end
+// would raise SIGBUS.
 bool seal(int file) {
   return fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
 }
@@ -90,7 +90,7 @@ Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_by
   range.length_bytes_ = length_bytes;
   if (owner.gpu == kNoGpu) {
     void* begin = mmap(nullptr, length_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (begin == MAP_FAILED) return fail_host("no room for addresses", length_bytes);
+    if (begin == MAP_FAILED) return fail_host("cannot reserve addresses", length_bytes);
     range.begin_ = static_cast<std::byte*>(begin);
     return range;
   }
@@ -98,7 +98,7 @@ Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_by
   if (!cuda) return cuda.error();
   CUdeviceptr begin = 0;
   const CUresult result = (*cuda)->cuMemAddressReserve(&begin, length_bytes, 0, 0, 0);
-  if (result != CUDA_SUCCESS) return fail_cuda("no room for addresses", result, length_bytes);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot reserve addresses", result, length_bytes);
   range.begin_ = from_cuda(begin);
   return range;
 }
@@ -265,7 +265,7 @@ MappedPiece& MappedPiece::operator=(MappedPiece&& other) noexcept {
 MappedPiece::~MappedPiece() {
   if (begin_ == nullptr) return;
   if (user_.gpu == kNoGpu) {
-    // The addresses stay reserved.
+    // Keeps the addresses reserved.
     static_cast<void>(mmap(begin_, length_bytes_, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
   } else {

@@ -1,8 +1,8 @@
-// Separates addresses from memory: reserve a range of addresses first, then map pieces of GPU or host memory
-// into it. Processes of one host pass each other pieces as file descriptors. GPU memory comes from CUDA's
-// virtual memory management, host memory from memfd. Objects are movable, not thread safe, and may be
-// destroyed on any thread, with or without a CUDA context; the caller ensures that no kernel still uses the
-// memory.
+// Manages addresses and memory separately: reserve a range of addresses first, then map pieces of GPU or host
+// memory into it. Processes of one host pass pieces to each other as file descriptors. GPU memory comes from
+// CUDA's virtual memory management, host memory from memfd. Objects are movable and not thread safe. They may
+// be destroyed on any thread, with or without a CUDA context; the caller ensures that no kernel still uses
+// the memory.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ struct MemoryOwner {
   int gpu = kNoGpu;
 };
 
-// Addresses and lengths of pieces are multiples of this.
+// Returns the granularity: addresses and lengths of pieces must be multiples of it.
 Result<uint64_t> measure_granularity(MemoryOwner owner);
 
-// Reserved addresses without memory. Destroy everything that is mapped in the range before the range.
+// Reserved addresses without memory. Destroy everything that is mapped in the range before the range itself.
 class AddressRange {
  public:
   static Result<AddressRange> reserve(MemoryOwner owner, uint64_t length_bytes);
@@ -40,7 +40,7 @@ class AddressRange {
   uint64_t length_bytes_ = 0;
 };
 
-// Memory without an address. It is freed with its last owner in any process and its last mapping.
+// Memory without an address. It is freed when no process owns it and it is not mapped.
 class MemoryPiece {
  public:
   // Host memory is zero. GPU memory is not initialised: call fill_zero() after mapping it.
@@ -55,11 +55,11 @@ class MemoryPiece {
 
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryOwner owner() const { return owner_; }
-  // Returns whether both belong to one allocation: the driver has one handle for it in this process.
+  // Returns whether both are parts of one allocation, for which the driver has one handle in this process.
   bool is_same(const MemoryPiece& other) const { return handle_ == other.handle_; }
   // CUDA's handle, which this object owns; 0 for host memory.
   unsigned long long handle() const { return handle_; }
-  // A descriptor for other processes of this host. It may outlive this object.
+  // Returns a descriptor for other processes of this host. The descriptor may outlive this object.
   Result<FileDescriptor> share() const;
 
  private:
@@ -77,8 +77,8 @@ struct FoundPiece {
   MemoryPiece piece;
   std::byte* begin = nullptr;  // where this process has mapped it
 };
-// Status::kInvalidUsage for memory that cannot be shared: from cudaMalloc, of the host, or a piece without a
-// POSIX descriptor.
+// Fails with Status::kInvalidUsage for memory that cannot be shared: memory of cudaMalloc, host memory, or a
+// piece without a POSIX descriptor.
 Result<FoundPiece> find_piece(const void* address);
 
 // A piece that is mapped at an address in a range: host memory for the CPU, or GPU memory for the GPU of
@@ -93,7 +93,7 @@ class MappedPiece {
 
   std::byte* begin() const { return begin_; }
   uint64_t length_bytes() const { return length_bytes_; }
-  // A DMA-BUF descriptor for NICs; empty if the driver exports none for this memory.
+  // Returns a DMA-BUF descriptor for NICs; empty if the driver exports none for this memory.
   FileDescriptor export_dmabuf() const;
 
  private:

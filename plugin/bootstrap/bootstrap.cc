@@ -49,7 +49,8 @@ class CallerCarrier final : public Carrier {
 base::Outcome CallerCarrier::all_gather(Operation, std::span<const std::byte> mine,
                                         std::span<std::byte> all) {
   if (state_.has_failed()) return state_;
-  // A barrier has no data, but an all-gather of no bytes need not wait for the other ranks.
+  // A barrier needs no data, but an all-gather of zero bytes need not wait for the other ranks, so one byte
+  // is sent.
   const std::byte token{};
   std::vector<std::byte> tokens(mine.empty() ? count_ranks_ : 0);
   const int rc = mine.empty() ? function_(context_, &token, tokens.data(), 1)
@@ -133,7 +134,8 @@ base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std
                       "bootstrap: exchange: the input has %zu bytes and the output %zu bytes; both must have "
                       "the same length, a multiple of the number of ranks, %u",
                       mine.size(), theirs.size(), count_ranks());
-  // One rank at least holds all parts of all ranks, which grow with the square of their number.
+  // At least one rank holds all parts of all ranks; their total length grows with the square of the number of
+  // ranks.
   constexpr uint64_t kMostHeldBytes = uint64_t{256} << 20;
   const size_t part_bytes = mine.size() / count_ranks(),
                slice_bytes = std::max<size_t>(kMostHeldBytes / (uint64_t{count_ranks()} * count_ranks()), 1);

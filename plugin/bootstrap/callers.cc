@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kPauseMs = 100;  // pause after accept() found no free descriptor
 
-// A rank may prove itself, send its frames and leave before its link is advanced once: the frames stay.
+// A rank may authenticate itself, send its frames and leave before its link is advanced once. Its frames are
+// kept.
 bool has_proven_itself(const FrameLink& link) {
   return link.is_standing() || link.has_arrivals();
 }
@@ -79,7 +80,7 @@ void Callers::accept_all(const Judge& judge) {
   }
 }
 
-// Unless it proves itself in this last step.
+// Drops the oldest client, unless it authenticates itself in this last step.
 void Callers::drop_oldest(const Judge& judge) {
   const auto oldest =
       std::ranges::find_if(callers_, [](const Caller& caller) { return caller.link.is_stranger(); });

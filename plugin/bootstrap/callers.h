@@ -1,9 +1,9 @@
-// A listener and its accepted connections ("callers") that are not authenticated yet. Anybody may connect. So
-// the number of callers is limited, the caller that has been silent longest is dropped first, and each has a
-// time limit to prove its identity. Callers cannot keep the listener's owner busy or fill its log: only the
-// first refusal is a warning.
+// A listener and its clients: accepted connections that are not authenticated yet. Any process may connect,
+// so the number of clients is limited, the client that has been silent longest is dropped first, and each
+// client has a time limit for its authentication. Clients cannot keep the listener's owner busy or fill its
+// log: only the first refusal is logged as a warning.
 //
-// The owner polls, calls advance(), and takes the links of authenticated callers.
+// The owner polls, calls advance(), and takes the links of authenticated clients.
 #pragma once
 
 #include <poll.h>
@@ -25,9 +25,10 @@ namespace verbena::bootstrap {
 
 class Callers {
  public:
-  // The time limit. A rank identifies itself as soon as it is connected; a stranger may never do so.
+  // The time limit. A rank identifies itself as soon as it is connected; an unauthenticated client may never
+  // do so.
   static constexpr int64_t kIntroductionMs = 10000;
-  // The maximum number of callers: a fraction of this process's limit of open files.
+  // Returns the maximum number of clients: a fraction of this process's limit of open files.
   static size_t find_limit();
 
   // The owner's answer to a hello, in addition to the check of its key; `detail` is for kOtherCount.
@@ -40,7 +41,7 @@ class Callers {
   // An object without a listener.
   Callers() = default;
   // `owner` names the listener's owner in the log. The thread that creates the proof must be allowed to read
-  // the job key; the thread that calls advance() need not be.
+  // the job key; the thread that calls advance() need not.
   Callers(base::Listener listener, Proof proof, std::string owner)
       : listener_(std::move(listener)), proof_(std::move(proof)), owner_(std::move(owner)) {}
   Callers(Callers&& other) noexcept = default;

@@ -65,7 +65,7 @@ class CollectiveCall {
   // Returns true if each rank receives a different result.
   bool is_apart() const { return operation_ == Operation::kExchange; }
 
-  // Records a contribution that passed through this rank; its rank and length were checked.
+  // Records a contribution that passed through this rank. Its rank and length must have been checked.
   void hear(uint32_t rank, base::Bytes contribution);
   bool has_heard(uint32_t rank) const { return is_heard_[rank]; }
   // Returns whether all ranks of this rank's part of the tree have contributed.
@@ -82,7 +82,7 @@ class CollectiveCall {
 
   size_t result_bytes() const { return result_.size(); }
   void set_result(base::Bytes bytes);
-  // Returns how many results are still to come: one for this rank and, if the results differ between ranks,
+  // Returns how many results are still expected: one for this rank and, if the results differ between ranks,
   // one for each rank below it.
   uint32_t results_due() const { return results_due_; }
   void pass_result() { --results_due_; }

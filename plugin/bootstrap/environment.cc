@@ -19,8 +19,8 @@
 namespace verbena::bootstrap {
 namespace {
 
-// The launcher's store listens at MASTER_PORT, and people give the next few ports to their next jobs. Our
-// port is at this distance, which nobody else uses.
+// The launcher's store listens at MASTER_PORT, and users often give the next few ports to their next jobs.
+// The rendezvous uses a port at this distance, which is unlikely to be in use.
 constexpr uint32_t kPortDistance = 1717;
 constexpr uint32_t kLowestPort = 1024, kPorts = 65536 - kLowestPort;
 
@@ -90,8 +90,8 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
   return place;
 }
 
-// torchrun below another launcher numbers its ranks anew. Otherwise, if two launchers report the same number
-// of ranks, they mean the same processes, and the ranks must agree.
+// torchrun below another launcher assigns new rank numbers. Otherwise, if two launchers report the same
+// number of ranks, they refer to the same processes, and the ranks must agree.
 base::Outcome check_others(const VariableReader& read, const VariableSet& used, const LaunchPlace& place) {
   if (is_set(read, "TORCHELASTIC_RUN_ID")) return {};
   for (const VariableSet& set : kSets) {
@@ -174,8 +174,8 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
 
 namespace {
 
-// Not secret: it distinguishes jobs that use the same port by mistake. With a job key the ranks prove that
-// they are of one job.
+// The nonce is not secret. It distinguishes jobs that accidentally use the same port. With a job key, the
+// ranks prove that they belong to one job.
 Nonce derive_nonce(const LaunchPlace& place) {
   const std::string text =
       place.job + "/" + std::to_string(place.port) + "/" + std::to_string(place.count_ranks);
@@ -188,7 +188,7 @@ Nonce derive_nonce(const LaunchPlace& place) {
   return nonce;
 }
 
-// The only call here that may block as long as the system's resolver is configured to try. A numeric address
+// The only call here that may block, as long as the system's resolver is configured to try. A numeric address
 // needs no resolver.
 base::Result<std::vector<base::SocketAddress>> resolve(const LaunchPlace& place) {
   addrinfo hints{};

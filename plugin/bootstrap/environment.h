@@ -1,4 +1,4 @@
-// Reads this process's rank from the variables of torchrun (also of anyone who sets RANK by hand), Open MPI,
+// Reads this process's rank from the variables of torchrun (or of a user who sets RANK by hand), Open MPI,
 // PMI (MPICH, Intel MPI) or Slurm, and connects the ranks without a unique id: rank 0 listens at a port that
 // all ranks derive in the same way.
 #pragma once
@@ -19,7 +19,7 @@ struct LaunchPlace {
   uint32_t count_ranks = 1;
   std::optional<uint32_t> local_rank;  // if the launcher sets it
   std::string host;                    // of rank 0; empty with one rank
-  uint16_t port = 0;                   // of our rendezvous, not the launcher's MASTER_PORT
+  uint16_t port = 0;                   // of the rendezvous, not the launcher's MASTER_PORT
   std::string job;                     // distinguishes this job from others at the same address
   bool is_one_host = false;            // the launcher started all ranks on this host
 };
@@ -34,13 +34,13 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
 // Joins with the values of read_launch_place().
 //
 // Rank 0 listens at the address that the launcher gave; on loopback if all ranks are on its host; at all
-// addresses if it cannot know by which one other hosts reach it (Kubernetes operators give rank 0
+// addresses if it cannot know by which address other hosts reach it (Kubernetes operators give rank 0
 // `localhost`, and the other ranks its name). Without a job key a rank cannot prove that it belongs to the
-// job: then ranks listen on loopback only, and other addresses fail with kInvalidUsage, unless
-// VERBENA_INSECURE is set; rank 0 warns once per process.
+// job. In this case ranks listen on loopback only, and other addresses fail with kInvalidUsage, unless
+// VERBENA_INSECURE is set; rank 0 then warns once per process.
 //
-// Ranks that start before rank 0 retry until the deadline. May be called again for another context after it
-// has returned.
+// Ranks that start before rank 0 retry until the deadline. The function may be called again for another
+// context after it has returned.
 base::Result<Bootstrap> join_from_environment(const BootstrapOptions& options = {});
 base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions& options = {});
 

@@ -272,7 +272,7 @@ void FrameLink::greet(const Message& message) {
 }
 
 bool FrameLink::receive_hello() {
-  // A caller that is not a rank at all is recognised by its first word.
+  // A client that is not a rank is recognised by its first word.
   if (!fill(sizeof(uint64_t))) return false;
   if (std::memcmp(in_.data(), &kMagic, sizeof(kMagic)) != 0) {
     close("it is not a rank of this job");
@@ -363,7 +363,7 @@ bool FrameLink::receive_frame() {
   return true;
 }
 
-// False: not all of it is there yet, or the link has closed.
+// Returns false if not all bytes have arrived, or the link has closed.
 bool FrameLink::fill(size_t wanted_bytes) {
   while (in_bytes_ < wanted_bytes) {
     const size_t room = std::min(wanted_bytes, in_bytes_ + kReadBytes);

@@ -1,5 +1,5 @@
 // One TCP connection of the bootstrap, at either end: first the introduction, then frames. No call blocks,
-// and none logs: problem() says what ended the link, and the owner logs it with the ranks' names.
+// and no call logs: problem() returns why the link ended, and the owner logs it with the ranks' names.
 #pragma once
 
 #include <poll.h>
@@ -78,13 +78,13 @@ class FrameLink {
   const std::string& problem() const { return problem_; }
   const base::SocketAddress& peer() const { return socket_.peer(); }
 
-  // The accepting end: the caller's hello, whose magic and version were checked; null once it is answered.
-  // The owner judges it with answer(). A link that refuses closes after the answer is sent.
+  // For the accepting end: the client's hello, whose magic and version were checked; null once it is
+  // answered. The owner decides by answer(). A link that refuses is closed after the answer is sent.
   const Hello* asking() const { return step_ == Step::kAsked ? &hello_ : nullptr; }
   void answer(Refusal refusal, uint32_t detail = 0);
   const Hello& hello() const { return hello_; }
-  // For the connecting end: why it was refused (kNone if it was not), and whether it was ever connected and
-  // got an answer.
+  // For the connecting end: the reason of a refusal (kNone if there was none), and whether the link was ever
+  // connected and got an answer.
   Refusal refusal() const { return welcome_.refusal; }
   bool was_connected() const { return was_connected_; }
   bool was_answered() const { return was_answered_; }
@@ -92,7 +92,7 @@ class FrameLink {
 
   void send(Record record);
   bool is_flushed() const { return is_closed() || (greeting_.empty() && out_.empty()); }
-  // The next received frame. It is complete and its MAC was checked, but not its content.
+  // Returns the next received frame. It is complete and its MAC was checked, but its content was not.
   Record take();
   bool has_arrivals() const { return !inbox_.empty(); }
   // The events that advance() waits for. A closed link has the descriptor -1, which poll ignores.

@@ -124,7 +124,8 @@ bool is_not_now(int error) {
   return error == EAGAIN || error == EINTR || error == ECONNABORTED;
 }
 
-// Returns whether the kernel reports our user for the other end, from when it connected or began to listen.
+// Returns whether the kernel reports this user for the other end, at the time when it connected or began to
+// listen.
 bool is_of_our_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
@@ -175,7 +176,7 @@ UnixPost::Verdict UnixPost::drop_stranger() {
 }
 
 base::Outcome UnixPost::accept_all() {
-  // Bounded: others may call as fast as they are sent away.
+  // Limited, because clients may connect as fast as they are dropped.
   for (int i = 0; i < kBacklogMessages && callers_.size() < kMaxCallers; ++i) {
     base::FileDescriptor caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!caller && is_not_now(errno)) return {};
@@ -311,8 +312,8 @@ class Exchange {
   base::Outcome first_failure_;
 };
 
-// A failure to send or receive does not end the exchange: the others still get what we can send, and learn of
-// the failure afterwards.
+// A failure to send or receive does not end the exchange: the other ranks still get the descriptors that can
+// be sent, and are notified of the failure afterwards.
 base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> addresses, std::string& text) {
   while (true) {
     if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
@@ -346,7 +347,8 @@ base::Outcome Exchange::send_all(std::span<const PostAddress> addresses) {
     has_sent_[i] = true;
     if (sent) continue;
     if (first_failure.is_ok()) first_failure = sent.error();
-    // Marked as sent, so that the other rank does not wait for it; it learns the reason afterwards.
+    // Marked as sent, so that the other rank does not wait for it; the other rank is told the reason
+    // afterwards.
     has_sent_[i] =
         !is_not_now(UnixPost::send(addresses[domain_.ranks()[i]], bootstrap_.rank(), kNoDescriptor));
     own_[i] = kNoDescriptor;
@@ -402,7 +404,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   Exchange exchange(bootstrap, domain, own, deadline);
   std::string text;
   const base::Outcome done = exchange.run(*post, *addresses, text);
-  // Only now, when no rank sends any more, is the socket closed.
+  // The socket is closed only after this call, when no rank sends any more.
   if (auto agreed = bootstrap.all_agree(done, text); !agreed) return agreed.error();
   return exchange.take();
 }

@@ -50,8 +50,8 @@ class HostDomain {
 
 // ---- File descriptors between the ranks of a host
 
-// They are passed over Unix sockets with abstract names that exist only during one call. A caller must belong
-// to our user, as the kernel reports it, and must know a secret that was sent over the bootstrap.
+// Descriptors are passed over Unix sockets with abstract names that exist only during one call. A client must
+// belong to this user, as the kernel reports it, and must know a secret that was sent over the bootstrap.
 
 // The address of a socket, and the proof that a caller may use it; sent over the bootstrap only. Every
 // process on the host can see the name, but not the secret.
@@ -76,9 +76,9 @@ class UnixPost {
   // Waits until a caller connects or sends, at most `max_ms`.
   void wait(int64_t max_ms) const;
 
-  // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
-  // the log. A caller that sends nothing does not delay the others: each call checks it again, until
-  // it has been silent for a second.
+  // Receives one message, if there is one. Messages of unauthenticated clients are dropped, the first one
+  // with a line in the log. A client that sends nothing does not delay the others: each call checks it again,
+  // until it has been silent for a second.
   base::Result<Verdict> receive(Arrival& arrival);
   // Sends rank `from`'s descriptor to the socket at `to`. Returns false if that is not possible now; then
   // call it again. Fails if `to` belongs to another user.

@@ -1,5 +1,5 @@
 // The bootstrap's messages over TCP. Both ends of a connection introduce themselves; then frames follow in
-// both directions. Everything here may come from outside and is checked before use.
+// both directions. All of these data may come from outside, and are checked before use.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ enum class Purpose : uint8_t {
 // The key of the MACs.
 enum class KeyKind : uint8_t {
   kNone,
-  kJob,  // VERBENA_JOB_KEY_FILE's
-  kId,   // the unique id's secret
+  kJob,  // of VERBENA_JOB_KEY_FILE
+  kId,   // the secret of the unique id
 };
 
 enum class Refusal : uint8_t {
@@ -158,11 +158,12 @@ struct FailureNote {
 
 // Truncates long texts.
 Record make_failure(const FailureNote& note);
-// The note comes from outside: an invalid status becomes kRemote, and only printable characters of the text
-// are kept.
+// The note comes from outside, so an invalid status becomes kRemote, and only printable characters of the
+// text are kept.
 FailureNote read_failure(const Record& record);
 
-// `rank 5`, `ranks 1, 3 and 4`, `ranks 1, 5 to 7 and 12 others`: ascending, and not too long for a line.
+// Returns a text such as `rank 5`, `ranks 1, 3 and 4`, or `ranks 1, 5 to 7 and 12 others`: ascending, and
+// short enough for a log line.
 std::string show_ranks(std::span<const uint32_t> ranks);
 
 }  // namespace verbena::bootstrap

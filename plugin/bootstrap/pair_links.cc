@@ -18,10 +18,11 @@ namespace {
 
 constexpr uint64_t kPairMagic = 0x7269'6170'6272'6576;  // "verbpair"
 constexpr size_t kMaxPartBytes = size_t{64} << 20;
-// A message's length is only a peer's claim: beyond this, memory grows with the bytes that arrive.
+// The length of a message is only the peer's claim, so beyond this limit memory grows with the bytes that
+// arrive.
 constexpr uint64_t kMaxReservedBytes = uint64_t{1} << 26;
 constexpr int64_t kPollMs = 100;
-// One waiting thread may receive the message that another one waits for.
+// A waiting thread may receive a message that another thread waits for.
 constexpr int64_t kSharedPollMs = 1;
 
 struct PartHeader {
@@ -130,8 +131,8 @@ base::Result<std::vector<std::byte>> PairLinks::receive(uint32_t from, uint64_t 
     if (found->second.empty()) peer.arrived.erase(found);
     return true;
   };
-  // The peer's last messages arrive over the link that it made. That link may close later than ours, or may
-  // still be among the callers.
+  // The peer's last messages arrive over the link that the peer opened. That link may close later than this
+  // rank's link, or may still be unauthenticated.
   const auto has_left = [&] {
     if (!peer.is_lost()) return false;
     return peer.in != nullptr ? peer.in->is_closed() : !callers_.has_welcomed(from);
@@ -159,12 +160,13 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
     int64_t poll_ms = 0;
     {
       const std::lock_guard lock(mutex_);
-      // A receiver connects too, so that it can detect, by the end of its link, that a peer which never sent
-      // has left.
+      // A receiver also connects to the sender. When this link closes, the receiver knows that a peer which
+      // never sent has left.
       connect(peers_[rank]);
       advance();
       if (is_done()) return {};
-      if (has_left()) return fail(base::Status::kRemote, "it has left (" + peers_[rank].problem() + ")");
+      if (has_left())
+        return fail(base::Status::kRemote, "it has closed its connection (" + peers_[rank].problem() + ")");
       callers_.add_poll_entries(polled);
       for (const Peer& one : peers_) {
         if (one.out != nullptr) polled.push_back(one.out->poll_entry());
@@ -172,7 +174,7 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
       }
       poll_ms = callers_.limit_wait_ms(waiting_.load() > 1 ? kSharedPollMs : kPollMs);
     }
-    if (deadline.has_passed()) return fail(base::Status::kTimeout, "the timeout is over");
+    if (deadline.has_passed()) return fail(base::Status::kTimeout, "timed out");
     if (base::is_interrupted()) return fail(base::Status::kSystem, "interrupted by a signal");
     ::poll(polled.data(), polled.size(), static_cast<int>(std::min(deadline.remaining_ms(), poll_ms)));
   }

@@ -2,9 +2,10 @@
 // the order in which it sent them.
 //
 // The first message to a rank connects a link to it, which carries only the messages of the rank that
-// connected: two ranks that call each other at the same time get two links. The caller proves the job's key,
-// or the secret in the address that the called rank published. A send that waits for its receiver receives
-// meanwhile, so two ranks may send long messages to each other at the same time.
+// connected: two ranks that send to each other at the same time use two links. The connecting rank
+// authenticates itself with the job's key, or with the secret in the address that the other rank published. A
+// send that waits for its receiver also receives, so two ranks may send long messages to each other at the
+// same time.
 //
 // Any thread may call send() and receive().
 #pragma once
@@ -26,7 +27,7 @@
 
 namespace verbena::bootstrap {
 
-// Publish it only over a channel that strangers can neither read nor write.
+// Publish it only over a channel that unauthenticated processes can neither read nor write.
 struct PairAddress {
   uint64_t magic = 0;
   uint32_t version = 0;
@@ -50,8 +51,8 @@ class PairLinks {
 
   // Sends a message. Returns when the operating system has taken all of it.
   base::Outcome send(uint32_t to, uint64_t tag, std::span<const std::byte> bytes, int64_t timeout_ms);
-  // Receives the next message. kRemote: the peer has left, and all messages that it sent with this tag have
-  // been received.
+  // Receives the next message. Fails with kRemote if the peer has left, and all messages that it sent with
+  // this tag have been received.
   base::Result<std::vector<std::byte>> receive(uint32_t from, uint64_t tag, int64_t timeout_ms);
 
  private:

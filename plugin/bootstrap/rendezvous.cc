@@ -36,7 +36,7 @@ struct Content {
 };
 static_assert(sizeof(Content) == kUniqueIdBytes);
 
-// The rendezvous that still run, and those that ended since the last id was made.
+// The rendezvous that are running, and those that ended since the last id was created.
 struct OpenRendezvous {
   std::mutex mutex;
   std::list<base::OwnedHere<Rendezvous>> list;
@@ -233,11 +233,11 @@ void Rendezvous::notice_the_dead() {
   for (const auto& guest : guests_) {
     if (!guest->registration || guest->is_answered || !guest->link.is_closed()) continue;
     reason_ =
-        "rank " + std::to_string(guest->link.hello().rank) + " has gone (" + guest->link.problem() + ")";
+        "rank " + std::to_string(guest->link.hello().rank) + " disconnected (" + guest->link.problem() + ")";
   }
 }
 
-// Answers ranks from the root down. A rank below a missing rank waits here, and will be told which ranks are
+// Answers ranks from the root down. A rank below a missing rank waits here, and is told later which ranks are
 // missing.
 void Rendezvous::tell_parents() {
   for (bool is_news = true; is_news;) {
@@ -300,9 +300,10 @@ class Asking {
          base::Deadline deadline)
       : meeting_(meeting), place_(place), own_(own), deadline_(deadline) {}
 
-  // One attempt. Empty if it failed for a temporary reason, which is in `problem`.
+  // Makes one attempt. Returns an empty value if it failed for a temporary reason, which is in `problem`.
   base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
-  // Returns whether the rendezvous dropped the last attempt: among many strangers, it may drop a rank too.
+  // Returns whether the rendezvous dropped the last attempt: if it has many unauthenticated clients, it may
+  // drop a rank too.
   bool was_sent_away() const { return was_sent_away_; }
   base::Error fail(base::Status status, const std::string& text) const {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,
@@ -353,7 +354,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
       if (refusal == Refusal::kOtherCount) problem += " (" + std::to_string(link.refusal_detail()) + ")";
       return fail(base::Status::kRemote, problem);
     }
-    if (link.is_closed()) return fail(base::Status::kRemote, "it has gone: " + link.problem());
+    if (link.is_closed()) return fail(base::Status::kRemote, "it disconnected: " + link.problem());
     if (deadline_.has_passed()) {
       if (is_overdue || !link.is_standing())
         return fail(base::Status::kTimeout, problem.empty() ? "it does not answer" : problem);

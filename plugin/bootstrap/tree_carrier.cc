@@ -244,7 +244,8 @@ base::Outcome TreeCarrier::progress(Call& call) {
   for (const TreeLinks::Arrival& arrival : std::exchange(early_, {})) {
     if (auto handled = handle(call, arrival); !handled) return handled;
   }
-  // Repeats until nothing moves: a frame that was read but not handled would not wake the wait that follows.
+  // Repeats until nothing changes, because a frame that was read but not handled would not end the following
+  // wait.
   for (bool is_moved = true; is_moved;) {
     links_.advance();
     is_moved = false;
@@ -258,8 +259,8 @@ base::Outcome TreeCarrier::progress(Call& call) {
 
 base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival) {
   const FrameHeader header = header_of(arrival.record);
-  // A neighbour that already has its result may be in the next call. A failure that arrives after our result
-  // belongs to the next call too.
+  // A neighbour that already has its result may have begun the next call. A failure that arrives after this
+  // rank's result belongs to the next call too.
   const bool is_next = header.sequence == sequence_ + 1 && call.has_heard_all() &&
                        (header.kind == FrameKind::kContribution || header.kind == FrameKind::kOverdue);
   if (is_next || (header.kind == FrameKind::kFailure && call.results_due() == 0)) {
@@ -387,8 +388,8 @@ base::Outcome TreeCarrier::handle_time(Call& call) {
   return {};
 }
 
-// Asks rank 0, which knows most. Each level on the way gets additional time to notice that the next one does
-// not answer.
+// Asks rank 0, which knows most. Each level on the way gets additional time to detect that the next level
+// does not answer.
 void TreeCarrier::ask_who_is_missing(Call& call) {
   links_.send_up(make_record({.kind = FrameKind::kOverdue, .rank = rank_, .sequence = sequence_}));
   call.is_overdue = true;
@@ -434,7 +435,7 @@ std::string TreeCarrier::describe_call(Operation operation, uint32_t sequence) c
 std::string TreeCarrier::describe_lost(size_t neighbour) const {
   const std::string who = "rank " + std::to_string(links_.rank_of(neighbour));
   if (has_left_[neighbour]) return who + " has left";
-  return who + " has gone (" + links_.problem_of(neighbour) + ")";
+  return who + " disconnected (" + links_.problem_of(neighbour) + ")";
 }
 
 base::Error TreeCarrier::fail_all(const FailureNote& note, std::optional<size_t> from) {

@@ -13,7 +13,7 @@ namespace verbena::crypto {
 namespace {
 
 // A record: the length of its plain text (little endian, authenticated), the encrypted text, the tag. The
-// nonce is the record's number: no key encrypts two records with the same one.
+// nonce is the number of the record, so a key never encrypts two records with the same nonce.
 constexpr size_t kHeaderBytes = 4, kTagBytes = 16, kNonceBytes = 12;
 
 constexpr size_t kAddedBytes = kHeaderBytes + kTagBytes;
@@ -98,7 +98,7 @@ ssize_t EncryptedStream::send(int fd, const void* data, size_t bytes) {
   return static_cast<ssize_t>(std::exchange(taken_, 0));
 }
 
-// False: the next bytes are not a record of the peer.
+// Returns false if the next bytes are not a record of the peer.
 bool EncryptedStream::open_next(bool& is_whole) {
   uint32_t length = 0;
   is_whole = false;
@@ -114,7 +114,8 @@ bool EncryptedStream::open_next(bool& is_whole) {
   return true;
 }
 
-// How many bytes the next record still lacks. in_at_ is 0, and less than a record is there.
+// Returns how many bytes of the next record are missing. Call it only if in_at_ is 0 and the record is not
+// complete.
 size_t EncryptedStream::count_wanted() const {
   if (size_.reads_ahead) return in_.size() - in_end_;
   if (in_end_ < kHeaderBytes) return kHeaderBytes - in_end_;

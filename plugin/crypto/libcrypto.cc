@@ -25,9 +25,9 @@ bool find_all(void* library, Libcrypto& into) {
          find(library, "EVP_CIPHER_CTX_ctrl", into.control);
 }
 
-// libcrypto initialises itself at its first use and takes locks for that. We use it once here, while a key is
-// loaded. If one of our threads did so later and the process forked meanwhile, the child would wait for the
-// lock for ever.
+// Uses libcrypto once. libcrypto initialises itself at its first use, and takes locks for this. This must
+// happen while a key is loaded: if a thread of this library did it later and the process forked meanwhile,
+// the child would wait for the lock forever.
 bool computes(const Libcrypto& api) {
   uint8_t mac[EVP_MAX_MD_SIZE];
   const uint8_t zeros[32] = {};

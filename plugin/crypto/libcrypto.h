@@ -1,5 +1,5 @@
-// OpenSSL's libcrypto (3 or 1.1), loaded with the first key: hosts whose jobs have no key need no OpenSSL,
-// and the system's updates reach it.
+// OpenSSL's libcrypto (3 or 1.1), loaded with the first key. Hosts whose jobs have no key need no OpenSSL,
+// and updates of the system's library take effect.
 #pragma once
 
 #include <openssl/crypto.h>
@@ -8,7 +8,7 @@
 
 namespace verbena::crypto {
 
-// The functions that we use; they are the same in both versions.
+// The functions that this library uses; they are the same in both versions.
 struct Libcrypto {
   decltype(&::HMAC) hmac;
   decltype(&::EVP_sha256) sha256;
@@ -25,8 +25,8 @@ struct Libcrypto {
 
 inline constexpr const char* kLibcryptoNames[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
-// Null if neither version is there or can compute what we need. Safe on any thread. Loaded once and never
-// unloaded, because the application may use it too.
+// Returns null if neither version was found, or if it cannot compute the needed functions. Any thread may
+// call it. Loaded once and never unloaded, because the application may use it too.
 const Libcrypto* find_libcrypto();
 
 }  // namespace verbena::crypto

@@ -1,7 +1,7 @@
 // NCCL's network-plugin ABI, versions 7 (NCCL 2.19) to 12 (NCCL 2.30): plain data and constants. The function
-// tables are in abi_tables.h. Layouts are fixed by NCCL for x86-64 and arm64 Linux (LP64, little endian); the
-// assertions below are the contract. Members keep NCCL's words in our spelling; a comment names NCCL's type.
-// Nothing here has behaviour.
+// tables are in abi_tables.h. NCCL fixes the layouts for x86-64 and arm64 Linux (LP64, little endian); the
+// assertions below check them. Members keep NCCL's words in this project's spelling; a comment gives NCCL's
+// type. This file has no code.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,8 @@ inline constexpr unsigned long kSubsystemProxy = 0x400;
 inline constexpr unsigned long kSubsystemReg = 0x2000;
 inline constexpr unsigned long kSubsystemAll = ~0ul;
 
-// ncclDebugLogger_t. printf-like; `file` is shown by its last component or as NCCL was built to.
+// ncclDebugLogger_t. printf-like. NCCL shows the last component of `file`, or the whole, depending on its
+// build.
 using DebugLogger = void (*)(LogLevel level, unsigned long flags, const char* file, int line,
                              const char* format, ...);
 
@@ -82,9 +83,9 @@ inline constexpr int64_t kMaxP2pBytes = 1ll << 40;      // largest legal max_p2p
 inline constexpr int64_t kMaxMessageBytes = 1ll << 30;  // largest message NCCL sends (1 GiB)
 inline constexpr int kUndefined = -1;                   // rail and plane ids, traffic class, attributes
 
-// On entry to irecv `*request` equals this for LL and LL128 (table v9 and later, NCCL 2.24.3 and later): the
-// receive's completion need not be reported and its bytes must arrive in `data` itself. Any other value on
-// entry is stale.
+// On entry to irecv `*request` equals this for LL and LL128 (table v9 and later, NCCL 2.24.3 and later). The
+// receive's completion then need not be reported, and its bytes must arrive in `data` itself. Any other value
+// on entry is stale.
 inline constexpr uintptr_t kOptionalRecvCompletion = 0x1;
 
 // Bits of NetAttr. `op` counts in ncclFunc_t's order, `algo` and `proto` in NCCL's.
@@ -113,7 +114,7 @@ struct NetDeviceHandle {
   void* handle;  // dereferenced by the GPU: verbena::UnpackDeviceHandle (verbena/unpack_abi.h); the plugin
                  // frees it
   size_t size;   // bytes behind `handle`; informational
-  int needs_proxy_progress;  // 1, or NCCL never calls irecv on this communicator
+  int needs_proxy_progress;  // 1; otherwise NCCL never calls irecv on this communicator
 };
 static_assert(sizeof(NetDeviceHandle) == 32 && offsetof(NetDeviceHandle, version) == 4);
 static_assert(offsetof(NetDeviceHandle, handle) == 8 && offsetof(NetDeviceHandle, size) == 16);
@@ -155,7 +156,7 @@ static_assert(sizeof(CommAttr) == 16 && offsetof(CommAttr, min_flows_per_peer) =
 static_assert(sizeof(NetAttr) == 44 && offsetof(NetAttr, recv) == 16);
 static_assert(offsetof(NetAttr, op) == 32 && offsetof(NetAttr, algo) == 36 && offsetof(NetAttr, proto) == 40);
 
-// getProperties gives us uninitialised memory: every member is to be written. Strings stay valid while the
+// getProperties passes uninitialised memory, so every member must be written. Strings stay valid while the
 // library is loaded. Bandwidth in Mb/s, latency in us.
 struct ncclNetProperties_v7_t {  // ncclNetProperties_v7_t
   char* name;
@@ -212,7 +213,7 @@ struct NetPropertiesWithVDevices {
   uint64_t guid;
   int ptr_support;
   int reg_is_global;  // 0: registrations belong to one communicator
-  int force_flush;    // 1: NCCL calls iflush even where it thinks the hardware orders writes
+  int force_flush;    // 1: NCCL calls iflush even if it assumes that the hardware orders writes
   int speed_mbps;
   int port;
   float latency_us;

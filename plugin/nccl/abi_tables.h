@@ -1,5 +1,5 @@
 // The function tables that NCCL looks up as data symbols ncclNetPlugin_v7 .. ncclNetPlugin_v12. The order of
-// the members is the contract; neighbouring versions that differ only in a type are one template.
+// the members is fixed by NCCL. Neighbouring versions that differ only in a type share one template.
 #pragma once
 
 #include "nccl/abi.h"

@@ -9,8 +9,8 @@
 
 namespace verbena::nccl {
 
-// A timeout is reported as a remote error: NCCL has a timeout code only since 2.30, and what did not answer
-// in time is always the peer or the network to it.
+// A timeout is reported as a remote error: NCCL has a code for timeouts only since 2.30, and the cause is
+// always that the peer, or the network to it, did not answer in time.
 constexpr abi::Result convert_status(base::Status status) {
   switch (status) {
     case base::Status::kOk:
@@ -32,7 +32,7 @@ constexpr abi::Result convert_status(base::Status status) {
   return abi::kInternalError;
 }
 
-// Clips to what `To` can hold. `to` starts zeroed, so unused entries are zero, not garbage.
+// Truncates the text to the capacity of `to`. `to` is filled with zeros, so unused entries are zero.
 template <typename To, typename From>
 To convert_members(const From& from) {
   To to{};

@@ -29,7 +29,7 @@ struct Communicator {
   RegistrationOrder::Family family = RegistrationOrder::Family::kUnknown;
   RegistrationOrder order;
 
-  std::mutex registration_mutex;  // registrations come from another thread than messages
+  std::mutex registration_mutex;  // another thread than the data thread registers memory
   std::unordered_map<const transport::Registration*, std::unique_ptr<transport::Registration>> registrations;
 
   std::unique_ptr<NetProfiler> profiler;  // null if no profiler wants work requests

@@ -14,8 +14,8 @@ struct NcclLevel {
   unsigned long subsystems;
 };
 
-// A warning is shown whatever NCCL_DEBUG_SUBSYS selects; the rest under INIT (part of NCCL's default) and
-// NET.
+// A warning is shown whatever NCCL_DEBUG_SUBSYS selects. Other lines belong to INIT (part of NCCL's default)
+// and NET.
 NcclLevel convert_level(base::LogLevel level) {
   switch (level) {
     case base::LogLevel::kWarn:
@@ -30,7 +30,7 @@ NcclLevel convert_level(base::LogLevel level) {
 
 void write_line(base::LogLevel level, const char* file, int line, const char* text) {
   const abi::DebugLogger logger = g_logger.load(std::memory_order_acquire);
-  if (logger == nullptr) return;  // detached between the caller's look at the sink and this call
+  if (logger == nullptr) return;  // detached since the caller read the sink
   const NcclLevel nccl = convert_level(level);
   logger(nccl.level, nccl.subsystems, file, line, "%s", text);
 }

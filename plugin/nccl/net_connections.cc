@@ -80,7 +80,7 @@ base::Result<std::unique_ptr<transport::SendingEnd>> poll_attempt(Context* c, vo
 
 }  // namespace
 
-// NCCL calls it with the same `handle` until it returns a communicator. The handle's address identifies the
+// NCCL calls this with the same `handle` until it returns a communicator. The handle's address identifies the
 // attempt.
 Outcome connect(void* context, int device, int traffic_class, void* handle, void** send_comm) {
   auto* c = static_cast<Context*>(context);

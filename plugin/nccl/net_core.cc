@@ -55,7 +55,8 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   properties->guid = n.guid;
   properties->ptr_support = abi::kPtrHost | (n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
                             (n.supports_dmabuf ? abi::kPtrDmabuf : 0);
-  // NCCL itself decides by the GPU's generation.
+  // NCCL itself decides by the generation of the GPU, so this asks for flushes if a GPU may see writes out of
+  // order.
   const bool is_unordered = !n.rails[0]->is_softverbs() && base::has_unordered_gpu();
   properties->force_flush = is_unordered || n.has_data_direct ? 1 : 0;
   properties->speed_mbps = static_cast<int>(n.speed_mbps);
@@ -114,7 +115,8 @@ Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& m
 
 namespace {
 
-// The number of connections of the next kind that one rank may use at a time; 0 if NCCL does not say.
+// Returns the number of connections of the next kind that one rank may use at a time; 0 if NCCL does not
+// tell.
 uint32_t count_connections(const abi::CommAttr& attributes) {
   if (attributes.max_concurrent_peers <= 0) return 0;
   const int64_t flows = std::max(attributes.max_flows_per_peer, 1);
@@ -123,7 +125,8 @@ uint32_t count_connections(const abi::CommAttr& attributes) {
 
 }  // namespace
 
-// Before connect and accept NCCL names all operations a connection may serve; before messages exactly one.
+// Before connect and accept NCCL passes all operations that a connection may serve; before messages exactly
+// one.
 Outcome set_attributes(void* context, const abi::NetAttr& attributes) {
   if (context == nullptr) return {};
   auto& c = *static_cast<Context*>(context);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kFirstTableWithHint = 9;
 
-// Refuses messages that are longer than test() can report.
+// Rejects messages that are longer than test() can report.
 bool can_carry(const transport::Registration& memory, const void* data, size_t length_bytes) {
   // A length of 0 wraps to the largest number.
   return length_bytes - 1 < abi::kMaxReportedBytes ? memory.covers(data, length_bytes) : length_bytes == 0;
@@ -122,8 +122,8 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
     return base::fail(base::Status::kInvalidUsage, "iflush: a request has 1 to %d buffers (n is %d)",
                       kMaxReceives, count);
   }
-  // All buffers are on the one GPU for which this communicator receives. So a read that flushes a rail's
-  // writes to one buffer also flushes its earlier writes to the other buffers.
+  // All buffers are in memory of the one GPU for which this communicator receives. So a read that flushes a
+  // rail's writes to one buffer also flushes the earlier writes to the other buffers.
   int i = count - 1;
   const auto is_of_gpu = [&](int at) {
     const auto* memory = static_cast<transport::Registration*>(mhandles[at]);

@@ -180,8 +180,7 @@ inline Result get_device_mr(void* comm, void* mhandle, void** device_mhandle) no
   });
 }
 
-// --- Data. `request` and `done` are written whatever happens. NCCL's bootstrap has no profiler handles:
-// null.
+// --- Data. `request` and `done` are always written. NCCL's bootstrap passes null as profiler handles.
 
 inline void reset_request(void** request) {
   if (request != nullptr) *request = nullptr;
@@ -225,7 +224,7 @@ inline int find_null(int n, void** mhandles) {
   return base::fail(base::Status::kInvalidArgument, "irecv: invalid argument: mhandles[%d] is NULL", place);
 }
 
-// Passes any `n` on, so that the core refuses invalid ones; reads at most kMaxReceives elements.
+// Passes any `n` to the core, which rejects invalid values; reads at most kMaxReceives elements.
 template <typename Size>
 Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_bytes, const int* tags,
                      void** mhandles, void** request) {

@@ -1,5 +1,5 @@
-// The symbols that NCCL looks up. Every release takes the newest table it knows, so one binary serves 2.19
-// to 2.30.
+// The symbols that NCCL looks up. Every release uses the newest table that it knows, so one binary serves
+// 2.19 to 2.30.
 #include "nccl/abi_tables.h"
 #include "nccl/net_entries.h"
 
@@ -9,7 +9,7 @@ namespace {
 // NCCL_NET=verbena selects the plugin by this name, whatever the case of the letters.
 constexpr const char* kPluginName = "Verbena";
 
-// Each member's type picks its overload of `entries`.
+// The type of each member selects its overload of `entries`.
 template <int kVersion, typename Table>
 constexpr Table make_table() {
   Table table{};

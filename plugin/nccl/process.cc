@@ -89,7 +89,7 @@ std::string describe_failures(const protocol::Statistics& totals) {
   if (totals.stalls != 0) stalls = "; stalls " + std::to_string(totals.stalls);
   if (totals.failed_queue_pairs == 0) return stalls;
   return stalls + "; queue pairs failed " + std::to_string(totals.failed_queue_pairs) + ", revived " +
-         std::to_string(totals.revived_queue_pairs) + ", chunks sent again " +
+         std::to_string(totals.revived_queue_pairs) + ", chunks retransmitted " +
          std::to_string(totals.replayed_chunks);
 }
 

@@ -1,6 +1,6 @@
-// NCCL's tables for its device API, over which kernels and streams of NCCL put, signal and read in other
-// ranks' memory: GIN v11 (NCCL 2.28) and v13 (2.30), RMA v14 to v16 (2.30.7 to 2.32). As in abi_tables.h: the
-// order of the members is the contract; a comment names NCCL's type. Nothing here has behaviour.
+// NCCL's tables for its device API, by which kernels and streams of NCCL put, signal and read in other ranks'
+// memory: GIN v11 (NCCL 2.28) and v13 (2.30), RMA v14 to v16 (2.30.7 to 2.32). As in abi_tables.h, NCCL fixes
+// the order of the members, and a comment gives NCCL's type. This file has no code.
 #pragma once
 
 #include "nccl/abi.h"
@@ -8,7 +8,8 @@
 namespace verbena::abi {
 
 enum SignalOp : uint32_t { kSignalIncrement = 1, kSignalAdd = 2 };
-inline constexpr uint32_t kAggregateRequests = 1;  // of optFlags: more to the same peer follows at once
+// Bit of optFlags: another operation to the same peer follows at once.
+inline constexpr uint32_t kAggregateRequests = 1;
 
 inline constexpr uint64_t kMrForceStrictOrdering = 1;  // of regMrSym's flags
 
@@ -116,7 +117,7 @@ struct RmaBegin {
 };
 static_assert(sizeof(RmaBegin) == 24);
 
-// The rest; `Flags` are those of an operation, from v15 on.
+// The rest. Since v15 each operation has flags (`Flags`).
 template <typename... Flags>
 struct RmaRest {
   using Properties = ncclNetProperties_v12_t;

@@ -14,8 +14,8 @@ using verbena::Posting;
 namespace {
 
 constexpr size_t kRequestsPerBlock = 256;
-// A test of an unfinished request usually costs one load. Every so many tests make progress, for callers that
-// only test; sooner if the caller tests one request repeatedly.
+// A test of an unfinished request usually costs one load. One test in kTestsPerProgress makes progress, for
+// callers that only test; more often if the caller tests one request repeatedly.
 constexpr uint32_t kTestsPerProgress = 1024, kTestsOfOnePerProgress = 32;
 
 unsigned long long wide(uint64_t value) {
@@ -87,7 +87,7 @@ Outcome RmaCommunicator::open_endpoint(const transport::Nic& nic, uint64_t nonce
 RmaCommunicator::~RmaCommunicator() {
   if (endpoint_ == nullptr) return;
   const protocol::LaneCounts failures = endpoint_->count_failures();
-  endpoint_.reset();  // the network no longer accesses memory that its owner frees next
+  endpoint_.reset();  // afterwards the network does not access memory that its owner frees next
   base::log_info(
       "rma: rank %u of %u on %s: closed: %llu puts and %llu gets of %llu bytes, %llu signals; %llu waited "
       "for queue space; queue pairs failed %llu, revived %llu, requests repeated %llu",
@@ -228,7 +228,7 @@ void RmaCommunicator::deregister_memory(RmaRegion* region) {
   has_closing_.store(true, std::memory_order_release);
 }
 
-// Frees objects whose release was postponed by outstanding operations, and requests that nobody will test.
+// Frees objects whose release was postponed by outstanding operations, and requests that will not be tested.
 void RmaCommunicator::sweep() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;  // a collective call is in progress: retry later
@@ -510,7 +510,7 @@ uint64_t RmaCommunicator::fail_lane(Lane& lane) {
   return lost;
 }
 
-// NCCL does not report this loss, so the log line is the only trace of it.
+// NCCL does not report this loss, so only the log line shows it.
 void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
   has_error_.store(true, std::memory_order_relaxed);
   if (!is_lost_[peer]) {

@@ -50,7 +50,7 @@ struct RmaContext {
   RmaCommunicator* communicator = nullptr;
   uint32_t first_lane = 0;
   std::atomic<bool> is_open{true};
-  std::atomic<uint32_t> under_way{0};  // number of its requests; written by the data thread
+  std::atomic<uint32_t> under_way{0};  // number of its outstanding requests; written by the data thread
 };
 
 // A region: registered memory of every rank, with the same number on all ranks.
@@ -152,7 +152,7 @@ class RmaCommunicator final : public RmaContext {
     // Words to which signals in `moved` will be added; consecutive ones differ.
     std::vector<verbena::RemoteWord> signalled;
     uint32_t count_moved = 0;
-    uint32_t adds = 0;       // under way
+    uint32_t adds = 0;       // outstanding adds
     bool is_listed = false;  // in waiting_
     void append_moved(RmaRequest* request) {
       moved.append(request);

@@ -8,10 +8,13 @@ namespace {
 
 constexpr const char* kPluginName = "Verbena";
 
-// Each member's type picks its overload of `rma_entries`. No member may be null: NCCL checks none.
+// The type of each member selects its overload of `rma_entries`. No member may be null, because NCCL checks
+// none.
 template <typename Table>
 constexpr Table make_rma_table() {
-  constexpr bool kHasContexts = requires(Table table) { table.iget; };
+  constexpr bool kHasContexts = requires(Table table) {
+    table.iget;
+  };
   Table table{};
   table.name = kPluginName;
   table.init = &rma_entries::init;

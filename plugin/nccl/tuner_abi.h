@@ -1,6 +1,5 @@
-// NCCL's tuner ABI, versions 2 (NCCL 2.21) to 6 (NCCL 2.30): what it looks up as data symbols
-// ncclTunerPlugin_vN, in libnccl-tuner.so or else in the network plugin. The order of the members is the
-// contract.
+// NCCL's tuner ABI, versions 2 (NCCL 2.21) to 6 (NCCL 2.30): the data symbols ncclTunerPlugin_vN, which NCCL
+// looks up in libnccl-tuner.so or else in the network plugin. NCCL fixes the order of the members.
 #pragma once
 
 #include "nccl/abi.h"
@@ -17,8 +16,8 @@ struct NvlDomainInfo {
 };
 static_assert(sizeof(NvlDomainInfo) == 12 && offsetof(NvlDomainInfo, max_ranks_per_domain) == 8);
 
-// ncclTunerConstants_v5_t, _v6_t: the constants of NCCL's own model, which a tuner may change and ours leaves
-// alone. Latency in us, bandwidth in GB/s.
+// ncclTunerConstants_v5_t, _v6_t: the constants of NCCL's own model. A tuner may change them; this tuner does
+// not. Latency in us, bandwidth in GB/s.
 struct TunerConstants {
   double base_latencies[7][3];
   double hardware_latencies[3][7][3];
@@ -30,7 +29,8 @@ struct TunerConstants {
 };
 static_assert(sizeof(TunerConstants) == 1152 && offsetof(TunerConstants, ll_max_bandwidths) == 672);
 
-// Shows no costs: takes an algorithm and a protocol, or neither, and a number of channels (0: NCCL's).
+// This version does not show NCCL's costs. The tuner returns an algorithm and a protocol, or neither, and a
+// number of channels (0: NCCL's default).
 struct ncclTuner_v2_t {  // ncclTuner_v2_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
@@ -39,9 +39,9 @@ struct ncclTuner_v2_t {  // ncclTuner_v2_t
   Result (*destroy)(void* context);
 };
 
-// From here on NCCL shows its costs in microseconds: `costs`, whatever its type, is the address of
-// float[algorithms][protocols]; -1 rules an entry out. From v4 on it tells whether the user's buffers can be
-// `registered`.
+// From here on NCCL shows its costs in microseconds: `costs`, whatever its declared type, is the address of
+// float[algorithms][protocols]; -1 excludes an entry. Since v4 NCCL also tells whether the user's buffers can be
+// registered (`Registered`).
 template <typename... Registered>
 struct TunerTableWithCosts {
   const char* name;
@@ -63,7 +63,7 @@ struct ncclTuner_v5_t {  // ncclTuner_v5_t
 };
 
 struct ncclTuner_v6_t : ncclTuner_v5_t {  // ncclTuner_v6_t
-  // May be null: NCCL's own length of a chunk stays.
+  // May be null; NCCL then uses its own chunk size.
   Result (*get_chunk_size)(void* context, int function, size_t bytes, int algorithm, int protocol,
                            int channels, size_t* chunk_bytes);
 };

@@ -1,4 +1,4 @@
-// The functions behind all tuner tables: one overload set, as net_entries.h has for the network's.
+// The functions behind all tuner tables, as one overload set, like net_entries.h for the network tables.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ inline Result init(void** context, uint64_t, size_t ranks, size_t nodes, abi::De
   return init(ranks, nodes, logger, context);
 }
 
-// destroy of v2 to v4, finalize of v5 and later.
+// The destroy function of v2 to v4, and the finalize function of v5 and later.
 inline Result finish(void* context) noexcept {
   return guard("tuner finalize", {}, [&]() -> base::Outcome {
     delete static_cast<tuner::Tuner*>(context);

@@ -1,11 +1,11 @@
-// The tuner symbols that NCCL looks up: 2.21 takes v2, 2.22 and 2.23 v3, up to 2.27 v4, up to 2.29 v5, 2.30
-// v6.
+// The tuner symbols that NCCL looks up: NCCL 2.21 uses v2, 2.22 and 2.23 use v3, up to 2.27 v4, up to 2.29
+// v5, and 2.30 v6.
 #include "nccl/tuner_entries.h"
 
 namespace verbena::nccl {
 namespace {
 
-// Each member's type picks its overload of `tuner_entries`.
+// The type of each member selects its overload of `tuner_entries`.
 template <typename Table>
 constexpr Table make_tuner_table() {
   Table table{};

@@ -7,9 +7,9 @@ namespace verbena::observe {
 
 namespace {
 
-// Selects one message in eight. A hash of its number chooses, so that a periodic pattern of the job does not
-// always meet the same choice. Reading a clock waits for all earlier loads, in the middle of moving a
-// message: it is most of the cost of the counters.
+// Selects one message in eight. A hash of its number decides, so that a periodic pattern of the job does not
+// always select the same messages. Reading a clock waits for all earlier loads while a message is being
+// moved, and is most of the cost of the counters.
 bool is_timed(uint32_t sequence) {
   constexpr uint32_t kSpread = 0x9E3779B1;  // 2^32 over the golden ratio
   return sequence * kSpread >> 29 == 0;
@@ -76,7 +76,7 @@ void Connection::note_done(uint32_t sequence, uint64_t bytes) {
   m.rail = kNoRail;
 }
 
-// NCCL's profiler is told of the message as a whole: its packets leave from any thread.
+// NCCL's profiler gets one event for the whole message, because any thread may send its packets.
 void Connection::begin_whole(uint32_t sequence, uint64_t bytes, uint32_t qp_number) {
   if (message(sequence).is_profiled) begin_net_event({0, qp_number, sequence, bytes, NetEvent::Kind::kSend});
 }

@@ -90,7 +90,7 @@ class Connection {
   static constexpr size_t kMaxNetEvents = 8;  // of one message; further work requests are not reported
   static constexpr size_t kPaths = 2;
 
-  // A message in host memory has just filled the caches, so counting it should touch few cache lines.
+  // Moving a message in host memory has just filled the caches, so counting it should touch few cache lines.
   // Latencies below 16 us are in the first line of their path.
   static constexpr size_t kLineBytes = 64;
 

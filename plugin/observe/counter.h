@@ -1,6 +1,6 @@
 // Numbers that one thread writes and any thread reads: plain loads and stores, no locked instruction. The
-// writer has the connection's progress token, so there is one at a time. Each number is whole, but several
-// need not be consistent: a reader may find a message counted and its bytes not yet.
+// writer holds the connection's progress token, so there is one writer at a time. Each number is consistent
+// in itself, but several numbers together need not be: a reader may see a message counted before its bytes.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Latencies by powers of two, from 1 us to 69 s: bucket b counts those of at most 2^(kFirstBits + b) ns that
-// no earlier bucket counts; the last bucket counts the rest.
+// Latency buckets by powers of two, from 1 us to 69 s: bucket b counts latencies of at most 2^(kFirstBits +
+// b) ns that no earlier bucket counts; the last bucket counts all others.
 inline constexpr uint32_t kFirstBits = 10;
 inline constexpr size_t kBuckets = 28;
 

@@ -10,15 +10,15 @@
 namespace verbena::observe {
 
 enum class EventKind : uint8_t {
-  kPost,      // value: bytes of a send, room of a receive
+  kPost,      // value: bytes of a send, capacity of a receive
   kGrant,     // a receive's grant was sent; a send's grant was read
   kChunk,     // a send's chunk was posted to a rail; a receive's chunk arrived; value: bytes
-  kDone,      // as the caller's test found it; value: bytes
+  kDone,      // reported by the caller's test; value: bytes
   kConsumed,  // the GPU has consumed it
   kFlush,     // posted; sequence: the flush's number
   kFlushDone,
   kRailDown,  // a queue pair failed; value: its index
-  kRailUp,    // a queue pair is used again
+  kRailUp,    // a queue pair works again
   kReplay,    // a chunk is retransmitted; value: bytes
   kResent,    // packets of a message were retransmitted; value: their number
   kStall,     // value: its duration so far, ns
@@ -35,7 +35,8 @@ struct Event {
   Path path = Path::kStaged;
 };
 
-// `Atomic` is std::atomic, except in a test, whose loads may return every value that the memory model allows.
+// `Atomic` is std::atomic. A test uses another type, whose loads may return every value that the memory model
+// allows.
 template <template <typename> typename Atomic>
 class BasicFlightRecorder {
  public:

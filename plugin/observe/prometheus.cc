@@ -11,7 +11,7 @@ namespace {
 
 using base::append;
 
-// The format escapes backslash, quote and line feed, and nothing else.
+// The format escapes only backslash, quote and line feed.
 std::string quote(const std::string& value) {
   std::string quoted = "\"";
   for (const char c : value) {
@@ -65,8 +65,8 @@ void add_latencies(Page& page, const Totals& totals) {
   constexpr const char* kName = "verbena_message_latency_seconds";
   page.begin(
       kName, "histogram",
-      "Time from isend or irecv to the test that found the message done. Measured for one message in eight, "
-      "or for all messages with VERBENA_TRACE. Most of a receive's time is waiting for the peer.");
+      "Time from isend or irecv to the test call that reports the message complete. Measured for one message "
+      "in eight, or for all messages with VERBENA_TRACE. A receive mostly waits for the peer.");
   for (const auto& [key, path] : totals.messages) {
     const std::string labels = page.label(key);
     uint64_t count = 0;
@@ -85,11 +85,11 @@ void add_latencies(Page& page, const Totals& totals) {
 
 void add_rails(Page& page, const Totals& totals) {
   page.add_all("verbena_rail_chunks_total", "counter",
-               "Work requests that a rail carried: whole messages, stripes, runs of pages.", totals.chunks,
-               [](const ChunkTotals& t) { return t.chunks; });
-  page.add_all("verbena_rail_bytes_total", "counter", "Bytes that a rail carried.", totals.chunks,
+               "Work requests of a rail. One request carries a whole message, a stripe or a run of pages.",
+               totals.chunks, [](const ChunkTotals& t) { return t.chunks; });
+  page.add_all("verbena_rail_bytes_total", "counter", "Bytes transferred by a rail.", totals.chunks,
                [](const ChunkTotals& t) { return t.bytes; });
-  page.add_all("verbena_rail_failures_total", "counter", "Queue pairs of a rail that failed.", totals.rails,
+  page.add_all("verbena_rail_failures_total", "counter", "Failed queue pairs of a rail.", totals.rails,
                [](const RailTotals& t) { return t.failures; });
   page.add_all("verbena_rail_revivals_total", "counter",
                "Failed queue pairs of a rail that were replaced and returned to service.", totals.rails,
@@ -103,8 +103,8 @@ void add_ends(Page& page, const Totals& totals) {
                totals.ends, [](const EndTotals& t) { return t.stalls; });
   page.add_all("verbena_connection_failures_total", "counter", "Connections that failed.", totals.ends,
                [](const EndTotals& t) { return t.failures; });
-  page.add_all("verbena_open_requests", "gauge", "Messages that are posted and not yet complete.",
-               totals.ends, [](const EndTotals& t) { return t.open_requests; });
+  page.add_all("verbena_open_requests", "gauge", "Messages that are posted but not complete.", totals.ends,
+               [](const EndTotals& t) { return t.open_requests; });
   page.add_all("verbena_open_connections", "gauge", "Open connections.", totals.ends,
                [](const EndTotals& t) { return t.connections; });
 }

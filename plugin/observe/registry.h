@@ -1,4 +1,4 @@
-// All observed connection ends of the process. For closed ones it keeps the counts as long as the process
+// All observed connection ends of the process. For closed ends it keeps the counts as long as the process
 // lives, and the events of the most recent ones.
 #pragma once
 
@@ -28,7 +28,7 @@ class Registry {
   size_t count_open();
 
   Totals read_totals();
-  // In the order of opening.
+  // Returns the connections in the order in which they were opened.
   std::vector<std::shared_ptr<const Connection>> list();
 
  private:

@@ -126,8 +126,7 @@ void Track::add(const Event& event) {
       done_[event.sequence] = event;
       return;
     case EventKind::kConsumed:
-      // The CPU sees only these two events of the GPU: between them its kernel unpacks the message and uses
-      // it.
+      // The CPU sees only these two events. Between them the GPU's kernel unpacks the message and uses it.
       if (take(done_, event.sequence, from)) {
         const bool unpacks = from.path == Path::kStaged;
         add_slice("gpu", unpacks ? "GPU unpacks and uses" : "GPU uses", from, event);
@@ -142,17 +141,17 @@ void Track::add(const Event& event) {
     case EventKind::kGrant:
       return add_instant(is_send ? "grant read" : "grant sent", event, describe(event));
     case EventKind::kChunk:
-      return add_instant(is_send ? "posted to " + name_rail(event) : "arrived by " + name_rail(event), event,
+      return add_instant(is_send ? "posted on " + name_rail(event) : "arrived on " + name_rail(event), event,
                          describe(event));
     case EventKind::kReplay:
-      return add_instant("sent again by " + name_rail(event), event, describe(event));
+      return add_instant("retransmitted on " + name_rail(event), event, describe(event));
     case EventKind::kResent:
-      return add_instant("packets sent again", event,
+      return add_instant("packets retransmitted", event,
                          describe(event) + ",\"packets\":" + std::to_string(event.value));
     case EventKind::kRailDown:
       return add_rail_event("failed: ", event);
     case EventKind::kRailUp:
-      return add_rail_event("used again: ", event);
+      return add_rail_event("works again: ", event);
     case EventKind::kStall:
       return add_instant("stall", event, "\"waited ns\":" + std::to_string(event.value));
     case EventKind::kFailed:

@@ -1,15 +1,16 @@
-// Adds to words on devices without RDMA atomics: the rank whose word it is, its agent, adds for its peers.
-// Each lane has an AddRing in the memory of both ends. The asking end writes entries into the ring at its
-// peer; the peer's agent carries them out in order and writes answers into the ring at the asking end:
+// Adds to words on devices without RDMA atomics. The rank that has the word, its agent, executes the adds for
+// its peers. Each lane has an AddRing in the memory of both ends. The requesting end writes entries into the
+// ring at its peer. The peer's agent executes them in order, and writes answers into the ring at the
+// requesting end:
 //
-//   asking end                                 agent
-//   unsent[n]   --- RDMA WRITE --------->      requests[n]   expected next: added, once
-//   answers[n]  <-------- RDMA WRITE ---       applied[n]    the former value
+//   requesting end                          agent
+//   unsent[n]   --- RDMA WRITE --------->   requests[n]   the expected entry: added once
+//   answers[n]  <-------- RDMA WRITE ---    applied[n]    the previous value
 //
-// Entry and answer n are in slot n modulo the ring's length. An entry is written once the answer that had its
-// slot before has come, so the ring never overflows. Repeated writes, after a failure, change nothing: each
-// end accepts the number that it expects next and no other. A check value over all fields covers bytes that
-// arrive in any order, or not all at once. Pure.
+// Entry and answer n are in slot n modulo the length of the ring. An entry is written after the answer that
+// used its slot before has arrived, so the ring never overflows. Writes that are repeated after a failure
+// change nothing, because each end accepts only the number that it expects next. A check value over all
+// fields detects entries of which only a part has arrived, in any order. Pure.
 #pragma once
 
 #include <atomic>
@@ -18,12 +19,12 @@
 
 namespace verbena::protocol {
 
-inline constexpr uint32_t kAddSlots = 64;  // of each ring
+inline constexpr uint32_t kAddSlots = 64;  // length of each ring
 
 struct AddEntry {
-  uint64_t offset;   // of the word in the region of the agent's rank
-  uint64_t operand;  // added
-  uint64_t names;    // the region, and in the upper half the entry's number on its lane, modulo 2^16
+  uint64_t offset;   // of the word, in the region of the agent's rank
+  uint64_t operand;  // the value to add
+  uint64_t names;    // the region; in the upper half, the entry's number on its lane modulo 2^16
   uint64_t check;
 
   uint32_t region() const { return static_cast<uint32_t>(names); }
@@ -42,12 +43,12 @@ struct alignas(64) AddRing {
   AddAnswer applied[kAddSlots];
 };
 
-// Each step is a bijection of `sum`, so a change of one field always shows.
+// Each step is a bijection of `sum`, so a change of one field always changes the result.
 constexpr uint64_t mix_check(uint64_t sum, uint64_t field) {
   sum = (sum ^ field) * 0x9e3779b97f4a7c15;
   return sum ^ sum >> 29;
 }
-// Never 0, as in memory that nobody has written.
+// Never 0, which is the value of memory that was never written.
 constexpr uint64_t compute_check(const AddEntry& entry) {
   uint64_t sum = mix_check(0x5644, entry.offset);
   sum = mix_check(sum, entry.operand);
@@ -62,11 +63,11 @@ constexpr AddAnswer make_answer(uint16_t number, uint64_t value) {
   return {value, mix_check(mix_check(0x5641, value), number) | 1};
 }
 
-// Memory that a device writes meanwhile.
+// Reads memory that a device may be writing.
 inline uint64_t read_written(const uint64_t& field) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(field)).load(std::memory_order_acquire);
 }
-// Whether the entry of this number is there.
+// Returns whether the entry with this number has arrived.
 inline bool take_entry(const AddEntry& written, uint16_t number, AddEntry* entry) {
   entry->check = read_written(written.check);
   const uint64_t names = read_written(written.names);

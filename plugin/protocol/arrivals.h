@@ -1,4 +1,5 @@
-// Which chunks of one message have arrived. Chunks come in any order and, after a replay, more than once.
+// Records which chunks of a message have arrived. Chunks come in any order and, after a replay, more than
+// once.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@ enum class Arrival : uint8_t { kNew, kDuplicate, kInvalid };
 
 class Arrivals {
  public:
-  // Most messages are one chunk: only what was used is cleared.
+  // Clears only what was used, because most messages have one chunk.
   void reset() {
     bitmap_[0] = 0;
     for (uint32_t word = 1; word <= highest_ / 64; ++word) bitmap_[word] = 0;
@@ -20,8 +21,8 @@ class Arrivals {
     direct_ = false;
   }
 
-  // kInvalid: the chunks contradict each other (two ends, a chunk behind the end, no room for an end, both
-  // kinds): the peer is broken.
+  // Returns kInvalid if the chunks contradict each other, because the peer is faulty: two last chunks, a
+  // chunk after the last one, too many chunks, or staged and direct chunks.
   Arrival record(const ChunkTag& tag, uint32_t length_bytes) {
     if (seen_ != 0 && tag.direct != direct_) return Arrival::kInvalid;
     const uint32_t end = total_ != 0 ? total_ : kMaxChunks;
@@ -39,7 +40,7 @@ class Arrivals {
     return Arrival::kNew;
   }
 
-  // The only chunk of a message of which nothing was seen yet.
+  // Records the only chunk of a message of which no chunk was recorded yet.
   void record_whole(uint32_t length_bytes, bool is_direct) {
     bitmap_[0] = seen_ = total_ = 1;
     bytes_ = length_bytes;

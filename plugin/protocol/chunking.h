@@ -1,6 +1,7 @@
-// How a message is cut. Each queue pair gets one region of it (rail_share.h says how much), cut in turn:
-// staged into whole pages, so that any page of the receiver's pool takes any chunk; direct into as few
-// stripes as the longest work request allows, which start on 128-byte boundaries of the message.
+// Splits a message into chunks. Each queue pair gets one region of the message (rail_share.h chooses its
+// length), which is split further. A staged message is split into whole pages, so that any page of the
+// receiver's pool can take any chunk. A direct message is split into as few stripes as the longest work
+// request allows; stripes start on 128-byte boundaries of the message.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +12,15 @@
 
 namespace verbena::protocol {
 
-inline constexpr uint32_t kMaxStripeBytes = uint32_t{1} << 30;  // of devices that take messages this long
+// The maximum length of a stripe. Some devices support only shorter ones.
+inline constexpr uint32_t kMaxStripeBytes = uint32_t{1} << 30;
 
 using Shares = std::array<uint64_t, kMaxQueuePairs>;  // bytes of a message for each queue pair
 
 struct Chunk {
   uint64_t offset_bytes;
   uint32_t length_bytes;
-  uint16_t index;  // of its tag
+  uint16_t index;  // index in its tag
   bool last;
 };
 
@@ -26,18 +28,18 @@ inline uint64_t divide_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit;
 }
 
-// An empty message is one empty chunk.
+// An empty message has one empty chunk.
 inline uint64_t count_pages(uint64_t length_bytes, uint32_t page_bytes) {
   return std::max<uint64_t>(1, divide_up(length_bytes, page_bytes));
 }
 
-// One message, cut. Which chunk is where, which index it has and who carries it follows from the shares
-// alone, so that a chunk can be named again after its queue pair has failed.
+// The split of one message. The shares alone determine the position, the index and the queue pair of each
+// chunk, so that a chunk can be identified after its queue pair has failed.
 class Cut {
  public:
-  // `page_bytes`: 0 for a direct message. Shares are whole units (a page, 128 bytes) and make at least the
-  // message; what is too much is missing at the end. Regions follow one another in the order of the queue
-  // pairs. `max_stripe_bytes`: of what is direct; a multiple of 128.
+  // `page_bytes` is 0 for a direct message. Shares are multiples of a unit (a page, or 128 bytes), and their
+  // sum is at least the length of the message; the last share is shortened. Regions are in the order of the
+  // queue pairs. `max_stripe_bytes` limits the chunks of a direct message, and is a multiple of 128.
   void start(uint64_t length_bytes, uint32_t page_bytes, const Shares& shares,
              uint32_t max_stripe_bytes = kMaxStripeBytes) {
     max_stripe_bytes_ = max_stripe_bytes;
@@ -45,7 +47,7 @@ class Cut {
     page_bytes_ = page_bytes;
     left_bytes_ = 0;
     count_ = 0;
-    const uint64_t wanted = std::max<uint64_t>(1, length_bytes);  // an empty message: a chunk all the same
+    const uint64_t wanted = std::max<uint64_t>(1, length_bytes);  // an empty message has a chunk too
     for (uint32_t q = 0; q < kMaxQueuePairs; ++q) {
       next_bytes_[q] = left_bytes_;
       left_bytes_ = end_bytes_[q] = std::min(wanted, left_bytes_ + shares[q]);
@@ -53,7 +55,7 @@ class Cut {
     }
   }
 
-  // Everything over one queue pair.
+  // The whole message on one queue pair.
   void start_one(uint64_t length_bytes, uint32_t page_bytes, uint32_t queue_pair,
                  uint32_t max_stripe_bytes = kMaxStripeBytes) {
     Shares shares{};
@@ -61,14 +63,14 @@ class Cut {
     start(length_bytes, page_bytes, shares, max_stripe_bytes);
   }
 
-  uint32_t count() const { return count_; }  // of chunks
+  uint32_t count() const { return count_; }  // number of chunks
   bool is_empty() const { return left_bytes_ == 0; }
   uint64_t left_bytes(uint32_t queue_pair) const { return end_bytes_[queue_pair] - next_bytes_[queue_pair]; }
   uint32_t left_chunks(uint32_t queue_pair) const {
     return static_cast<uint32_t>(divide_up(left_bytes(queue_pair), piece_bytes(queue_pair)));
   }
 
-  // While something is left for this queue pair.
+  // Returns the next chunk. Call it while some of this queue pair's region is left.
   Chunk take(uint32_t queue_pair) {
     const uint64_t bytes = std::min(piece_bytes(queue_pair), left_bytes(queue_pair));
     const uint64_t piece = (next_bytes_[queue_pair] - begin_bytes(queue_pair)) / piece_bytes(queue_pair);
@@ -78,13 +80,13 @@ class Cut {
     return chunk;
   }
 
-  // What is left there is nobody's any more.
+  // The rest of this queue pair's region is not carried by any queue pair.
   void abandon(uint32_t queue_pair) {
     left_bytes_ -= left_bytes(queue_pair);
     next_bytes_[queue_pair] = end_bytes_[queue_pair];
   }
 
-  // Of a chunk below count(), taken or not.
+  // For a chunk below count(), taken or not.
   uint32_t carrier_of(uint32_t index) const {
     uint32_t q = 0;
     for (uint32_t first = 0; index - first >= count_pieces(q); ++q) first += count_pieces(q);

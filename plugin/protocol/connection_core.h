@@ -1,14 +1,14 @@
-// What both ends of a connection do alike besides moving messages: they notice that a queue pair has failed,
-// settle with the peer what is to be sent again (recovery.h), and bound every wait.
+// The parts that both ends of a connection share, besides moving messages: they detect that a queue pair has
+// failed, agree with the peer on the chunks to send again (recovery.h), and limit every wait.
 //
-// Pure: no clock, socket, verbs, CUDA or allocation. Everything of that kind is asked of `Port`, the class
-// that derives from SendCore<Port, ...> or ReceiveCore<Port, ...>: the calls are bound at compile time, so
-// that the plugin (transport/sender.h, transport/receiver.h) pays for none, and tests/protocol/simulation
-// runs the same code over a network that a seed decides. What a port has to offer, for either end:
+// Pure: no clock, socket, verbs, CUDA or allocation. For all of these the core calls `Port`, the class that
+// derives from SendCore<Port, ...> or ReceiveCore<Port, ...>. The calls are bound at compile time, so they
+// cost nothing in the plugin (transport/sender.h, transport/receiver.h). tests/protocol/simulation runs the
+// same code over a simulated network with a seed. Functions that a port offers, for either end:
 //
 //   time         now_ns()
-//                patience_ns(): after this long a device no longer reports what became of a request
-//   lock         enter() -> bool: the connection is this thread's; leave()
+//                patience_ns(): after this time a device no longer reports the result of a request
+//   lock         enter() -> bool: this thread now holds the connection; leave()
 //                is_wanted(), want(), take_news() -> bool
 //   failure      has_failed(), is_peer_closed(), is_grace_over()
 //                fail(Failure, number, queue_pair) -> false
@@ -17,11 +17,12 @@
 //                renew_pair(q, record) -> bool, connect_pair(q, record) -> bool
 //                and two that end in fail_queue_pair(): give_up_dying_pairs(waited_ns), for queue pairs that
 //                are known not to work any more, and give_up_silent_pair(q)
-//   events       note_lost(q): the queue pair does not work any more
-//                note_lost_at_peer(q): the same, reported by the peer before this end has seen it
-//                note_loss(q): both ends know; note_revived(q), warn_of_stall()
+//   events       note_lost(q): the queue pair has failed
+//                note_lost_at_peer(q): the peer reported this failure before this end detected it
+//                note_loss(q): both ends know of the failure; note_revived(q), warn_of_stall()
 //
-// One thread at a time. A function that returns bool returns false once the connection has failed.
+// One thread at a time uses a core. A function that returns bool returns false once the connection has
+// failed.
 #pragma once
 
 #include <algorithm>
@@ -33,29 +34,29 @@
 
 namespace verbena::protocol {
 
-inline constexpr uint32_t kMaxRecordsPerLook = 64;  // each queue pair needs a few in its life
+inline constexpr uint32_t kMaxRecordsPerLook = 64;  // each queue pair needs only a few during its life
 
-// Why a core gives the connection up. In brackets: the number that fail() is told, of a message unless it
-// says otherwise.
+// Why a core gives up the connection. In parentheses: the meaning of the number passed to fail(); by default
+// it is the number of a message.
 enum class Failure : uint8_t {
-  kRequest,        // `queue_pair` refused a request that no other would carry
-  kOverdue,        // no queue pair is left, or the peer does not answer (the one that waits)
-  kPeerGone,       // ... and it never will
-  kPeerClosed,     // the peer closed with messages open (the one that waits)
-  kBroken,         // nothing more can arrive
-  kRecord,         // a recovery record makes no sense (its kind)
-  kCreditsOfLine,  // more credits came back than were taken (none; of `queue_pair`)
-  kCreditsOfNote,  // the same, on a grant
-  kGrantAhead,     // a grant too far ahead
+  kRequest,        // `queue_pair` rejected a request that would fail on any queue pair
+  kOverdue,        // no queue pair is left, or the peer does not answer (the waiting message)
+  kPeerGone,       // the same, and the peer is gone (the waiting message)
+  kPeerClosed,     // the peer closed while messages were open (the waiting message)
+  kBroken,         // no further data can arrive
+  kRecord,         // a recovery record is invalid (its kind)
+  kCreditsOfLine,  // more credits were returned than were taken (unused; on `queue_pair`)
+  kCreditsOfNote,  // the same, in a grant
+  kGrantAhead,     // a grant for a message too far ahead
   kConsumed,       // consumed before it was sent
-  kShortRoom,      // longer than its receive
-  kDeviceLoss,     // the peer's device lost what it had acknowledged, over `queue_pair`
-  kChunk,          // a chunk makes no sense (none; of `queue_pair`)
-  kUncredited,     // a chunk came without a credit (none; of `queue_pair`)
-  kOtherLength,    // a chunk came without the bytes that it announced, or with more (none; of `queue_pair`)
-  kLongStaged,     // staged, and longer than what may be
-  kSilentCopy,     // our own device does not complete its copy or flush
-  kSilentFlush,    // the same of iflush (the flush)
+  kShortRoom,      // the message is longer than its receive
+  kDeviceLoss,     // the peer's device lost data that it had acknowledged, on `queue_pair`
+  kChunk,          // a chunk is invalid (unused; on `queue_pair`)
+  kUncredited,     // a chunk arrived without a credit (unused; on `queue_pair`)
+  kOtherLength,    // a chunk has another length than announced (unused; on `queue_pair`)
+  kLongStaged,     // a staged message is longer than allowed
+  kSilentCopy,     // this end's device does not complete its copy or flush
+  kSilentFlush,    // the same for an iflush (the number of the flush)
 };
 
 template <typename Port, typename Recovery>
@@ -70,8 +71,9 @@ class ConnectionCore {
   const WaitMonitor& wait() const { return wait_; }
   const WaitStamps& wait_stamps() const { return wait_stamps_; }
 
-  // A queue pair has failed, or is to be given up; the port knows why. One that failed before has flushed its
-  // requests. `is_final`: no other queue pair would do better with request `sequence`.
+  // Handles a queue pair that has failed or must be given up; the port knows the cause. If it has failed
+  // before, the requests are flushed ones. `is_final` means that request `sequence` would fail on any other
+  // queue pair too.
   [[gnu::cold, gnu::noinline]] void fail_queue_pair(uint32_t queue_pair, bool is_final, uint32_t sequence) {
     if (!recovery_.is_in_use(queue_pair)) return;
     if (is_final) return port().end_for_good(queue_pair, sequence);
@@ -81,8 +83,9 @@ class ConnectionCore {
     port().update_rails();
   }
 
-  // Between requests nobody calls, but the peer may need an answer, or a queue pair is due to be built anew.
-  // When this is to be called again though nobody wants it; kNever.
+  // Called by the service thread. Between requests NCCL makes no calls, but the peer may need an answer, or a
+  // queue pair may be due to be created again. Returns the time of the next call that is needed without a
+  // request, or kNever.
   int64_t serve() {
     if (port().has_failed() || !port().poll_completions() || !recover() || recovery_.are_all_live())
       return kNever;
@@ -94,15 +97,17 @@ class ConnectionCore {
  protected:
   Port& port() { return static_cast<Port&>(*this); }
 
-  // What may have to end in an error is looked at in every test: where others have the cores, many take long.
+  // Returns whether a wait must be checked in every test call because it may have to end in an error. With
+  // busy CPUs, tests are rare.
   bool is_pressing() {
     return port().is_peer_closed() || (!recovery_.are_all_live() && recovery_.find_waiting_since() != kNever);
   }
 
-  // In the data thread's calls while anything is wrong or the peer has sent something, and in serve().
+  // Called in the data thread's calls while there is a failure or data from the peer, and in serve().
   [[gnu::cold, gnu::noinline]] bool recover() {
     const bool has_news = port().take_news();
-    const bool is_closed = port().is_peer_closed();  // before the look: what it sent first is found by it
+    // Read before the poll, so that the poll finds all data sent before the close.
+    const bool is_closed = port().is_peer_closed();
     const int64_t now_ns = port().now_ns();
     if (has_news && !absorb_records(now_ns)) return false;
     auto host = port().recovery_host();
@@ -112,7 +117,7 @@ class ConnectionCore {
     return !port().has_failed() && port().resume();
   }
 
-  // For a wait that lasts: queue pairs that will not do any more, and whether anything is left to wait for.
+  // For a long wait: gives up queue pairs that no longer work, and checks whether the wait can still end.
   bool check_rails(uint32_t waiting_message) {
     const int64_t waited_ns = wait_.waited_ns();
     port().give_up_dying_pairs(waited_ns);
@@ -120,13 +125,13 @@ class ConnectionCore {
     const bool is_over = waited_ns >= recovery_.times().limit_ns && recovery_.is_overdue(port().now_ns());
     return is_over ? port().fail(Failure::kOverdue, waiting_message) : true;
   }
-  // Whatever a peer that is gone had sent before has arrived by the end of the grace.
+  // By the end of the grace time, all data that the peer sent before it was gone has arrived.
   bool check_peer(uint32_t waiting_message) {
     if (!port().is_peer_closed() || !port().is_grace_over()) return true;
     return port().fail(Failure::kPeerClosed, waiting_message);
   }
 
-  // One request less. The turn goes to whoever wants it.
+  // Call this when a request is done. If another thread wants the connection, it gets the connection.
   void finish_request() {
     if (--open_ == 0) rest();
   }
@@ -139,14 +144,14 @@ class ConnectionCore {
   WaitMonitor wait_;
   WaitStamps wait_stamps_;
   Recovery recovery_;
-  uint32_t open_ = 0;  // requests
+  uint32_t open_ = 0;  // number of open requests
   Statistics statistics_;
 
  private:
   bool absorb_records(int64_t now_ns) {
     const ArrivedRecord* arrived = nullptr;
     for (uint32_t left = kMaxRecordsPerLook;; --left) {
-      if (left == 0) return port().want(), true;  // the others on the service thread are due
+      if (left == 0) return port().want(), true;  // the service thread may have other connections to serve
       const RecoveryRecord* record = port().receive_record(&arrived);
       if (record == nullptr) return true;
       const bool is_sound = is_sane(*record, recovery_.queue_pairs());
@@ -159,7 +164,7 @@ class ConnectionCore {
       port().update_rails();
     }
   }
-  // By this record a queue pair fails that has worked until now.
+  // Returns whether this record reports the failure of a queue pair that still works here.
   bool tells_of_loss(const RecoveryRecord& record) const {
     return record.kind == RecoveryKind::kDown && recovery_.is_live(record.queue_pair) &&
            record.generation == recovery_.generation(record.queue_pair);

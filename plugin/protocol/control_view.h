@@ -1,5 +1,5 @@
-// How the sender reads its ControlBlock (wire.h), which the peer writes by RDMA at any time. The acquire load
-// of a grant's last word orders the rest of its line.
+// Reads the sender's ControlBlock (wire.h), which the peer may write by RDMA at any time. The acquire load of
+// the last word of a grant orders the loads of the rest of its line.
 #pragma once
 
 #include <atomic>
@@ -12,29 +12,30 @@ namespace verbena::protocol {
 
 class ControlView {
  public:
-  // The block outlives this.
+  // The block must outlive this object.
   explicit ControlView(ControlBlock* block) : block_(block) {}
 
-  // Message `sequence`'s grant, once it stands.
+  // Reads the grant of message `sequence`, if it has arrived.
   bool read_grant(uint32_t sequence, Grant& grant) const {
     Grant& entry = entry_of(sequence);
     if (static_cast<uint32_t>(load_stamp(entry)) != Grant::low_stamp(sequence)) return false;
     grant = entry;
     return true;
   }
-  // Whether it stands, and for which tag.
+  // Returns whether the grant has arrived, and its tag.
   bool has_grant(uint32_t sequence, int32_t* tag) const {
     const uint64_t stamp = load_stamp(entry_of(sequence));
     *tag = static_cast<int32_t>(stamp >> 32);
     return static_cast<uint32_t>(stamp) == Grant::low_stamp(sequence);
   }
-  // The credits on the grant of message `*sequence`, or of a later one that has taken its place, once it
-  // stands: true, and *sequence goes past it. For connections where every message is granted, in order. The
-  // peer may write any number as the stamp: whoever reads on in a loop bounds how far.
+  // Reads the credits in the grant of message `*sequence`, or of a later message that has replaced it.
+  // Returns true if one has arrived, and moves *sequence past it. For connections in which every message is
+  // granted, in order. The peer may write any stamp, so a caller that reads in a loop must limit how far it
+  // reads.
   bool read_note(uint32_t* sequence, CreditNote& note) const {
     Grant& entry = entry_of(*sequence);
     const auto stamp = static_cast<uint32_t>(load_stamp(entry));
-    const int32_t ahead = static_cast<int32_t>(stamp - (*sequence << 1)) >> 1;  // of 31 bits
+    const int32_t ahead = static_cast<int32_t>(stamp - (*sequence << 1)) >> 1;  // difference of 31 bits
     if ((stamp & 1) == 0 || ahead < 0) return false;
     note = entry.note;
     *sequence += static_cast<uint32_t>(ahead) + 1;

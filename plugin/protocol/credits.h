@@ -1,7 +1,7 @@
-// A credit is a receive entry that the peer may use: the receiver keeps `window` of them posted for each
-// queue pair of a connection, the sender takes one for every chunk with an immediate, and gets it back when
-// the receiver has posted the entry again. While both keep to this, a sender never meets an empty receive
-// queue.
+// Credits. A credit is a receive entry that the sender may use. The receiver keeps `window` entries posted
+// for each queue pair of a connection. The sender takes one credit for every chunk with an immediate, and
+// gets it back when the receiver has posted the entry again. As long as both ends keep to this, a sender
+// never finds the receive queue empty.
 #pragma once
 
 #include <array>
@@ -22,12 +22,13 @@ class SenderCredits {
   void take(uint32_t queue_pair) { ++taken_[queue_pair]; }
   uint32_t window(uint32_t queue_pair) const { return window_[queue_pair]; }
 
-  // A queue pair that has failed has nothing to offer, whatever the receiver still gives back.
+  // A failed queue pair has no credits, whatever the receiver still returns.
   void stop(uint32_t queue_pair) {
     window_[queue_pair] = 0;
     taken_[queue_pair] = returned_[queue_pair];
   }
-  // Its successor: the receiver has given back `returned` and holds `held`. What was lost counts for nobody.
+  // Starts the credits of the queue pair that replaces a failed one. The receiver has returned `returned`
+  // credits and holds `held`. Lost credits are not counted.
   void restart(uint32_t queue_pair, uint32_t entries, uint32_t returned, uint32_t held) {
     window_[queue_pair] = entries;
     returned_[queue_pair] = returned;
@@ -36,10 +37,12 @@ class SenderCredits {
 
   uint32_t returned(uint32_t queue_pair) const { return returned_[queue_pair]; }
 
-  // False if the peer claims to have returned more than was taken: it lies, or its memory is damaged.
+  // Returns false if the peer claims to have returned more credits than were taken: it is faulty, or its
+  // memory was overwritten.
   bool absorb(uint32_t queue_pair, uint32_t returned) {
     const uint32_t newer = take_newer(returned_[queue_pair], returned);
-    if (is_before(taken_[queue_pair], newer)) return window_[queue_pair] == 0;  // not from one that stopped
+    // Ignored if the queue pair has stopped.
+    if (is_before(taken_[queue_pair], newer)) return window_[queue_pair] == 0;
     returned_[queue_pair] = newer;
     return true;
   }
@@ -50,7 +53,7 @@ class SenderCredits {
 
 class ReceiverCredits {
  public:
-  // `consumed`: number of the first message.
+  // `consumed` is the number of the first message.
   explicit ReceiverCredits(uint32_t consumed = 0) : advertised_consumed_(consumed) {}
 
   void set_window(uint32_t queue_pair, uint32_t entries) { window_[queue_pair] = entries; }
@@ -60,9 +63,10 @@ class ReceiverCredits {
     note_due(queue_pair);
   }
 
-  // Whether the sender should hear of it. Told at a quarter of the window, a sender that needs at most half
-  // of the window for one message cannot starve: whatever is not outstanding and not told is less than a
-  // quarter, and what is free but not given back yet (the receiver posts entries in runs) at most an eighth.
+  // Returns whether the sender must be notified. An update is due at a quarter of the window. A sender that
+  // needs at most half of the window for one message then never starves: fewer than a quarter of the entries
+  // are free without the sender knowing, and at most an eighth are free but not posted again (the receiver
+  // posts entries in batches).
   bool is_update_due(uint32_t consumed) const {
     return is_window_due_ || consumed - advertised_consumed_ >= kMessageRing / 4;
   }
@@ -71,8 +75,8 @@ class ReceiverCredits {
     return consumed != advertised_consumed_ || returned_ != advertised_;
   }
 
-  // For a grant: the counters of one queue pair, always the same one, so that a note makes up for all before
-  // it. From here on they count as told.
+  // Returns the credits for a grant: the counters of one queue pair, always the same one, so that a later
+  // note replaces all earlier notes. The counters then count as sent.
   CreditNote take_note(uint32_t consumed, uint32_t queue_pair) {
     advertised_consumed_ = consumed;
     advertised_[queue_pair] = returned_[queue_pair];
@@ -83,7 +87,7 @@ class ReceiverCredits {
     return CreditNote::make(consumed, queue_pair, returned_[queue_pair]);
   }
 
-  // The line to send; from here on it counts as told.
+  // Returns the line to send, which then counts as sent.
   CreditLine take_update(uint32_t consumed) {
     CreditLine line{};
     for (uint32_t q = 0; q < kMaxQueuePairs; ++q) line.returned[q] = advertised_[q] = returned_[q];
@@ -101,7 +105,7 @@ class ReceiverCredits {
 
   std::array<uint32_t, kMaxQueuePairs> window_{}, returned_{}, advertised_{};
   uint32_t advertised_consumed_;
-  bool is_window_due_ = false;  // of some queue pair
+  bool is_window_due_ = false;  // for some queue pair
 };
 
 }  // namespace verbena::protocol

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kMinPageBytes = 4096, kMaxPageBytes = 65536;
 
-// FNV-1a: against truncation and foreign content, not against an enemy.
+// FNV-1a. Detects truncation and foreign content, not attacks.
 uint64_t compute_checksum(const void* data, size_t length_bytes) {
   uint64_t hash = 0xCBF29CE484222325;
   const auto* bytes = static_cast<const uint8_t*>(data);
@@ -18,7 +18,7 @@ uint64_t compute_checksum(const void* data, size_t length_bytes) {
   return hash;
 }
 
-// Without an early exit: how long it takes says nothing about where the nonces differ.
+// Without an early exit, so that the time does not reveal where the nonces differ.
 bool is_same_nonce(uint64_t a, uint64_t b) {
   volatile uint64_t difference = a ^ b;
   return difference == 0;
@@ -65,7 +65,8 @@ namespace {
 HandshakeError check_start(const HandshakeHeader& header, uint16_t expected_length_bytes,
                            uint64_t expected_nonce) {
   if (header.magic != kMagic) return HandshakeError::kForeign;
-  // Before the version: a stranger of an older release must not fail our own peer's connection.
+  // Checked before the version, so that a client of an older release without the nonce cannot make the
+  // connection of the real peer fail.
   if (!is_same_nonce(header.nonce, expected_nonce)) return HandshakeError::kNonce;
   if (header.version != kProtocolVersion) return HandshakeError::kVersion;
   const bool ok = header.length_bytes == expected_length_bytes && is_possible(header.limits);
@@ -100,8 +101,8 @@ HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_ra
                            uint32_t local_queue_pairs_per_rail) {
   const HandshakeError error = check_header(hello.header, sizeof(Hello), nonce);
   if (error != HandshakeError::kNone) return error;
-  // The sender's own queue pairs per rail are not in the message: any count that our side's numbers allow
-  // will do.
+  // The message does not contain the sender's number of queue pairs per rail, so any number that this end's
+  // settings allow is accepted.
   const bool ok =
       is_count(hello.rails, kMaxRails) && is_count(hello.queue_pairs, kMaxQueuePairs) &&
       hello.queue_pairs >= count_queue_pairs(local_rails, local_queue_pairs_per_rail, hello.rails, 1) &&

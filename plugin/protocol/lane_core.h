@@ -1,45 +1,49 @@
-// One lane of a one-sided endpoint (verbena/endpoint.h) to one peer, pure: no clock, socket, verbs or
-// allocation. A lane has a queue pair on each rail that the two endpoints share. An operation, in the order
-// of this file:
+// One lane of a one-sided endpoint (verbena/endpoint.h) to one peer. Pure: no clock, socket, verbs or
+// allocation. A lane has a queue pair on each rail that the two endpoints share. The steps of an operation,
+// in the order of this file:
 //
-//   post          it takes its place in the ring of operations
-//   issue         it leaves, in the order of posting: a long put is split into shares that take different
-//                 rails; everything else goes on the main queue pair, on the rail where the peer's words are
-//                 reached
-//   on_completed  a request, and all before it on its queue pair, are complete
+//   post          it gets a slot in the ring of operations
+//   issue         it is issued, in the order of posting: a long put is split into shares for different rails;
+//                 every other operation uses the main queue pair, on the rail where the peer's words are
+//                 accessed
+//   on_completed  a request, and all earlier ones on its queue pair, are complete
 //   take_told     the caller learns which operations are complete, in order
 //
-// and when a queue pair fails: settle (what the peer's device has carried out is done, whatever else was on
-// it is issued again, in its old order) and lane_recovery.h, which decides when.
+// When a queue pair fails: settle (requests that the peer's device has executed are done; all others of the
+// queue pair are issued again, in their old order). lane_recovery.h decides when.
 //
-// Why nothing happens twice, and words take effect in order:
-//  * A reliable connection carries requests out in the order posted, and its responder counts their packets.
-//    When both ends of a queue pair are stopped that count says which requests were carried out: exactly
-//    those are not issued again. Where a device does not say it, puts may be repeated, as nobody was told of
-//    them: a word behind them waits for the same queue pair. Words may not: then the lane fails.
-//  * A word, a get, and a put behind a fence are issued only while every other queue pair of the lane has
-//    nothing under way, so that all that was posted before is complete, or ahead of it on the same queue
-//    pair. Where writes of a queue pair may overtake each other (adaptive routing), a word that is written
-//    also waits for its own queue pair (words_wait). Therefore all words that may be under way are on one
-//    queue pair, and what a failure leaves of them is a tail.
-//  * All ranks add to a peer's words through one device, that of its word rail: two devices do not exclude
-//    each other. Which one it is the peer says; it stops every queue pair on the old one before.
-//  * Where devices have no atomics, the peer's agent adds (add_ring.h): kAskAdd is a put of an entry, issued
-//    where a word that is written would be, and complete once the agent's answer is here too. Entries may be
-//    repeated, as the agent accepts each number once; but not a put in front of one that the device does not
-//    say to be carried out. What follows in order waits for the answers of all adds before it.
+// Why no request is executed twice, and words take effect in order:
+//  * A reliable connection executes requests in the order posted, and its responder counts their packets.
+//    When both ends of a queue pair are stopped, this count tells which requests were executed: exactly the
+//    others are issued again. If a device does not report the count, puts may be repeated, because the peer
+//    was not notified of them: a word after them waits for the same queue pair. Words must not be repeated:
+//    in this case the lane fails.
+//  * A word, a get, and a put after a fence are issued only while no other queue pair of the lane has
+//    outstanding requests. All earlier operations are then complete, or on the same queue pair. If
+//    writes of a queue pair may overtake each other (adaptive routing), a written word also waits for its own
+//    queue pair (words_wait). So all outstanding words are on one queue pair, and those left after a failure
+//    are the last ones.
+//  * All ranks add to a peer's words through one device, the device of the peer's word rail, because adds of
+//    two devices are not atomic with each other. The peer chooses the rail. Before it changes the rail, it
+//    stops every queue pair on the old one.
+//  * On devices without atomics, the peer's agent adds (add_ring.h). kAskAdd is a put of an entry; it is
+//    issued under the same conditions as a written word, and is complete when the agent's answer has also
+//    arrived. Entries may be repeated, because the agent accepts each number only once. A put before an entry
+//    must not be repeated unless the device reports that it was not executed. Later operations that need the
+//    order wait for the answers of all earlier adds.
 //
 // `Port` derives from LaneCore<Port, Types> and offers:
 //   now_ns()
-//   packets_of(queue_pair, bytes): how many packets a request of this many bytes takes
-//   post(queue_pair, LaneRequest): to the chain of the queue pair, which leaves when the port likes. Of a
-//     kAskAdd: the entry of this operation; of LanePosted::kAnswers: `length_bytes` answers from `offset` on
+//   packets_of(queue_pair, bytes): number of packets of a request with this many bytes
+//   post(queue_pair, LaneRequest): adds to the chain of the queue pair, which the port posts when it likes.
+//     For a kAskAdd: the entry of this operation; for LanePosted::kAnswers: `length_bytes` answers from
+//     `offset` on
 //   stop_pair(q, record), retire_pair(q), is_usable(q)
 //   renew_pair(q, record) -> bool, connect_pair(q, record) -> bool, send_record(record)
-//   fail(LaneFailure, q): the lane has failed, and calls nothing of the port any more
+//   fail(LaneFailure, q): the lane has failed, and makes no further calls of the port
 //   events: note_lost(q), note_settled(q), note_revived(q), note_replay(q, requests)
 //
-// One thread at a time.
+// One thread at a time uses a lane.
 #pragma once
 
 #include <algorithm>
@@ -52,19 +56,19 @@
 
 namespace verbena::protocol {
 
-// kAddWord: by an atomic of the device; kAskAdd: by the peer's agent. Of an endpoint one of the two.
+// kAddWord uses an atomic of the device; kAskAdd uses the peer's agent. An endpoint uses only one of them.
 enum class LaneOperationKind : uint8_t { kPut, kGet, kWriteWord, kAddWord, kReadWord, kAskAdd };
 
-// Why a lane gives its peer up.
+// Why a lane gives up its peer.
 enum class LaneFailure : uint8_t {
-  kRequest,     // the device or the peer refused a request, which would fail on any rail
+  kRequest,     // the device or the peer rejected a request that would fail on any rail
   kOverdue,     // no rail is left, or the peer does not answer
-  kPeerGone,    // the peer's process has gone
-  kNoWordRail,  // the rail on which the peer's words are reached does not come back
-  kUncertain,   // words were under way, and the device does not say which have been carried out
-  kDeviceLoss,  // the peer's device does not have what it had acknowledged
-  kRecord,      // a record makes no sense
-  kGivenUp,     // the peer has given us up
+  kPeerGone,    // the peer's process is gone
+  kNoWordRail,  // the failed rail for the peer's words was not restored in time
+  kUncertain,   // words were outstanding, and the device does not report which were executed
+  kDeviceLoss,  // the peer's device lost data that it had acknowledged
+  kRecord,      // a record is invalid
+  kGivenUp,     // the peer has given up this rank
 };
 
 inline constexpr uint32_t kWordBytes = 8;
@@ -82,39 +86,41 @@ inline bool has_answer(LaneOperationKind kind) {
   return kind != LaneOperationKind::kPut && kind != LaneOperationKind::kWriteWord;
 }
 
-// Types: Local, Remote: what the caller's memory and the peer's are registered as.
+// Types: Local and Remote are the types of registered memory of the caller and of the peer.
 template <typename Types>
 struct LaneOperation {
   LaneOperationKind kind = LaneOperationKind::kPut;
-  bool is_fenced = false;       // begins once all answers (of gets and adds) before it have come
-  bool is_answer_lost = false;  // an add that has happened, and whose answer never came
-  uint8_t shares = 0;           // 0: not cut yet
-  uint8_t open_shares = 0;      // that are not complete; of kAskAdd also the answer
-  uint16_t asked_before = 0;    // kAskAdd operations before it on the lane, modulo 2^16; of one: its number
-  const typename Types::Local* local = nullptr;  // null: a word has none
+  bool is_fenced = false;       // starts after all answers of earlier gets and adds have arrived
+  bool is_answer_lost = false;  // an add that was executed, but whose answer is lost
+  uint8_t shares = 0;           // 0: not split yet
+  uint8_t open_shares = 0;      // incomplete shares; for kAskAdd also the answer
+  // Number of earlier kAskAdd operations on the lane modulo 2^16; of a kAskAdd: its number.
+  uint16_t asked_before = 0;
+  const typename Types::Local* local = nullptr;  // null for a word
   const typename Types::Remote* remote = nullptr;
   uint64_t local_offset = 0, remote_offset = 0;
-  uint64_t length_bytes = 0;  // of a word: kWordBytes
-  uint64_t operand = 0;       // written or added
-  uint64_t cookie = 0;        // not 0: the caller wants its answer
+  uint64_t length_bytes = 0;  // kWordBytes for a word
+  uint64_t operand = 0;       // value to write or add
+  uint64_t cookie = 0;        // not 0: the caller wants a completion
 
   // FAULT(operation_is_done_before_its_last_share)
   bool is_complete() const { return shares != 0 && open_shares == 0; }
 };
 
-// One request, as the core asks its port for it.
+// One request that the core passes to its port.
 template <typename Types>
 struct LaneRequest {
-  const LaneOperation<Types>* operation;  // null: it tries a new queue pair, or carries answers
-  uint32_t slot;                          // of the operation in its ring; kTrial, kAnswers
+  const LaneOperation<Types>* operation;  // null: the request tests a new queue pair, or carries answers
+  uint32_t slot;                          // slot of the operation in its ring; or kTrial, kAnswers
   uint64_t offset, length_bytes;          // of the operation's bytes
-  uint32_t position;                      // comes back in its completion
+  uint32_t position;                      // part of the cookie of its completion
   bool is_signaled, is_fenced;
 };
 
-// A part of an operation that one queue pair carries at a time. A get of no bytes has one of one, a put none.
+// The part of an operation that is assigned to one queue pair at a time. A get of no bytes has one of one
+// byte; a put of no bytes has none.
 struct LaneShare {
-  uint64_t issued = 0, done = 0, end = 0;  // of the operation's bytes; it begins where `done` does at first
+  uint64_t issued = 0, done = 0, end = 0;  // of the operation's bytes; it begins where `done` is initially
   uint8_t queue_pair = 0;
 };
 
@@ -122,9 +128,9 @@ struct LaneShare {
 struct LanePosted {
   static constexpr uint32_t kTrial = UINT32_MAX, kAnswers = UINT32_MAX - 1, kProbe = UINT32_MAX - 2;
 
-  uint32_t slot = 0;     // of its operation, or one of these
-  uint32_t packets = 0;  // of the queue pair, with it
-  uint64_t end = 0;      // its share is done up to here when it is
+  uint32_t slot = 0;     // of its operation, or kTrial or kAnswers
+  uint32_t packets = 0;  // packet count of the queue pair, including this request
+  uint64_t end = 0;      // the end of the share's bytes that are done when the request is complete
   uint8_t share = 0;
 };
 
@@ -132,20 +138,20 @@ struct LaneOptions {
   uint32_t rails = 1;
   uint8_t lane = 0;
   LaneRole role = LaneRole::kOffers;
-  uint32_t send_depth = 256;                // requests under way on each queue pair
-  uint32_t signal_interval = 32;            // at least one request in so many is signaled
-  uint64_t max_request_bytes = UINT64_MAX;  // in PacketNumbers::max_under_way() packets at most
+  uint32_t send_depth = 256;                // maximum number of outstanding requests of each queue pair
+  uint32_t signal_interval = 32;            // maximum distance between signaled requests
+  uint64_t max_request_bytes = UINT64_MAX;  // has at most PacketNumbers::max_under_way() packets
   uint32_t packet_number_bits = PacketNumbers::kBits;
   uint64_t min_stripe_bytes = 65536;
-  // Writes of a queue pair may overtake each other: a word that is written leaves once all before it is
-  // complete. Adds are atomics, which keep their place, unless the peer's agent is asked for them.
+  // Writes of a queue pair may overtake each other, so a written word is issued only when all earlier
+  // requests are complete. Adds are atomics, which keep their order, unless the peer's agent executes them.
   bool words_wait = false;
-  uint32_t add_slots = 0;  // of the rings of adds, a power of two; 0: adds are atomics
+  uint32_t add_slots = 0;  // length of the add rings, a power of two; 0: adds are atomics
   RecoveryTimes times{};
 };
 
-// The memory of a lane; lengths are powers of two. `shares` has `rails` for each operation; `posted` has at
-// least send_depth for each rail.
+// The memory of a lane. Lengths are powers of two. `shares` has `rails` entries for each operation; `posted`
+// has at least send_depth entries for each rail.
 template <typename Types>
 struct LaneStorage {
   std::span<LaneOperation<Types>> operations;
@@ -176,10 +182,10 @@ class LaneCore {
       pairs_[q].posted = storage.posted.subspan(size_t{q} * posted_per_rail_, posted_per_rail_);
   }
 
-  // --- The walk of an operation.
+  // --- The steps of an operation.
 
   bool has_room() const { return posted_ - told_ <= mask_; }
-  // There is room. Its slot.
+  // Posts an operation; there must be space. Returns its slot.
   uint32_t post(const Operation& operation) {
     const uint32_t slot = posted_ & mask_;
     Operation& taken = operations_[slot];
@@ -190,11 +196,11 @@ class LaneCore {
     ++posted_;
     return slot;
   }
-  // What is posted next waits for the answers of gets and adds before it.
+  // Operations posted later wait for the answers of earlier gets and adds.
   void fence() { is_fence_due_ |= open_answers_ != 0; }
-  // Whether anything waits to be issued.
+  // Returns whether an operation waits to be issued.
   bool has_unissued() const { return issued_ != posted_; }
-  // Issues what may leave now. Never waits.
+  // Issues all operations that may be issued now. Never waits.
   void issue() {
     is_blocked_ = false;
     while (issued_ != posted_ && issue_operation(issued_ & mask_)) ++issued_;
@@ -205,8 +211,8 @@ class LaneCore {
     }
   }
 
-  // The request of this position, and all before it, are complete. What comes of a queue pair that was
-  // retired is not told.
+  // The request at this position, and all earlier ones, are complete. Completions of retired queue pairs must
+  // not be passed.
   void on_completed(uint32_t q, uint32_t position) {
     Pair& pair = pairs_[q];
     for (; pair.head != position + 1; ++pair.head) {
@@ -219,36 +225,37 @@ class LaneCore {
       }
     }
   }
-  // Whether a completion of this position can be.
+  // Returns whether a request at this position is outstanding.
   bool is_under_way(uint32_t q, uint32_t position) const {
     const Pair& pair = pairs_[q];
     return position - pair.head < pair.tail - pair.head;
   }
 
-  // The next operation that is complete and that the caller has not heard of, in order; null: there is none.
+  // Returns the next complete operation that was not reported to the caller, in order, or null.
   const Operation* find_told() const {
     if (told_ == posted_) return nullptr;
     const Operation& operation = operations_[told_ & mask_];
     return operation.is_complete() ? &operation : nullptr;
   }
   uint32_t told_slot() const { return told_ & mask_; }
-  // The queue pair that carried it, or the first part of it, last.
+  // Returns the queue pair that last carried the operation, or its first part.
   uint32_t carrier(uint32_t slot) const { return shares_[size_t{slot} * options_.rails].queue_pair; }
-  // How many operations were posted before the one in this slot, wrapping.
+  // Returns the number of operations posted before the one in this slot, wrapping.
   uint32_t turn_of(uint32_t slot) const { return told_ + ((slot - told_) & mask_); }
-  // The caller has heard of it; its place is free.
+  // The caller has been notified of the operation. Frees its slot.
   void take_told() {
     open_answers_ -= has_answer(operations_[told_ & mask_].kind) ? 1 : 0;
     ++told_;
   }
 
-  // --- Adds by agents.
+  // --- Adds by the peer's agent.
 
-  // The answer to the oldest add without one has come; `slot`: of that add.
+  // The answer to the oldest unanswered add has arrived. `slot` is the slot of that add.
   uint16_t answered() const { return answered_; }
   bool awaits_answers() const { return answered_ != asked_; }
-  // Whether `slot` has the oldest add without an answer, and its request is complete: before that the answer
-  // waits, as the entry may still be read. What comes for an add that has not left is no answer.
+  // Returns whether `slot` has the oldest unanswered add, and its request is complete. Until then the answer
+  // must wait, because the device may still read the entry. An answer to an add that was not posted is
+  // invalid.
   bool may_be_answered(uint32_t slot) const {
     const Operation& operation = operations_[slot];
     return operation.kind == LaneOperationKind::kAskAdd && operation.asked_before == answered_ &&
@@ -258,9 +265,9 @@ class LaneCore {
     --operations_[slot].open_shares;
     ++answered_;
   }
-  // Of an agent that has died nothing comes. The entry of the oldest add without an answer, in `slot`, is
-  // written again, once the add's request is complete: the request fails then. For now and then, while
-  // awaits_answers().
+  // Tests whether the agent is alive, because a dead agent sends no answer: writes the entry of the oldest
+  // unanswered add in `slot` again, once the request of the add is complete. The request fails if the agent
+  // is dead. Call this from time to time while awaits_answers().
   [[gnu::cold]] void probe(uint32_t slot) {
     if (!may_be_answered(slot)) return;  // FAULT(probe_leaves_before_its_add_is_complete)
     const uint32_t q = recovery_.is_live(main_) ? main_ : recovery_.find_live(main_);
@@ -268,14 +275,14 @@ class LaneCore {
     is_probing_ = true;
     post_request(q, {LanePosted::kProbe, 0, 0, 0}, {&operations_[slot], slot, 0, kWordBytes, 0, true, false});
   }
-  // As the peer's agent: so many of its adds were carried out, modulo 2^16.
+  // For this rank's agent: the number of the peer's adds that were executed, modulo 2^16.
   uint16_t served() const { return served_; }
   void on_served(uint16_t served) { served_ = served; }
   bool owes_answers() const { return served_ != confirmed_answers_; }
-  // Whether issue_answers() has something to do now.
+  // Returns whether issue_answers() has an answer to send now.
   bool has_answers() const { return sent_answers_ == confirmed_answers_ && served_ != confirmed_answers_; }
-  // One request at a time. An answer may be repeated: its slot holds an answer, its own or a later one that
-  // the peer expects there.
+  // Sends the answers, one request at a time. An answer may be repeated: its slot has either the same answer,
+  // or a later one that the peer expects there.
   void issue_answers() {
     if (!has_answers()) return;
     const uint32_t q = recovery_.is_live(main_) ? main_ : recovery_.find_live(main_);
@@ -289,24 +296,24 @@ class LaneCore {
                  {nullptr, LanePosted::kAnswers, first * sizeof(AddAnswer), length, 0, true, false});
   }
 
-  // --- Failures and what follows.
+  // --- Failures and recovery.
 
-  // The queue pair of everything that is not cut.
+  // Sets the queue pair of all operations that are not split.
   void set_main(uint32_t q) { main_ = q; }
   uint32_t main() const { return main_; }
 
-  // A queue pair has failed, or is to be given up; the port knows why.
+  // Handles a queue pair that has failed or must be given up; the port knows the cause.
   [[gnu::cold, gnu::noinline]] void fail_queue_pair(uint32_t q) {
     if (!recovery_.is_in_use(q)) return;
     Host host{port()};
     if (!recovery_.fail(host, q, port().now_ns())) note_nonsense(q);
   }
-  // No record makes sense any more once this has failed the lane.
+  // Do not pass further records after this has failed the lane.
   [[gnu::cold, gnu::noinline]] void absorb(const LaneRecord& record) {
     Host host{port()};
     if (!recovery_.absorb(host, record, port().now_ns())) note_nonsense(record.rail);
   }
-  // While not all queue pairs live, now and then.
+  // Call this from time to time while a queue pair is not live.
   [[gnu::cold, gnu::noinline]] void step() {
     const int64_t now_ns = port().now_ns();
     Host host{port()};
@@ -317,12 +324,13 @@ class LaneCore {
     const bool is_late = blocked_since_ns_ != kNever && now_ns - blocked_since_ns_ >= options_.times.limit_ns;
     if (is_late) fail(LaneFailure::kNoWordRail, main_);
   }
-  // The peer's process is gone: what waits for it fails. What lives may still bring completions.
+  // The peer's process is gone: operations that wait for it fail. Live queue pairs may still report
+  // completions.
   void lose_peer() {
     if (recovery_.find_waiting_since() != kNever) fail(LaneFailure::kPeerGone, 0);
   }
 
-  // --- For the port, people and tests.
+  // --- For the port, for diagnosis and for tests.
   const LaneRecovery& recovery() const { return recovery_; }
   LaneRecovery& recovery() { return recovery_; }
   const LaneCounts& counts() const { return counts_; }
@@ -331,7 +339,7 @@ class LaneCore {
   uint32_t unissued_operations() const { return posted_ - issued_; }
   uint32_t under_way(uint32_t q) const { return pairs_[q].tail - pairs_[q].head; }
   bool waits_for_word_rail() const { return blocked_since_ns_ != kNever; }
-  // Requests that are complete, ever: whether anything moves.
+  // Returns the total number of completed requests, to see whether there is progress.
   uint32_t count_retired(uint32_t q) const { return pairs_[q].head; }
 
  protected:
@@ -343,9 +351,10 @@ class LaneCore {
   static constexpr uint64_t kShareAlignBytes = 4096;
 
   struct Pair {
-    std::span<LanePosted> posted;               // ring
-    uint32_t head = 0, tail = 0;                // of the requests under way
-    uint32_t packets = 0, retired_packets = 0;  // since it began, with the last one posted and completed
+    std::span<LanePosted> posted;  // ring
+    uint32_t head = 0, tail = 0;   // of the outstanding requests
+    // Total packets, up to the last posted and the last completed request.
+    uint32_t packets = 0, retired_packets = 0;
     uint32_t unsignaled = 0;
   };
 
@@ -354,7 +363,7 @@ class LaneCore {
 
   // --- Issuing.
 
-  // False: not all of it could leave.
+  // Returns false if not all requests of the operation could be posted.
   bool issue_operation(uint32_t slot) {
     Operation& operation = operations_[slot];
     if (operation.shares == 0) cut(operation, slot);
@@ -385,7 +394,7 @@ class LaneCore {
     operation.shares = operation.open_shares = static_cast<uint8_t>(count);
     operation.asked_before = asked_;
     if (operation.kind == LaneOperationKind::kPut && operation.length_bytes == 0) {
-      operation.open_shares = 0;  // no request: some devices refuse a write of no bytes
+      operation.open_shares = 0;  // needs no request, because some devices reject a write of no bytes
       share(slot, 0).end = 0;
     }
     if (operation.kind != LaneOperationKind::kAskAdd) return;
@@ -393,8 +402,8 @@ class LaneCore {
     ++asked_;
   }
 
-  // A part stays on a queue pair as long as something of it is under way there, or not settled. What is not
-  // begun is chosen for anew: the main queue pair may be another one by now.
+  // A part stays on its queue pair as long as requests of it are outstanding there, or not settled. A part
+  // that has not begun gets a new queue pair, because the main queue pair may have changed.
   bool choose_carrier(const Operation& operation, LaneShare& part) {
     // FAULT(waiting_part_stays_on_its_rail)
     if (part.issued != part.done) return recovery_.is_live(part.queue_pair);
@@ -418,21 +427,21 @@ class LaneCore {
     part.queue_pair = static_cast<uint8_t>(q);
     return true;
   }
-  // An add needs its slot, which a probe may still read; anything else needs all answers.
+  // An add needs a free slot, which a probe may still read. Any other operation needs all answers.
   bool may_follow_adds(const Operation& operation) const {
     const auto open = static_cast<int16_t>(operation.asked_before - answered_);
     const bool is_ask = operation.kind == LaneOperationKind::kAskAdd;
     if (is_ask && is_probing_) return false;  // FAULT(add_takes_the_slot_that_a_probe_reads)
     return open <= (is_ask ? static_cast<int32_t>(options_.add_slots) - 1 : 0);
   }
-  // Nothing is under way, or unsettled, on any other.
+  // Returns whether no other queue pair has outstanding or unsettled requests.
   bool is_alone(uint32_t q) const {
     for (uint32_t other = 0; other < options_.rails; ++other)
       // FAULT(unsettled_rail_counts_as_empty)
       if (other != q && pairs_[other].head != pairs_[other].tail) return false;
     return true;
   }
-  // Of those that live; the main one among equals.
+  // Returns the live queue pair with the fewest outstanding requests; the main one if equal.
   uint32_t find_least_loaded() const {
     uint32_t best = main_;
     for (uint32_t q = 0; q < options_.rails; ++q) {
@@ -459,7 +468,7 @@ class LaneCore {
     return true;
   }
 
-  // Otherwise what the peer's device says it carried out would have two meanings.
+  // If too many packets were outstanding, the packet count that the peer's device reports would be ambiguous.
   bool has_numbers(uint32_t q, uint64_t length_bytes) {
     const Pair& pair = pairs_[q];
     const uint32_t under_way = numbers_.count(pair.retired_packets, pair.packets);
@@ -498,9 +507,9 @@ class LaneCore {
     recovery_.pass_trial(host, q, port().now_ns());
   }
 
-  // --- A queue pair that is dead at both ends.
+  // --- A queue pair that has stopped at both ends.
 
-  // `record` is the peer's last word on it. False: it cannot be.
+  // `record` is the peer's final record for the queue pair. Returns false if the record is impossible.
   bool settle(uint32_t q, const LaneRecord& record) {
     Pair& pair = pairs_[q];
     const uint32_t posted = numbers_.count(pair.retired_packets, pair.packets);
@@ -537,8 +546,8 @@ class LaneCore {
     port().note_settled(q, repeated);
     return true;
   }
-  // Words that may not be repeated, or puts, or gets in front of a fence, that may not because a word behind
-  // them may be visible.
+  // Returns whether requests must not be repeated: words; or puts and gets before a fence, because a word
+  // after them may already be visible.
   bool has_words(Pair& pair) {
     bool has_put = false, has_get = false, has_fence = false;
     for (uint32_t position = pair.head; position != pair.tail; ++position) {
@@ -554,7 +563,8 @@ class LaneCore {
     }
     return false;
   }
-  // Something behind a fence was carried out: what is in front of this position has its answers.
+  // Returns the position up to which answers have arrived: if a request after a fence was executed, all
+  // requests before the fence have their answers.
   uint32_t find_answered(Pair& pair, uint32_t carried_out) {
     uint32_t answered = pair.head;
     for (uint32_t position = pair.head; position != pair.tail; ++position) {
@@ -565,8 +575,8 @@ class LaneCore {
     }
     return answered;
   }
-  // What the device carried out is done, but for what should have come back and may not have: a get is
-  // repeated; so is not an add.
+  // Completes a request that the device executed. If its answer may be lost, a get is repeated, and an add is
+  // not.
   bool finish(const LanePosted& request, bool has_answer) {
     Operation& operation = operations_[request.slot];
     // FAULT(get_without_its_answer_counts_as_done)
@@ -577,7 +587,7 @@ class LaneCore {
     if (part.done == part.end) --operation.open_shares;
     return true;
   }
-  // The turn (see issued_) of the operation in this slot, if it is earlier.
+  // Returns the smaller one of `turn` and the turn (see issued_) of the operation in this slot.
   uint32_t find_earlier(uint32_t turn, uint32_t slot) const {
     const uint32_t candidate = turn_of(slot);
     return count_between_turns(candidate, turn) > 0 ? candidate : turn;
@@ -631,20 +641,21 @@ class LaneCore {
   const std::span<LaneShare> shares_;
   const uint32_t mask_, operation_depth_, posted_per_rail_;
   const PacketNumbers numbers_;
-  // Turns: how many operations came before. [told_, posted_) have a place in the ring; those before issued_
-  // were issued whole, but for what a failure takes back: then issued_ is the first of those.
+  // Turns: the number of earlier operations. Operations [told_, posted_) have a slot in the ring. All
+  // operations before issued_ were issued completely; after a failure issued_ goes back to the first
+  // operation that was not.
   uint32_t told_ = 0, issued_ = 0, posted_ = 0;
   uint32_t main_ = 0;
-  // Adds by agents, modulo 2^16: ours that were issued at least once, those with an answer; the peer's that
-  // were carried out, those whose answers were posted and have arrived.
+  // Adds by agents, modulo 2^16. This rank's adds: issued at least once, answered. The peer's adds: executed;
+  // answers posted; answers arrived.
   uint16_t asked_ = 0, answered_ = 0;
   uint16_t served_ = 0, sent_answers_ = 0, confirmed_answers_ = 0;
-  uint32_t open_answers_ = 0;  // gets and adds that the caller has not heard of
-  bool is_probing_ = false;    // the entry of an add is written again
+  uint32_t open_answers_ = 0;  // gets and adds that were not reported to the caller
+  bool is_probing_ = false;    // the entry of an add is being written again
   bool is_fence_due_ = false;
   bool has_failed_ = false;
-  bool is_blocked_ = false;            // in this call: a word waits for the main queue pair to live
-  int64_t blocked_since_ns_ = kNever;  // since when, as step() saw; kUnknown: it has not looked yet
+  bool is_blocked_ = false;            // in this call, a word waits until the main queue pair is live
+  int64_t blocked_since_ns_ = kNever;  // since when, as step() has seen; kUnknown: not checked yet
   std::array<Pair, kMaxRails> pairs_{};
   std::array<uint64_t, kMaxRails> under_way_bytes_{};
   LaneRecovery recovery_;

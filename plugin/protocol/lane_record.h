@@ -1,7 +1,7 @@
-// What two one-sided endpoints tell each other when a queue pair of a lane has failed. A record speaks of one
-// lane, one rail of the pair of endpoints and one generation of the queue pair there; kWordRail and kGivenUp
-// speak of the whole endpoint. lane_recovery.h says who sends what when. Little endian; every field from
-// outside is checked.
+// The records that two one-sided endpoints exchange when a queue pair of a lane has failed. A record is about
+// one lane, one rail of the pair of endpoints, and one generation of the queue pair there. kWordRail and
+// kGivenUp are about the whole endpoint. lane_recovery.h defines the order of the records. Little endian;
+// every field from outside is checked.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 namespace verbena::protocol {
 
 enum class LaneRecordKind : uint8_t {
-  kDown = 1,      // both ways: mine is in the error state, and carried out so much of what you asked for
-  kOffer = 2,     // the lower rank: a new queue pair for the next generation
-  kAnswer = 3,    // the higher rank: its partner, connected
-  kRefusal = 4,   // the higher rank: it cannot be had now
-  kLive = 5,      // the lower rank: it has carried something
-  kWordRail = 6,  // words of mine are reached on this rail from now on; `generation` counts these records
-  kGivenUp = 7,   // I have given you up, and all that was under way
+  kDown = 1,      // both directions: this queue pair is in the error state; it has executed `packets` packets
+  kOffer = 2,     // lower rank: a new queue pair for the next generation
+  kAnswer = 3,    // higher rank: the peer queue pair, connected
+  kRefusal = 4,   // higher rank: no queue pair can be created now
+  kLive = 5,      // lower rank: the new queue pair works
+  kWordRail = 6,  // the sender's words are now accessed on this rail; `generation` counts these records
+  kGivenUp = 7,   // the sender has given up the receiver, and all outstanding requests
 };
 
 struct LaneRecord {
@@ -26,19 +26,19 @@ struct LaneRecord {
   uint32_t magic = kMagic;
   LaneRecordKind kind{};
   uint8_t lane = 0;
-  uint8_t rail = 0;       // of the pair of endpoints; of kWordRail: of the sender's endpoint
-  uint8_t has_count = 0;  // of kDown: the device says what it has carried out
+  uint8_t rail = 0;       // of the pair of endpoints; for kWordRail: of the sender's endpoint
+  uint8_t has_count = 0;  // for kDown: the device reports what it has executed
   uint32_t generation = 0;
-  uint32_t packets = 0;    // of kDown: carried out since the queue pair began, modulo 2^24
+  uint32_t packets = 0;    // for kDown: executed since the queue pair began, modulo 2^24
   QueuePairRecord pair{};  // kOffer, kAnswer
   uint32_t reserved = 0;
-  RailRecord address{};  // kOffer, kAnswer: where it is reached
+  RailRecord address{};  // kOffer, kAnswer: its address
 };
 static_assert(sizeof(LaneRecord) == 80);
 
-// Devices number the packets of a queue pair modulo 2^24. Such a number says how many packets were carried
-// out only while fewer than half of the numbers are under way: LaneCore holds requests back that would exceed
-// that.
+// Devices number the packets of a queue pair modulo 2^24. Such a number tells how many packets were executed
+// only if fewer than half of all numbers are outstanding. LaneCore delays requests that would exceed this
+// limit.
 class PacketNumbers {
  public:
   static constexpr uint32_t kBits = 24;

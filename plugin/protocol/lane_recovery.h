@@ -1,21 +1,22 @@
-// How the two ends of a lane (lane_core.h) agree that a queue pair is dead, what of the requests on it was
-// carried out, and when a new one takes its place. Both ends ask and both are asked, so both do the same;
-// only who builds the new one is settled: the lower rank offers. Pure, as recovery.h.
+// How the two ends of a lane (lane_core.h) agree that a queue pair has failed, which of its requests were
+// executed, and when a new queue pair replaces it. Both ends issue requests and both execute requests, so
+// both do the same; only creating the new queue pair is not symmetric: the lower rank offers it. Pure, like
+// recovery.h.
 //
 //   either end                              the other
 //   a failure: stop, kDown      ------>     stop, kDown (either may begin, or both)
-//   settle what it asked for    <------     settle what it asked for
+//   settle its requests         <------     settle its requests
 //   ... after a while, the lower rank:
 //   kOffer                      ------>     a new queue pair
-//   connect, try it             <------     kAnswer (or kRefusal: later again)
+//   connect, test it            <------     kAnswer (or kRefusal: try again later)
 //   it works: kLive             ------>     used again
 //
 // Invariants:
-//  * A queue pair that was stopped carries nothing out any more, so what kDown says of it is final: what it
-//    counts has happened, the rest never will.
-//  * Nothing is posted again before both: our own is stopped (nothing of it is under way here) and the peer's
-//    kDown has come.
-//  * Each end sends one kDown for each generation, and no record of an older one can come behind it.
+//  * A stopped queue pair executes no further requests, so the count in kDown is final: counted packets were
+//    executed, and the others never will be.
+//  * No request is posted again before two conditions hold: this end's queue pair is stopped (it has no
+//    outstanding requests), and the peer's kDown has arrived.
+//  * Each end sends one kDown for each generation, and no record of an earlier generation can follow it.
 #pragma once
 
 #include <cstdint>
@@ -25,41 +26,43 @@
 
 namespace verbena::protocol {
 
-// Who builds a new queue pair; an endpoint's lane to its own rank is one queue pair connected to itself.
+// Which end creates a new queue pair. An endpoint's lane to its own rank is one queue pair connected to
+// itself.
 enum class LaneRole : uint8_t { kOffers, kAnswers, kOwn };
 
-// Host: stop(q, record) (the queue pair; fills in what it has carried out), send(record), settle(q, record)
-// -> bool (both are stopped, `record` says what the peer's has carried out), is_usable(q), offer(q, record)
-// -> bool (makes a queue pair and describes it), connect(q, answer) -> bool (and posts something to try it
-// with), answer(q, offer, record) -> bool (makes and connects a queue pair and describes it), revive(q).
+// Host offers: stop(q, record) (stops the queue pair and writes what it has executed), send(record),
+// settle(q, record) -> bool (both ends are stopped; `record` has what the peer's end has executed),
+// is_usable(q), offer(q, record) -> bool (creates a queue pair and describes it), connect(q, answer) -> bool
+// (and posts a request to test it), answer(q, offer, record) -> bool (creates and connects a queue pair and
+// describes it), revive(q).
 class LaneRecovery : public QueuePairStates {
  public:
   LaneRecovery(uint32_t rails, const RecoveryTimes& times, uint8_t lane, LaneRole role)
       : QueuePairStates(rails, times), lane_(lane), role_(role) {}
 
   LaneRole role() const { return role_; }
-  // It is settled what became of all that was asked for on it.
+  // Returns whether the results of all its requests are known.
   bool is_settled(uint32_t q) const { return phase(q) != Phase::kStopping; }
 
-  // There is no queue pair on this rail, and never will be.
+  // This rail has no queue pair, and never will.
   void leave_out(uint32_t q) {
     enter(q, Phase::kDown, 0);
     lives_[q].retry_at_ns = kNever;
   }
 
-  // Ours has failed, or is to be given up.
+  // This end's queue pair has failed, or must be given up.
   template <typename Host>
   bool fail(Host& host, uint32_t q, int64_t now_ns) {
     if (!is_in_use(q)) return true;
     LaneRecord record = make(LaneRecordKind::kDown, q);
     host.stop(q, record);
     enter(q, Phase::kStopping, now_ns);
-    if (role_ == LaneRole::kOwn) return settle(host, q, record, now_ns);  // both ends are this one
+    if (role_ == LaneRole::kOwn) return settle(host, q, record, now_ns);  // both ends are this rank
     host.send(record);
     return true;
   }
 
-  // False: the peer breaks the protocol, or what it says cannot be.
+  // Returns false if the peer violates the protocol, or its record is impossible.
   template <typename Host>
   bool absorb(Host& host, const LaneRecord& record, int64_t now_ns) {
     const uint32_t q = record.rail;
@@ -86,7 +89,7 @@ class LaneRecovery : public QueuePairStates {
     }
   }
 
-  // What tried the new queue pair went through.
+  // The test of the new queue pair has succeeded.
   template <typename Host>
   void pass_trial(Host& host, uint32_t q, int64_t now_ns) {
     if (phase(q) != Phase::kTrial || role_ == LaneRole::kAnswers) return;

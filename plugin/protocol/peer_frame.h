@@ -1,5 +1,6 @@
-// What travels over a control socket once its handshake is over. All connections between two processes share
-// one socket: a frame says whose bytes it carries. Little endian; every field from outside is checked.
+// The frames on a control socket after its handshake. All connections between two processes share one socket,
+// and a frame names the connection to which its bytes belong. Little endian; every field from outside is
+// checked.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,12 @@
 namespace verbena::protocol {
 
 enum class FrameKind : uint32_t {
-  kBytes = 1,   // `length_bytes` of the connection's recovery records follow
-  kClosed = 2,  // the sender of the frame has closed its end of the connection; nothing follows
+  kBytes = 1,   // `length_bytes` of recovery records follow
+  kClosed = 2,  // the sender of the frame has closed its end of the connection; last frame
 };
 
 struct FrameHeader {
-  uint64_t connection;  // Welcome::id of its handshake
+  uint64_t connection;  // Welcome::id of the connection's handshake
   uint32_t length_bytes;
   FrameKind kind;
 };

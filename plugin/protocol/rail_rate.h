@@ -1,6 +1,6 @@
-// How fast one queue pair gets rid of what it is given. No clock inside: the caller says when, in monotonic
-// nanoseconds. Rates are bytes per nanosecond, which is GB/s. A clock costs more than a short message is
-// worth: where only short ones are under way, the time may be left open (kUnknownNs).
+// Measures how fast one queue pair completes its requests. Has no clock: the caller passes the time in
+// monotonic nanoseconds. Rates are bytes per nanosecond, which is GB/s. Reading a clock costs too much for a
+// short message; if only short messages are outstanding, the time may be unknown (kUnknownNs).
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@ inline constexpr int64_t kUnknownNs = 0;
 
 class RailRate {
  public:
-  // A piece shorter than this tells of latency, not of rate.
+  // A shorter piece measures latency, not the rate.
   static constexpr uint64_t kSampleBytes = 16384;
   // See is_done_soon.
   static constexpr double kSoonNs = 5000;
 
-  // What the link could do; nobody is believed to be faster.
+  // Sets the rate of the link, which is the maximum.
   void set_link(double rate) {
     link_ = rate;
     note_rate();
@@ -25,7 +25,7 @@ class RailRate {
   double link() const { return link_; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
 
-  // Whatever was outstanding went with the queue pair; what was measured stands.
+  // Forgets the outstanding requests, which were lost with the queue pair. The measurements stay valid.
   void forget_outstanding() {
     outstanding_bytes_ = 0;
     measured_until_ns_ = kUnknownNs;
@@ -37,14 +37,15 @@ class RailRate {
     outstanding_bytes_ += bytes;
     if (bytes >= kSampleBytes) used_ns_ = now_ns;
   }
-  // Somebody waits: what is outstanding is under way since now at the latest.
+  // A request waits. The outstanding requests count as started at `now_ns` at the latest.
   void note_waiting(int64_t now_ns) {
     if (progress_ns_ == kUnknownNs) progress_ns_ = measured_until_ns_ = now_ns;
   }
 
-  // In order of posting. The completion was found at `now_ns`; a look at `unseen_ns` had not found it. It
-  // counts as if it had come right after that look: a rail is not blamed for how seldom somebody looks, and
-  // what is too quick to be measured is believed to be as quick as the link.
+  // Called in the order of posting. The completion was found at `now_ns`; the previous poll, at `unseen_ns`,
+  // had not found it. It counts as if it had come right after the previous poll, so that rare polling does
+  // not reduce the rate. A completion that comes too soon to be measured counts as having the speed of the
+  // link.
   void note_completed(uint64_t bytes, int64_t unseen_ns, int64_t now_ns) {
     outstanding_bytes_ -= bytes;
     progress_ns_ = now_ns;
@@ -57,20 +58,21 @@ class RailRate {
     measured_until_ns_ = until_ns;
   }
 
-  // Whether this much more is certainly done within kSoonNs, without a look at the clock.
+  // Returns whether this many more bytes will certainly be done within kSoonNs, without reading a clock.
   bool is_done_soon(uint64_t bytes) const {
     const bool may_be_late = outstanding_bytes_ != 0 && progress_ns_ != kUnknownNs;
     return !may_be_late && outstanding_bytes_ + bytes <= soon_bytes_;
   }
 
-  // Since when nothing has completed although something should have.
+  // Returns how long no request has completed although one should have.
   int64_t overdue_ns(int64_t now_ns) const {
     if (outstanding_bytes_ == 0 || progress_ns_ == kUnknownNs) return 0;
     return std::max<int64_t>(0, now_ns - progress_ns_ - kPatienceNs);
   }
 
-  // As measured. A rail that has stalled is no faster than what it has not done since, even before it
-  // completes anything again; `least_bytes` keeps one late short message from looking like a slow link.
+  // Returns the measured rate. A stalled rail counts as no faster than the outstanding bytes divided by the
+  // time since, even before it completes anything again. `least_bytes` prevents that one delayed short
+  // message looks like a slow link.
   double estimate(uint64_t least_bytes, int64_t now_ns) const {
     const double measured = measured_rate();
     const int64_t overdue = overdue_ns(now_ns);
@@ -79,8 +81,8 @@ class RailRate {
     return std::min(measured, static_cast<double>(bytes) / static_cast<double>(overdue));
   }
 
-  // A rail that is known to be slow and therefore gets nothing is tried again after this long: rarely enough
-  // that the trial costs next to nothing, often enough that it comes back within a second.
+  // A rail that is known to be slow gets no data. It is tested again after this time: rarely enough that the
+  // test costs almost nothing, and often enough that a recovered rail is used again within a second.
   bool is_probe_due(uint64_t probe_bytes, int64_t now_ns) const {
     if (outstanding_bytes_ != 0 || measured_rate() * 2 > link_) return false;
     const double lasts_ns = static_cast<double>(probe_bytes) / measured_rate();
@@ -89,8 +91,8 @@ class RailRate {
   }
 
  private:
-  static constexpr double kMemoryNs = 1e6, kForgottenNs = 8e6;  // older samples count for less, then not
-  static constexpr int64_t kPatienceNs = 20'000;  // until a rail that completes nothing is suspected
+  static constexpr double kMemoryNs = 1e6, kForgottenNs = 8e6;  // older samples count less, or not at all
+  static constexpr int64_t kPatienceNs = 20'000;  // time without a completion after which a rail is suspected
   static constexpr double kProbeSpacing = 50, kShortestProbeWaitNs = 1e7, kLongestProbeWaitNs = 1e9;
 
   double measured_rate() const {
@@ -108,11 +110,12 @@ class RailRate {
   void note_rate() { soon_bytes_ = static_cast<uint64_t>(kSoonNs * measured_rate()); }
 
   double link_ = 1;
-  double sampled_bytes_ = 0, sampled_ns_ = 0;  // completed, and how long that kept the queue pair busy
+  // Completed bytes, and the time for which they kept the queue pair busy.
+  double sampled_bytes_ = 0, sampled_ns_ = 0;
   uint64_t outstanding_bytes_ = 0;
-  uint64_t soon_bytes_ = static_cast<uint64_t>(kSoonNs);  // kSoonNs * measured_rate(), kept by note_rate()
-  int64_t progress_ns_ = 0;        // when something completed last, or the first of what is outstanding left
-  int64_t measured_until_ns_ = 0;  // the time before it is in a sample
+  uint64_t soon_bytes_ = static_cast<uint64_t>(kSoonNs);  // kSoonNs * measured_rate(), updated by note_rate()
+  int64_t progress_ns_ = 0;        // time of the last completion, or of posting the first outstanding request
+  int64_t measured_until_ns_ = 0;  // earlier time is covered by a sample
   int64_t sampled_at_ns_ = 0, used_ns_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// Which queue pair carries how much of a message, so that all are done at the same time: what a queue pair
-// still has to do and its share of the message, over its rate, come out equal ("filling with water"). Nobody
-// gets a stripe below the minimum, and a short message goes to one queue pair: a connection's primary, whose
-// caches, doorbell and worker are warm, unless another would be done clearly sooner.
+// Divides a message among queue pairs so that all finish at the same time: for each queue pair, the
+// outstanding bytes plus its share, divided by its rate, are equal ("water-filling"). No share is shorter
+// than the minimum stripe. A short message uses one queue pair: the primary of the connection, whose caches,
+// doorbell and worker are warm, unless another queue pair would finish clearly earlier.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class RailShare {
  public:
   using Speeds = std::array<uint32_t, kMaxQueuePairs>;
 
-  // `speed_mbps`: of the link as far as this queue pair may count on it. Where one is unknown (0), all count
+  // `speed_mbps` has the speed of the link that each queue pair can expect. If one is unknown (0), all count
   // as equal.
   void start(uint32_t queue_pairs, const Speeds& speed_mbps, uint32_t primary, uint64_t min_stripe_bytes) {
     queue_pairs_ = queue_pairs;
@@ -31,26 +31,26 @@ class RailShare {
 
   uint32_t primary() const { return primary_; }
   void set_primary(uint32_t queue_pair) { primary_ = queue_pair; }
-  // It has failed: nothing of it completes any more.
+  // The queue pair has failed: none of its requests will complete.
   void forget_outstanding(uint32_t queue_pair) {
     outstanding_bytes_ -= rates_[queue_pair].outstanding_bytes();
     rates_[queue_pair].forget_outstanding();
   }
   const RailRate& rate(uint32_t queue_pair) const { return rates_[queue_pair]; }
-  // Not worth a second queue pair.
+  // Returns whether the message is too short for a second queue pair.
   bool is_short(uint64_t length_bytes) const { return length_bytes < 2 * min_stripe_bytes_; }
-  // A short message for its primary, without a look at the others or the clock.
+  // Returns whether a short message can use the primary queue pair without checking the others or the clock.
   bool is_for_primary(uint64_t length_bytes) const {
     return is_short(length_bytes) && rates_[primary_].is_done_soon(length_bytes);
   }
-  // Whether it is worth a look at the clock to know when something completes, and when nothing does.
+  // Returns whether completions, or their absence, should be measured, which needs the clock.
   bool is_measuring() const { return outstanding_bytes_ >= RailRate::kSampleBytes; }
 
   void note_posted(uint32_t queue_pair, uint64_t bytes, int64_t now_ns) {
     outstanding_bytes_ += bytes;
     rates_[queue_pair].note_posted(bytes, now_ns);
   }
-  // What completed before its queue pair failed may be found after it was forgotten.
+  // A completion that came before its queue pair failed may be found after the queue pair was forgotten.
   void note_completed(uint32_t queue_pair, uint64_t bytes, int64_t now_ns) {
     if (bytes > rates_[queue_pair].outstanding_bytes()) return;
     outstanding_bytes_ -= bytes;
@@ -59,11 +59,12 @@ class RailShare {
   void note_waiting(int64_t now_ns) {
     for (RailRate& rate : rates_) rate.note_waiting(now_ns);
   }
-  // After everything that a look at `now_ns` found was noted.
+  // Call this after all completions of a poll at `now_ns` were passed.
   void note_looked(int64_t now_ns) { looked_ns_ = now_ns; }
 
-  // Whole units, enough for the message (Cut says who gets less at its end), none above its `room`; too
-  // little if there is too little room.
+  // Returns a share for each queue pair, in whole units, that together cover the message (Cut shortens the
+  // last one). No share exceeds its `room`. If there is not enough space, the shares do not cover the
+  // message.
   Shares split(uint64_t length_bytes, uint64_t unit_bytes, const Shares& room, int64_t now_ns) const {
     Filling filling{.message_bytes = length_bytes,
                     .length_bytes = std::max<uint64_t>(1, divide_up(length_bytes, unit_bytes)) * unit_bytes,
@@ -87,10 +88,10 @@ class RailShare {
  private:
   static constexpr double kMbpsPerBytesPerNs = 8000;
   static constexpr uint32_t kUnknownMbps = 100'000;
-  static constexpr double kChangeNs = RailRate::kSoonNs;  // what a queue pair that is not warm costs
+  static constexpr double kChangeNs = RailRate::kSoonNs;  // cost of using a queue pair that is not warm
 
   struct Filling {
-    uint64_t message_bytes;  // and in whole units:
+    uint64_t message_bytes;  // and the same in whole units:
     uint64_t length_bytes, unit_bytes;
     int64_t now_ns;
     std::array<double, kMaxQueuePairs> rate{};
@@ -105,13 +106,13 @@ class RailShare {
     return divide_up(min_stripe_bytes_, filling.unit_bytes) * filling.unit_bytes;
   }
 
-  // How long all of the message would take here.
+  // Returns the time that the whole message would take on this queue pair.
   double predict_ns(const Filling& filling, uint32_t q) const {
     return static_cast<double>(rates_[q].overdue_ns(filling.now_ns)) +
            static_cast<double>(rates_[q].outstanding_bytes() + filling.length_bytes) / filling.rate[q];
   }
 
-  // queue_pairs_: none is in use.
+  // Returns queue_pairs_ if no queue pair is in use.
   uint32_t choose_one(const Filling& filling) const {
     uint32_t best = queue_pairs_;
     double best_ns = 0;
@@ -127,7 +128,7 @@ class RailShare {
     return best;
   }
 
-  // Whoever would get too little leaves, the one with the least first, until all that stay get enough.
+  // Removes queue pairs whose share would be too short, the shortest first, until all shares are long enough.
   void fill(Filling& filling) const {
     const uint64_t smallest = smallest_share(filling);
     while (true) {
@@ -154,7 +155,7 @@ class RailShare {
     }
   }
 
-  // The time by which all in use are done.
+  // Returns the time at which all queue pairs in use finish.
   double find_level(const Filling& filling) const {
     double bytes = static_cast<double>(filling.message_bytes), rate = 0;
     for (uint32_t q = 0; q < queue_pairs_; ++q) {
@@ -165,7 +166,7 @@ class RailShare {
     return rate == 0 ? 0 : bytes / rate;
   }
 
-  // A trickle for one that gets nothing because it was slow.
+  // Gives a small share to a queue pair that gets nothing because it was slow.
   void probe(Filling& filling, const Shares& room) const {
     const uint64_t bytes =
         smallest_share(filling) + filling.unit_bytes;  // enough even at the end of a message
@@ -180,7 +181,7 @@ class RailShare {
     }
   }
 
-  // What one has no room for goes to those that have, the fastest first.
+  // Moves the part of a share that does not fit to queue pairs with free space, the fastest first.
   void keep_to_room(Filling& filling, const Shares& room) const {
     uint64_t missing = filling.length_bytes;
     for (uint32_t q = 0; q < queue_pairs_; ++q) {

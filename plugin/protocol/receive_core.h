@@ -1,20 +1,20 @@
-// The receiving end of a connection, pure (connection_core.h says what that means and what a port is). A
+// The receiving end of a connection. Pure (connection_core.h explains this, and the port). The steps of a
 // message, in the order of this file:
 //
-//   post            the receive takes its place in the ring, and a slot of NCCL's unpack queue if its kernel
-//                   advances that queue
-//   send_grants     the sender is granted the address (clear to send), unless the bytes already arrive staged
-//   on_arrived      a chunk is here, on any queue pair, in any order, before its receive too; most chunks are
-//                   whole messages
-//   finish_arrival  all chunks are here: who places the bytes?
-//                     direct: the NIC has; a slot that a kernel will look at stays empty (cnt 0)
-//                     staged, with a slot: its pages are described there, and the GPU places them
-//                     staged, without one: nobody unpacks, and the plugin copies them, by CPU or by loopback
-//   test            the caller may have it
-//   consume         the kernel is done: slot, pages and the place in the ring are free again
-//   send_credits    the sender learns how far the receiver is when it must
+//   post            the receive gets a slot in the ring and, if NCCL's kernel advances the unpack queue, a
+//                   slot of that queue
+//   send_grants     the sender is granted the address (clear to send), unless the data already arrives staged
+//   on_arrived      a chunk has arrived, on any queue pair, in any order, even before its receive is posted;
+//                   most chunks are whole messages
+//   finish_arrival  all chunks have arrived. Which part copies the data?
+//                     direct: the NIC has written it; a slot that a kernel will read stays empty (cnt 0)
+//                     staged, with a slot: the slot gets descriptors of the pages, and the GPU copies
+//                     staged, without a slot: the plugin copies, by CPU or by loopback
+//   test            the request is reported as done
+//   consume         the kernel is done: slot, pages and the ring entry are free again
+//   send_credits    the sender is notified of the receiver's progress when necessary
 //
-// Nothing is allocated, and nobody is asked for the time unless a wait lasts.
+// Nothing allocates, and the clock is read only if a wait lasts.
 #pragma once
 
 #include <algorithm>
@@ -38,17 +38,18 @@
 
 namespace verbena::protocol {
 
-inline constexpr uint32_t kControlDepth = 16;  // grants and credit lines in flight on one queue pair
+// Maximum number of outstanding grants and credit lines of a queue pair.
+inline constexpr uint32_t kControlDepth = 16;
 inline constexpr uint32_t kNoPage = UINT32_MAX;
 
-// What becomes of a receive on the GPU; nccl/receive_class.h finds it out.
+// How the GPU handles a receive; nccl/receive_class.h determines it.
 enum class ReceiveClass : uint8_t {
   kUnpacked,  // the kernel advances its head and unpacks
-  kSlotOnly,  // the kernel advances its head, the data must be in its place (registered user buffers)
-  kNoSlot,    // the kernel does neither (LL, LL128, PAT), or there is none (host memory)
+  kSlotOnly,  // the kernel advances its head; the data must be at its destination (registered user buffers)
+  kNoSlot,    // the kernel does neither (LL, LL128, PAT), or there is no kernel (host memory)
 };
 
-// What a held page carries; owned by the holding connection, kept by the port.
+// The content of a held page. It belongs to the connection that holds the page; the port stores it.
 struct PageInfo {
   uint32_t next = kNoPage;  // next page of the same message
   uint32_t length_bytes = 0;
@@ -59,13 +60,14 @@ struct PageInfo {
 struct ReceiveOptions {
   uint32_t queue_pairs = 1;
   std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries reserved for each queue pair
-  uint32_t primary = 0;                           // the queue pair of grants while all live
+  uint32_t primary = 0;                           // the queue pair of grants while all are live
   uint32_t page_bytes = 0;
-  bool is_direct_only = false;      // nothing is staged but messages of no bytes: credits ride on grants
+  bool is_direct_only = false;      // only empty messages are staged; credits are sent in grants
   bool waits_for_consumed = false;  // the caller will call consume()
   std::array<uint8_t, kMaxQueuePairs> rail_of{};  // of each queue pair
-  bool pushes_pages = false;  // pages are GPU memory: what a NIC wrote there has to be pushed
-  // What a queue pair carries is placed in any order, either way; completions keep the order of posting.
+  bool pushes_pages = false;  // pages are in GPU memory, and writes of a NIC to them must be flushed
+  // Chunks on a queue pair are placed in any order, in both directions. Completions keep the order of
+  // posting.
   bool out_of_order = false;
   uint32_t first_sequence = 0;
   RecoveryTimes times{};
@@ -76,51 +78,53 @@ struct ReceiveOptions {
 struct ArrivedChunk {
   uint32_t imm;
   uint32_t length_bytes;
-  uint32_t page;  // that it took, filled only if it is no write
+  uint32_t page;  // the page that it took, filled unless the chunk is a write
   bool is_write;
 };
 
-// Types: Request, the base of what the caller holds; Memory, what its buffers are registered as.
+// Types: Request is the base class of the objects that the caller holds; Memory is the type of registered
+// memory.
 template <typename Types>
 struct ReceiveMessageOf : Types::Request {
   enum class Phase : uint8_t { kFree, kArriving, kMoving, kReady, kReported };
-  // What it waits for, as far as this end knows.
+  // What the message waits for, as far as this end knows.
   enum class Wait : uint8_t { kGrant, kArrival, kCopy, kPush, kTest, kConsumption };
 
   Phase phase = Phase::kFree;
   bool is_posted = false;
   bool slot_taken = false;
-  uint8_t count = 1;  // messages of the request that this one is the first of
-  int32_t tag = 0;    // of the sends that may fill it, where nothing is staged
+  uint8_t count = 1;  // number of messages of the request, if this is the first one
+  int32_t tag = 0;    // of the sends that may fill it, in connections without staging
   ReceiveClass receive_class = ReceiveClass::kNoSlot;
   uint32_t sequence = 0;
   uint32_t slot = 0;
   uint32_t first_page = kNoPage, last_page = kNoPage;  // held pages in order of arrival
   uint32_t next_move = kNoPage;                        // next page to copy by loopback
-  uint32_t outstanding = 0;                            // loopback operations; counted down by the port
-  uint32_t rails_to_flush = 0;  // a bit for each rail whose writes to pages in GPU memory are to be pushed
+  uint32_t outstanding = 0;     // outstanding loopback operations; the port decrements it
+  uint32_t rails_to_flush = 0;  // a bit for each rail whose writes to pages in GPU memory must be flushed
   uint8_t* data = nullptr;
   const typename Types::Memory* memory = nullptr;
   uint64_t room_bytes = 0;
   Arrivals arrivals;
 };
 
-// Deferred: nothing of it has begun. Then only the data thread looks at it, whoever has the turn.
+// kDeferred means that the flush has not begun. Then only the data thread reads it, whichever thread has the
+// progress token.
 template <typename Types>
 struct FlushRequestOf : Types::Request {
   bool in_use = false;
   uint32_t number = 0;
-  uint32_t outstanding = 0;  // loopback operations; counted down by the port
-  uint32_t rails = 0;        // a bit for each that it pushes
+  uint32_t outstanding = 0;  // outstanding loopback operations; the port decrements it
+  uint32_t rails = 0;        // a bit for each rail that it flushes
   bool is_deferred = false;
   int64_t deferred_at_ns = 0;
   const void* data = nullptr;
   const typename Types::Memory* memory = nullptr;
 };
 
-inline constexpr uint32_t kCopyRail = 0;  // whose loopback copies from pages to GPU memory
+inline constexpr uint32_t kCopyRail = 0;  // the rail whose loopback copies from pages to GPU memory
 
-// What one receive of a group goes to.
+// The destination of one receive of a group.
 template <typename Types>
 struct ReceiveBufferOf {
   void* data;
@@ -131,13 +135,13 @@ struct ReceiveBufferOf {
 
 enum class CopyResult : uint8_t { kTaken, kLater, kFailed };
 
-// Beside what connection_core.h lists, the port offers write_control(queue_pair, line, offset_bytes,
-// is_signaled) (64 bytes, inline; on_control_written() is told of signaled ones), remote_keys(memory) (of
+// In addition to connection_core.h's list, the port offers write_control(queue_pair, line, offset_bytes,
+// is_signaled) (64 bytes, inline; on_control_written() is called for signaled ones), remote_keys(memory) (for
 // grants), repost(queue_pair, pages) -> bool, page_info(page), page_offset(page), copy_page(page, target,
 // memory, bytes, &outstanding) -> CopyResult, has_room_to_flush(rail), flush_page(rail, page, &outstanding),
-// flush_data(rail, data, memory, &outstanding), is_drained(queue_pair), reap_pages(), and is told note_post,
-// note_post_end, note_chunk, note_grant, note_done, note_consumed, note_flush, note_flush_done (only if it is
-// observed), note_broken.
+// flush_data(rail, data, memory, &outstanding), is_drained(queue_pair), reap_pages(). It also offers the
+// events note_post, note_post_end, note_chunk, note_grant, note_done, note_consumed, note_flush,
+// note_flush_done (these only if observed) and note_broken.
 template <typename Port, typename Types>
 class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   using Core = ConnectionCore<Port, ReceiverRecovery>;
@@ -150,7 +154,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   using Phase = typename Message::Phase;
   using Wait = typename Message::Wait;
 
-  // `queue`: what a kernel unpacks from; empty if none does.
+  // `queue` is the queue from which a kernel unpacks; empty if no kernel does.
   ReceiveCore(const ReceiveOptions& options, std::optional<UnpackQueue> queue)
       : Core(options.queue_pairs, options.times, options.stall_ns),
         options_(options),
@@ -167,13 +171,13 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     note_writable();
   }
-  // Before the first message: the port wants to be told of every one.
+  // Call this before the first message, if the port wants the events of every message.
   void observe() { is_observed_ = true; }
 
-  // --- The walk of a message.
+  // --- The steps of a message.
 
-  // Null: there is no room now, or the connection has failed. `tag`: of the sends that may fill it (wire.h);
-  // where messages are staged it says nothing.
+  // Returns null if there is no space now, or the connection has failed. `tag` selects the sends that may
+  // fill the receive (wire.h); it is not used in connections with staging.
   Message* post(void* data, uint64_t length_bytes, const typename Types::Memory* memory,
                 ReceiveClass receive_class, int32_t tag) {
     if (open_ == 0 && !port().enter()) return nullptr;
@@ -191,7 +195,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     message.count = 1;
     take_number(message, {data, length_bytes, memory, tag});
     if (queue_) {
-      progress();  // what is staged may be here already, and then needs no grant
+      progress();  // a staged message may have arrived already, and then needs no grant
     } else {
       send_grants();
     }
@@ -200,9 +204,9 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return &message;
   }
 
-  // One request for 1 to kMaxGroup buffers, where nothing is staged: it is done when all of them are. Each is
-  // a message with a number and a grant of its own, and takes the next send of its tag. The first stands for
-  // all.
+  // Posts one request for 1 to kMaxGroup buffers, in connections without staging. It is done when all buffers
+  // are. Each buffer is a separate message with its own number and grant, and takes the next send with its
+  // tag. The first message represents the request.
   [[gnu::noinline]] Message* post_group(std::span<const Buffer> buffers) {
     if (open_ == 0 && !port().enter()) return nullptr;
     if (port().has_failed()) return refuse();
@@ -226,7 +230,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return &first;
   }
 
-  // A chunk that came over a queue pair which is in use.
+  // A chunk has arrived on a queue pair that is in use.
   void on_arrived(uint32_t queue_pair, ArrivedChunk chunk) {
     written_rails_ |= rail_bit(queue_pair);  // FAULT(rail_that_wrote_is_not_flushed)
     if (is_observed_) [[unlikely]]
@@ -236,21 +240,22 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     refuse_chunk(queue_pair, chunk, is_within_window);
   }
 
-  // A control write that was signaled is done.
+  // A signaled write of a grant or credit line is complete.
   void on_control_written(uint32_t queue_pair, uint64_t offset_bytes) {
     if (options_.out_of_order) [[unlikely]]
       settle_line(queue_pair, offset_bytes);
   }
 
-  // True: it is done, with *bytes, one for each buffer; a kUnpacked message's slot is published. Requests may
-  // be tested in any order.
+  // Returns true if the message is done, with *bytes for each buffer. The slot of a kUnpacked message is then
+  // published. Requests may be tested in any order.
   bool test(Message& message, uint64_t* bytes) {
     if (message.count != 1) [[unlikely]]
       return test_group(message, bytes);
     if (port().has_failed()) return false;
-    // Only a look at all rails that begins after the failure has seen everything that came before it.
+    // Read before the poll. Only a poll of all rails that begins after the failure has seen all earlier
+    // completions.
     const bool was_broken = is_broken_;
-    if (!is_here(message)) {  // another's test may have found it
+    if (!is_here(message)) {  // the test of another message may have found it
       if (!progress()) return false;
     }
     if (is_here(message) || message.phase == Phase::kMoving) {
@@ -276,7 +281,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
 
-  // Of a message that is kReported. Nothing to do unless the options said that it would be called.
+  // Consumes a message in state kReported. Does nothing unless the options said that consume() would be
+  // called.
   bool consume(Message& message) {
     if (!options_.waits_for_consumed) return true;
     for_each_part(message, [this](Message& part) { close_message(part); });
@@ -288,8 +294,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
 
-  // Makes what arrived in `data` visible to the GPU. It waits for nothing: what cannot begin now does in a
-  // later test_flush(). Null: a whole ring of them is open.
+  // Makes the data that arrived in `data` visible to the GPU. Does not wait: if the flush cannot begin now, a
+  // later test_flush() begins it. Returns null if the ring of flushes is full.
   Flush* flush(const void* data, const typename Types::Memory* memory) {
     Flush& flush = flushes_[next_flush_ % kMessageRing];
     if (flush.in_use || flush.is_deferred) return nullptr;
@@ -301,7 +307,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     start_flush(flush);
     return &flush;
   }
-  // True: it is done. While it is still deferred the connection may be another thread's.
+  // Returns true if the flush is done. While the flush is deferred, another thread may hold the connection.
   bool test_flush(Flush& flush) {
     if (flush.is_deferred && !start_flush(flush)) return false;
     if (port().has_failed() || !progress()) return false;
@@ -317,7 +323,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
 
-  // --- For people, and for tests.
+  // --- For diagnosis and tests.
   uint32_t next() const { return next_; }
   uint32_t next_grant() const { return next_grant_; }
   uint32_t consumed() const { return consumed_; }
@@ -327,8 +333,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   const WaitStamps& flush_stamps() const { return flush_stamps_; }
   uint32_t held(uint32_t queue_pair) const {
     return held_[queue_pair];
-  }  // entries taken and not posted again
-  uint32_t spare(uint32_t queue_pair) const { return spares_[queue_pair].count; }  // of them free
+  }  // entries that were taken and not posted again
+  uint32_t spare(uint32_t queue_pair) const { return spares_[queue_pair].count; }  // the free part of them
   uint32_t window(uint32_t queue_pair) const { return options_.window[queue_pair]; }
   uint32_t primary() const { return primary_; }
   bool is_broken() const { return is_broken_; }
@@ -346,7 +352,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
         return Wait::kTest;
     }
   }
-  // In the order of posting.
+  // Calls see(message) for each posted message, in the order of posting.
   template <typename See>
   void for_each_open(See&& see) const {
     for (uint32_t ahead = kMessageRing; ahead != 0; --ahead) {
@@ -372,12 +378,12 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (credits_.is_update_due(consumed_) || must_send_credits_) send_credits();
     return true;
   }
-  // Everything that the connection holds is posted again or the port's. The last call.
+  // All pages that the connection holds are posted again, or returned to the port. Must be the last call.
   void release_everything() {
     for (Message& message : ring_) release_pages(message);
     for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) repost_spare(q);
   }
-  // The pages of this queue pair that are taken and not posted again. Allocates.
+  // Returns the pages of this queue pair that were taken and not posted again. Allocates.
   [[gnu::cold, gnu::noinline]] std::vector<uint32_t> list_held(uint32_t queue_pair) {
     const Spare& spare = spares_[queue_pair];
     std::vector<uint32_t> pages(spare.pages.begin(), spare.pages.begin() + spare.count);
@@ -392,8 +398,9 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   std::array<Flush, kMessageRing> flushes_;
 
  private:
-  // Entries that are free but not posted yet: posting costs the provider's lock and a doorbell. At most an
-  // eighth of the window; see ReceiverCredits::is_update_due.
+  // Entries that are free but not posted yet. They are posted in batches, because posting takes the
+  // provider's lock and rings a doorbell. At most an eighth of the window; see
+  // ReceiverCredits::is_update_due.
   struct Spare {
     static constexpr uint32_t kMax = 8;
     std::array<uint32_t, kMax> pages{};
@@ -420,7 +427,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       port().note_post(message.sequence, buffer.length_bytes, primary_);
   }
 
-  // --- Groups. All parts stay open until the last is here: the sizes are told together.
+  // --- Groups. All parts stay open until the last one is complete, because their sizes are reported
+  // together.
 
   template <typename See>
   void for_each_part(Message& first, See&& see) {
@@ -461,10 +469,11 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
 
-  // --- Grants and credits: lines that the receiver writes into the sender's memory.
+  // --- Grants and credit lines, which the receiver writes into the sender's memory.
 
-  // In order of posting. A message that has begun to arrive staged needs no grant; where nothing is staged
-  // each gets one, as credits ride on it. After a failure those that are open get theirs once more.
+  // Sends grants in the order of posting. A message that has begun to arrive staged needs none. In
+  // connections without staging each message gets one, because it also carries credits. After a failure, open
+  // messages get their grants again.
   void send_grants() {
     while (next_grant_ != next_) {
       if (!may_grant_freely_) [[unlikely]]
@@ -477,16 +486,16 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       ++next_grant_;
     }
   }
-  // Where writes may overtake each other. The grant before the last of the same entry may be under way if
-  // most messages between the two came staged, or if it was written again after a failure: its completion is
-  // waited for, and so it is signaled.
+  // For queue pairs whose writes may overtake each other. The previous grant in the same entry may be
+  // outstanding if most messages between the two were staged, or if it was written again after a failure. The
+  // new grant waits for the completion of the previous one, which is therefore signaled.
   [[gnu::noinline]] void send_grants_apart() {
     for (; next_grant_ != next_ && may_write_control_; ++next_grant_) {
       const Message& message = ring_[next_grant_ % kMessageRing];
       if (!needs_grant(message)) continue;
       // FAULT(grant_overtakes_an_older_one)
       if (port().free_slots(primary_) == 0 || is_grant_under_way(next_grant_)) return;
-      // First: the queue pair may fail at once, which ends the wait.
+      // Set before posting, because the queue pair may fail at once, which ends the wait.
       grants_under_way_ |= entry_bit(next_grant_);
       // FAULT(grant_written_again_is_not_signaled)
       const bool must_signal = !options_.is_direct_only || is_recovering_;
@@ -514,8 +523,9 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       port().note_grant(message.sequence);
     return is_signaled;
   }
-  // All on one queue pair, as long as it lives: updates cannot overtake each other, and where they could the
-  // next waits until the one before has been acknowledged.
+  // All credit lines use one queue pair as long as it is live, so that they cannot overtake each other. If
+  // writes of a queue pair may overtake each other, the next line waits until the previous one was
+  // acknowledged.
   [[gnu::noinline]] void send_credits() {
     // FAULT(credit_line_overtakes_another)
     if (!may_write_control_ || is_line_under_way_ || port().free_slots(credit_pair_) == 0) return;
@@ -524,13 +534,14 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     const CreditLine line = credits_.take_update(consumed_);
     write_control(credit_pair_, &line, kCreditLineOffset, options_.out_of_order);
   }
-  // Whether it is signaled.
+  // Returns whether the write is signaled.
   bool write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes, bool is_signaled) {
     is_signaled |= ++control_writes_[queue_pair] % kSignalEvery == 0;
     port().write_control(queue_pair, line, offset_bytes, is_signaled);
     return is_signaled;
   }
-  // Of a queue pair that grants or credits have left it says nothing of those that have left since.
+  // A completion on a queue pair that grants or credits no longer use says nothing about lines that were sent
+  // later.
   [[gnu::noinline]] void settle_line(uint32_t queue_pair, uint64_t offset_bytes) {
     if (offset_bytes == kCreditLineOffset) {
       is_line_under_way_ = is_line_under_way_ && queue_pair != credit_pair_;
@@ -538,8 +549,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       grants_under_way_ &= ~(1U << (offset_bytes - offsetof(ControlBlock, grants)) / sizeof(Grant));
     }
   }
-  // Whether grants and credits may leave: never over a queue pair that is on trial, as what it carries may
-  // arrive after what is written later.
+  // Updates whether grants and credits may be sent. They never use a queue pair that is being tested, because
+  // they might arrive after lines that are written later.
   void note_writable() {
     may_write_control_ = !is_broken_ && recovery_.is_any_live();
     may_grant_freely_ = may_write_control_ && !options_.out_of_order;
@@ -547,7 +558,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
 
   // --- Arrivals.
 
-  // What most chunks are: a whole message that is awaited. False: a case for place_chunk().
+  // The usual case: the chunk is a whole message whose receive is posted. Returns false if place_chunk() must
+  // handle the chunk.
   bool place_whole(uint32_t queue_pair, ArrivedChunk chunk) {
     if (!is_whole(chunk.imm, chunk.length_bytes, chunk.is_write)) return false;
     Message& message = ring_[chunk.imm % kMessageRing];
@@ -558,21 +570,22 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     keep_or_give_back(message, queue_pair, chunk, 0);
     return true;
   }
-  // False: the peer broke the protocol; then the page is still the caller's.
+  // Returns false if the peer violated the protocol; the page then still belongs to the caller.
   [[gnu::noinline]] bool place_chunk(uint32_t queue_pair, ArrivedChunk chunk) {
     const auto tag = decode_tag(chunk.imm);
     if (!tag || !is_as_announced(chunk.imm, chunk.length_bytes)) return false;
-    if (tag->direct && !chunk.is_write) return false;  // what is staged may be sent again as a write
+    if (tag->direct && !chunk.is_write) return false;  // a staged chunk may be sent again as a write
     const uint32_t sequence = tag->expand(consumed_ + kMessageRing / 2);
     const int32_t ahead = count_between(consumed_, sequence);
     if (ahead < 0 || ahead >= static_cast<int32_t>(kMessageRing)) return false;
-    if (!tag->direct && !tag->last && chunk.length_bytes != options_.page_bytes) return false;  // a hole
+    // Would leave a gap.
+    if (!tag->direct && !tag->last && chunk.length_bytes != options_.page_bytes) return false;
 
     Message& message = ring_[sequence % kMessageRing];
-    // Complete, or closed while an older one is still open.
+    // The message is complete, or was closed while an older one is still open.
     const bool is_closed = !message.is_posted && is_before(sequence, next_);
     if (is_closed || message.phase > Phase::kArriving) return false;
-    if (chunk.is_write && !message.is_posted) return false;  // it answers no grant
+    if (chunk.is_write && !message.is_posted) return false;  // a write without a grant
     // FAULT(bytes_before_the_immediate_do_not_count)
     const auto arrival = message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes);
     if (arrival == Arrival::kInvalid) return false;
@@ -583,7 +596,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     return true;
   }
-  // The page that it took is held while bytes of the message are in it, and otherwise given back at once.
+  // The page of the chunk is held while it has bytes of the message; otherwise it is returned at once.
   void keep_or_give_back(Message& message, uint32_t queue_pair, ArrivedChunk chunk, uint16_t index) {
     if (!chunk.is_write && chunk.length_bytes != 0) {
       hold_page(message, queue_pair, chunk, index);
@@ -607,7 +620,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     const Failure broken_rule = is_complete ? Failure::kChunk : Failure::kOtherLength;
     port().fail(is_within_window ? broken_rule : Failure::kUncredited, 0, queue_pair);
   }
-  // Its message's number modulo the ring is enough to know it by.
+  // The message number modulo the ring is sufficient to identify the message.
   [[gnu::cold, gnu::noinline]] void tell_of_chunk(uint32_t queue_pair, ArrivedChunk chunk) {
     const auto tag = decode_tag(chunk.imm);
     if (!tag) return;
@@ -615,7 +628,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     port().note_chunk(sequence, !chunk.is_write, queue_pair, tag->written_bytes + chunk.length_bytes);
   }
 
-  // --- From "all chunks are here" to "the caller may have it".
+  // --- From the arrival of all chunks to the report to the caller.
 
   static bool is_here(const Message& message) {
     return message.phase == Phase::kArriving && message.arrivals.is_complete();
@@ -661,13 +674,14 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     return true;
   }
-  // One descriptor is copied by one warp: 4 KiB keeps all warps of a block busy. At most 1024 of them for any
-  // message, so that its pages (at most kMaxChunks, each rounding up once) still fit the slot.
+  // One warp copies one descriptor. Pieces of 4 KiB keep all warps of a block busy. A message has at most
+  // 1024 pieces, so that its pages (at most kMaxChunks, each rounded up once) still fit into the slot.
   static uint32_t choose_piece_bytes(uint64_t length_bytes) {
     const uint64_t pages = (length_bytes / (kUnpackMaxDescriptors / 2) + kUnpackPageBytes) / kUnpackPageBytes;
     return static_cast<uint32_t>(pages * kUnpackPageBytes);
   }
-  // Nobody unpacks this message. The sender thought otherwise, so this is right but slow, and rare.
+  // The message is not unpacked by a kernel. The sender had assumed that it is, so this is correct, but slow
+  // and rare.
   [[gnu::noinline]] bool move_pages(Message& message) {
     while (message.next_move != kNoPage) {
       const PageInfo& info = port().page_info(message.next_move);
@@ -679,7 +693,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     return true;
   }
-  // The pages are GPU memory that a NIC wrote: NCCL flushes its own buffers at most, never ours.
+  // The pages are GPU memory that a NIC has written. NCCL flushes its own buffers, but never these pages.
   [[gnu::noinline]] void flush_pages(Message& message) {
     for (; message.rails_to_flush != 0; message.rails_to_flush &= message.rails_to_flush - 1) {
       const auto rail = static_cast<uint32_t>(std::countr_zero(message.rails_to_flush));
@@ -687,7 +701,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       port().flush_page(rail, message.last_page, &message.outstanding);
     }
   }
-  // A staged message is its kernel's, or in its place.
+  // The message belongs to its kernel now, or its data is at its destination.
   void hand_over(Message& message) {
     message.phase = Phase::kReady;
     ++statistics_.received_staged_messages;
@@ -702,7 +716,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     release_pages(message);
   }
 
-  // False: it could not begin, or the connection has failed.
+  // Returns false if the flush could not begin, or the connection has failed.
   bool start_flush(Flush& flush) {
     if (open_ == 0 && !port().enter()) {
       if (flush.deferred_at_ns == 0) flush.deferred_at_ns = port().now_ns();
@@ -729,8 +743,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
                         &flush.outstanding);
     return true;
   }
-  // Those that something has come over since the last flush began. What came before it is visible only once
-  // that one is done.
+  // Returns the rails on which data has arrived since the last flush began. Data that arrived before is
+  // visible only once that flush is done.
   uint32_t find_rails_to_flush() const {
     uint32_t rails = written_rails_;
     if (open_flushes_ == 0) return rails;  // FAULT(flush_overtakes_an_earlier_one)
@@ -745,7 +759,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   }
   uint32_t rail_bit(uint32_t queue_pair) const { return 1U << options_.rail_of[queue_pair]; }
 
-  // --- Back to free pages.
+  // --- Freeing pages.
 
   void close_message(Message& message) {
     if (message.slot_taken) queue_->clear(message.slot);
@@ -753,7 +767,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     message.arrivals.reset();
     message.phase = Phase::kFree;
     if (message.first_page != kNoPage) release_pages(message);
-    // Tested out of order, messages close out of order; the sender is told of the closed ones without a gap.
+    // Messages may be tested, and therefore closed, out of order. The sender is notified of closed messages
+    // in order, without gaps.
     while (consumed_ != next_) {
       const Message& oldest = ring_[consumed_ % kMessageRing];
       // FAULT(consumed_while_an_older_message_is_open)
@@ -784,7 +799,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (port().repost(queue_pair, pages)) credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size()));
   }
 
-  // --- When a queue pair fails, is replaced, and lives again. recovery.h decides when.
+  // --- Failure and recovery of a queue pair. recovery.h decides when.
 
   bool is_anything_wrong() { return port().is_wanted() || !recovery_.are_all_live() || is_recovering_; }
 
@@ -836,7 +851,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   RecoveryHost recovery_host() { return {port()}; }
 
   void update_rails() {
-    // Only away from one that has died: a line on its way over one that lives must not land on a newer one.
+    // Changes only if the old primary has failed: a line in flight on a live queue pair could otherwise
+    // overwrite a newer line.
     if (!recovery_.is_live(primary_)) {
       primary_ = recovery_.find_live(options_.primary);
       grants_under_way_ = 0;
@@ -853,8 +869,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (record.kind == RecoveryKind::kDown) port().note_loss(record.queue_pair);
     return true;
   }
-  // Nothing more can arrive. What has arrived counts: often a peer is done and gone while we still send it
-  // credits.
+  // No further data can arrive. Data that has arrived is valid: often a peer has finished and closed while
+  // this end still sends it credits.
   void break_off() {
     is_broken_ = true;
     note_writable();
@@ -872,7 +888,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (is_recovering_) hurry_entries();
     return !port().has_failed();
   }
-  // What is sent again may have to make do with one entry of a queue pair, used again and again.
+  // Chunks that are sent again may have only one entry of a queue pair, which is reused each time, so the
+  // entries are posted at once.
   void hurry_entries() {
     for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q)
       if (spares_[q].count != 0) repost_spare(q);
@@ -895,12 +912,13 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   // --- Waits.
 
   [[gnu::cold, gnu::noinline]] void check_wait(const Message& message) {
-    port().reap_pages();  // what we wait for may wait for a page
+    port().reap_pages();  // the wait may need a page
     check_requests();
-    if (port().has_failed() || message.phase == Phase::kMoving) return;  // the peer is not needed any more
+    if (port().has_failed() || message.phase == Phase::kMoving) return;  // the peer is no longer needed
     if (this->check_rails(message.sequence)) this->check_peer(message.sequence);
   }
-  // Stamps what is waited for. What our own devices never complete nobody else can bring.
+  // Records what each request waits for. If this end's own device never completes an operation, the
+  // connection cannot recover.
   void check_requests() {
     const int64_t now_ns = port().now_ns();
     if (wait_.begin_check(now_ns)) port().warn_of_stall();
@@ -924,7 +942,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
   }
 
-  // Grants and credits that are due and wait for a completion: the peer may wait for them.
+  // Checks grants and credits that are due and wait for a completion, because the peer may be waiting for
+  // them.
   void check_lines(int64_t now_ns, int64_t patience_ns) {
     const bool is_grant_held = next_grant_ != next_ && recovery_.is_live(primary_) &&
                                (port().free_slots(primary_) == 0 || is_grant_under_way(next_grant_));
@@ -940,28 +959,28 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
 
   ReceiveOptions options_;
   std::optional<UnpackQueue> queue_;
-  uint32_t next_;              // sequence number of the next receive
-  uint32_t next_grant_;        // grants before it are sent or not needed
-  uint32_t consumed_;          // messages before it are closed
-  uint32_t recovering_until_;  // messages before it may have been under way when something failed
-  uint32_t primary_;           // the queue pair of grants, now
-  uint32_t credit_pair_ = 0;   // of credit lines
-  uint32_t next_flush_ = 0;    // place of the next flush
+  uint32_t next_;              // number of the next receive
+  uint32_t next_grant_;        // earlier grants were sent, or are not needed
+  uint32_t consumed_;          // earlier messages are closed
+  uint32_t recovering_until_;  // earlier messages may have been outstanding when a queue pair failed
+  uint32_t primary_;           // the current queue pair of grants
+  uint32_t credit_pair_ = 0;   // the queue pair of credit lines
+  uint32_t next_flush_ = 0;    // slot of the next flush
   uint32_t next_flush_number_ = 0;
   uint32_t open_flushes_ = 0;
-  uint32_t written_rails_ = 0;  // a bit for each that something has come over since the last flush began
+  uint32_t written_rails_ = 0;  // a bit for each rail with arrivals since the last flush began
   bool is_observed_ = false;
   bool is_recovering_ = false;  // some messages before recovering_until_ are not consumed yet
-  bool is_broken_ = false;      // nothing more can arrive; what has arrived is still delivered
+  bool is_broken_ = false;      // no further data can arrive; arrived data is still delivered
   bool may_write_control_ = true;
-  bool may_grant_freely_ = true;    // and no grant has to wait for an older one
-  bool must_send_credits_ = false;  // what was told may be lost
-  bool is_line_under_way_ = false;  // a credit line that the next must not overtake
-  uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last
+  bool may_grant_freely_ = true;    // no grant has to wait for an older one
+  bool must_send_credits_ = false;  // credits that were sent may be lost
+  bool is_line_under_way_ = false;  // a credit line is outstanding, which the next one must not overtake
+  uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last one
   HeldStamp held_grant_, held_credits_;
   ReceiverCredits credits_;
-  std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // on each queue pair
-  std::array<uint32_t, kMaxQueuePairs> held_{};            // entries taken and not posted again, on each
+  std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // for each queue pair
+  std::array<uint32_t, kMaxQueuePairs> held_{};  // for each queue pair: entries taken and not posted again
   std::array<Spare, kMaxQueuePairs> spares_;
   WaitStamps flush_stamps_;
 };

@@ -1,23 +1,23 @@
-// How the two ends of a connection agree that a queue pair is dead, what is to be sent again, and when a new
-// one takes its place. Pure: what it decides, it asks of `Host`; the caller says what time it is (monotonic
-// nanoseconds).
+// How the two ends of a connection agree that a queue pair has failed, which chunks must be sent again, and
+// when a new queue pair replaces it. Pure: all actions are calls of `Host`, and the caller passes the time
+// (monotonic nanoseconds).
 //
 //   sender                                  receiver
 //   a failure: stop, kDown      ------>     stop, kDown (either end may begin)
 //   stop                        <------
-//                                           both are stopped and nothing is under way:
-//   send again what is missing  <------     kArrived, grants are written again
+//                                           both ends are stopped, and no packet is in flight:
+//   send missing chunks again   <------     kArrived, grants are written again
 //   ... after a while:
 //   kOffer                      ------>     a new queue pair
-//   connect, try it             <------     kAnswer (or kRefusal: later again)
+//   connect, test it            <------     kAnswer (or kRefusal: try again later)
 //   it works: kLive             ------>     used for grants again
 //
 // Invariants:
-//  * Nothing is sent again before both queue pairs of its generation are in the error state: no late write
-//    can reach a message that has closed, no late grant one that is newer.
-//  * What is sent again is what the receiver has not got, so that no chunk is ever under way twice.
-//  * A record of an older generation says nothing any more and is dropped; any other record that does not fit
-//    the phase is a broken peer.
+//  * No chunk is sent again before both queue pairs of its generation are in the error state: no delayed
+//    write can reach a closed message, and no delayed grant can overwrite a newer one.
+//  * Only chunks that the receiver does not have are sent again, so that no chunk is ever in flight twice.
+//  * A record of an older generation is obsolete, and dropped. Any other record that does not fit the phase
+//    means that the peer is faulty.
 #pragma once
 
 #include <algorithm>
@@ -30,24 +30,24 @@
 namespace verbena::protocol {
 
 struct RecoveryTimes {
-  int64_t retry_ns;      // after which a dead queue pair is built anew; doubles while it keeps failing
-  int64_t max_retry_ns;  // up to this
-  int64_t trial_ns;      // how long a new one may take to carry its first request
-  int64_t limit_ns;      // without any rail, or without an answer: the connection fails
-  int64_t poll_ns;       // between looks at what nobody reports
+  int64_t retry_ns;  // time after which a failed queue pair is created again; doubles while it keeps failing
+  int64_t max_retry_ns;  // maximum of that time
+  int64_t trial_ns;      // time limit for the first request of a new queue pair
+  int64_t limit_ns;      // without any rail, or without an answer, after which the connection fails
+  int64_t poll_ns;       // between checks of events that no notification reports
 };
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// What both ends keep of each queue pair.
+// The state of each queue pair, which both ends keep.
 class QueuePairStates {
  public:
   enum class Phase : uint8_t {
     kLive,
-    kStopping,  // ours is stopped, the exchange is under way
-    kDown,      // nobody has one
-    kOffered,   // sender: it waits for the answer
-    kTrial,     // there is a new one, which has carried nothing yet
+    kStopping,  // this end's queue pair is stopped, the exchange is in progress
+    kDown,      // neither end has a queue pair
+    kOffered,   // sender: waits for the answer
+    kTrial,     // there is a new queue pair, which has carried no request yet
   };
 
   QueuePairStates(uint32_t queue_pairs, const RecoveryTimes& times)
@@ -56,7 +56,8 @@ class QueuePairStates {
   uint32_t queue_pairs() const { return queue_pairs_; }
   Phase phase(uint32_t queue_pair) const { return lives_[queue_pair].phase; }
   bool is_live(uint32_t queue_pair) const { return phase(queue_pair) == Phase::kLive; }
-  // Something of it may be under way. Of any other, what fails is flushed work.
+  // Returns whether requests of the queue pair may be in flight. On any other queue pair, failed requests are
+  // flushed ones.
   bool is_in_use(uint32_t queue_pair) const {
     return is_live(queue_pair) || phase(queue_pair) == Phase::kTrial;
   }
@@ -66,7 +67,7 @@ class QueuePairStates {
   bool are_all_live() const { return dead_ == 0; }
   uint32_t count_live() const { return queue_pairs_ - static_cast<uint32_t>(__builtin_popcount(dead_)); }
   uint32_t generation(uint32_t queue_pair) const { return lives_[queue_pair].generation; }
-  // The first live one from `from` on, round the ring; `from` if none is.
+  // Returns the first live queue pair from `from` on, cyclically; `from` if none is live.
   uint32_t find_live(uint32_t from) const {
     for (uint32_t i = 0; i < queue_pairs_; ++i) {
       const uint32_t q = (from + i) % queue_pairs_;
@@ -74,8 +75,8 @@ class QueuePairStates {
     }
     return from;
   }
-  // Since when this end has waited in vain: no rail is left, or the other end does not answer. kNever: it
-  // does not.
+  // Returns since when this end has waited because no rail is left, or the other end does not answer; kNever
+  // if it does not wait.
   int64_t find_waiting_since() const {
     int64_t since = is_any_live() ? kNever : all_dead_since_ns_;
     for (uint32_t q = 0; q < queue_pairs_; ++q) {
@@ -93,14 +94,14 @@ class QueuePairStates {
     Phase phase = Phase::kLive;
     bool is_peer_stopped = false;
     uint32_t generation = 0;
-    int64_t since_ns = 0;  // of the phase
+    int64_t since_ns = 0;  // beginning of the phase
     int64_t live_since_ns = 0;
-    int64_t retry_at_ns = 0, retry_ns = 0;  // retry_ns: 0 until it has failed
+    int64_t retry_at_ns = 0, retry_ns = 0;  // retry_ns is 0 until it has failed
   };
 
   void enter(uint32_t queue_pair, Phase phase, int64_t now_ns) {
     Life& life = lives_[queue_pair];
-    // Whoever has lived for long starts from scratch.
+    // A queue pair that was live for long starts again with the shortest time.
     const bool has_lived = life.phase == Phase::kLive && now_ns - life.live_since_ns >= times_.max_retry_ns;
     if (has_lived) life.retry_ns = 0;
     life.phase = phase;
@@ -114,12 +115,12 @@ class QueuePairStates {
     }
     if (!was_any_live || is_any_live()) return;
     all_dead_since_ns_ = now_ns;
-    // Whoever was left alone for long because there were others is needed now.
+    // Queue pairs that were not retried for long, because others were live, are needed now.
     for (Life& other : lives_) other.retry_at_ns = std::min(other.retry_at_ns, now_ns + times_.retry_ns);
   }
 
-  // One that keeps failing is left alone for longer and longer while there are others; without any, the first
-  // try is made at once and the others do not become rarer.
+  // A queue pair that keeps failing is retried at increasing intervals while others are live. If none is
+  // live, the first try is made at once, and the intervals do not grow.
   void plan_retry(uint32_t q, int64_t now_ns) {
     Life& life = lives_[q];
     const bool is_first = life.retry_ns == 0;
@@ -132,20 +133,20 @@ class QueuePairStates {
     life.retry_at_ns = now_ns + (is_any_live() ? life.retry_ns : impatient_ns);
   }
 
-  // Returns whether a new queue pair is to be offered now.
+  // Returns whether a new queue pair must be offered now.
   template <typename Host>
   bool may_retry(Host& host, uint32_t q, int64_t now_ns) {
     if (phase(q) != Phase::kDown || now_ns < lives_[q].retry_at_ns) return false;
     if (host.is_usable(q)) return true;
-    lives_[q].retry_at_ns = now_ns + times_.retry_ns;  // that is no failure of another try
+    lives_[q].retry_at_ns = now_ns + times_.retry_ns;  // does not count as another failure
     return false;
   }
 
-  // The peer uses the new queue pair of `generation`, or refuses to make it. False: the peer breaks the
-  // protocol.
+  // The peer uses the new queue pair of `generation`, or refuses to create it. Returns false if the peer
+  // violates the protocol.
   template <typename Host>
   bool take_live(Host& host, uint32_t q, uint32_t of_generation, int64_t now_ns) {
-    // It may have failed here since.
+    // The queue pair may have failed here since.
     if (of_generation != generation(q) || (phase(q) != Phase::kTrial && phase(q) != Phase::kStopping))
       return false;
     if (phase(q) != Phase::kTrial) return true;
@@ -179,13 +180,14 @@ class QueuePairStates {
   int64_t all_dead_since_ns_ = 0;
 };
 
-// Host: stop(q), send(record), replay(q, arrived) -> bool, is_usable(q), offer(q, record) -> bool (makes a
-// queue pair and describes it), connect(q, answer) -> bool (and posts something to try it with), revive(q).
+// Host offers: stop(q), send(record), replay(q, arrived) -> bool, is_usable(q), offer(q, record) -> bool
+// (creates a queue pair and describes it), connect(q, answer) -> bool (and posts a request to test it),
+// revive(q).
 class SenderRecovery : public QueuePairStates {
  public:
   using QueuePairStates::QueuePairStates;
 
-  // Ours has failed, or is to be given up.
+  // This end's queue pair has failed, or must be given up.
   template <typename Host>
   void fail(Host& host, uint32_t q, int64_t now_ns) {
     if (!is_in_use(q)) return;
@@ -194,7 +196,7 @@ class SenderRecovery : public QueuePairStates {
     host.send(make_record(RecoveryKind::kDown, q));
   }
 
-  // False: the peer breaks the protocol. `arrived`: of a kArrived record.
+  // Returns false if the peer violates the protocol. `arrived` is part of a kArrived record.
   template <typename Host>
   bool absorb(Host& host, const RecoveryRecord& record, const ArrivedRecord* arrived, int64_t now_ns) {
     const uint32_t q = record.queue_pair;
@@ -222,7 +224,7 @@ class SenderRecovery : public QueuePairStates {
     }
   }
 
-  // What tried the new queue pair went through.
+  // The test of the new queue pair has succeeded.
   template <typename Host>
   void pass_trial(Host& host, uint32_t q, int64_t now_ns) {
     if (phase(q) != Phase::kTrial) return;
@@ -247,13 +249,13 @@ class SenderRecovery : public QueuePairStates {
     }
   }
 
-  // Whether it waits for something that nobody reports.
+  // Returns whether it waits for an event that no notification reports.
   bool is_polling() const {
     for (uint32_t q = 0; q < queue_pairs_; ++q)
       if (phase(q) == Phase::kTrial) return true;
     return false;
   }
-  // When step() has something to do, if nothing else happens before.
+  // Returns when step() must be called at the latest.
   int64_t find_next_ns() const {
     int64_t next = kNever;
     for (uint32_t q = 0; q < queue_pairs_; ++q) {
@@ -264,9 +266,9 @@ class SenderRecovery : public QueuePairStates {
   }
 };
 
-// Host: stop(q), send(record), is_drained(q) (after stop: what came is absorbed, nothing more comes),
-// send_arrived(record) (adds the ArrivedRecord), regrant(), answer(q, offer, record) -> bool (makes and
-// connects a queue pair and describes it), revive(q).
+// Host offers: stop(q), send(record), is_drained(q) (after stop: all arrivals were processed, and none can
+// follow), send_arrived(record) (adds the ArrivedRecord), regrant(), answer(q, offer, record) -> bool
+// (creates and connects a queue pair and describes it), revive(q).
 class ReceiverRecovery : public QueuePairStates {
  public:
   using QueuePairStates::QueuePairStates;
@@ -280,7 +282,7 @@ class ReceiverRecovery : public QueuePairStates {
     host.send(make_record(RecoveryKind::kDown, q));
   }
 
-  // False: the peer breaks the protocol.
+  // Returns false if the peer violates the protocol.
   template <typename Host>
   bool absorb(Host& host, const RecoveryRecord& record, int64_t now_ns) {
     const uint32_t q = record.queue_pair;
@@ -313,13 +315,13 @@ class ReceiverRecovery : public QueuePairStates {
     }
   }
 
-  // Whether step() waits for something that nobody reports.
+  // Returns whether step() waits for an event that no notification reports.
   bool is_polling() const {
     for (uint32_t q = 0; q < queue_pairs_; ++q)
       if (phase(q) == Phase::kStopping && lives_[q].is_peer_stopped) return true;
     return false;
   }
-  int64_t find_next_ns() const { return kNever; }  // only the peer begins anything here
+  int64_t find_next_ns() const { return kNever; }  // the receiver never begins an exchange
 
  private:
   template <typename Host>

@@ -1,6 +1,5 @@
-// What a sender has to send again: for each message of the ring, which chunks, and which queue pair carries
-// those that were sent again before. Made at the first failure of a connection; nothing of it is touched as
-// long as nothing has failed.
+// The chunks that a sender must send again, for each message of the ring, and the queue pair of each chunk
+// that was sent again before. Created at the first failure of a connection, so that it costs nothing before.
 #pragma once
 
 #include <array>
@@ -15,7 +14,7 @@ namespace verbena::protocol {
 
 class Replay {
  public:
-  // A message takes this place in the ring; nothing of it was sent again.
+  // A new message uses this slot of the ring; none of its chunks was sent again.
   void forget(uint32_t slot) {
     Entry& entry = entries_[slot];
     if (!entry.is_used) return;
@@ -23,7 +22,8 @@ class Replay {
     entry = {};
   }
 
-  // `queue_pair` is dead, and so is what it carried of chunk `index`. `by_cut`: who carried it at first.
+  // Returns whether the failed `queue_pair` carried chunk `index`. `by_cut` is the queue pair that carried it
+  // first.
   bool is_carried_by(uint32_t slot, uint32_t index, uint32_t by_cut, uint32_t queue_pair) const {
     const Entry& entry = entries_[slot];
     const uint8_t moved = entry.is_used ? entry.moved_to[index] : kNotMoved;
@@ -46,7 +46,7 @@ class Replay {
 
   bool is_empty() const { return pending_ == 0; }
   uint32_t pending(uint32_t slot) const { return entries_[slot].pending; }
-  // While something is pending there.
+  // Call this while chunks of the slot are pending.
   uint32_t first(uint32_t slot) const {
     uint32_t word = 0;
     while (entries_[slot].missing[word] == 0) ++word;

@@ -1,21 +1,23 @@
-// The sending end of a connection, pure (connection_core.h says what that means and what a port is). A
+// The sending end of a connection. Pure (connection_core.h explains this, and the port). The steps of a
 // message, in the order of this file:
 //
-//   post            the message takes its place in the ring; where nothing is staged, that of the receive it
+//   post            the message gets an entry in the ring; without staging, the entry of the receive that it
 //                   fills (find_receive: by tag, see wire.h)
-//   decide_path     staged (eager): at once, into whatever page the receiver's shared receive queue offers,
-//                   as far as credits reach; direct (rendezvous): once the receiver has granted an address
+//   decide_path     staged (eager): sent at once, into any page of the receiver's shared receive queue, as
+//                   far as credits allow; direct (rendezvous): after the receiver has granted an address
 //                   (clear to send)
-//   cut             into chunks that may take any queue pair; rail_share.h says which carries how much
+//   cut             split into chunks for any queue pairs; rail_share.h chooses how much each one carries
 //   post_chunks     each chunk takes a credit and becomes a work request
-//   on_sent         the chunk's completion
-//   absorb_credits  what the receiver has given back, and which messages it has consumed
+//   on_sent         the completion of a chunk
+//   absorb_credits  takes the credits that the receiver has returned, and the messages that it has consumed
 //   test            the caller learns that it may reuse the buffer
 //
-// and when a queue pair fails: replay (what has not arrived is marked), post_replays (and sent again).
-// Messages leave in the order of posting, whatever their numbers are: the numbers are the receiver's, and all
-// that is agreed with it (chunks, arrivals, what is consumed, what is sent again) speaks of them. Nothing is
-// allocated, and nobody is asked for the time unless it matters.
+// When a queue pair fails: replay (marks the chunks that have not arrived) and post_replays (sends them
+// again).
+//
+// Messages are sent in the order of posting, whatever their numbers are. The numbers belong to the receiver;
+// chunks, arrivals, consumption and replays are identified by them. Nothing allocates, and the clock is read
+// only if necessary.
 #pragma once
 
 #include <algorithm>
@@ -37,48 +39,51 @@
 
 namespace verbena::protocol {
 
-// Work requests of one queue pair: 8 messages that NCCL keeps open, of 8 pages or stripes each. A staged run
-// signals each 16th at the latest. One less than a power of two, as some devices' completion queues have one
-// entry more than they are asked for.
+// Work requests of one queue pair: for 8 messages, which NCCL keeps open, of 8 pages or stripes each. At
+// least every 16th request of a staged run is signaled. One less than a power of two, because the completion
+// queues of some devices have one entry more than requested.
 inline constexpr uint32_t kSendDepth = 63;
 
-// What the receiver said in its Welcome, and our own settings.
+// Options from the receiver's Welcome and from this end's settings.
 struct SendOptions {
   uint32_t queue_pairs = 1;
-  std::array<uint8_t, kMaxQueuePairs> rail_of{};       // ours, of each queue pair
-  std::array<uint8_t, kMaxQueuePairs> peer_rail_of{};  // the receiver's
+  std::array<uint8_t, kMaxQueuePairs> rail_of{};       // the local rail of each queue pair
+  std::array<uint8_t, kMaxQueuePairs> peer_rail_of{};  // the receiver's rail of each queue pair
   uint32_t page_bytes = 0;
   std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries of each queue pair
   uint64_t staging_threshold_bytes = 0;
   uint64_t min_stripe_bytes = 65536;
-  uint32_t max_stripe_bytes = kMaxStripeBytes;  // of a work request that all rails take; a multiple of 128
-  bool staging = false;            // otherwise every message needs a grant, and credits ride on it
-  RailShare::Speeds speed_mbps{};  // what each queue pair may count on; 0: unknown
+  // Maximum length of a work request on all rails; a multiple of 128.
+  uint32_t max_stripe_bytes = kMaxStripeBytes;
+  bool staging = false;            // false: every message needs a grant, which also carries credits
+  RailShare::Speeds speed_mbps{};  // speed that each queue pair can expect; 0: unknown
   uint32_t primary = 0;            // the queue pair of short messages
-  // Whose network routes adaptively: what is longer goes there as a plain write with the immediate behind it.
+  // Queue pairs on networks with adaptive routing. A message above adaptive_above_bytes is sent there as a
+  // plain write, followed by the immediate.
   std::array<bool, kMaxQueuePairs> is_adaptive{};
   uint64_t adaptive_above_bytes = 8192;
-  // Where a rail has several queue pairs: a direct message may take all of them, or one of each rail.
+  // If a rail has several queue pairs: whether a direct message may use all of them, or only one of each
+  // rail.
   bool splits_over_all = false;
   uint32_t first_sequence = 0;
   RecoveryTimes times{};
-  int64_t stall_ns = 0;  // 0: no wait is a stall
+  int64_t stall_ns = 0;  // 0: stalls are not reported
 };
 
-// One work request, as the core asks its port for it.
+// One work request that the core passes to its port.
 struct SendWork {
-  bool is_write;  // to `remote`; otherwise a send with immediate, into a page
+  bool is_write;  // true: a write to `remote`; false: a send with immediate, into a page
   bool has_imm;   // a write may have none
   bool is_signaled;
   uint32_t imm;
-  uint64_t cookie;  // comes back in its completion
+  uint64_t cookie;  // part of its completion
   const uint8_t* data;
   uint32_t length_bytes;
   uint32_t remote_key;
   uint64_t remote;
 };
 
-// Of a completion: whose it is, and how many bytes it stands for.
+// The cookie of a completion: the number of its message, and the number of bytes it covers.
 inline uint64_t make_send_cookie(uint32_t sequence, uint32_t bytes) {
   return uint64_t{bytes} << 32 | sequence;
 }
@@ -89,36 +94,38 @@ inline uint32_t cookie_bytes(uint64_t cookie) {
   return static_cast<uint32_t>(cookie >> 32);
 }
 
-// Types: Request, the base of what the caller holds; Memory, what its buffers are registered as.
+// Types: Request is the base class of the objects that the caller holds; Memory is the type of registered
+// memory.
 template <typename Types>
 struct SendMessageOf : Types::Request {
   enum class Path : uint8_t { kUndecided, kStaged, kDirect };
-  // What it waits for, as far as this end knows.
+  // What the message waits for, as far as this end knows.
   enum class Wait : uint8_t { kTest, kCompletions, kReplay, kTurn, kGrant, kRoom };
 
-  bool in_use = false;  // the caller has not been told that it is done
+  bool in_use = false;  // not reported as done yet
   bool may_stage = false;
   Path path = Path::kUndecided;
   const uint8_t* data = nullptr;
   const typename Types::Memory* memory = nullptr;
   uint64_t length_bytes = 0;
   uint32_t sequence = 0;
-  bool is_posted = false;  // all of it
-  // One chunk, on whole_on; otherwise `cut` says what is where.
+  bool is_posted = false;  // the whole message
+  // True: one chunk, on queue pair whole_on; false: `cut` has the position of each chunk.
   bool is_whole = false;
   uint8_t whole_on = 0;
-  // Signaled work requests without a completion yet, on each queue pair (at most kSendDepth).
+  // Number of signaled work requests without a completion, on each queue pair (at most kSendDepth).
   std::array<uint8_t, kMaxQueuePairs> outstanding{};
   Cut cut;
-  Grant grant;  // where nothing is staged: from the post on
+  Grant grant;  // without staging: valid from the post on
 
   bool takes_pages() const { return path == Path::kStaged && length_bytes != 0; }
   bool is_complete() const { return is_posted && std::bit_cast<uint64_t>(outstanding) == 0; }
 };
 
-// Beside what connection_core.h lists, the port offers control() (a ControlView), make_work(queue_pair,
+// In addition to connection_core.h's list, the port offers control() (a ControlView), make_work(queue_pair,
 // memory, SendWork) -> its WorkRequest, post_work(queue_pair, work requests) -> bool, make_replay() ->
-// Replay*, and is told note_post, note_post_end, note_chunk, note_replay, note_done (only if it is observed).
+// Replay*. It also offers the events note_post, note_post_end, note_chunk, note_replay and note_done (only if
+// observed).
 template <typename Port, typename Types>
 class SendCore : public ConnectionCore<Port, SenderRecovery> {
   using Core = ConnectionCore<Port, SenderRecovery>;
@@ -129,7 +136,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   using Path = typename Message::Path;
   using Wait = typename Message::Wait;
 
-  static constexpr uint64_t kTrialCookie = uint64_t{1} << 63;  // of what tries a new queue pair
+  static constexpr uint64_t kTrialCookie = uint64_t{1} << 63;  // the request that tests a new queue pair
 
   explicit SendCore(const SendOptions& options)
       : Core(options.queue_pairs, options.times, options.stall_ns),
@@ -150,14 +157,14 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     share_.start(options.queue_pairs, options.speed_mbps, options.primary, options.min_stripe_bytes);
     update_rails();
   }
-  // Before the first message: the port wants to be told of every one.
+  // Call this before the first message, if the port wants the events of every message.
   void observe() { is_observed_ = is_watched_ = true; }
 
-  // --- The walk of a message.
+  // --- The steps of a message.
 
-  // Null: there is no room now, or no receive that it may fill (then `tag` counts), or the connection has
-  // failed. `may_stage`: the caller believes that the receiving kernel unpacks. `data` is read until test()
-  // says that it is done.
+  // Returns null if there is no space now, no receive that the message may fill (in connections without
+  // staging, by `tag`), or the connection has failed. `may_stage` means that the caller expects the receiving
+  // kernel to unpack. `data` is read until test() reports the message as done.
   Message* post(const void* data, uint64_t length_bytes, const typename Types::Memory* memory, bool may_stage,
                 int32_t tag) {
     if (open_ == 0 && !port().enter()) return nullptr;
@@ -184,10 +191,10 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return &message;
   }
 
-  // True: it is done, and its place in the ring is free again. Messages may be tested in any order.
+  // Returns true if the message is done; its ring entry is then free. Messages may be tested in any order.
   bool test(Message& message) {
     if (port().has_failed()) return false;
-    if (!message.is_complete()) {  // another's test may have found it complete
+    if (!message.is_complete()) {  // the test of another message may have found it complete
       if (!progress()) return false;
       if (!message.is_complete()) {
         if (wait_.is_check_due(this->is_pressing())) check_wait();
@@ -198,22 +205,22 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return true;
   }
 
-  // A completion without error. What comes of a queue pair that was retired is not told.
+  // A successful completion. Completions of retired queue pairs must not be passed.
   void on_sent(uint32_t queue_pair, uint64_t cookie) {
     --ring_[cookie_sequence(cookie) % kMessageRing].outstanding[queue_pair];
     if (has_choice_) share_.note_completed(queue_pair, cookie_bytes(cookie), now_ns_);
   }
-  // What tried the new queue pair went through.
+  // The test of the new queue pair has succeeded.
   [[gnu::cold, gnu::noinline]] void on_trial_passed(uint32_t queue_pair) {
     RecoveryHost host{port()};
     recovery_.pass_trial(host, queue_pair, port().now_ns());
   }
 
-  // --- For people, and for tests.
-  uint32_t next() const { return next_; }  // how many were posted, from the first number on
-  // Of the message whose turn it is to leave; while there is one.
+  // --- For diagnosis and tests.
+  uint32_t next() const { return next_; }  // number of posted messages, counted from the first number
+  // The number of the message that is sent next. Call it while there is one.
   uint32_t leaving() const { return at(posting_).sequence; }
-  uint32_t posting() const { return posting_; }  // all before this turn are posted whole
+  uint32_t posting() const { return posting_; }  // all messages before this turn were posted completely
   uint32_t consumed() const { return consumed_; }
   const std::array<Message, kMessageRing>& ring() const { return ring_; }
   const SenderCredits& credits() const { return credits_; }
@@ -223,7 +230,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   bool is_ring_full() const {
     return options_.staging && count_between(consumed_, next_) >= static_cast<int32_t>(kMessageRing);
   }
-  // What a send looked for and did not find, last.
+  // The tag of the last send for which no receive was found.
   int32_t wanted_tag() const { return wanted_tag_; }
   Wait find_wait(const Message& message) const {
     if (message.is_complete()) return Wait::kTest;
@@ -232,7 +239,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (&message != &at(posting_)) return Wait::kTurn;
     return message.path == Path::kUndecided && options_.staging ? Wait::kGrant : Wait::kRoom;
   }
-  // By number: `see(message)` for each that the caller has not been told to be done.
+  // Calls see(message), in the order of numbers, for each message that was not reported as done.
   template <typename See>
   void for_each_open(See&& see) const {
     for_each_number([&](uint32_t sequence) {
@@ -249,7 +256,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   using Core::wait_;
   using Core::wait_stamps_;
 
-  // Every look at the device is one at the clock where a rail's speed is being measured.
+  // Each poll reads the clock while the speed of a rail is being measured.
   void begin_look() { now_ns_ = share_.is_measuring() ? port().now_ns() : kUnknownNs; }
   void end_look() {
     if (now_ns_ != kUnknownNs) share_.note_looked(now_ns_);
@@ -261,7 +268,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     }
     if (posting_ == next_) return true;
     if (!post_waiting()) return false;
-    return posting_ == next_ || absorb_credits();  // for the next look
+    return posting_ == next_ || absorb_credits();  // for the next poll
   }
   std::array<Message, kMessageRing> ring_;
 
@@ -276,7 +283,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (open_ == 0) port().leave();
     return nullptr;
   }
-  // The caller comes again. It may have no request that it could test meanwhile.
+  // The caller will try again. It may have no request to test meanwhile.
   [[gnu::cold, gnu::noinline]] Message* wait_for_place(int32_t tag) {
     wanted_tag_ = tag;
     const bool goes_on = progress() && absorb_credits();
@@ -286,7 +293,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return nullptr;
   }
 
-  // --- Where a message belongs.
+  // --- The ring entry of a message.
 
   Message& at(uint32_t turn) { return ring_[order_[turn % kMessageRing]]; }
   const Message& at(uint32_t turn) const { return ring_[order_[turn % kMessageRing]]; }
@@ -295,15 +302,15 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       if (&at(turn) == &message) return true;
     return false;
   }
-  // The numbers that a message may have which is not known to be consumed.
+  // Calls `see` for the numbers of messages that may not be consumed yet.
   template <typename See>
   void for_each_number(See&& see) const {
     const uint32_t end = options_.staging ? next_ : granted_;
     for (uint32_t sequence = end - kMessageRing; sequence != end; ++sequence) see(sequence);
   }
-  // The next number. The receiver keeps kMessageRing messages apart by it: none may be further ahead of what
-  // is consumed. A message keeps its place in the ring until it is known to be consumed: should the peer's
-  // device have lost it, its place says who carried it.
+  // Returns the entry for the next number. The receiver distinguishes kMessageRing messages by the number, so
+  // no message may be further ahead of the consumed ones. A message keeps its entry until it is known to be
+  // consumed: if the peer's device has lost it, the entry tells which queue pairs carried it.
   Message* find_place() {
     Message& message = ring_[next_ % kMessageRing];
     if (message.in_use || is_ring_full()) [[unlikely]]
@@ -311,9 +318,10 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     message.sequence = next_;
     return &message;
   }
-  // The oldest receive that is granted, free and has this tag. A place in the ring is free when the peer has
-  // granted the number of its next message, as it consumed the one before first, and the caller knows that
-  // the one before is done. Mostly all that was granted is taken, and the next grant is the one.
+  // Returns the entry of the oldest receive that is granted, free and has this tag. A ring entry is free if
+  // the peer has granted the number of its next message, because the peer consumed the previous one first,
+  // and if that one was reported to the caller as done. Usually all granted receives are taken, and the next
+  // grant has the tag.
   Message* find_receive(int32_t tag) {
     Message& message = ring_[granted_ % kMessageRing];
     // FAULT(receive_of_another_tag_is_taken)
@@ -323,13 +331,13 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     message.sequence = granted_++;
     return &message;
   }
-  // Of all receives that are granted: those of other tags are left for other sends.
+  // Searches all granted receives. Receives with other tags are left for other sends.
   [[gnu::noinline]] Message* find_older_receive(int32_t tag) {
     const ControlView control = port().control();
     int32_t granted_tag = 0;
-    // The receiver grants at most a ring beyond what it has consumed, and consumes what was sent. It stops at
-    // a place whose message the caller has not been told to be done: all open numbers are within a ring of
-    // granted_.
+    // The receiver grants at most one ring beyond the consumed messages, and consumes only messages that were
+    // sent. The loop stops at an entry whose message is not yet reported as done. So all open numbers are
+    // within one ring of granted_.
     for (; !ring_[granted_ % kMessageRing].in_use && control.has_grant(granted_, &granted_tag); ++granted_) {
       if (!is_before(granted_, first_unsent() + kMessageRing)) {
         port().fail(Failure::kGrantAhead, granted_);
@@ -341,7 +349,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       const uint32_t sequence = oldest_of(left);
       Message& message = ring_[sequence % kMessageRing];
       if (!control.has_grant(sequence, &granted_tag) || granted_tag != tag) continue;
-      // It is for this send and no later one of the tag, also if the send before it there is not tested yet.
+      // The receive belongs to this send and to no later one with the tag, even if the previous send in the
+      // entry was not tested yet.
       if (message.in_use || !control.read_grant(sequence, message.grant)) return nullptr;
       message.sequence = sequence;
       unclaimed_ &= ~bit_of(sequence);  // FAULT(receive_is_taken_twice)
@@ -350,18 +359,19 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return nullptr;
   }
   static uint32_t bit_of(uint32_t sequence) { return 1U << sequence % kMessageRing; }
-  // In the order of the numbers: bit i is number granted_ - kMessageRing + i.
+  // Returns the bits in the order of numbers: bit i is number granted_ - kMessageRing + i.
   uint32_t sort_unclaimed() const { return std::rotr(unclaimed_, static_cast<int>(granted_ % kMessageRing)); }
   uint32_t oldest_of(uint32_t sorted) const {
     // FAULT(newest_receive_of_a_tag_is_taken)
     return granted_ - kMessageRing + static_cast<uint32_t>(std::countr_zero(sorted));
   }
-  // The receiver cannot have consumed this number.
+  // Returns the lowest number that the receiver cannot have consumed.
   uint32_t first_unsent() const {
     if (options_.staging) return next_;
     return unclaimed_ == 0 ? granted_ : oldest_of(sort_unclaimed());
   }
-  // While there is room, what has completed is left to test(): here it would only delay this message.
+  // As long as there is space, completions are left to test(), because processing them here would delay this
+  // message.
   [[gnu::always_inline]] void begin(Message& message, bool others_wait) {
     const bool is_short = is_for_primary(message.length_bytes);
     if (others_wait || may_lack_slots(is_short)) {
@@ -370,9 +380,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       post_waiting(message, is_short);
     }
   }
-  // What most messages are: one chunk for the primary, which has slots (begin has looked) and credits to
-  // spare. It is the short form of post_waiting() and its parts and decides as they would. False: nothing has
-  // been done, and they have to.
+  // The usual case: one chunk on the primary queue pair, which has enough slots (begin has checked) and
+  // credits. A short form of post_waiting() and its parts, with the same decisions. Returns false if nothing
+  // was done and those must be called.
   [[gnu::always_inline]] bool post_at_once(Message& message) {
     // FAULT(short_message_does_not_wait_for_credits)
     if (credits_.available(primary_) < few_credits_ || has_any_replays() || !decide_path(message))
@@ -381,7 +391,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       message.path = Path::kUndecided;
       return false;
     }
-    if (message.path == Path::kDirect && !take_grant(message)) return true;  // failed: there is no other way
+    if (message.path == Path::kDirect && !take_grant(message)) return true;  // the connection has failed
     message.is_whole = true;
     message.whole_on = static_cast<uint8_t>(primary_);
     ++posting_;
@@ -395,14 +405,14 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (is_observed_) port().note_post_end();
   }
 
-  // All whose turn has come, in order.
+  // Posts all messages that may be posted now, in order.
   bool post_waiting() {
     return posting_ == next_ || post_waiting(at(posting_), is_for_primary(at(posting_).length_bytes));
   }
-  // `first`: whose turn it is.
+  // `first` is the next message in order.
   bool post_waiting(Message& first, bool is_short) {
     if (has_any_replays()) [[unlikely]]
-      return true;  // they come first: what is new could take what they need
+      return true;  // replays come first, because new messages could take the credits that they need
     for (Message* message = &first;;) {
       if (!is_short || may_lack_credits(*message)) [[unlikely]] {
         if (!absorb_credits()) return false;
@@ -414,7 +424,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     }
   }
 
-  // As far as the message gets now.
+  // Posts as many chunks of the message as possible.
   bool post_chunks(Message& message, bool is_short) {
     if (message.path == Path::kUndecided) {
       if (!decide_path(message)) return true;
@@ -430,13 +440,13 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return goes_on;
   }
 
-  // False: the grant is not here yet.
+  // Returns false if the grant has not arrived.
   bool decide_path(Message& message) {
     if (!options_.staging) {
       message.path = Path::kDirect;
       return true;
     }
-    // An empty message needs no place, so that it never waits for a grant.
+    // An empty message needs no address, so it never waits for a grant.
     if (message.length_bytes <= (message.may_stage ? max_staged_bytes_ : 0)) {
       message.path = Path::kStaged;
       return true;
@@ -445,8 +455,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     message.path = Path::kDirect;
     return true;
   }
-  // False: the connection has failed. Credits ride on the grants of a connection where nothing is staged; a
-  // note makes up for those before it.
+  // Returns false if the connection has failed. In connections without staging, grants carry credits; a later
+  // note replaces the earlier ones.
   bool take_grant(const Message& message) {
     if (message.grant.length_bytes < message.length_bytes) [[unlikely]]
       return port().fail(Failure::kShortRoom, message.sequence);
@@ -455,9 +465,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return absorb_note(message.grant.note);
   }
 
-  // Decided once: whatever a queue pair cannot take yet waits for its credits, which always come, as nothing
-  // that is posted waits for this message, and no share is more than staged_limit. False: no queue pair
-  // lives.
+  // The split is decided once. A chunk that a queue pair cannot take yet waits for its credits. They always
+  // come, because no posted message waits for this one, and no share exceeds staged_limit. Returns false if
+  // no queue pair is live.
   bool cut(Message& message, bool is_short) {
     const bool is_staged = message.path == Path::kStaged;
     const uint64_t chunk_bytes = is_staged ? options_.page_bytes : options_.max_stripe_bytes;
@@ -478,15 +488,14 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
                       options_.max_stripe_bytes);
     return true;
   }
-  // Without a look at the other queue pairs and at the clock.
+  // Decides without checking the other queue pairs or the clock.
   bool is_for_primary(uint64_t length_bytes) const {
     return !has_choice_ || share_.is_for_primary(length_bytes);
   }
   bool can_primary_take(const Message& message, bool is_short, uint64_t chunks) {
     return !has_choice_ || (is_short && count_free(message, primary_) >= chunks);
   }
-  // A short message should leave at once: over any queue pair that can take it, rather than wait for the
-  // primary.
+  // A short message should be sent at once, on any queue pair with space, and not wait for the primary.
   [[gnu::noinline]] Shares find_room(const Message& message, uint32_t unit_bytes) {
     const bool is_staged = message.takes_pages();
     Shares now{}, later{};
@@ -506,13 +515,13 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return leaves_now ? now : later;
   }
 
-  // The caller has found room for it.
+  // The caller has checked that there is space.
   [[gnu::always_inline]] bool post_whole(Message& message) {
     const uint32_t q = message.whole_on;
     message.is_posted = true;
     return post_one(message, q, make_work(message, q, whole_chunk(message)));
   }
-  // As far as credits and send queues reach.
+  // Posts as many chunks as credits and send queues allow.
   [[gnu::noinline]] bool post_staged(Message& message) {
     for (uint32_t q = 0; q < recovery_.queue_pairs() && !message.cut.is_empty(); ++q) {
       uint32_t run = std::min(message.cut.left_chunks(q), count_free(message, q));
@@ -524,7 +533,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     }
     return true;
   }
-  // One chain, whose last request is signaled for all.
+  // One chain; the signaled last request covers all.
   bool post_staged_run(Message& message, uint32_t queue_pair, uint32_t count) {
     typename Port::WorkRequest requests[kPostBatch];
     uint32_t bytes = 0;
@@ -568,7 +577,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   }
   [[gnu::always_inline]] bool post_one(Message& message, uint32_t queue_pair, const SendWork& work) {
     credits_.take(queue_pair);
-    // Member by member: so the compiler keeps `work` in registers unless it takes this way.
+    // Assigned member by member, so that the compiler keeps `work` in registers except on this path.
     if (work.length_bytes > apart_above_bytes_) [[unlikely]] {
       return post_apart(message, queue_pair,
                         {work.is_write, work.has_imm, work.is_signaled, work.imm, work.cookie, work.data,
@@ -577,9 +586,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     note_posted(message, queue_pair, work.length_bytes);
     return port().post_work(queue_pair, port().make_work(queue_pair, message.memory, work));
   }
-  // The bytes first, which the network may spread over all its paths, and the immediate behind them: the
-  // device tells it when all that was written before on its queue pair is in place. Chained, and signaled
-  // once.
+  // Posts the bytes first, which the network may spread over all its paths, then the immediate: the device
+  // reports it when all earlier writes of its queue pair have been placed. Both are one chain, with one
+  // signaled request.
   [[gnu::noinline]] bool post_apart(Message& message, uint32_t queue_pair, const SendWork& work) {
     SendWork bytes = work, rest = work;
     auto tag = decode_tag(work.imm);
@@ -599,21 +608,21 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
                                                    port().make_work(queue_pair, message.memory, rest)};
     return port().post_work(queue_pair, std::span(requests));
   }
-  // One signaled work request, the last of what it stands for.
+  // Records one signaled work request, the last one of those that it covers.
   [[gnu::always_inline]] void note_posted(Message& message, uint32_t queue_pair, uint32_t bytes) {
     ++message.outstanding[queue_pair];
     statistics_.sent_rail_bytes[options_.rail_of[queue_pair]] += bytes;
     if (is_observed_) [[unlikely]]
       port().note_chunk(message.sequence, message.path == Path::kStaged, queue_pair, bytes);
     if (!has_choice_) return;
-    // Some devices move what they are given before the post returns. Short messages go without a clock.
+    // Some devices transfer the data before the post returns. For short messages the clock is not read.
     if (bytes >= RailRate::kSampleBytes) now_ns_ = port().now_ns();
     share_.note_posted(queue_pair, bytes, now_ns_);
     if (has_turns_) turn_round();
   }
-  // A network chooses a path by the queue pair: all of them are used in turn, also by messages too short for
-  // more than one, where the user asked for several on a rail. Several rails alone are no reason to leave the
-  // one that is warm.
+  // A network chooses a path by the queue pair. If the user has configured several queue pairs on a rail, all
+  // of them are used in turn, even for messages that are too short for more than one. Several rails alone are
+  // no reason to leave the warm queue pair.
   [[gnu::noinline]] void turn_round() {
     do primary_ = (primary_ + 1) % recovery_.queue_pairs();
     while (!recovery_.is_live(primary_) && recovery_.is_any_live());
@@ -624,7 +633,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       if (find_lap(q) != 0) return true;
     return false;
   }
-  // How many queue pairs of its rail come before it.
+  // Returns the number of queue pairs of the same rail before this one.
   uint32_t find_lap(uint32_t queue_pair) const {
     const auto& rails = options_.rail_of;
     return static_cast<uint32_t>(std::count(rails.begin(), rails.begin() + queue_pair, rails[queue_pair]));
@@ -635,36 +644,38 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
            are.begin() + options_.queue_pairs;
   }
 
-  // --- Room: send queues, credits, the ring.
+  // --- Free space: send queues, credits, the ring.
 
-  // Whether completions and credits are worth a look before a message is posted: they may be what it lacks.
-  // The choice of a rail needs to know what has completed.
+  // Returns whether completions and credits should be polled before a message is posted, because it may need
+  // them. The choice of a rail needs to know which requests have completed.
   bool may_lack_slots(bool is_short) {
     return port().free_slots(primary_) < kFewSlots || !is_short || (has_choice_ && share_.is_measuring());
   }
   bool may_lack_credits(const Message& message) {
     return credits_.available(primary_) < few_credits_ ||
-           message.path != Path::kUndecided;  // it did not leave whole
+           message.path != Path::kUndecided;  // it was not sent as a whole
   }
-  // Chunks that a queue pair can take now. Where bytes and immediate go apart each counts as two requests.
+  // Returns the number of chunks that a queue pair can take now. If bytes and immediate are sent separately,
+  // each counts as two requests.
   uint32_t count_free(uint32_t queue_pair) {
     // FAULT(full_send_queue_is_ignored)
     return std::min(credits_.available(queue_pair), port().free_slots(queue_pair) >> slots_shift_);
   }
-  // Of this message. Pages stay taken until their message is consumed, and an older message may have lost a
-  // chunk on another rail meanwhile: one entry is kept for what has to be sent again (see post_replays_of).
+  // Returns the number of chunks of this message that the queue pair can take now. Pages stay taken until
+  // their message is consumed, and meanwhile an older message may have lost a chunk on another rail. So one
+  // entry is kept for chunks that must be sent again (see post_replays_of).
   uint32_t count_free(const Message& message, uint32_t queue_pair) {
     const uint32_t kept = message.takes_pages() ? kept_entries_ : 0,
                    available = credits_.available(queue_pair);
     return available <= kept ? 0 : std::min(available - kept, port().free_slots(queue_pair) >> slots_shift_);
   }
-  // A message may take so many of a queue pair's entries: see ReceiverCredits::is_update_due.
+  // Returns how many entries of a queue pair a message may take: see ReceiverCredits::is_update_due.
   uint32_t staged_limit(uint32_t queue_pair) const {
     const uint32_t window = credits_.window(queue_pair);
     return std::min((window + 1) / 2, window - std::min(window, kept_entries_));
   }
 
-  // --- What the receiver tells.
+  // --- Data from the receiver.
 
   [[gnu::noinline]] bool absorb_credits() {
     const ControlView control = port().control();
@@ -673,8 +684,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     }
     consumed_ = take_newer(consumed_, control.read_consumed());
     for (CreditNote note; !options_.staging && control.read_note(&next_note_, note);) {
-      // Bounds the loop too: stamps that led round the number range would never let it end. The receiver
-      // grants at most a ring beyond what it has consumed, and consumes what was sent.
+      // Also limits the loop: stamps that continue around the whole number range would make it endless. The
+      // receiver grants at most one ring beyond the consumed messages, and consumes only messages that were
+      // sent.
       if (!is_before(next_note_ - 1, first_unsent() + kMessageRing))
         return port().fail(Failure::kGrantAhead, next_note_ - 1);
       if (!absorb_note(note)) return false;
@@ -689,7 +701,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return is_before(first_unsent(), consumed_) ? port().fail(Failure::kConsumed, consumed_) : true;
   }
 
-  // --- Done.
+  // --- Completion.
 
   void finish(Message& message) {
     statistics_.sent[static_cast<size_t>(message.path) - 1].count(message.length_bytes);
@@ -700,7 +712,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     this->finish_request();
   }
 
-  // --- When a queue pair fails, is replaced, and lives again. recovery.h decides when.
+  // --- Failure and recovery of a queue pair. recovery.h decides when.
 
   bool is_anything_wrong() { return port().is_wanted() || !recovery_.are_all_live() || has_any_replays(); }
   bool has_replays(const Message& message) const {
@@ -737,7 +749,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   };
   RecoveryHost recovery_host() { return {port()}; }
 
-  // What follows from which queue pairs live.
+  // Updates everything that depends on which queue pairs are live.
   void update_rails() {
     primary_ = recovery_.find_live(options_.primary);
     share_.set_primary(primary_);
@@ -748,18 +760,20 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       if (recovery_.is_live(q)) few_credits_ = std::min(few_credits_, staged_limit(q));
     }
     few_credits_ = std::max(few_credits_, kept_entries_ + 1);
-    if (options_.max_stripe_bytes < kMaxStripeBytes) few_credits_ = UINT32_MAX;  // not by post_at_once()
+    // In this case post_at_once() is not used.
+    if (options_.max_stripe_bytes < kMaxStripeBytes) few_credits_ = UINT32_MAX;
     staged_chunks = std::min(staged_chunks, kMaxChunks);
     max_staged_bytes_ = options_.staging ? std::min(options_.staging_threshold_bytes,
                                                     uint64_t{staged_chunks} * options_.page_bytes)
                                          : 0;
   }
 
-  // False: the peer breaks the protocol.
+  // Returns false if the peer violates the protocol.
   bool absorb_record(const RecoveryRecord& record, const ArrivedRecord* arrived, int64_t now_ns) {
     RecoveryHost host{port()};
     if (!recovery_.absorb(host, record, arrived, now_ns)) return false;
-    // Only now: a peer that is done and gone fails queue pairs too, and never answers.
+    // This waits for the peer's record, because a peer that has finished and closed also makes queue pairs
+    // fail, and never answers.
     if (arrived != nullptr) port().note_loss(record.queue_pair);
     return true;
   }
@@ -769,7 +783,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   }
   bool resume() { return has_any_replays() ? post_replays() : true; }
 
-  // `queue_pair` is dead on both ends, and `arrived` is all that ever came of it. False: it cannot be.
+  // `queue_pair` has stopped at both ends, and `arrived` has all chunks that ever arrived on it. Returns
+  // false if this is impossible.
   bool replay(uint32_t queue_pair, const ArrivedRecord& arrived) {
     port().retire_pair(queue_pair);
     for (Message& message : ring_) message.outstanding[queue_pair] = 0;
@@ -781,11 +796,11 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     }
     return true;
   }
-  // False: something that counted as delivered is lost.
+  // Returns false if data that counted as delivered is lost.
   bool mark_missing(Message& message, uint32_t ahead, uint32_t queue_pair, const ArrivedRecord& arrived) {
     const uint32_t slot = message.sequence % kMessageRing;
     if (message.is_whole && !message.is_posted && !has_replays(message))
-      return true;  // nothing of it has left
+      return true;  // no chunk of it was sent
     const uint32_t chunks = message.is_whole ? 1 : message.cut.count();
     if (replay_ == nullptr) replay_ = port().make_replay();
     is_watched_ = true;
@@ -801,7 +816,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return true;
   }
 
-  // Before anything new, oldest first.
+  // Posts replays before new messages, oldest first.
   bool post_replays() {
     const uint32_t end = options_.staging ? next_ : granted_;
     for (uint32_t sequence = end - kMessageRing; sequence != end; ++sequence) {
@@ -812,8 +827,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     }
     return true;
   }
-  // Into the place that the receiver grants, whatever way the message went at first: later messages may hold
-  // every page there is until this one is whole. A write needs an entry too, but gives it back at once.
+  // Sends chunks again to the address that the receiver has granted, whatever path the message used first:
+  // later messages may hold every page until this one is complete. A write needs an entry too, but returns it
+  // at once.
   bool post_replays_of(Message& message) {
     const uint32_t slot = message.sequence % kMessageRing;
     if (message.length_bytes != 0) {
@@ -836,7 +852,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     message.is_posted = message.is_whole || message.cut.is_empty();
     return true;
   }
-  // What was to be staged goes to its place instead, with the tag that it had.
+  // A chunk that was to be staged is written to its destination instead, with the same tag.
   bool post_again(Message& message, uint32_t queue_pair, const Chunk& chunk) {
     SendWork work = make_work(message, queue_pair, chunk);
     if (chunk.length_bytes != 0) {
@@ -847,7 +863,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return post_one(message, queue_pair, work);
   }
 
-  // --- Waits. A peer that is gone grants nothing any more; work already posted fails by itself.
+  // --- Waits. A peer that is gone sends no grants; requests that are already posted fail by themselves.
 
   [[gnu::cold, gnu::noinline]] void check_wait() {
     const int64_t now_ns = port().now_ns();
@@ -858,8 +874,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (is_stall) port().warn_of_stall();
     if (this->check_rails(consumed_)) this->check_peer(consumed_);
   }
-  // Stamps what is waited for. What a device never completes is the queue pair's failure: its successor
-  // carries what the peer has not got.
+  // Records what each message waits for. If a device never completes a request, its queue pair counts as
+  // failed; another queue pair then carries the chunks that the peer does not have.
   void check_completions(int64_t now_ns) {
     for (const Message& message : ring_) {
       if (!message.in_use) continue;
@@ -876,31 +892,31 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   };
 
   SendOptions options_;
-  // Turns: how many messages came before. Where messages are staged they are the numbers too.
+  // Turns: the number of earlier messages. With staging, the turns are also the message numbers.
   uint32_t next_;                              // of the next message
-  uint32_t posting_;                           // all before it are posted whole
-  std::array<uint8_t, kMessageRing> order_{};  // where in the ring the message of a turn is
-  // Where nothing is staged: grants before this number were seen, and these of the last kMessageRing of them
-  // (by their number modulo it) are not taken by a send.
+  uint32_t posting_;                           // all messages before it are posted completely
+  std::array<uint8_t, kMessageRing> order_{};  // ring entry of the message of each turn
+  // Without staging: the grants before this number were seen. Of the last kMessageRing ones, the bits (by
+  // number modulo the ring) mark those that no send has taken.
   uint32_t granted_;
   uint32_t unclaimed_ = 0;
   int32_t wanted_tag_ = 0;
-  uint32_t consumed_;              // as the receiver told
-  uint32_t next_note_;             // credits on grants before it are counted
-  uint32_t primary_;               // the queue pair of short messages, now
-  uint32_t few_credits_ = 0;       // of the primary, which can take a chunk of any message if it has so many
-  uint64_t max_staged_bytes_ = 0;  // 0: nothing is staged but messages of no bytes
+  uint32_t consumed_;              // as the receiver has reported
+  uint32_t next_note_;             // credits in earlier grants were counted
+  uint32_t primary_;               // the current queue pair of short messages
+  uint32_t few_credits_ = 0;       // with this many credits, the primary can take a chunk of any message
+  uint64_t max_staged_bytes_ = 0;  // 0: only empty messages are staged
   bool has_choice_;                // more than one queue pair
-  bool has_turns_;                 // more than one on some rail
-  uint8_t slots_shift_;            // 1: a chunk may take two requests
-  uint64_t apart_above_bytes_;     // longer than this, the immediate may go apart
-  uint32_t kept_entries_;          // of each queue pair, for what has to be sent again
-  bool is_watched_ = false;        // something is to be done for each post: replay_, or it is observed
+  bool has_turns_;                 // more than one queue pair on some rail
+  uint8_t slots_shift_;            // 1: a chunk may need two requests
+  uint64_t apart_above_bytes_;     // above this length, the immediate may be sent separately
+  uint32_t kept_entries_;          // of each queue pair, for chunks that must be sent again
+  bool is_watched_ = false;        // each post must be recorded: for replay_, or because it is observed
   bool is_observed_ = false;
   SenderCredits credits_;
   RailShare share_;
-  int64_t now_ns_ = 0;        // in this call, if anybody had to look
-  Replay* replay_ = nullptr;  // the port's, from the first failure on
+  int64_t now_ns_ = 0;        // time of this call, if it was read
+  Replay* replay_ = nullptr;  // owned by the port; set at the first failure
   std::array<Answer, kMaxQueuePairs> answers_;
 };
 

@@ -1,4 +1,5 @@
-// What a connection did. Written by its one data thread, added to the process's totals when it closes.
+// Counters of a connection. Its data thread writes them, and they are added to the process's totals when the
+// connection closes.
 #pragma once
 
 #include <array>
@@ -29,11 +30,11 @@ struct Statistics {
   const Traffic& sent_direct() const { return sent[1]; }
   uint64_t received_staged_messages = 0, received_staged_bytes = 0;
   uint64_t received_direct_messages = 0, received_direct_bytes = 0;
-  uint64_t unpack_descriptors = 0;  // handed to a kernel
-  uint64_t copied_messages = 0;     // arrived staged where nobody unpacks: the plugin moved them
+  uint64_t unpack_descriptors = 0;  // passed to a kernel
+  uint64_t copied_messages = 0;     // staged messages without an unpacking kernel, which the plugin copied
   uint64_t failed_queue_pairs = 0, revived_queue_pairs = 0;
-  uint64_t stalls = 0;           // that were warned about
-  uint64_t replayed_chunks = 0;  // sent again over another queue pair
+  uint64_t stalls = 0;           // reported stalls
+  uint64_t replayed_chunks = 0;  // sent again on another queue pair
 
   void add(const Statistics& other) {
     for (size_t p = 0; p < sent.size(); ++p) sent[p].add(other.sent[p]);

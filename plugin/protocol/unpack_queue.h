@@ -1,8 +1,10 @@
-// The receiver's side of NCCL's unpack queue (include/verbena/unpack_abi.h): 16 slots, taken in posting order
-// by the receives whose kernel advances its head, each holding the descriptors of one staged message.
+// The receiver's side of NCCL's unpack queue (include/verbena/unpack_abi.h). It has 16 slots, which are taken
+// in the order of posting by receives whose kernel advances the head. Each slot holds the descriptors of one
+// staged message.
 //
-// A slot is Free, Taken (cnt 0), Published (cnt > 0 or an empty/direct message: cnt 0), Free again. cnt is
-// non-zero only while Published: an aborting kernel loops for ever on a stale one.
+// A slot is free, then taken (cnt 0), then published (cnt > 0, or cnt 0 for an empty or direct message), then
+// free again. cnt is not zero only while a slot is published, because an aborting kernel would loop forever
+// on a stale count.
 #pragma once
 
 #include <atomic>
@@ -14,14 +16,14 @@ namespace verbena::protocol {
 
 class UnpackQueue {
  public:
-  // `meta` is zeroed, outlives the queue, and is read by the GPU. Only the first `descriptors` of each slot
-  // are ours.
+  // `meta` is filled with zeros, outlives the queue, and is read by the GPU. Only the first `descriptors` of
+  // each slot belong to this queue.
   explicit UnpackQueue(NetUnpackMeta* meta, uint32_t descriptors = kUnpackMaxDescriptors)
       : meta_(meta), descriptors_(descriptors) {}
 
   bool has_free_slot() const { return (busy_ >> (next_ % kUnpackQueueDepthSlots) & 1) == 0; }
 
-  // The slot of the next receive that consumes one; has_free_slot() holds.
+  // Returns the slot of the next receive that consumes one. Call it only if has_free_slot().
   uint32_t take_slot() {
     const uint32_t slot = next_++ % kUnpackQueueDepthSlots;
     busy_ |= 1U << slot;
@@ -29,7 +31,7 @@ class UnpackQueue {
     return slot;
   }
 
-  // Adds one piece, cut so that many warps share it; false if the slot has no room for it left.
+  // Adds one piece, split so that many warps share it. Returns false if the slot has no space for it.
   bool append(uint32_t slot, uint32_t source_offset, uint64_t destination_offset, uint32_t length_bytes,
               uint32_t piece_bytes) {
     while (length_bytes != 0) {
@@ -45,8 +47,8 @@ class UnpackQueue {
 
   uint32_t pending(uint32_t slot) const { return pending_[slot]; }
 
-  // Everything appended becomes visible together with the count; NCCL's own store of its tail, after a full
-  // fence, is what the kernel waits for. Release: descriptors before count.
+  // Makes all appended descriptors visible together with the count (release order: descriptors before the
+  // count). The kernel waits for NCCL's own store of its tail, which follows after a full fence.
   void publish(uint32_t slot) {
     std::atomic_ref<uint64_t>(meta_->cnt[slot]).store(pending_[slot], std::memory_order_release);
   }

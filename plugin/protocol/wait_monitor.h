@@ -1,5 +1,5 @@
-// The slow path of waiting: a test that finds nothing new is cheap, and one in many is worth a clock and a
-// look at the peer. The caller gives the time (monotonic nanoseconds). One thread at a time.
+// The slow path of waiting. A test that finds nothing new is cheap; one in many tests also reads the clock
+// and checks the peer. The caller passes the time (monotonic nanoseconds). One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace verbena::protocol {
 
-// When a wait is a stall worth a line: after `stall_ns`, and whenever that has doubled. 0: never.
+// Decides when a wait is reported as a stall: after `stall_ns`, and each time the waiting time has doubled.
+// 0: never.
 class StallClock {
  public:
   explicit StallClock(int64_t stall_ns) : stall_ns_(stall_ns), next_ns_(stall_ns) {}
@@ -31,15 +32,15 @@ class WaitMonitor {
   explicit WaitMonitor(int64_t stall_ns) : stall_(stall_ns) {}
 
   void note_progress() { idle_tests_ = 0; }
-  // `is_urgent`: something is known to be wrong. Otherwise one test in many; where others keep the cores busy
-  // those may take seconds.
+  // `is_urgent` means that there is a known problem. Otherwise only one test in many is checked; on busy CPUs
+  // these may take seconds.
   bool is_check_due(bool is_urgent) {
     ++idle_tests_;
     if (!is_urgent) return idle_tests_ % kTestsPerCheck == 0;
     idle_tests_ = std::max(idle_tests_, kTestsPerCheck);
     return true;
   }
-  // When a check is due: what time it is. True: the wait is a stall, and a line is due.
+  // Call this when a check is due, with the time. Returns true if the wait is a stall that must be reported.
   bool begin_check(int64_t now_ns) {
     if (idle_tests_ == kTestsPerCheck) {
       since_ns_ = now_ns;
@@ -48,9 +49,9 @@ class WaitMonitor {
     waited_ns_ = now_ns - since_ns_;
     return stall_.is_line_due(waited_ns_);
   }
-  // How long this wait has lasted, as of the last check.
+  // Returns how long this wait has lasted at the last check.
   int64_t waited_ns() const { return waited_ns_; }
-  // Since when nothing has become done; 0: not long enough ago to have looked.
+  // Returns since when no request has completed; 0 if the wait is too short to have been checked.
   int64_t waiting_since_ns() const { return idle_tests_ >= kTestsPerCheck ? since_ns_ : 0; }
 
  private:
@@ -58,24 +59,24 @@ class WaitMonitor {
 
   StallClock stall_;
   int64_t waited_ns_ = 0;
-  int64_t since_ns_ = 0;  // when the first check of this wait was made
+  int64_t since_ns_ = 0;  // time of the first check of this wait
   uint64_t idle_tests_ = 0;
 };
 
-// Since when each open request is known to wait for what it waits for now. Nothing is stamped when it is
-// posted: the first check of a wait does it for all.
+// Records since when each open request has been waiting for the same event. Posting a request records
+// nothing; the first check of a wait does.
 class WaitStamps {
  public:
-  // `wait`: what for, in the caller's terms. Since when.
+  // `wait` is the event in the caller's numbering. Returns the beginning of the wait.
   int64_t note(uint32_t sequence, uint8_t wait, int64_t now_ns) {
     Stamp& stamp = stamps_[sequence % kMessageRing];
     if (stamp.since_ns == 0 || stamp.sequence != sequence || stamp.wait != wait)
       stamp = {now_ns, sequence, wait};
     return stamp.since_ns;
   }
-  // What they wait for begins anew.
+  // All waits begin again.
   void restart() { stamps_ = {}; }
-  // 0: not known.
+  // Returns 0 if not known.
   int64_t find(uint32_t sequence, uint8_t wait) const {
     const Stamp& stamp = stamps_[sequence % kMessageRing];
     return stamp.sequence == sequence && stamp.wait == wait ? stamp.since_ns : 0;
@@ -90,10 +91,10 @@ class WaitStamps {
   std::array<Stamp, kMessageRing> stamps_;
 };
 
-// Since when something that is due cannot leave, as the checks of a long wait saw it.
+// Records since when something that is due could not be sent, as seen by the checks of a long wait.
 class HeldStamp {
  public:
-  // `number`: of what is due. Whether it has been held for `patience_ns`.
+  // `number` identifies what is due. Returns whether it was held back for `patience_ns`.
   bool is_overdue(bool is_held, uint32_t number, int64_t now_ns, int64_t patience_ns) {
     if (!is_held || number != number_) since_ns_ = 0;
     if (!is_held) return false;
@@ -105,7 +106,7 @@ class HeldStamp {
 
  private:
   uint32_t number_ = 0;
-  int64_t since_ns_ = 0;  // 0: it was not, or nobody has looked
+  int64_t since_ns_ = 0;  // 0: not held back, or not checked
 };
 
 }  // namespace verbena::protocol

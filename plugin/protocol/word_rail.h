@@ -1,10 +1,11 @@
-// On which of its rails an endpoint's words are reached. All ranks add to them through one device, as two do
-// not exclude each other; so the endpoint itself says which, and moves when that rail does not reach every
-// peer any more and another one does. Pure.
+// The rail on which an endpoint's words are accessed. All ranks add to the words through one device, because
+// adds of two devices are not atomic with each other. The endpoint chooses the rail, and changes it when the
+// rail no longer reaches every peer but another one does. Pure.
 //
-// The order of a move is what makes it safe: first every queue pair on the old rail is stopped, so that its
-// device adds nothing any more, then the peers are told. A peer that has not heard of it finds its queue pair
-// dead; a new one on the old rail is made by records that come behind the one that tells.
+// The order of a change makes it safe: first every queue pair on the old rail is stopped, so that its device
+// executes no further adds; then the peers are notified. A peer that does not know of the change finds that
+// its queue pair has failed. A new queue pair on the old rail is set up by records that follow the
+// notification.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@ class WordRail {
   uint32_t rail() const { return rail_; }
   uint32_t moves() const { return moves_; }
 
-  // Host: rails(), is_whole(rail) (its queue pairs to every peer that has not failed live, in every lane),
-  // stop_rail(rail), tell_word_rail(rail, moves) (to every such peer, our own lanes too). For whenever a
-  // queue pair has failed or lives again; whether it has moved.
+  // Host offers: rails(), is_whole(rail) (its queue pairs to every peer that has not failed are live, in
+  // every lane), stop_rail(rail), tell_word_rail(rail, moves) (notifies every such peer, and this rank's own
+  // lanes). Call this when a queue pair has failed or is live again. Returns whether the rail has changed.
   template <typename Host>
   bool reconsider(Host& host) {
     if (host.is_whole(rail_)) return false;

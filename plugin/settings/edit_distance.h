@@ -1,5 +1,5 @@
-// The Levenshtein distance: how many letters must be inserted, removed or replaced to turn one word into the
-// other.
+// The Levenshtein distance: the number of letters that must be inserted, removed or replaced to convert one
+// word into another.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace verbena::settings {
 
 inline size_t count_edits(std::string_view from, std::string_view to) {
-  // row[j]: edits between the letters of `from` seen so far and the first j letters of `to`.
+  // row[j] is the number of edits between the letters of `from` processed so far and the first j letters of
+  // `to`.
   std::vector<size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < from.size(); ++i) {

@@ -27,7 +27,8 @@ std::vector<std::string_view> split_words(std::string_view words) {
   return result;
 }
 
-// Decimal, or hexadecimal with 0x. Refuses a leading zero: C reads it as octal, people as decimal.
+// Accepts decimal numbers, and hexadecimal ones with 0x. Rejects a leading zero, because C would read such a
+// number as octal, and users as decimal.
 std::optional<int64_t> parse_integer(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
@@ -123,7 +124,7 @@ const char* describe_malformed(SettingKind kind) {
   }
 }
 
-// The largest suffix that leaves a whole number.
+// Uses the largest suffix that leaves a whole number.
 std::string show_bytes(int64_t value) {
   if (value == kUnlimitedBytes) return "unlimited";
   for (const char suffix : {'g', 'm', 'k'}) {

@@ -1,5 +1,5 @@
-// A setting, and the grammar of values. The tables (*.def) declare settings once; begin.def explains their
-// rows. Pure: reads no environment, logs nothing.
+// A setting, and the syntax of its values. The tables (*.def) declare each setting once; begin.def explains
+// their rows. Pure: does not read the environment, and logs nothing.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ struct Setting {
   const char* aliases;  // other environment names, separated by spaces
   SettingKind kind;
   uint8_t rules = kNoRule;  // SettingRules
-  int64_t minimum = 0;      // of numbers and sizes
+  int64_t minimum = 0;      // for numbers and sizes
   int64_t maximum = 0;      // inclusive
-  const char* unit = "";    // "" where there is none
-  const char* words = "";   // of a choice, separated by |; the n-th is the value n
+  const char* unit = "";    // empty if there is none
+  const char* words = "";   // for a choice, separated by |; the n-th word is the value n
   const char* doc;
   SettingLevel level = kUsual;
 };
 
-// A setting as a member of a struct. All kinds except text are read and written as a number; text through its
-// member.
+// A setting as a member of a struct. Settings of all kinds except text are read and written as a number; a
+// text is accessed through its member.
 template <typename Target>
 struct SettingOf : Setting {
   void (*set_number)(Target&, int64_t);
@@ -39,42 +39,42 @@ struct SettingOf : Setting {
   std::string Target::*text;
 };
 
-// A name that Verbena knows, and what it means or what to set instead.
+// A name that Verbena knows, and its meaning, or the setting to use instead.
 struct NamedSetting {
   const char* name;
   const char* doc;
 };
 
-// The first of a setting's names that has a value that is not empty; the primary name comes first. `read` is
-// std::getenv. Reads each variable once, because the application may change its environment at any time.
+// The first of a setting's names that has a value which is not empty; the primary name comes first. `read` is
+// std::getenv. Each variable is read once, because the application may change its environment at any time.
 struct SettingOrigin {
   std::string name;
   const char* value;
 };
 std::optional<SettingOrigin> find_origin(const Setting& setting, char* (*read)(const char*));
 
-// A value without the blanks around it.
+// Returns a value without the blanks around it.
 std::string_view trim(std::string_view text);
 
-// Reads a value of any kind but text. Returns what is wrong with the value; empty if `number` was set.
+// Parses a value of any kind except text. Returns an error text; empty if `number` was set.
 std::string parse_setting(const Setting& setting, std::string_view value, int64_t& number);
 
-// The same for a value of an NCCL_* name. It follows NCCL's rules and never fails: a negative number means
-// the default, and every number but 0 is a yes. A value above the range counts as the end of the range, any
-// other value that does not fit as the default.
+// Parses a value of an NCCL_* name, with NCCL's rules. It never fails. A negative number means the default,
+// and for a flag every number except 0 means yes. A value above the range is replaced by the maximum, and any
+// other invalid value by the default.
 struct ForeignValue {
   bool is_set = false;  // false: `number` is unchanged
-  std::string change;   // what was done instead, for a log line; empty: nothing to report
+  std::string change;   // the replacement, for a log line; empty if nothing was replaced
 };
 ForeignValue parse_foreign_setting(const Setting& setting, std::string_view value, int64_t& number);
 
-// In the syntax that parse_setting reads.
+// Returns a text in the syntax that parse_setting reads.
 std::string show_number(const Setting& setting, int64_t number);
-// With the unit, if there is one.
+// Returns the range with the unit, if there is one.
 std::string describe_range(const Setting& setting);
 std::string show_range(const Setting& setting);
 
-// Sets the member of `target`. Returns what is wrong with the value; empty if it was set.
+// Sets the member of `target`. Returns an error text; empty if it was set.
 template <typename Target>
 std::string set_value(const SettingOf<Target>& setting, std::string_view value, Target& target) {
   if (setting.kind == SettingKind::kText) {

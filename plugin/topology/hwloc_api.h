@@ -1,5 +1,5 @@
-// The functions of libhwloc.so.15 that topology uses, found at run time: the plugin runs without it and then
-// knows no distances. Internal to topology.
+// The functions of libhwloc.so.15 that topology uses, found at run time. Without hwloc the plugin works, but
+// does not know any distances. Only for use in topology.
 #pragma once
 
 #include <hwloc.h>
@@ -29,7 +29,8 @@ struct HwlocApi {
 #undef VERBENA_MEMBER
 };
 
-// Loaded on the first call and kept for the life of the plugin; null if no suitable one is installed.
+// Returns the functions, loaded on the first call and kept for the life of the plugin; null if no suitable
+// library is installed.
 const HwlocApi* find_hwloc();
 
 }  // namespace verbena::topology

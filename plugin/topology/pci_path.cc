@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kDevicesFolder = "/sys/devices/";
 
-// Takes a hexadecimal number and the separator behind it ('\0': the end) off the front of `text`.
+// Removes a hexadecimal number and the separator after it ('\0' for the end) from the front of `text`.
 bool take_number(std::string_view& text, char separator, unsigned maximum, unsigned& value) {
   const char* const end = text.data() + text.size();
   const auto [next, error] = std::from_chars(text.data(), end, value, 16);
@@ -22,7 +22,7 @@ bool take_number(std::string_view& text, char separator, unsigned maximum, unsig
   return true;
 }
 
-// Resolves the links of a path; empty if there is no such file.
+// Resolves the links of a path. Returns an empty string if there is no such file.
 std::string resolve(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr), &std::free);
   return resolved == nullptr ? std::string() : resolved.get();

@@ -1,4 +1,4 @@
-// PCI devices by their place in sysfs, as NCCL wants them in `pciPath`.
+// PCI devices by their path in sysfs, in the form that NCCL expects in `pciPath`.
 #pragma once
 
 #include <optional>
@@ -20,19 +20,20 @@ std::optional<PciAddress> parse_pci_address(std::string_view text);
 // Reads the last component of a path, or the text itself if it is not a path.
 std::optional<PciAddress> find_pci_address(std::string_view path);
 
-// The part of a path under /sys/devices that ends with the device's PCI address (a virtio or network child of
-// it is cut off); empty if no PCI device is on the way.
+// Returns the part of a path under /sys/devices that ends with the device's PCI address (without a virtio or
+// network child of the device); empty if the path contains no PCI device.
 std::string trim_to_pci_device(std::string_view resolved_path);
 
-// The same for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, whose links are followed first.
+// Returns this part for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, after following its links.
 std::string find_pci_path(const std::string& sysfs_entry);
 
-// Addresses of the PCI switches on the way to a device, the outermost first. Each is the address of the
-// switch's port towards the root, as in NCCL. `pci_path` comes from find_pci_path.
+// Returns the addresses of the PCI switches on the path to a device, the outermost first. Each one is the
+// address of the switch's port towards the root, as in NCCL. `pci_path` comes from find_pci_path.
 std::vector<std::string> list_switches(std::string_view pci_path);
 
-// The PCI device that stands for a whole card: its function 0, for a virtual function that of the physical
-// card. The path itself if there is no such device. `pci_path` comes from find_pci_path.
+// Returns the PCI device that represents a whole card: function 0 of the device or, for a virtual function,
+// of the physical card. Returns the path itself if there is no such device. `pci_path` comes from
+// find_pci_path.
 std::string find_card_path(const std::string& pci_path);
 
 }  // namespace verbena::topology

@@ -14,11 +14,11 @@ namespace {
 using base::fail_errno;
 using base::Status;
 
-// Discovery components that would initialise a GPU runtime, or talk to an X server, behind the application's
-// back.
+// Discovery components that would initialise a GPU runtime, or connect to an X server, without the
+// application's knowledge.
 constexpr const char* kUnwantedComponents[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
 
-// Devices are below an object that has CPUs; that object knows which memory is near.
+// Devices are attached to an object that has CPUs; this object knows which memory is near.
 const hwloc_obj* find_attachment(const hwloc_obj* object) {
   while (object != nullptr && object->cpuset == nullptr) object = object->parent;
   return object;
@@ -82,7 +82,7 @@ const char* describe(Distance distance) {
 
 base::Result<Topology> Topology::load(const std::string* xml) {
   const HwlocApi* hwloc = find_hwloc();
-  if (hwloc == nullptr) return base::Error{Status::kSystem, 0};  // find_hwloc has said why
+  if (hwloc == nullptr) return base::Error{Status::kSystem, 0};  // find_hwloc has logged the reason
   Topology result;
   if (hwloc->topology_init(&result.topology_) != 0) {
     result.topology_ = nullptr;

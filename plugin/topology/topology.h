@@ -1,6 +1,6 @@
-// How near PCI devices are to each other and to the CPUs' memory. A device is named by its sysfs path, as
-// find_pci_path returns it, or by its PCI address alone (a GPU). Unknown distances have a value of their own;
-// nothing here is an error.
+// The distances of PCI devices from each other and from the memory of the CPUs. A device is identified by its
+// sysfs path, as find_pci_path returns it, or by its PCI address alone (a GPU). There is a separate value for
+// unknown distances; no function fails.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ const char* describe(Distance distance);
 
 class Topology {
  public:
-  // The topology of this machine, read on the first call. It knows nothing if hwloc is missing or fails. Safe
-  // on any thread.
+  // The topology of this machine, read on the first call. All distances are unknown if hwloc is missing or
+  // fails. Any thread may call it.
   static const Topology& system();
-  // A machine described in hwloc's XML, such as lstopo writes.
+  // The topology of a machine that is described in hwloc's XML, such as lstopo writes.
   static base::Result<Topology> from_xml(const std::string& xml);
 
   Topology() = default;
@@ -41,15 +41,16 @@ class Topology {
   Topology& operator=(Topology&& other) noexcept;
   ~Topology();
 
-  // False if hwloc is missing or failed: then every answer is "unknown".
+  // Returns false if hwloc is missing or failed; all distances are then unknown.
   bool is_known() const { return topology_ != nullptr; }
-  // kNoNode if unknown, or if the device is equally near to several nodes.
+  // Returns kNoNode if unknown, or if the device is equally near to several nodes.
   int find_numa_node(std::string_view device) const;
   Distance measure_distance(std::string_view from, std::string_view to) const;
-  // Binds the calling thread to those of its allowed CPUs that are near the device. False, with nothing
-  // changed, if they are unknown or if none of them is allowed. Only for the topology of this machine.
+  // Binds the calling thread to those of its allowed CPUs that are near the device. Returns false, and
+  // changes nothing, if these CPUs are unknown or none of them is allowed. Only for the topology of this
+  // machine.
   bool bind_thread(std::string_view device) const;
-  // "0000:3b:00.0 on NUMA node 0"
+  // Returns a text such as "0000:3b:00.0 on NUMA node 0".
   std::string describe_device(std::string_view device) const;
 
  private:

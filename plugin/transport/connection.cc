@@ -42,7 +42,8 @@ base::Outcome Connection::open() {
   return channel_->watch(this);
 }
 
-// In this order: nobody wakes it any more, nobody asks it, nobody serves it.
+// The order matters: first no thread wakes the connection any more, then no thread asks for its state, then
+// the service thread no longer serves it.
 void Connection::close() {
   channel_->unwatch();
   is_registered_ = false;
@@ -55,7 +56,7 @@ void Connection::close() {
 // --- Errors.
 
 base::Outcome Connection::stick(base::Error error) {
-  if (has_failed()) return outcome();  // the first cause counts
+  if (has_failed()) return outcome();  // keep the first cause
   first_error_.store(error, std::memory_order_relaxed);
   if (observed_ != nullptr) observed_->note_failed();
   if (is_registered_ && request_report(ReportCause::kFailure, describe_briefly() + " failed")) dump_now();
@@ -125,7 +126,7 @@ std::string Connection::describe_fault(Failure fault, uint32_t number, uint32_t 
                    "and check that GPUDirect works on it",
                    fault == Failure::kSilentCopy ? "message" : "flush", number, link_.describe(0).c_str());
       break;
-    default:  // the ends explain the rest
+    default:  // the two ends explain all other faults
       message(" cannot continue");
   }
   return text;
@@ -145,7 +146,7 @@ int64_t Connection::patience_ns() const {
 }
 
 void Connection::note_failed(const verbs::Completion& completion, uint32_t queue_pair, uint32_t sequence) {
-  if (!lives_.is_in_use(queue_pair)) return;  // flushed work
+  if (!lives_.is_in_use(queue_pair)) return;  // a completion of a queue pair that has already failed
   failed_.note(queue_pair, link_.describe_failure(completion, queue_pair));
   const bool is_final = !base::parameters().failover || verbs::is_request_at_fault(completion.error);
   fail_pair(queue_pair, is_final, sequence);
@@ -178,12 +179,13 @@ void Connection::note_lost(uint32_t queue_pair) {
 }
 
 void Connection::note_lost_at_peer(uint32_t queue_pair) {
-  failed_.note(queue_pair, link_.describe(queue_pair) + ": failed at the peer, whose log says why");
+  failed_.note(queue_pair,
+               link_.describe(queue_pair) + ": failed at the peer; the peer's log gives the cause");
 }
 
 void Connection::note_revived(uint32_t queue_pair) {
   if (observed_ != nullptr) observed_->note_rail_up(link_.rail_of(queue_pair), queue_pair);
-  base::log_info("%s: %s: is used again", describe_briefly().c_str(), link_.describe(queue_pair).c_str());
+  base::log_info("%s: %s: works again", describe_briefly().c_str(), link_.describe(queue_pair).c_str());
 }
 
 void Connection::note_chunk(uint32_t sequence, bool is_staged, uint32_t queue_pair, uint64_t bytes) {
@@ -191,7 +193,7 @@ void Connection::note_chunk(uint32_t sequence, bool is_staged, uint32_t queue_pa
                         link_.rail_of(queue_pair), link_.pair(queue_pair).number(), bytes);
 }
 
-// --- What it tells of itself.
+// --- Diagnosis.
 
 bool Connection::take_news() {
   const bool has_news = take_request();
@@ -204,8 +206,8 @@ void Connection::dump_now() {
   Registry::instance().answer(this, describe());
 }
 
-// On the service thread, as the report is made there. While the data thread has the turn, the request makes
-// it look into is_asked_.
+// Called on the service thread, which writes the report. While another thread holds the progress token, the
+// request makes that thread check is_asked_.
 bool Connection::dump_state(StateDump& dump) {
   if (enter_as_service()) {
     is_asked_.store(false, std::memory_order_relaxed);
@@ -219,7 +221,8 @@ bool Connection::dump_state(StateDump& dump) {
 }
 
 StateDump Connection::dump_nothing() const {
-  return {describe_briefly() + ": its thread does not call, and the system shows nothing from outside\n"};
+  return {describe_briefly() +
+          ": its thread does not call the plugin, and the system lets no other thread read this state\n"};
 }
 
 std::string Connection::describe_briefly() const {
@@ -242,8 +245,8 @@ void Connection::report_stall(const std::string& cause, uint32_t open, int64_t w
   if (observed_ != nullptr) observed_->note_stall(waited_ns);
   const std::string reason = explain_device_wait();
   const std::string what = describe_briefly() + ": stall: " + cause + "; " + std::to_string(open) +
-                           " requests are open, and none has completed for " +
-                           base::show_duration(waited_ns) + (reason.empty() ? "" : "; " + reason);
+                           " requests are open, none completed for " + base::show_duration(waited_ns) +
+                           (reason.empty() ? "" : "; " + reason);
   base::log_warn("%s (VERBENA_STALL_WARNING_MS %lld ms)", what.c_str(),
                  static_cast<long long>(base::parameters().stall_warning_ms));
   request_report(ReportCause::kStall, what);

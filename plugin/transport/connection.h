@@ -1,7 +1,8 @@
-// What both ends of a connection have once: the link and the control socket to the peer, whose turn it is
-// (progress_token.h), what it tells of itself when it is asked (registry.h), the rails that have failed and
-// why, the first error, and what is observed of it. Sender and Receiver are this, a core of protocol/ that
-// decides, and the few functions by which the core reaches verbs. One thread at a time: whoever has the turn.
+// The parts that both ends of a connection share: the link, the control socket to the peer, the progress
+// token (progress_token.h), the state dump (registry.h), the failed rails with their causes, the first error,
+// and the counters. Sender and Receiver derive from Connection and from a core of protocol/. The core makes
+// the decisions; the derived class gives the core access to verbs. Only the thread that holds the progress
+// token uses a connection.
 #pragma once
 
 #include <atomic>
@@ -24,12 +25,12 @@ namespace verbena::transport {
 
 class Connection : public ProgressToken, public RegistryMember {
  public:
-  // Once, before the first post: from here on the service thread may serve it. Queue pairs that were not
-  // joined are taken up by failover.
+  // Call once, before the first post. From then on the service thread may serve the connection. Failover
+  // recovers queue pairs that were not connected during setup.
   base::Outcome open();
-  // The last call before destruction: no other thread is at work on it any more.
+  // Must be the last call before destruction. After the call returns, no other thread uses the connection.
   void close();
-  // Null: it is not observed.
+  // Returns null if the connection is not observed.
   observe::Connection* observed() const { return observed_.get(); }
 
  protected:
@@ -37,7 +38,7 @@ class Connection : public ProgressToken, public RegistryMember {
              const protocol::QueuePairStates& lives);
   ~Connection() = default;
 
-  // The first error; it is final. Also without the turn.
+  // Returns the first error, which is final. Does not need the progress token.
   base::Outcome outcome() const { return first_error_.load(std::memory_order_relaxed); }
   base::Outcome stick(base::Error error);
 
@@ -79,29 +80,28 @@ class Connection : public ProgressToken, public RegistryMember {
   void note_chunk(uint32_t sequence, bool is_staged, uint32_t queue_pair, uint64_t bytes);
   void note_done(uint32_t sequence, uint64_t bytes) { observed_->note_done(sequence, bytes); }
 
-  // --- For Sender and Receiver.
-  // Of a queue pair in use that has failed: the core is told, with the cause in failed_. `sequence`: the
-  // message whose request it was.
+  // --- For Sender and Receiver. Reports a failed queue pair to the core, unless the queue pair is already
+  // out of use. The cause is in failed_. `sequence` is the message whose request failed.
   [[gnu::cold, gnu::noinline]] void note_failed(const verbs::Completion& completion, uint32_t queue_pair,
                                                 uint32_t sequence);
-  // `what` becomes the cause, behind the queue pair's name.
+  // Gives up a queue pair. The recorded cause is the name of the queue pair followed by `what`.
   void give_up(uint32_t queue_pair, const char* what);
   [[gnu::cold, gnu::noinline]] bool fail_completion_queue();
-  // A line, and a report: `cause` has lasted for `waited_ns`.
+  // Logs a warning and requests a state dump: `cause` has lasted for `waited_ns`.
   void report_stall(const std::string& cause, uint32_t open, int64_t waited_ns);
-  // `send to <peer>`, as in every line of the log.
+  // Returns `send to <peer>` or `receive from <peer>`, as in every line of the log.
   std::string describe_briefly() const;
 
-  // --- What only the end itself knows. Slow paths.
-  virtual void fail_pair(uint32_t queue_pair, bool is_final, uint32_t sequence) = 0;  // its core's
+  // --- Functions that each end implements. They are on slow paths only.
+  virtual void fail_pair(uint32_t queue_pair, bool is_final, uint32_t sequence) = 0;  // calls its core
   virtual uint32_t oldest_message() const = 0;
-  // What is special in its words about a fault; empty: nothing.
+  // Returns this end's own description of a fault, or an empty string to use the general description.
   virtual std::string explain(protocol::Failure fault, uint32_t number) const = 0;
-  virtual StateDump describe() = 0;  // with the turn
-  // Where not even a look from outside is possible.
+  virtual StateDump describe() = 0;  // needs the progress token
+  // Returns the state dump for a system on which another thread cannot read the state.
   StateDump dump_nothing() const;
-  // The first line of its state, as `waiting_since_ns` and `open` say; the last.
-  // Empty if the device has nothing to say.
+  // describe_head() returns the first line of the state dump. explain_device_wait() returns its last line,
+  // which is empty if the device is not waiting.
   std::string explain_device_wait() const;
   std::string describe_head(int64_t waiting_since_ns, uint32_t open, bool is_seen_from_outside) const;
   bool is_idle(uint32_t open) const { return open == 0 && lives_.are_all_live() && !has_failed(); }
@@ -109,7 +109,7 @@ class Connection : public ProgressToken, public RegistryMember {
   Link link_;
   std::unique_ptr<PeerChannel> channel_;
   FailedRails failed_;
-  std::shared_ptr<observe::Connection> observed_;  // null: nobody wants to know
+  std::shared_ptr<observe::Connection> observed_;  // null if no output is enabled
 
  private:
   bool dump_state(StateDump& dump) final;
@@ -118,9 +118,10 @@ class Connection : public ProgressToken, public RegistryMember {
 
   const observe::Direction direction_;
   const protocol::QueuePairStates& lives_;
-  std::atomic<base::Outcome> first_error_{base::Outcome()};  // written with the turn
+  std::atomic<base::Outcome> first_error_{base::Outcome()};  // written only with the progress token
   const int64_t opened_at_ns_ = base::monotonic_ns();
-  std::atomic<bool> is_registered_{false};  // close() ends it while the service may still find an error
+  // close() clears it, though the service thread may still report an error.
+  std::atomic<bool> is_registered_{false};
   std::atomic<bool> is_asked_{false};
 };
 

@@ -14,16 +14,16 @@ namespace verbena::transport {
 class MessageEnd {
  public:
   virtual ~MessageEnd() = default;
-  // Tests a request that this end returned. The end may use a request that is done again, except a receive
-  // that the caller has to consume.
-  // @param lengths_bytes  NULL, or receives for each buffer, once the request is done, the bytes that were
-  //                       sent or received
+  // Tests a request that this end returned. A completed request may be reused by the end. A receive that the
+  // caller must consume is reused only after consume(). @param lengths_bytes  NULL, or an array that receives
+  // the number of bytes sent or received for each buffer,
+  //                       once the request is complete
   virtual base::Outcome test(Request& request, bool* done, int* lengths_bytes) = 0;
-  // Ends the requests that use the memory, before the memory is deregistered.
+  // Ends the requests that use the memory. Call it before the memory is deregistered.
   virtual void release(const Registration* memory) = 0;
-  // Ends the channel. Only destruction may follow. Returns what the end has counted.
+  // Ends the channel. Returns the counters of this end. The only valid call afterwards is the destructor.
   virtual Statistics close() = 0;
-  // Returns NULL if nothing observes this end.
+  // Returns NULL if this end is not observed.
   virtual observe::Connection* observer() const = 0;
 };
 
@@ -44,12 +44,12 @@ class SendingEnd : public MessageEnd {
   const bool stages_;
 };
 
-// A buffer of a receive.
+// One buffer of a receive.
 using ReceiveBuffer = protocol::ReceiveBufferOf<CoreTypes>;
 
 class ReceivingEnd : public MessageEnd {
  public:
-  // Returns whether a kernel unpacks receives. If so, each receive has one buffer and has to be consumed.
+  // Returns whether a kernel unpacks receives. In this case each receive has one buffer and must be consumed.
   bool unpacks() const { return unpacks_; }
   // Returns how many buffers a receive may have.
   uint32_t max_buffers() const { return max_buffers_; }
@@ -57,7 +57,7 @@ class ReceivingEnd : public MessageEnd {
   // @param request  receives NULL if no receive can be posted now; try again later
   virtual base::Outcome post(void* data, uint64_t length_bytes, const Registration* memory,
                              ReceiveClass receive_class, Request** request, int32_t tag) = 0;
-  // Receives a message into each of up to max_buffers() buffers, by one request.
+  // Receives a message into each of the buffers, at most max_buffers(), with one request.
   virtual base::Outcome post_group(std::span<const ReceiveBuffer> buffers, Request** request) = 0;
   // Frees the slot and the pages of a receive, after the kernel has unpacked the message.
   virtual base::Outcome consume(Request& request) = 0;

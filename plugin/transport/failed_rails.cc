@@ -12,7 +12,7 @@ namespace verbena::transport {
 std::string FailedRails::describe() const {
   std::string text;
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
-    // One that carries nothing does not notice that its port is down.
+    // An idle queue pair does not notice that its port is down, so the port is checked too.
     const bool is_live = lives_.is_live(q);
     if (is_live && link_.is_healthy(q)) continue;
     if (!text.empty()) text += "; ";

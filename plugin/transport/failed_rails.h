@@ -1,5 +1,6 @@
-// What an end of a connection knows of its failed queue pairs: why they failed, in words, and which of them
-// are to be given up though no completion says so. For whoever has the turn (progress_token.h); slow paths.
+// The failed queue pairs of one end of a connection: why each one failed, in words, and which ones must be
+// given up although no completion has reported a failure. Used on slow paths, by the thread that holds the
+// progress token (progress_token.h).
 #pragma once
 
 #include <array>
@@ -13,24 +14,26 @@ namespace verbena::transport {
 
 class FailedRails {
  public:
-  // `direction`: "send to" or "receive from". All of it outlives this.
+  // `direction` is "send to" or "receive from". All arguments must outlive this object.
   FailedRails(const char* direction, const std::string& peer, Link& link,
               const protocol::QueuePairStates& lives)
       : direction_(direction), peer_(peer), link_(link), lives_(lives) {}
 
   void note(uint32_t queue_pair, std::string cause) { causes_[queue_pair] = std::move(cause); }
-  // Of all queue pairs that do not live.
+  // Describes all queue pairs that are not live.
   std::string describe() const;
   void log_loss(uint32_t queue_pair) const;
-  // Why it failed last; empty: it never did.
+  // Returns why the queue pair failed last, or an empty string if it never failed.
   const std::string& cause(uint32_t queue_pair) const { return causes_[queue_pair]; }
 
-  // `, failed last because: <cause>` or nothing, and the end of the line.
+  // Returns `, failed last because: <cause>` if there is a cause, and the end of the line.
   std::string describe_last(uint32_t queue_pair) const;
 
-  // In a wait that has lasted for `waited_ns`: why a queue pair that lives is to be given up; empty: it is
-  // not. A port that is known to be down is not waited for while there are others, and no longer than its
-  // device may take to say so: one that was set down under its requests may never say it.
+  // Call this during a wait that has lasted for `waited_ns`. Returns why a live queue pair must be given up,
+  // or an empty string if it need not be. If the port of a queue pair is down and other queue pairs are left,
+  // the queue pair is given up at once. If no other is left, it is given up when its device should have
+  // reported failed requests; a port that was set down with requests in flight may never report them. A queue
+  // pair is also given up if its rail has lost its address.
   std::string find_dying(uint32_t queue_pair, int64_t waited_ns);
 
  private:
@@ -41,7 +44,8 @@ class FailedRails {
   Link& link_;
   const protocol::QueuePairStates& lives_;
   std::array<std::string, protocol::kMaxQueuePairs> causes_;
-  std::array<int64_t, protocol::kMaxQueuePairs> down_since_ns_{};  // as far as waits have seen; 0: it is up
+  // When a wait first saw the port down; 0 if the port is up.
+  std::array<int64_t, protocol::kMaxQueuePairs> down_since_ns_{};
 };
 
 }  // namespace verbena::transport

@@ -18,13 +18,13 @@ using base::as_whole;
 
 static_assert(protocol::kMacBytes == base::kMacBytes);
 
-// Nothing that is MACed in one place passes in another.
+// Each kind of message has its own label, so that a MAC of one kind is not valid for another kind.
 constexpr char kHelloLabel[] = "verbena hello, sender to receiver";
 constexpr char kWelcomeLabel[] = "verbena welcome, receiver to sender";
 constexpr char kReadyLabel[] = "verbena ready, sender to receiver";
 constexpr char kSessionLabel[] = "verbena session key";
 
-// What its own MAC covers.
+// The bytes that the message's own MAC covers.
 template <typename Message>
 base::Bytes as_signed(const Message& message) {
   return as_bytes(&message, sizeof(message) - base::kMacBytes);
@@ -109,7 +109,7 @@ base::Result<RecordAuth> HandshakeAuth::start_records(ConnectionEnd end, const p
 std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
   const char* const subject = is_ours ? "the peer" : "it";
   const char* problem = "has another job key";
-  // The refusal names what the refused end has, and is told to it from the other's side.
+  // The refusal code describes the refused end. Each end logs it from its own point of view.
   if (refusal == protocol::Refusal::kKeyMissing)
     problem = is_ours ? "has no job key but this rank has one" : "has a job key but this rank has none";
   if (refusal == protocol::Refusal::kKeyUnknown)

@@ -1,7 +1,7 @@
-// What proves, in a handshake, that both ends have the job's key, and afterwards that a record on the same
-// socket comes from the same peer. A MAC covers its message's kind, the message whole, and every message
-// before it: so both challenges, the listener's nonce, and every queue pair, key and address that was
-// exchanged. Without a key nothing is computed and everything passes.
+// Authenticates a handshake: proves that both ends have the job's key and that later records on the same
+// socket come from the same peer. A MAC covers the kind of its message, the whole message, and every earlier
+// message. It therefore covers both challenges, the listener's nonce, and every queue pair, key and address
+// that was exchanged. Without a job key no MAC is computed, and every message is accepted.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ using base::RecordAuth;
 
 class HandshakeAuth {
  public:
-  // With the process's job key, and a challenge of our own if there is one.
+  // Uses the process's job key. If there is one, also creates this end's challenge.
   static base::Result<HandshakeAuth> create();
   HandshakeAuth() = default;
 
   bool is_keyed() const { return key_ != nullptr; }
 
-  // Each fills in the proof of a message whose other fields are final.
+  // These functions write the MAC into a message whose other fields are final.
   base::Outcome sign(protocol::Hello& hello) const;
   base::Outcome sign(const protocol::Hello& hello, protocol::Welcome& welcome) const;
   base::Outcome sign(const protocol::Hello& hello, const protocol::Welcome& welcome,
                      protocol::Ready& ready) const;
-  // Why we refuse; kNone if we do not.
+  // These functions return why this end refuses the message, or kNone if this end accepts it.
   protocol::Refusal judge(const protocol::Hello& hello) const;
   bool verify(const protocol::Hello& hello, const protocol::Welcome& welcome) const;
   bool verify(const protocol::Hello& hello, const protocol::Welcome& welcome,
               const protocol::Ready& ready) const;
-  // Once the handshake stands.
+  // Call this after the handshake is complete.
   base::Result<RecordAuth> start_records(ConnectionEnd end, const protocol::Hello& hello,
                                          const protocol::Welcome& welcome) const;
 
@@ -47,7 +47,7 @@ class HandshakeAuth {
   uint8_t challenge_[protocol::kChallengeBytes] = {};
 };
 
-// What both ends log about a refusal of judge(); `is_ours`: it is our own end that refuses.
+// Returns the text that each end logs about a refusal by judge(). `is_ours` is true if this end refuses.
 std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours);
 
 }  // namespace verbena::transport

@@ -15,7 +15,7 @@ using protocol::RecoveryRecord;
 
 namespace {
 
-// Far more than both ends' queue pairs can have to say before the service thread looks.
+// Far more than both ends' queue pairs can send before the service thread reads it.
 constexpr size_t kMaxArrivedBytes = 1 << 20;
 
 }  // namespace
@@ -31,7 +31,7 @@ base::Outcome PeerChannel::watch(ProgressToken* owner) {
   {
     const std::lock_guard lock(socket_->mutex());
     owner_ = owner;
-    if (is_closed() || !arrived_.empty()) owner->want();  // before it was watched
+    if (is_closed() || !arrived_.empty()) owner->want();  // bytes arrived before the watch began
   }
   auto outcome = socket_->start();
   if (!outcome) unwatch();
@@ -47,7 +47,7 @@ void PeerChannel::unwatch() {
   owner_ = nullptr;
 }
 
-// These two under the socket's mutex.
+// The socket's mutex is held during the next two functions.
 void PeerChannel::take(std::span<const uint8_t> bytes) {
   if (is_closed()) return;
   if (arrived_.size() + bytes.size() > kMaxArrivedBytes) return note_closed();
@@ -75,13 +75,14 @@ void PeerChannel::send(const RecoveryRecord& record, const ArrivedRecord* arrive
   }
   const size_t length = sealed.size();
   sealed.resize(length + auth_.mac_bytes());
-  // Without its proof the peer does not take it, and ends the connection.
+  // If the record has no valid MAC, the peer rejects it and ends the connection.
   static_cast<void>(auth_.seal({sealed.data(), length}, std::span(sealed).subspan(length)));
   static_assert(sizeof(record) + sizeof(*arrived) + base::kMacBytes <= protocol::kMaxFrameBytes);
   socket_->send(id_, sealed);
 }
 
-// True once bytes [begin, begin + length) of what is coming are in `target`.
+// Copies arrived bytes to `target`. Returns true once bytes [begin, begin + length) of the record are
+// complete.
 bool PeerChannel::fill(void* target, size_t begin_bytes, size_t length_bytes) {
   const std::lock_guard lock(socket_->mutex());
   const size_t offset = received_bytes_ - begin_bytes;
@@ -103,7 +104,7 @@ const RecoveryRecord* PeerChannel::receive(const ArrivedRecord** arrived) {
     if (!fill(&incoming_->arrived, kHead, sizeof(ArrivedRecord))) return nullptr;
     *arrived = &incoming_->arrived;
   }
-  static_assert(offsetof(Incoming, arrived) == kHead);  // proved as one piece
+  static_assert(offsetof(Incoming, arrived) == kHead);  // one MAC covers both
   const size_t length = kHead + (*arrived != nullptr ? sizeof(ArrivedRecord) : 0);
   if (!fill(incoming_->mac, length, auth_.mac_bytes())) return nullptr;
   received_bytes_ = 0;

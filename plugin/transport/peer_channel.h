@@ -1,6 +1,6 @@
-// One connection's part of the control socket (peer_socket.h). Usually it carries nothing any more; that the
-// peer closes is how an end learns, without a system call of its own, that the other one is gone. When a
-// queue pair has failed it carries recovery records.
+// One connection's share of the control socket (peer_socket.h). Usually the socket is silent. When it closes,
+// each end learns that its peer is gone, without a system call of its own. When a queue pair has failed, the
+// socket carries recovery records.
 #pragma once
 
 #include <atomic>
@@ -22,30 +22,31 @@ namespace verbena::transport {
 
 class PeerChannel final : private PeerSocket::User {
  public:
-  // Of the connection whose handshake has this id. Null: `socket` has one with the same already.
+  // Joins the connection with this handshake id to the socket. Returns null if another connection with the
+  // same id uses `socket`.
   static std::unique_ptr<PeerChannel> join(std::shared_ptr<PeerSocket> socket, uint64_t id, std::string peer);
   ~PeerChannel();
-  // Once, before anything is sent or received: what proves the records.
+  // Sets the authentication of records. Call it once, before anything is sent or received.
   void start(RecordAuth auth) { auth_ = std::move(auth); }
   PeerSocket& socket() { return *socket_; }
-  // From here on the process's event thread wakes `owner` when something comes or the peer closes.
+  // From this call on, the process's event thread wakes `owner` when data arrives or the peer closes.
   base::Outcome watch(ProgressToken* owner);
-  // Before the owner retires.
+  // Ends the watch. Call it before the owner retires.
   void unwatch();
 
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
-  // Only for the slow path. True once the peer has been gone for VERBENA_PEER_GRACE_MS: what it sent before
-  // has arrived by then.
+  // Returns true once the peer has been gone for VERBENA_PEER_GRACE_MS. By then all data that the peer sent
+  // has arrived. For slow paths only.
   bool is_grace_over();
   const std::string& peer() const { return peer_; }
 
-  // The rest is for whoever has the turn. What does not fit the socket now leaves with a later call, of any
-  // connection on it, or by the event thread.
+  // The functions below need the progress token. If the socket's buffer is full, the rest of a record is sent
+  // by a later call for any connection of the socket, or by the event thread.
   void send(const protocol::RecoveryRecord& record, const protocol::ArrivedRecord* arrived = nullptr);
   void push() { socket_->push(); }
   bool has_unsent() const { return socket_->has_unsent(); }
-  // The next record, once it is here whole; `*arrived` points to what came with it, until the next call. Null
-  // if there is none. A record whose proof does not hold has no kind.
+  // Returns the next complete record, or null if there is none. `*arrived` points to the record's second part
+  // and is valid until the next call. If the MAC of a record is wrong, its kind is 0.
   const protocol::RecoveryRecord* receive(const protocol::ArrivedRecord** arrived);
 
  private:
@@ -66,12 +67,12 @@ class PeerChannel final : private PeerSocket::User {
   const std::string peer_;
   bool is_joined_ = false;
   RecordAuth auth_;
-  ProgressToken* owner_ = nullptr;  // while watched; under the socket's mutex
-  std::vector<uint8_t> arrived_;    // and not yet received; under the socket's mutex
+  ProgressToken* owner_ = nullptr;  // set while watched; guarded by the socket's mutex
+  std::vector<uint8_t> arrived_;    // not yet received; guarded by the socket's mutex
   std::atomic<bool> closed_{false};
-  int64_t noticed_ns_ = 0;              // when is_grace_over() first saw it
-  std::unique_ptr<Incoming> incoming_;  // made when something comes
-  size_t received_bytes_ = 0;           // of *incoming_
+  int64_t noticed_ns_ = 0;              // when is_grace_over() first saw the peer gone
+  std::unique_ptr<Incoming> incoming_;  // created when data arrives
+  size_t received_bytes_ = 0;           // bytes of *incoming_
 };
 
 }  // namespace verbena::transport

@@ -30,7 +30,7 @@ base::Result<ProcessId> find_process_id() {
   return id;
 }
 
-// --- One.
+// --- PeerSocket.
 
 std::shared_ptr<PeerSocket> PeerSocket::create(base::Socket socket, ConnectionEnd end) {
   return std::make_shared<PeerSocket>(std::move(socket), end);
@@ -76,7 +76,7 @@ base::Outcome PeerSocket::start() {
     if (!outcome) return outcome;
     is_started_ = true;
   }
-  read();  // what encryption has read already, of which the event thread hears nothing
+  read();  // process bytes that the encryption layer has buffered, because epoll does not report them
   return {};
 }
 
@@ -110,7 +110,7 @@ void PeerSocket::push_now() {
   has_unsent_.store(!unsent_.empty(), std::memory_order_relaxed);
 }
 
-// Whether the peer has closed is asked first: what it sent before that is read.
+// Checks first whether the peer has closed, so that everything the peer sent before is read.
 void PeerSocket::read() {
   const std::lock_guard lock(mutex_);
   if (is_closed()) return;
@@ -130,7 +130,7 @@ void PeerSocket::read() {
   if (is_over || socket_.is_spoilt()) close_all();
 }
 
-// True once what comes is frames.
+// Returns true once the socket carries frames.
 bool PeerSocket::read_ready() {
   if (end_ == ConnectionEnd::kSender) return true;
   auto* bytes = reinterpret_cast<uint8_t*>(&ready_);
@@ -142,7 +142,7 @@ bool PeerSocket::read_ready() {
   return true;
 }
 
-// False: that is no frame. What is for a connection that has closed here meanwhile is dropped.
+// Returns false if the bytes are not a valid frame. Drops frames for connections that this end has closed.
 bool PeerSocket::digest(std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     if (header_bytes_ < sizeof(incoming_)) {
@@ -174,7 +174,7 @@ void PeerSocket::close_all() {
   for (const auto& [connection, user] : users_) user->note_closed();
 }
 
-// --- All.
+// --- PeerSockets.
 
 PeerSockets& PeerSockets::instance() {
   static const base::Lasting<PeerSockets> sockets;
@@ -200,14 +200,16 @@ void PeerSockets::remove(const PeerSocket& socket) {
   sockets_.erase(name(socket));
 }
 
-// What stands here the peer has too, or it closes just now and the peer declines. So does the peer if the
-// handshake that makes a listening end does not stand for it yet. When two processes call each other at the
-// same time the one with the greater id goes by its own call, so that they get one socket and not two.
-// Connections of a process to itself: each end goes by its kind of socket.
+// The peer also has every socket that is ready here, unless the socket is just closing or the handshake that
+// creates it is not complete at the peer; then the peer declines the offer. If two processes connect to each
+// other at the same time, the process with the greater id uses the socket that it opened itself, so that the
+// processes share one socket and not two. For connections within one process, each end uses only sockets of
+// its own kind.
 PeerSockets::Choice PeerSockets::find_to_offer(const ProcessId& peer) {
   const auto own = find_process_id();
   if (!own) return {};
-  std::vector<std::shared_ptr<PeerSocket>> looked_at;  // outlives the lock: the last reference may go here
+  // Outlives the lock, because the last reference may be dropped here.
+  std::vector<std::shared_ptr<PeerSocket>> looked_at;
   const std::lock_guard lock(mutex_);
   Choice choice;
   for (auto entry = sockets_.lower_bound({peer, 1, nullptr});
@@ -228,7 +230,7 @@ PeerSockets::Choice PeerSockets::find_to_offer(const ProcessId& peer) {
 PeerSockets::Choice PeerSockets::find_offered(const ProcessId& peer, uint64_t id) {
   const auto own = find_process_id();
   if (!own) return {};
-  std::shared_ptr<PeerSocket> socket;  // outlives the lock, as above
+  std::shared_ptr<PeerSocket> socket;  // outlives the lock, as in find_to_offer()
   const std::lock_guard lock(mutex_);
   for (auto entry = sockets_.lower_bound({peer, id, nullptr});
        entry != sockets_.end() && std::get<ProcessId>(entry->first) == peer &&
@@ -242,7 +244,7 @@ PeerSockets::Choice PeerSockets::find_offered(const ProcessId& peer, uint64_t id
   return {nullptr, socket->end() == ConnectionEnd::kSender};
 }
 
-// Calls that have no answer yet.
+// Returns whether this process has an unanswered connection attempt to the peer.
 bool PeerSockets::is_calling(const ProcessId& peer) const {
   const auto entry = sockets_.lower_bound({peer, 0, nullptr});
   return entry != sockets_.end() && std::get<ProcessId>(entry->first) == peer &&

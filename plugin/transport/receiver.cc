@@ -103,13 +103,13 @@ Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> c
 
 Receiver::~Receiver() {
   Connection::close();
-  parts_.loopback.reset();  // it may be reading pages
+  parts_.loopback.reset();  // the loopback may be reading pages
   release_everything();
   parts_.link = std::move(link_);
   parts_.give_back();
 }
 
-// One frame for all that every message takes.
+// Flattened into one frame, because every message takes this path.
 [[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::post(void* data, uint64_t length_bytes,
                                                                const Registration* memory,
                                                                ReceiveClass receive_class, Request** request,
@@ -175,8 +175,8 @@ base::Outcome Receiver::flush(const void* data, const Registration* memory, Requ
   return outcome();
 }
 
-// While it is deferred the service thread may have the connection, so that the first error is not to be
-// looked at.
+// While the flush is deferred, the service thread may hold the connection, so the first error must not be
+// read.
 base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   *done = Core::test_flush(request);
   if (!request.is_deferred) return outcome();
@@ -217,8 +217,8 @@ bool Receiver::poll_loopback() {
   return !has_failed();
 }
 
-// The page that a failed receive had taken. Of a queue pair's own receive queue all are posted again once it
-// has a successor.
+// Returns the page of a failed receive. A queue pair with its own receive queue posts all its pages again
+// when it has a successor.
 void Receiver::take_back(const verbs::Completion& completion, uint32_t rail) {
   BouncePool::Queue& queue = *parts_.queues[rail];
   if (!is_page_cookie(completion.cookie) || !queue.is_shared()) return;
@@ -236,11 +236,11 @@ bool Receiver::repost_own(uint32_t queue_pair, std::span<const uint32_t> pages) 
 }
 
 bool Receiver::fail_repost() {
-  static_cast<void>(stick({base::Status::kSystem}));  // whose line the pool has logged
+  static_cast<void>(stick({base::Status::kSystem}));  // the pool has logged the cause
   return false;
 }
 
-// The cookie, where it is written to, is no page's (is_page_cookie).
+// The cookie of a write can be told from the cookie of a page (is_page_cookie).
 VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes,
                                               bool is_signaled) {
   if (parts_.control_ring != nullptr) [[unlikely]]
@@ -289,7 +289,7 @@ CopyResult Receiver::copy_page(uint32_t page, uint8_t* target, const Registratio
   return CopyResult::kTaken;
 }
 
-// The first that works.
+// Returns the first working rail.
 uint32_t Receiver::find_copy_rail() const {
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q)
     if (link_.is_healthy(q)) return link_.rail_of(q);
@@ -301,8 +301,8 @@ void Receiver::flush_page(uint32_t rail, uint32_t page, uint32_t* outstanding) {
                          outstanding);
 }
 
-// By the key of the data itself, relaxed ordering or not: PCI Express lets writes with that attribute pass
-// other writes, but no read request pass a write before it.
+// Reads through the key of the data itself, whether or not the region allows relaxed ordering. PCI Express
+// lets writes with this attribute pass other writes, but no read request passes an earlier write.
 void Receiver::flush_data(uint32_t rail, const void* data, const Registration* memory,
                           uint32_t* outstanding) {
   parts_.loopback->flush(rail, data, memory->regions[rail].remote_key(), outstanding);
@@ -328,7 +328,7 @@ bool Receiver::connect_pair(uint32_t queue_pair, const protocol::RecoveryRecord&
   return parts_.fill_own_queue(link_.pair(queue_pair), queue_pair, list_held(queue_pair)).is_ok();
 }
 
-// --- What it tells.
+// --- Diagnosis.
 
 std::string Receiver::explain(Failure fault, uint32_t number) const {
   const ReceiveMessage& message = ring()[number % protocol::kMessageRing];
@@ -357,14 +357,12 @@ std::string Receiver::describe_state(const Core& core, bool is_seen_from_outside
 
 std::string Receiver::describe_queue_pair(uint32_t q) {
   std::string text;
-  append(
-      text,
-      "  queue pair %u: %s: %s, port %s, entries reserved %u, taken and not given back %u (%u of them free)",
-      q, link_.describe(q).c_str(), describe_life(recovery(), q).c_str(), link_.is_healthy(q) ? "up" : "down",
-      parts_.reservations[q].entries, held(q), spare(q));
+  append(text, "  queue pair %u: %s: %s, port %s, receive entries reserved %u, held %u (%u of them spare)", q,
+         link_.describe(q).c_str(), describe_life(recovery(), q).c_str(), link_.is_healthy(q) ? "up" : "down",
+         parts_.reservations[q].entries, held(q), spare(q));
   if (recovery().is_live(q))
-    append(text, ", room for %u of %u grants and credits", free_slots(q), protocol::kControlDepth);
-  if (q == primary()) text += ", grants go here";
+    append(text, ", send queue of grants and credits %u of %u free", free_slots(q), protocol::kControlDepth);
+  if (q == primary()) text += ", carries the grants";
   return text + failed_.describe_last(q);
 }
 
@@ -374,12 +372,12 @@ StateDump Receiver::describe() {
   for (uint32_t ahead = 0; ahead < protocol::kMessageRing; ++ahead) {
     const ReceiveMessage& early = ring()[(next() + ahead) % protocol::kMessageRing];
     if (early.is_posted || early.arrivals.is_empty()) continue;
-    append(dump.text, "  message %u: %llu bytes are here before its receive is posted\n", next() + ahead,
+    append(dump.text, "  message %u: %llu bytes arrived before its receive was posted\n", next() + ahead,
            as_ull(early.arrivals.bytes()));
   }
   dump.text += "  " + parts_.pool->describe() + "\n";
-  if (is_broken()) append(dump.text, "  nothing more can arrive: %s\n", broken_.c_str());
-  if (has_unsent()) dump.text += "  control socket: takes no more just now\n";
+  if (is_broken()) append(dump.text, "  this end receives nothing more: %s\n", broken_.c_str());
+  if (has_unsent()) dump.text += "  control socket: its send buffer is full\n";
   dump.is_idle = is_idle(open_requests());
   return dump;
 }
@@ -389,18 +387,18 @@ StateDump Receiver::dump_from_outside() const {
   return copy ? StateDump{describe_state(*copy, true)} : dump_nothing();
 }
 
-// The oldest request of those that wait for something of ours, or of the peer.
+// Warns about the oldest request that waits for this end or for the peer.
 void Receiver::warn_of_stall() {
   std::string cause;
   for_each_open([&](const ReceiveMessage& message) {
     const Wait wait = find_wait(message);
     if (!cause.empty() || wait == Wait::kTest || wait == Wait::kConsumption) return;
-    append(cause, "message %u: %s, %llu of at most %llu bytes are here", message.sequence,
+    append(cause, "message %u: %s, %llu of at most %llu bytes have arrived", message.sequence,
            explain_wait(*this, message), as_ull(message.arrivals.bytes()), as_ull(message.room_bytes));
   });
   for (const FlushRequest& flush : flushes()) {
     if (cause.empty() && flush.in_use)
-      append(cause, "flush %u: waits for %u reads of the device", flush.number, flush.outstanding);
+      append(cause, "flush %u: waits for %u reads by the device", flush.number, flush.outstanding);
   }
   if (cause.empty()) return;
   ++statistics_.stalls;

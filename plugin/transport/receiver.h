@@ -1,6 +1,7 @@
-// The receiving end of a connection: protocol/receive_core.h decides what is granted, placed and given back,
-// connection.h has what both ends have, and this joins them to verbs, the GPU's bounce pool and the loopback.
-// One thread at a time (progress_token.h); nothing here allocates, locks or logs unless it fails.
+// The receiving end of a connection. protocol/receive_core.h decides what is granted, copied and returned.
+// connection.h has the parts that both ends share. This class connects them to verbs, to the GPU's bounce
+// pool and to the loopback. Only the thread with the progress token (progress_token.h) uses a receiver.
+// Unless an error occurs, no function allocates, locks or logs.
 #pragma once
 
 #include <array>
@@ -21,30 +22,33 @@
 
 namespace verbena::transport {
 
-// Everything that accept set up.
+// All objects that accept creates.
 struct ReceiverParts {
-  std::shared_ptr<BouncePool> pool;   // before the link: its receive queues outlive the queue pairs
-  std::shared_ptr<BouncePool> pages;  // whose base the unpack handle names; the same, or nothing is staged
+  // Before the link, because the pool's receive queues outlive the queue pairs.
+  std::shared_ptr<BouncePool> pool;
+  // The pool whose base address the unpack handle has; may equal `pool`; null without staging.
+  std::shared_ptr<BouncePool> pages;
   Link link;
-  std::vector<BouncePool::Queue*> queues;  // of the pool, one a local rail; null: no queue pair is on it
-  // To each queue pair; `pages` are its alone.
+  // Queues of the pool, by local rail; null for a rail without a queue pair.
+  std::vector<BouncePool::Queue*> queues;
+  // The reservation of each queue pair. Its `pages` belong to that queue pair alone.
   std::array<BouncePool::Reservation, protocol::kMaxQueuePairs> reservations{};
-  std::unique_ptr<ControlRing> control_ring;  // of a device that does not send grants inline
-  std::unique_ptr<UnpackMemory> unpack;       // null: no kernel unpacks here
-  std::unique_ptr<LoopbackUser> loopback;     // where there may be memory of GPUs
-  bool flushes = false;             // a real NIC: what it writes to memory of a GPU is pushed by a READ
-  bool waits_for_consumed = false;  // the caller will call consume()
+  std::unique_ptr<ControlRing> control_ring;  // for a device that does not send grants inline
+  std::unique_ptr<UnpackMemory> unpack;       // null if no kernel unpacks receives
+  std::unique_ptr<LoopbackUser> loopback;     // set if there may be GPU memory
+  bool flushes = false;                       // a real NIC: a READ flushes its writes to GPU memory
+  bool waits_for_consumed = false;            // the caller will call consume()
 
-  // No chunk lands any more; pages that landed and were not looked at, or were flushed, are posted again;
-  // everything reserved and taken goes back to the pool.
+  // Call this after the last chunk has arrived. Posts pages again that were not processed or were flushed,
+  // and returns all reserved and taken entries to the pool.
   void give_back();
   void give_back_entries();
-  // Fills the receive queue of a queue pair that has one of its own and is connected, but for what it has in
-  // `held` already.
+  // Posts the pages of the reservation to a connected queue pair that has its own receive queue, except the
+  // pages in `held`, which the queue pair still holds.
   base::Outcome fill_own_queue(verbs::QueuePair& pair, uint32_t queue_pair, std::vector<uint32_t> held);
 };
 
-// ReceivingEnd is the first base, as Sender's is.
+// ReceivingEnd is the first base class, for the same reason as in Sender.
 class Receiver final : public ReceivingEnd,
                        public protocol::ReceiveCore<Receiver, CoreTypes>,
                        public Connection {
@@ -52,32 +56,33 @@ class Receiver final : public ReceivingEnd,
   using Core = protocol::ReceiveCore<Receiver, CoreTypes>;
   using Parts = ReceiverParts;
 
-  // Where the receiver writes its grants and credits, from the sender's Hello.
+  // The memory of the sender to which the receiver writes grants and credits, from the sender's connect
+  // request.
   struct Peer {
     uint64_t control_address = 0;
-    std::array<uint32_t, protocol::kMaxQueuePairs> control_keys{};  // one a queue pair
+    std::array<uint32_t, protocol::kMaxQueuePairs> control_keys{};  // one for each queue pair
   };
 
   Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> channel);
   ~Receiver();
 
-  // Null in `*request` if there is no room now. `tag`: of the sends that may fill it, where nothing is
-  // staged.
+  // Sets `*request` to null if no receive can be posted now. `tag` selects the sends that may fill the buffer
+  // in connections without staging.
   base::Outcome post(void* data, uint64_t length_bytes, const Registration* memory,
                      ReceiveClass receive_class, Request** request, int32_t tag = 0) override;
-  // One request for up to protocol::kMaxGroup buffers. Only where nothing unpacks.
+  // Posts one request for up to protocol::kMaxGroup buffers. Only for connections without unpacking.
   base::Outcome post_group(std::span<const Buffer> buffers, Request** request) override;
-  // Writes *done, and *bytes if it is done: one for each buffer.
+  // Writes *done. If the request is done, also writes *bytes, one value for each buffer.
   base::Outcome test(ReceiveMessage& message, bool* done, uint64_t* bytes);
-  // The GPU is done with the message: pages, slot and request are free again.
+  // Call this when the GPU no longer uses the message. Frees the pages, the slot and the request.
   base::Outcome consume(ReceiveMessage& message);
-  // Makes what arrived in `data` visible to the GPU. Null in `*request`: nothing to wait for, as it is host
-  // memory, or as softverbs says "done" when the bytes are there.
+  // Makes the data that arrived in `data` visible to the GPU. Sets `*request` to null if no flush is
+  // necessary: for host memory, or with softverbs, which completes a write only when its bytes are visible.
   base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
   base::Outcome test_flush(FlushRequest& request, bool* done);
   base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
   base::Outcome consume(Request& request) override { return consume(static_cast<ReceiveMessage&>(request)); }
-  void release(const Registration*) override {}  // as Sender's
+  void release(const Registration*) override {}  // as in Sender
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }
   using ReceivingEnd::unpacks;
@@ -121,7 +126,7 @@ class Receiver final : public ReceivingEnd,
   void note_flush_done(uint32_t number) { observed_->note_flush_done(number); }
   void warn_of_stall();
 
-  // --- Connection's.
+  // --- For Connection.
   int64_t progress_idle() override { return serve(); }
   void fail_pair(uint32_t queue_pair, bool is_final, uint32_t sequence) override {
     fail_queue_pair(queue_pair, is_final, sequence);
@@ -139,16 +144,16 @@ class Receiver final : public ReceivingEnd,
   std::string describe_state(const Core& core, bool is_seen_from_outside) const;
   std::string describe_queue_pair(uint32_t queue_pair);
 
-  Parts parts_;  // but the link, which is the connection's until the end
+  Parts parts_;  // all but the link, which Connection owns
   Peer peer_;
   std::array<int64_t, protocol::kMaxQueuePairs> stopped_at_ns_{};
-  // Of a queue pair with a receive queue of its own.
+  // The state of a queue pair that has its own receive queue.
   struct OwnQueue {
     bool is_stopped = false;
-    uint32_t idle_entries = 0;  // came back from the device unused, or were given back to a stopped one
+    uint32_t idle_entries = 0;  // returned unused by the device, or returned after the queue pair stopped
   };
   std::array<OwnQueue, protocol::kMaxQueuePairs> own_queues_{};
-  std::string broken_;  // why nothing more can arrive
+  std::string broken_;  // why this end receives nothing more
 };
 
 }  // namespace verbena::transport

@@ -1,4 +1,4 @@
-// The times of protocol/recovery.h, from the parameters.
+// Computes the times of protocol/recovery.h from the parameters.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +11,25 @@
 namespace verbena::transport {
 
 inline constexpr int64_t kMaxRetryMs = 60'000;
-inline constexpr int64_t kTrialMs = 1000;     // a write of no bytes, there and back
-inline constexpr int64_t kDrainMs = 100;      // devices that do not say that a queue pair is drained
-inline constexpr int64_t kServicePollMs = 1;  // between looks at what nobody reports
+// The test of a new queue pair: a write of no bytes and its acknowledgement.
+inline constexpr int64_t kTrialMs = 1000;
+inline constexpr int64_t kDrainMs = 100;      // for devices that do not report when a queue pair is drained
+inline constexpr int64_t kServicePollMs = 1;  // between checks of events that no notification reports
 
-// All the tries of a request together. A device may take four times the timeout that it was given for each.
+// Returns the time that a device may need for all tries of a request. A device may take four times the
+// timeout that it was given for each try.
 inline int64_t find_tries_ns() {
   constexpr int64_t kMaxTimeoutFactor = 4;
   return kMaxTimeoutFactor * verbs::compute_tries_ns(verbs::choose_ack_timeout(false));
 }
 
-// After which a device that has not said what became of a request will not say it any more; and the failover
-// has had its time, twice.
+// Returns the time after which a device that has not completed a request will never complete it. It covers
+// all tries, and at least twice the failover timeout.
 inline int64_t find_device_patience_ns() {
   return std::max(find_tries_ns(), 2 * base::parameters().failover_timeout_ms * base::kNsPerMs);
 }
 
-// The same where the port is known to be down.
+// Returns this time for a port that is known to be down.
 inline int64_t find_down_patience_ns() {
   const auto& parameters = base::parameters();
   const int64_t tries_ns = find_tries_ns();

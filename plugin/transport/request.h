@@ -1,5 +1,5 @@
-// What NCCL holds from isend, irecv or iflush until test reports that the operation is done. The end that
-// returned a request owns the request, and uses it again later.
+// The object that NCCL holds from isend, irecv or iflush until test reports the operation complete. The end
+// that returned a request owns it, and reuses it later.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Request {
   MessageEnd* owner;
 };
 
-// What the cores of protocol/ are made with.
+// The types with which the cores of protocol/ are instantiated.
 struct CoreTypes {
   using Request = transport::Request;
   using Memory = Registration;

@@ -20,7 +20,8 @@ protocol::SendOptions complete(protocol::SendOptions options, Link& link) {
   for (uint32_t q = 0; q < link.queue_pairs(); ++q) {
     const uint32_t rail = link.rail_of(q);
     options.rail_of[q] = static_cast<uint8_t>(rail);
-    // Out of order an immediate holds nothing up, so that it need not go apart.
+    // With adaptive routing, a long message ends in a separate write with an immediate. A device that
+    // receives out of order does not need the separate write.
     const bool is_adaptive = parameters.adaptive_routing < 0
                                  ? link.device(rail).address().link_layer == verbs::kInfiniBand
                                  : parameters.adaptive_routing != 0;
@@ -28,7 +29,8 @@ protocol::SendOptions complete(protocol::SendOptions options, Link& link) {
   }
   for (uint32_t rail = 0; rail < link.rails(); ++rail) {
     constexpr uint64_t kUnit = protocol::kDirectAlignBytes;
-    const uint64_t longest = link.device(rail).max_message_bytes() / kUnit * kUnit;  // 0: it does not say
+    // 0 if the device does not report it
+    const uint64_t longest = link.device(rail).max_message_bytes() / kUnit * kUnit;
     if (longest != 0 && longest < options.max_stripe_bytes)
       options.max_stripe_bytes = static_cast<uint32_t>(longest);
   }
@@ -54,7 +56,7 @@ Sender::Sender(Link link, ControlMemory control, const protocol::SendOptions& pe
   if (observed() != nullptr) observe();
 }
 
-// The peer writes to the control memory until the queue pairs are gone.
+// Destroys the queue pairs before the control memory, because the peer writes to this memory through them.
 Sender::~Sender() {
   Connection::close();
   link_ = Link();
@@ -65,7 +67,7 @@ Statistics Sender::close() {
   return statistics();
 }
 
-// One frame for all that every message takes.
+// Flattened into one frame, because every message takes this path.
 [[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::post(const void* data, uint64_t length_bytes,
                                                              const Registration* memory, bool may_stage,
                                                              Request** request, int32_t tag) {
@@ -113,7 +115,7 @@ bool Sender::note_unposted(uint32_t queue_pair) {
   return !has_failed();
 }
 
-// No bytes: neither key nor address is looked at.
+// A write of no bytes. The device does not check its key and address.
 bool Sender::post_trial(uint32_t queue_pair, uint64_t cookie) {
   return link_.pair(queue_pair)
       .post({.opcode = verbs::Opcode::kWrite, .signaled = true, .cookie = cookie})
@@ -125,7 +127,7 @@ protocol::Replay* Sender::make_replay() {
   return replays_.get();
 }
 
-// --- What it tells.
+// --- Diagnosis.
 
 std::string Sender::explain(Failure fault, uint32_t number) const {
   std::string text;
@@ -163,8 +165,8 @@ std::string Sender::describe_queue_pair(uint32_t q) {
 StateDump Sender::describe() {
   StateDump dump{describe_state(*this, false)};
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) dump.text += describe_queue_pair(q);
-  if (has_any_replays()) dump.text += "  replay: chunks are to be sent again\n";
-  if (has_unsent()) dump.text += "  control socket: takes no more just now\n";
+  if (has_any_replays()) dump.text += "  replay: some chunks must be retransmitted\n";
+  if (has_unsent()) dump.text += "  control socket: its send buffer is full\n";
   dump.is_idle = is_idle(open_requests());
   return dump;
 }
@@ -174,7 +176,7 @@ StateDump Sender::dump_from_outside() const {
   return copy ? StateDump{describe_state(*copy, true)} : dump_nothing();
 }
 
-// The oldest message holds up the others.
+// Warns about the oldest message, because all later messages wait for it.
 void Sender::warn_of_stall() {
   const SendMessage* oldest = nullptr;
   for_each_open([&](const SendMessage& message) {
@@ -187,9 +189,10 @@ void Sender::warn_of_stall() {
   } else if (stages() && is_ring_full()) {
     append(cause, "no message can be posted: waits for the peer to consume message %u", consumed());
   } else if (!stages()) {
-    append(cause,
-           "no message of tag %d can be posted: waits for a grant: the peer has posted no receive for it",
-           static_cast<int>(wanted_tag()));
+    append(
+        cause,
+        "no message of tag %d can be posted: waits for a grant: the peer has posted no receive with this tag",
+        static_cast<int>(wanted_tag()));
   } else {
     return;
   }

@@ -1,6 +1,6 @@
-// The sending end of a connection: protocol/send_core.h decides what leaves when and how, connection.h has
-// what both ends have, and this joins them to verbs. One thread at a time (progress_token.h); nothing here
-// allocates, locks or logs unless it fails.
+// The sending end of a connection. protocol/send_core.h decides when and how messages are sent. connection.h
+// has the parts that both ends share. This class connects them to verbs. Only the thread with the progress
+// token (progress_token.h) uses a sender. Unless an error occurs, no function allocates, locks or logs.
 #pragma once
 
 #include <memory>
@@ -16,24 +16,26 @@
 
 namespace verbena::transport {
 
-// SendingEnd is the first base, so that its virtual calls need no adjusted pointer.
+// SendingEnd is the first base class, so that its virtual calls need no adjustment of the pointer.
 class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTypes>, public Connection {
  public:
   using Core = protocol::SendCore<Sender, CoreTypes>;
 
-  // `peer`: all but the times, which are parameters.
+  // `peer` has all options except the times, which come from the parameters.
   Sender(Link link, ControlMemory control, const protocol::SendOptions& peer,
          std::unique_ptr<PeerChannel> channel);
   ~Sender();
 
-  // Null in `*request` if the ring is full, or if the peer has posted no receive of this tag that is free
-  // (where nothing is staged). `may_stage`: the caller believes that the receiving kernel unpacks.
+  // Sets `*request` to null if the ring is full or, in connections without staging, if the peer has posted no
+  // free receive with this tag. `may_stage` means that the caller expects the receiving kernel to unpack the
+  // message.
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
                      Request** request, int32_t tag = 0) override;
-  // Writes *done; a request that is done is free again. Requests may be tested in any order.
+  // Writes *done. A completed request may be reused. Requests may be tested in any order.
   base::Outcome test(SendMessage& message, bool* done);
   base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
-  void release(const Registration*) override {}  // requests that still use the memory fail by themselves
+  // Requests that still use the memory fail without further action.
+  void release(const Registration*) override {}
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }
   using SendingEnd::stages;
@@ -61,7 +63,7 @@ class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTy
             .remote_key = work.remote_key,
             .remote = work.remote};
   }
-  // What could not be posted is sent again with the rest.
+  // Marks requests that could not be posted, so that they are sent again.
   bool post_work(uint32_t queue_pair, const WorkRequest& request) {
     return link_.pair(queue_pair).post(request).is_ok() || note_unposted(queue_pair);
   }
@@ -76,7 +78,7 @@ class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTy
   }
   void warn_of_stall();
 
-  // --- Connection's.
+  // --- For Connection.
   int64_t progress_idle() override { return serve(); }
   void fail_pair(uint32_t queue_pair, bool is_final, uint32_t sequence) override {
     fail_queue_pair(queue_pair, is_final, sequence);
@@ -92,7 +94,7 @@ class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTy
   std::string describe_queue_pair(uint32_t queue_pair);
 
   ControlMemory control_;
-  std::unique_ptr<protocol::Replay> replays_;  // made at the first failure
+  std::unique_ptr<protocol::Replay> replays_;  // created at the first failure
 };
 
 }  // namespace verbena::transport

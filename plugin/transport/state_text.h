@@ -1,5 +1,5 @@
-// The words that both ends of a connection use for their state, and how a core is looked at while another
-// thread is at work on it.
+// The texts with which both ends of a connection describe their state, and a way to read the state of a core
+// while another thread uses the core.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,19 @@
 
 namespace verbena::transport {
 
-// As %llu takes it.
+// Converts to the type of %llu.
 inline unsigned long long as_ull(uint64_t value) {
   return value;
 }
 
-// A core as it is, or torn: for people only. Only what does not ask the port may be called of it.
+// A copy of a core, which may be inconsistent because another thread may be changing the core. Use it for
+// diagnosis only. Only functions that do not use the port may be called.
 template <typename Core>
 class OutsideCopy {
  public:
   explicit OutsideCopy(const Core& core) : is_seen_(base::look_from_outside(core, **this)) {}
 
-  // False: this system does not allow it.
+  // False if this system does not allow the copy.
   explicit operator bool() const { return is_seen_; }
   const Core& operator*() const { return reinterpret_cast<const Core&>(*storage_); }
 
@@ -40,29 +41,30 @@ class OutsideCopy {
   bool is_seen_;
 };
 
-// What every block begins with: who, whose, how old, what stands in the way of the rest.
+// The first line of each block: which connection, of which communicator, how long it has been open, and its
+// problems.
 struct BlockHead {
   std::string who;  // `send to <peer>`
   uint64_t communicator_id = 0;
   int64_t opened_at_ns = 0;
-  int64_t waiting_since_ns = 0;  // 0: it is not known to wait
-  uint32_t open = 0;             // requests
+  int64_t waiting_since_ns = 0;  // 0 if it is not known to wait
+  uint32_t open = 0;             // number of open requests
   bool has_failed = false;
   bool is_peer_closed = false;
   bool is_seen_from_outside = false;
 };
 std::string describe_head(const BlockHead& head);
 
-// The numbers, each message that is open, what was done.
+// Describes the sequence numbers, each open message and the counters.
 std::string describe_messages(const Sender::Core& core);
 std::string describe_messages(const Receiver::Core& core);
-// What an open message waits for.
+// Says what an open message waits for.
 std::string explain_wait(const Sender::Core& core, const SendMessage& message);
 const char* explain_wait(const Receiver::Core& core, const ReceiveMessage& message);
 
-// `live`, `down for 1.2 s, generation 2`.
+// Returns text such as `live` or `down for 1.2 s, generation 2`.
 std::string describe_life(const protocol::QueuePairStates& lives, uint32_t queue_pair);
-// ` for 3.1 s`, or nothing if it is not known since when.
+// Returns text such as ` for 3.1 s`, or an empty string if the beginning is not known.
 std::string describe_since(int64_t since_ns);
 
 }  // namespace verbena::transport

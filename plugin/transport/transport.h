@@ -18,8 +18,9 @@ class NicRegistry;
 struct AcceptOptions {
   uint64_t communicator_id = 0;
   int traffic_class = -1;
-  bool unpacks = false;            // a kernel unpacks what is received
-  uint32_t connections_ahead = 0;  // connections that the caller expects to use at a time; 0: unknown
+  bool unpacks = false;  // a kernel unpacks receives
+  // Number of connections that the caller expects to use at a time; 0 if unknown.
+  uint32_t connections_ahead = 0;
 };
 
 // Accepts the channel of one sending peer.
@@ -51,13 +52,13 @@ class Transport {
     bool offers_unpack;
   };
 
-  // Returns how many buffers a receive may have if no kernel unpacks it.
+  // Returns how many buffers a receive without unpacking may have.
   virtual uint32_t max_buffers() const = 0;
-  // Returns an error if a device cannot carry this transport.
+  // Returns an error if a device does not support this transport.
   virtual base::Outcome check(const NicRegistry& nics) const = 0;
-  // Logs, once per process, what users of this transport have to know.
+  // Logs, once per process, notes for users of this transport.
   virtual void introduce() const = 0;
-  // Logs a warning if a communicator asks for a traffic class that it does not get.
+  // Logs a warning if the transport ignores the traffic class of a communicator.
   virtual void check_traffic_class(uint64_t communicator_id, int traffic_class) const = 0;
   // Creates a listener.
   // @param handle  receives the handle by which the peer finds the listener, at most NCCL's 128 bytes
@@ -71,7 +72,7 @@ class Transport {
 
  protected:
   ~Transport() = default;
-  // The handle is of a peer with the other transport.
+  // Returns the error for a handle of a peer that uses the other transport.
   static base::Outcome fail_other_transport();
 };
 

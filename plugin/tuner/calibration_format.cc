@@ -1,4 +1,4 @@
-// Writes tuning files. Only the tools do that; the plugin uses only the fingerprint.
+// Writes tuning files. Only the tools write them; the plugin uses only the fingerprint.
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -106,7 +106,7 @@ std::string write_calibration_file(const std::string& path, const Calibration& c
   return error == 0 ? "" : "cannot write " + path + ": " + std::strerror(error);
 }
 
-// FNV-1a: lets people see that two files differ; not protection against an attacker.
+// FNV-1a. It shows users that two files differ; it does not protect against an attacker.
 uint64_t compute_fingerprint(const Calibration& calibration) {
   Calibration bare = calibration;
   bare.notes.clear();

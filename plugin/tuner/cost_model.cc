@@ -7,8 +7,8 @@ namespace {
 
 // Figures vary by 10 % with the placement of processes. A smaller gain does not justify another choice.
 constexpr double kClearGain = 0.9;
-// NCCL multiplies the cost of an entry by a thousand if it loses precision (fp8 over long rings). We do not
-// overrule that.
+// NCCL multiplies the cost of an entry by a thousand if the entry loses precision (fp8 over long rings). The
+// tuner does not overrule this.
 constexpr float kLastResort = 100.0f;
 
 bool is_of(const Measurement& measurement, Shape shape) {
@@ -78,7 +78,8 @@ void CostModel::apply(Function function, uint64_t bytes, const CostTable& table,
   if (best == nullptr) return;
   if (best_channels > 0) *channels = best_channels;
   if (is_borrowed_) return;
-  // Scales the table to our measurement of NCCL's choice: every other entry then costs at least that.
+  // Scales the table to the measured time of NCCL's choice, so that every other entry costs at least that
+  // time.
   const double scale = *own > 0.0f ? own_us / static_cast<double>(*own) : 1.0;
   visit_allowed(table, [&](Algorithm, Protocol, float& entry) {
     entry = static_cast<float>(static_cast<double>(entry) * scale);

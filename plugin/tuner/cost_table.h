@@ -38,7 +38,7 @@ class CostTable {
   int protocols_;
 };
 
-// Calls `visit(algorithm, protocol, entry)` for every allowed entry that we know.
+// Calls `visit(algorithm, protocol, entry)` for every allowed entry that this code knows.
 template <typename Visit>
 void visit_allowed(const CostTable& table, const Visit& visit) {
   for (int a = 0; a < kAlgorithmCount; ++a) {

@@ -17,9 +17,9 @@ struct Shape {
 
 // The properties of the network plugin that the guard needs.
 struct Offer {
-  bool is_in_use = false;  // NCCL opened our network in this process
+  bool is_in_use = false;  // NCCL uses this network in the process
   bool unpack = false;     // its receives are offered as UNPACK
-  bool tells_pat = false;  // NCCL marks the receives of PAT, and we send those direct
+  bool tells_pat = false;  // NCCL marks the receives of PAT, and the plugin sends those directly
 };
 
 class Guard {

@@ -26,7 +26,7 @@ constexpr int number_of(Protocol protocol) {
   return static_cast<int>(protocol);
 }
 
-// all_reduce, nvls_tree, ll128, ...
+// Returns a name such as all_reduce, nvls_tree or ll128.
 std::string_view name_of(Function function);
 std::string_view name_of(Algorithm algorithm);
 std::string_view name_of(Protocol protocol);

@@ -41,7 +41,8 @@ Estimate estimate(const OpsMeasurement& measured, uint64_t bytes) {
   return way;
 }
 
-// Extrapolation above the last size must not make the time fall below that of the last size.
+// Above the last measured size the time is extrapolated, but must not fall below the time of the last size.
+// Returns the size where this limit begins to apply.
 std::optional<uint64_t> find_kink(const OpsMeasurement& measured) {
   if (measured.points.size() < 2) return std::nullopt;
   const OpsPoint &low = *(measured.points.end() - 2), &high = measured.points.back();

@@ -1,6 +1,6 @@
 // The tuner of one communicator. NCCL asks all ranks the same questions, and the communicator hangs unless
-// all give the same answers. So an answer depends only on the arguments, the shape, the settings and the
-// tuning file.
+// all ranks give the same answers. So an answer depends only on the arguments, the shape, the settings and
+// the tuning file.
 #pragma once
 
 #include <memory>

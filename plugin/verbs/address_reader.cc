@@ -18,7 +18,7 @@ namespace {
 
 using InterfaceAddress = std::array<uint8_t, kGidBytes>;
 
-// As GIDs: IPv4 as IPv4-mapped IPv6.
+// Returns the addresses as GIDs, IPv4 as IPv4-mapped IPv6.
 std::set<InterfaceAddress> list_interface_addresses() {
   std::set<InterfaceAddress> addresses;
   ifaddrs* all = nullptr;
@@ -69,7 +69,7 @@ std::optional<LocalAddress> AddressReader::read(const ibv_port_attr& port, std::
   }
   const bool requires_grh = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
   address.gid_index = settings_.gid_index >= 0 ? settings_.gid_index : requires_grh ? 0 : kNoGid;
-  // Without a GRH the first GID still tells the peer our subnet.
+  // Even without a GRH, the first GID tells the peer this port's subnet.
   const GidEntry entry = read_gid(std::max(address.gid_index, 0));
   std::memcpy(p.gid, entry.gid, sizeof(p.gid));
   return address;
@@ -149,7 +149,7 @@ bool AddressReader::holds(int index, const uint8_t* gid) const {
   return std::memcmp(read_gid(index).gid, gid, kGidBytes) == 0;
 }
 
-// The key itself, else the same partition with the other membership.
+// Chooses the key itself, or the same partition with the other kind of membership.
 bool AddressReader::choose_partition(const ibv_port_attr& port, LocalAddress* address,
                                      std::string* problem) const {
   address->partition_key_index = settings_.partition_key_index;
@@ -173,7 +173,7 @@ bool AddressReader::choose_partition(const ibv_port_attr& port, LocalAddress* ad
   return false;
 }
 
-// Informational: an unknown key, 0, is taken to match.
+// For information only: 0, an unknown key, matches any key.
 uint16_t AddressReader::read_partition_key(int index) const {
   if (library_.query_pkey == nullptr) return 0;
   __be16 key = 0;

@@ -14,7 +14,7 @@ namespace verbena::verbs {
 struct AddressSettings {
   int gid_index = kNoGid;  // VERBENA_GID_INDEX, kNoGid: choose by gid_preference
   GidPreference gid_preference;
-  int partition_key_index = 0;  // VERBENA_PKEY_INDEX; counts where the next is 0
+  int partition_key_index = 0;  // VERBENA_PKEY_INDEX; used if partition_key is 0
   uint16_t partition_key = 0;   // VERBENA_PKEY
   std::string sysfs_root = "/sys";
 };
@@ -24,14 +24,15 @@ class AddressReader {
   AddressReader(const Library& library, ibv_context* context, std::string device_name, int port_number,
                 AddressSettings settings);
 
-  // Empty if the port has no usable address; *problem then says why.
+  // Returns an empty value, with the reason in *problem, if the port has no usable address.
   std::optional<LocalAddress> read(const ibv_port_attr& port, std::string* problem) const;
-  // Whether the GIDs of `address` are still at their indices. A few short queries, not the whole table.
+  // Returns whether the GIDs of `address` are still at their indices. Makes a few short queries and does not
+  // read the whole table.
   bool is_current(const LocalAddress& address) const;
   int port_number() const { return port_number_; }
-  // Whether the entry at `index` is this GID.
+  // Returns whether the entry at `index` is this GID.
   bool holds(int index, const uint8_t* gid) const;
-  // The entries that are not empty.
+  // Returns the entries that are not empty.
   std::vector<GidEntry> read_table(const ibv_port_attr& port) const;
 
  private:

@@ -18,8 +18,8 @@ uint8_t choose_traffic_class(int of_communicator) {
   return static_cast<uint8_t>(of_communicator >= 0 ? of_communicator : std::max<int64_t>(of_user, 0));
 }
 
-// On Ethernet the GRH carries the addresses. On InfiniBand it is for routers (another subnet), for ports that
-// have no LID and for users who chose a GID.
+// On Ethernet the GRH contains the addresses. On InfiniBand it is needed for routers (another subnet), for
+// ports without a LID, and if the user has chosen a GID.
 bool needs_global_route(const PortAddress& local, int local_gid_index, const PortAddress& remote) {
   if (local.link_layer == IBV_LINK_LAYER_ETHERNET || local_gid_index >= 0 || remote.lid == 0) return true;
   return !is_empty_gid(remote.gid) && std::memcmp(local.gid, remote.gid, kSubnetPrefixBytes) != 0;

@@ -1,4 +1,5 @@
-// The way from a port to a peer's, as a queue pair or an address handle is told it. Inside plugin/verbs only.
+// The route from a port to a peer's port, in the form that a queue pair or an address handle needs. Only for
+// use in plugin/verbs.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -12,12 +13,12 @@ namespace verbena::verbs {
 
 struct AddressVector {
   ibv_ah_attr attributes{};
-  // Of the GID that packets come from; null: there is none, as the way has no GRH.
-  const uint8_t* source_gid = nullptr;  // within `local`
+  // The GID from which packets are sent; null if the route has no GRH.
+  const uint8_t* source_gid = nullptr;  // points into `local`
 };
 
-// Both ends' ports can be joined (route.h). `traffic_class` -1: VERBENA_TC. `flow_label`: of 20 bits;
-// networks choose the way by it, as far as they have several.
+// The two ports must be compatible (route.h). A `traffic_class` of -1 selects VERBENA_TC. `flow_label` has 20
+// bits; a network with several paths chooses the path by it.
 AddressVector make_address_vector(const Device& device, const LocalAddress& local, const PortAddress& remote,
                                   int traffic_class, uint32_t flow_label = 0);
 

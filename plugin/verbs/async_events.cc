@@ -22,7 +22,7 @@ const char* explain_queue_pair_event(ibv_event_type type) {
     case IBV_EVENT_PATH_MIG_ERR:
       return "could not migrate its path";
     default:
-      return nullptr;  // COMM_EST, SQ_DRAINED: part of normal life
+      return nullptr;  // COMM_EST, SQ_DRAINED: not errors
   }
 }
 
@@ -36,7 +36,7 @@ const char* explain_address_event(ibv_event_type type) {
     case IBV_EVENT_PKEY_CHANGE:
       return "its partition keys changed: connections whose key was removed fail";
     default:
-      return nullptr;  // the subnet manager's business
+      return nullptr;  // concerns the subnet manager only
   }
 }
 
@@ -98,7 +98,7 @@ void AsyncEvents::handle(const ibv_async_event& event) {
   } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
     note(event.element.qp);
   } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {
-    // Not destroyed yet: destroying a queue pair waits for the acknowledgement of its events.
+    // The queue pair still exists, because destroying a queue pair waits until its events are acknowledged.
     const auto log = is_quiet_.load(std::memory_order_relaxed) ? base::log_info : base::log_warn;
     log("device %s:%d: queue pair %u %s", name, port_number, event.element.qp->qp_num, what);
   } else {

@@ -1,5 +1,5 @@
-// What a device reports besides completions: ports that go down and up, failures of the device or of a queue
-// pair. One per Device; the process's event thread reads the events.
+// Events that a device reports besides completions: ports that go down and up, and failures of the device or
+// of a queue pair. Each Device has one such object. The process's event thread reads the events.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace verbena::verbs {
 
 class AsyncEvents {
  public:
-  // If the events cannot be watched, a line says so, and the device counts as healthy.
+  // If the events cannot be watched, logs this, and the device counts as healthy.
   explicit AsyncEvents(const Device& device);
   ~AsyncEvents();
   AsyncEvents(const AsyncEvents&) = delete;
@@ -26,19 +26,20 @@ class AsyncEvents {
     return is_port_up_.load(std::memory_order_relaxed) && !has_device_failed_.load(std::memory_order_relaxed);
   }
 
-  // For slow paths: reads the events that the process's event thread has not read yet.
+  // Also reads events that the event thread has not read yet. For slow paths.
   bool has_device_failed() {
     if (is_watched_ && !has_device_failed_.load(std::memory_order_relaxed)) drain();
     return has_device_failed_.load(std::memory_order_relaxed);
   }
 
-  // Whether addresses of the port may have changed since the last call.
+  // Returns whether addresses of the port may have changed since the last call.
   bool take_address_change() { return has_address_changed_.exchange(false, std::memory_order_acq_rel); }
 
-  // How many changes of the port and its addresses there were.
+  // Returns the number of changes of the port and its addresses.
   uint32_t count_port_events() const { return port_events_.load(std::memory_order_acquire); }
 
-  // Sets `*is_set` (release) at what the device reports of `queue`: see EventMark. Ends with forget().
+  // Sets `*is_set` (release) when the device reports an event of `queue`: see EventMark. forget() ends the
+  // watch.
   void watch(const void* queue, std::atomic<bool>* is_set);
   void forget(const void* queue);
 

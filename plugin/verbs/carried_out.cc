@@ -1,4 +1,5 @@
-// What a queue pair has carried out for its peer, by the packet number that it expects next.
+// Determines how many packets of its peer a queue pair has executed, from the packet number that it expects
+// next.
 #include "base/clock.h"
 #include "base/log.h"
 #include "verbs/library.h"
@@ -22,8 +23,8 @@ std::optional<uint32_t> QueuePair::read_carried_out() const {
   return (attributes.rq_psn - remote_first_psn_) & kPsnMask;
 }
 
-// A write of several packets, one of a few bytes, and an add or a read: whatever is counted in another way
-// shows. What the device says afterwards, in the error state, is what counts.
+// Posts a write of several packets, a write of a few bytes, and an add or a read, so that a different way of
+// counting is detected. The number that the device reports afterwards, in the error state, decides.
 bool tells_carried_out(Device& device) {
   const LocalAddress address = device.refresh_address();
   auto completions = CompletionQueue::create(device, 2 * kRequests);
@@ -67,8 +68,8 @@ bool tells_carried_out(Device& device) {
   pair->stop();
   const auto carried_out = pair->read_carried_out();
   const bool is_told = carried_out == expected;
-  base::log_info("device %s:%d: %s which requests of a failed queue pair were executed",
-                 device.name().c_str(), device.port_number(), is_told ? "says" : "does not say");
+  base::log_info("device %s:%d: %s which requests of a failed queue pair it has executed",
+                 device.name().c_str(), device.port_number(), is_told ? "reports" : "does not report");
   return is_told;
 }
 

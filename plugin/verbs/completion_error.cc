@@ -60,8 +60,9 @@ constexpr Description kDescriptions[] = {
 
 }  // namespace
 
-// A remote invalid request is not among them: we never ask a peer's queue pair for what it forbids or has no
-// room for, and some devices (rxe) also report it when packets of a message arrive again after a loss.
+// A remote invalid request is not such an error. This plugin never sends a request that the peer's queue pair
+// does not allow or has no space for. Some devices (rxe) also report this error when packets of a message
+// arrive again after a loss.
 bool is_request_at_fault(int error) {
   return error == IBV_WC_LOC_LEN_ERR || error == IBV_WC_LOC_PROT_ERR || error == IBV_WC_LOC_ACCESS_ERR ||
          error == IBV_WC_MW_BIND_ERR || error == IBV_WC_REM_ACCESS_ERR;

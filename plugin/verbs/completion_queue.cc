@@ -67,7 +67,7 @@ int CompletionQueue::poll(std::span<Completion> out) {
   return count >= 0 ? count : note_failure(count);
 }
 
-// Kept out of poll(), which every call of test runs.
+// Not inlined into poll(), which every call of test executes.
 [[gnu::cold, gnu::noinline]] int CompletionQueue::note_failure(int result) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;

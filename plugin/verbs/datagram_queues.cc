@@ -18,10 +18,10 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
-// softverbs has this flag of its own: the datagram is longer than any MTU.
+// A flag that only softverbs has: the datagram is longer than an MTU.
 constexpr unsigned kSoftverbsSendLong = 1U << 30;
 constexpr uint32_t kLongestMtuBytes = 4096;
-constexpr size_t kChainEntries = 32;  // bounds the stack of post()
+constexpr size_t kChainEntries = 32;  // limits the stack of post()
 
 base::Error fail_device(const Device& device, const char* what, int errno_value) {
   return base::fail_errno(Status::kSystem, errno_value, "device %s:%d: %s%s", device.name().c_str(),
@@ -30,11 +30,12 @@ base::Error fail_device(const Device& device, const char* what, int errno_value)
 
 }  // namespace
 
-// Some devices leave zeros or an earlier datagram's bytes there: what is no header marks nothing.
+// Some devices leave zeros or the bytes of an earlier datagram there. Such bytes are not a header, and mean
+// no mark.
 bool has_congestion_mark(const std::byte* network_header) {
   constexpr uint8_t kCongestionExperienced = 3, kIpv4WithoutOptions = 0x45, kUdp = 17, kIbTransport = 0x1b;
   const auto at = [&](size_t byte) { return std::to_integer<uint8_t>(network_header[byte]); };
-  // What a device leaves in front of IPv4's header is not defined: that header is looked for first.
+  // The bytes in front of an IPv4 header are undefined, so the IPv4 header is checked first.
   constexpr size_t kIpv4 = 20;
   if (at(kIpv4) == kIpv4WithoutOptions && at(kIpv4 + 9) == kUdp) {
     if ((at(kIpv4 + 1) & 3) != kCongestionExperienced) return false;
@@ -83,7 +84,8 @@ Result<DatagramPair> DatagramPair::create(Device& device, CompletionQueue& sends
                       device.name().c_str(), options.send_depth, device.max_qp_entries());
   ibv_qp_init_attr attributes{};
   ibv_qp* pair = nullptr;
-  // Of what is sent inline some devices grant less than was asked for, others make no queue pair then.
+  // Some devices grant fewer inline bytes than requested. Other devices do not create the queue pair in this
+  // case.
   for (uint32_t bytes = options.inline_bytes;; bytes /= 2) {
     attributes = {};
     attributes.send_cq = sends.get();

@@ -1,6 +1,6 @@
-// Unreliable datagrams: queue pairs that reach any peer, the handles of the ways to peers, and receives whose
-// first bytes land in a line of host memory and the rest in a page. Movable, not copyable; each object must
-// be destroyed before the Device it was made on.
+// Unreliable datagrams: queue pairs that can send to any peer, address handles, and receives whose first
+// bytes are written to a line of host memory and the rest to a page. Objects are movable, not copyable, and
+// must be destroyed before the Device on which they were created.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@ struct ibv_ah;
 
 namespace verbena::verbs {
 
-inline constexpr uint32_t kGrhBytes = 40;  // that a device puts in front of every datagram, on Ethernet too
+inline constexpr uint32_t kGrhBytes = 40;  // that a device writes in front of every datagram, on Ethernet too
 
-// Whether a switch has marked a datagram on Ethernet because its queue was long (ECN: congestion
-// experienced): so says the network's header, IPv6's or in the last 20 bytes IPv4's, which the device puts in
-// front of it.
+// Returns whether a switch has marked a datagram on Ethernet because of congestion (ECN: congestion
+// experienced). The device writes the network header in front of the datagram: an IPv6 header, or an IPv4
+// header in the last 20 bytes.
 bool has_congestion_mark(const std::byte* network_header);
 
-// A way to a peer's port.
+// The route to a peer's port.
 class AddressHandle {
  public:
-  // `flow_label`: see make_address_vector(). The ports can be joined (route.h); an error that is not logged
-  // says that the peer's address does not answer yet (errno ETIMEDOUT).
+  // For `flow_label` see make_address_vector(). The two ports must be compatible (route.h). Returns an error
+  // with errno ETIMEDOUT, which is not logged, if the peer's address does not answer yet.
   static base::Result<AddressHandle> create(Device& device, const LocalAddress& local,
                                             const PortAddress& remote, int traffic_class,
                                             uint32_t flow_label);
@@ -38,12 +38,12 @@ class AddressHandle {
   Owned<ibv_ah> handle_;
 };
 
-// One datagram: a header, and data behind it. Units: bytes.
+// One datagram: a header, followed by data. Lengths are in bytes.
 struct Datagram {
   ibv_ah* way = nullptr;
   uint32_t pair_number = 0, key = 0;  // of the peer's queue pair
   uint32_t imm = 0;                   // host byte order
-  bool send_inline = false;           // header_length <= DatagramPair::inline_bytes(), and no data
+  bool send_inline = false;  // only if header_length <= DatagramPair::inline_bytes() and there is no data
   uint32_t header_length = 0, data_length = 0;
   const void* header = nullptr;
   const void* data = nullptr;
@@ -52,15 +52,15 @@ struct Datagram {
 
 struct DatagramPairOptions {
   uint32_t send_depth = 128;
-  uint32_t inline_bytes = 0;  // at most that; a device may grant less
-  uint32_t key = 0;           // that peers have to name (Q_Key); the top bit clear
-  uint16_t mark = 0;          // comes back with what it sent: mark_of()
+  uint32_t inline_bytes = 0;  // maximum; a device may grant less
+  uint32_t key = 0;           // the key that peers must use (Q_Key); its top bit is 0
+  uint16_t mark = 0;          // part of the cookie of each send: see mark_of()
 };
 
-// One thread at a time.
+// One thread at a time uses it.
 class DatagramPair {
  public:
-  // Ready to send and to receive.
+  // The queue pair is ready to send and to receive.
   static base::Result<DatagramPair> create(Device& device, CompletionQueue& sends, CompletionQueue& receives,
                                            SharedReceiveQueue& receive_queue,
                                            const DatagramPairOptions& options);
@@ -69,21 +69,23 @@ class DatagramPair {
   uint32_t number() const { return number_; }
   uint32_t inline_bytes() const { return inline_bytes_; }
   uint32_t free_slots() const { return send_depth_ - (posted_ - retired_); }
-  // In order; they fit free_slots(). The last of a call completes with a cookie, and with it all before.
+  // Posts datagrams in order; free_slots() must be large enough. Only the last datagram of a call is
+  // signaled. Its completion, with its cookie, covers all earlier datagrams.
   base::Outcome post(std::span<const Datagram> datagrams);
-  // Of a send's completion: which pair's it is.
+  // Returns the mark of the queue pair to which a send completion belongs.
   static uint16_t mark_of(uint64_t cookie) { return static_cast<uint16_t>(cookie >> 32); }
-  // With each of this pair's send completions, failed ones too.
+  // Call this for each send completion of this queue pair, also for failed ones.
   void retire(uint64_t cookie) { retired_ = static_cast<uint32_t>(cookie); }
 
-  // Whether it sends and receives. Asks the device.
+  // Returns whether the queue pair is ready to send and receive. Queries the device.
   bool is_ready() const;
-  // To the error state: what is posted completes soon, and nothing of it reads memory any more then.
+  // Moves the queue pair to the error state. Outstanding datagrams complete soon, and then no longer read
+  // memory.
   base::Outcome stop();
-  // Ready again, under its old number: peers need not know. `posted`: how many were ever posted, or were to
-  // be; all of them have completed, or never will.
+  // Makes the queue pair ready again. It keeps its number, so peers need not be notified. `posted` is the
+  // total number of datagrams posted so far. All of them have completed or will never complete.
   base::Outcome restart(uint32_t posted);
-  // The device reads nothing for it any more, whatever it had begun.
+  // Destroys the queue pair. The device no longer reads memory for it, whatever it had begun.
   void destroy() { pair_.reset(); }
   explicit operator bool() const { return pair_ != nullptr; }
 
@@ -96,13 +98,13 @@ class DatagramPair {
   Device* device_ = nullptr;
   uint32_t key_ = 0;
   uint32_t number_ = 0, send_depth_ = 0, inline_bytes_ = 0;
-  uint32_t posted_ = 0, retired_ = 0;  // counts, wrapping
+  uint32_t posted_ = 0, retired_ = 0;  // counters, wrapping
   uint64_t mark_ = 0;
 };
 
-// A receive in up to three pieces; what has no length is left out.
+// A receive in up to three buffers. A buffer of length 0 is omitted.
 struct SplitReceive {
-  ReceiveBuffer line, page = {}, rest = {};  // the line's cookie counts
+  ReceiveBuffer line, page = {}, rest = {};  // only the line's cookie is used
 };
 base::Outcome post_split(SharedReceiveQueue& queue, std::span<const SplitReceive> receives);
 

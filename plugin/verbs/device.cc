@@ -17,16 +17,16 @@ namespace verbena::verbs {
 
 namespace {
 
-// Much longer than an answer takes: a device that is slow, or whose host is, has lost nothing by it.
+// Much longer than an answer takes. A slow device, or a slow host, only loses this time.
 constexpr int64_t kPatienceNs = 100 * base::kNsPerMs;
 
 }  // namespace
 
 Device::Device() : regions_(std::make_unique<RegionCache>(*this)) {}
 
-// Also runs for a device that DeviceOpener could not finish.
+// Also called for a device that DeviceOpener could not complete.
 Device::~Device() {
-  events_.reset();  // first, so that nothing reads the context's events any more
+  events_.reset();  // first, so that no thread reads the context's events any more
   if (domain_ != nullptr) {
     const int error = library_->dealloc_pd(domain_);
     if (error != 0) {
@@ -50,8 +50,9 @@ std::string Device::explain_wait() const {
 }
 
 bool Device::tells_carried_out() {
-  // softverbs does, and its plans of faults count every request. A device that does not reach itself would
-  // have to wait for its own address once more.
+  // Softverbs supports this without a test; the fault plans of softverbs count every request, so a test would
+  // change them. A device that cannot reach itself is not tested, because the test would wait for its address
+  // again.
   std::call_once(is_carried_out_tried_, [this] {
     tells_carried_out_ = is_softverbs_ || (abilities().reaches_itself && verbs::tells_carried_out(*this));
   });
@@ -64,7 +65,7 @@ Abilities Device::untested_abilities() const {
 
 const Abilities& Device::abilities() {
   std::call_once(is_tested_, [this] {
-    // softverbs is tested as itself, and its plans of faults count every request.
+    // Softverbs has its own tests, and its fault plans count every request.
     if (is_softverbs_ || !base::parameters().self_test) {
       abilities_ = std::make_unique<const Abilities>(untested_abilities());
       return;
@@ -74,7 +75,7 @@ const Abilities& Device::abilities() {
         test_device(*this, {.patience_ns = kPatienceNs, .datagrams = has_datagrams});
     abilities_ = std::make_unique<const Abilities>(judge(result, untested_abilities()));
     supports_atomics_.store(abilities_->fetch_add, std::memory_order_relaxed);
-    if (!abilities_->unusable.empty()) return;  // refresh_address() says why
+    if (!abilities_->unusable.empty()) return;  // refresh_address() logs the reason
     if (!abilities_->advice.empty()) {
       base::log_warn("device %s:%d: self-test: %s", name_.c_str(), port_number_, abilities_->advice.c_str());
     } else {
@@ -87,7 +88,7 @@ const Abilities& Device::abilities() {
 
 LocalAddress Device::refresh_address() {
   const bool has_changed =
-      events_->take_address_change();  // before reading, so that a later change is reported again
+      events_->take_address_change();  // before reading, so that a later change is noticed
   ibv_port_attr port{};
   LocalAddress result = local_address();
   std::string problem;

@@ -1,4 +1,4 @@
-// The verbs devices of this host, and which of their ports VERBENA_HCA selects.
+// The verbs devices of this host, and the filter of VERBENA_HCA.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -16,8 +16,8 @@ struct DiscoverySettings;
 
 class DeviceList {
  public:
-  // An error, logged, if VERBENA_HCA is not a list of ports, if there is no verbs library, or if it cannot
-  // list its devices.
+  // Returns an error, which is logged, if VERBENA_HCA is not a valid list of ports, there is no verbs
+  // library, or the library cannot list its devices.
   static base::Result<DeviceList> read(const DiscoverySettings& settings);
 
   DeviceList(DeviceList&& other) noexcept;
@@ -28,7 +28,7 @@ class DeviceList {
 
   const std::shared_ptr<const Library>& library() const { return library_; }
   const PortFilter& filter() const { return filter_; }
-  // Valid while this list lives. An opened device outlives the list.
+  // Valid while this list exists. An opened device may outlive the list.
   std::span<ibv_device* const> devices() const { return {list_, static_cast<size_t>(count_)}; }
 
  private:

@@ -41,7 +41,7 @@ void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* 
 
 }  // namespace
 
-// The codes of a link are those of one port of a bond with some drivers, of all with others.
+// With some drivers the codes describe the link of one port of a bond, with others all ports together.
 uint32_t read_speed_mbps(const Library& library, ibv_context* context, int port_number,
                          const ibv_port_attr& port, uint32_t speed_code, const Bond& bond) {
   constexpr uint64_t kUnitMbps = 100;
@@ -72,7 +72,7 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     return;
   }
   for (int port_number = 1; port_number <= limits.phys_port_cnt; ++port_number) {
-    // Each port has a context of its own, so that each Device sees all async events that concern it.
+    // Each port gets its own context, so that each Device receives all events that concern it.
     if (candidate == nullptr) candidate = open_context(device);
     if (candidate == nullptr) return;
     ibv_port_attr port{};
@@ -169,7 +169,7 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   return true;
 }
 
-// Asks softverbs, whose answer for one device holds for all its devices.
+// Asks softverbs. Its answer for one device is valid for all its devices.
 bool DeviceOpener::reaches_gpus(const Device& device) const {
   const char* const why = library_->explain_no_gpu == nullptr ? nullptr : library_->explain_no_gpu();
   if (why != nullptr && !std::exchange(has_told_of_gpus_, true)) {
@@ -180,8 +180,8 @@ bool DeviceOpener::reaches_gpus(const Device& device) const {
   return why == nullptr;
 }
 
-// A device without dma-buf refuses every descriptor with the same error; a device with it looks at the
-// descriptor, and -1 is a bad one.
+// A device without support for dma-bufs rejects every descriptor with the same error. A device with support
+// checks the descriptor, and -1 is an invalid one.
 bool DeviceOpener::tries_dmabuf(const Device& device) const {
   if (library_->reg_dmabuf_mr == nullptr) return false;
   errno = 0;

@@ -1,4 +1,4 @@
-// Opens ports of RDMA devices and finds out everything that Device reports about them.
+// Opens ports of RDMA devices, and determines all properties that Device reports.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,10 @@ struct DiscoverySettings {
 };
 
 inline constexpr const char* kNoIwarp =
-    "it speaks iWARP, which has no WRITE with an immediate; RoCE is needed (irdma: its option roce_ena=1)";
+    "iWARP has no WRITE with immediate; use RoCE (irdma: set the module option roce_ena=1)";
 
-// Of all ports of a bond, and of all planes. `speed_code` as Library::read_port() gives it.
+// Returns the speed of all ports of a bond and all planes together. `speed_code` is the code that
+// Library::read_port() returned.
 uint32_t read_speed_mbps(const Library& library, ibv_context* context, int port_number,
                          const ibv_port_attr& port, uint32_t speed_code, const Bond& bond);
 
@@ -33,8 +34,8 @@ class DeviceOpener {
   DeviceOpener(std::shared_ptr<const Library> library, const DiscoverySettings& settings)
       : library_(std::move(library)), settings_(settings) {}
 
-  // Appends to *opened a Device for each active port that the filter selects, and to *seen a phrase about
-  // every port. A port that cannot be opened is left out, with a line that says why.
+  // Appends a Device to *opened for each active port that the filter selects, and a phrase about every port
+  // to *seen. A port that cannot be opened is left out, and the reason is logged.
   void open_ports(ibv_device* device, const PortFilter& filter, std::vector<std::unique_ptr<Device>>* opened,
                   std::vector<std::string>* seen) const;
 
@@ -43,7 +44,7 @@ class DeviceOpener {
   bool open_port(Device* device, int port_number, const ibv_port_attr& port,
                  const ibv_device_attr& limits) const;
   bool read_address(Device* device, const ibv_port_attr& port) const;
-  bool reaches_gpus(const Device& device) const;  // says once why not
+  bool reaches_gpus(const Device& device) const;  // logs the reason once if not
   bool tries_dmabuf(const Device& device) const;
 
   std::shared_ptr<const Library> library_;
@@ -51,9 +52,9 @@ class DeviceOpener {
   mutable bool has_told_of_gpus_ = false;
 };
 
-// The settings from the parameters, with `hca` instead of VERBENA_HCA.
+// Reads the settings from the parameters, with `hca` instead of VERBENA_HCA.
 base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca);
-// discover_devices() with these settings instead of the parameters.
+// Like discover_devices(), with these settings instead of the parameters.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices(const DiscoverySettings& settings);
 
 }  // namespace verbena::verbs

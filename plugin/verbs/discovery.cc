@@ -51,7 +51,8 @@ void warn_of_strangers(const DeviceList& list, const std::string& hca) {
   }
 }
 
-// Every rank of a host gets the same order, in which neighbours on the bus are next to each other.
+// Sorts the devices so that every rank of a host has the same order, and devices that are close on the bus
+// are adjacent.
 void sort_by_place(Devices* devices) {
   std::sort(devices->begin(), devices->end(), [](const auto& left, const auto& right) {
     return std::tuple(left->sysfs_path(), left->name(), left->port_number()) <
@@ -61,7 +62,7 @@ void sort_by_place(Devices* devices) {
 
 void log_device(const Device& device) {
   base::log_info(
-      "device %s:%d: %s, gid %s index %d, lid %u, %u Mb/s, at %s, gpu memory by %s%s%s",
+      "device %s:%d: %s, gid %s index %d, lid %u, %u Mb/s, at %s, GPU memory by %s%s%s",
       device.name().c_str(), device.port_number(),
       device.address().link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand",
       format_gid(device.address().gid).c_str(), device.gid_index(), device.address().lid, device.speed_mbps(),
@@ -73,7 +74,7 @@ void log_device(const Device& device) {
                    device.bonded_ports());
   }
   if (!device.data_direct_path().empty()) {
-    base::log_info("device %s:%d: reaches gpu memory by Data Direct, at %s", device.name().c_str(),
+    base::log_info("device %s:%d: reaches GPU memory by Data Direct, at %s", device.name().c_str(),
                    device.port_number(), device.data_direct_path().c_str());
   }
 }

@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint8_t kIpv4Prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-constexpr int kMappedBits = 96;      // of an IPv4-mapped address before the IPv4 address
-constexpr int kIpv6SubnetBits = 64;  // InfiniBand's too
+constexpr int kMappedBits = 96;      // bits of an IPv4-mapped address before the IPv4 address
+constexpr int kIpv6SubnetBits = 64;  // also for InfiniBand
 
 bool is_unique_local(const uint8_t* gid) {
   return (gid[0] & 0xfe) == 0xfc;

@@ -1,6 +1,6 @@
-// Ranges of addresses that may overlap; finds one that contains a given range in O(log n). A treap, ordered
-// by the starts of the ranges; each node knows the furthest end in its subtree. It does not own the nodes and
-// does not allocate; the caller locks.
+// A set of address ranges, which may overlap. Finds a range that contains a given range in O(log n). A treap,
+// sorted by the starts of the ranges; each node has the largest end in its subtree. The tree does not own its
+// nodes, and does not allocate or lock.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct IntervalNode {
 
  private:
   friend class IntervalTree;
-  uintptr_t furthest_end_ = 0;  // of this node and all below it
+  uintptr_t furthest_end_ = 0;  // of this node and its subtree
   uint64_t priority_ = 0;       // a heap: highest on top
   IntervalNode* left_ = nullptr;
   IntervalNode* right_ = nullptr;
@@ -44,8 +44,8 @@ class IntervalTree {
   // `node` is in this tree.
   void remove(IntervalNode* node) { root_ = remove_below(root_, node); }
 
-  // Of the nodes that cover `interval` and that `accepts` returns true for, the one that begins first; null
-  // if there is none. Each refused node costs at most another descent.
+  // Among the nodes that cover `interval` and for which `accepts` returns true, returns the node that begins
+  // first, or null. Each rejected node costs at most one more descent.
   template <typename Accepts>
   IntervalNode* find_covering(const Interval& interval, Accepts&& accepts) const {
     return find_below(root_, interval, accepts);
@@ -65,7 +65,7 @@ class IntervalTree {
     }
   }
 
-  // The nodes before `pivot`, and the others.
+  // Splits a subtree into the nodes before `pivot` and the other nodes.
   static std::pair<IntervalNode*, IntervalNode*> split(IntervalNode* node, const IntervalNode* pivot) {
     if (node == nullptr) return {nullptr, nullptr};
     const bool stays_left = is_before(node, pivot);
@@ -76,7 +76,7 @@ class IntervalTree {
     return stays_left ? std::pair(node, after) : std::pair(before, node);
   }
 
-  // All of `left` is before all of `right`.
+  // All nodes of `left` must be before all nodes of `right`.
   static IntervalNode* join(IntervalNode* left, IntervalNode* right) {
     if (left == nullptr || right == nullptr) return left == nullptr ? right : left;
     const bool is_left_top = left->priority_ > right->priority_;
@@ -95,7 +95,8 @@ class IntervalTree {
     return top;
   }
 
-  // If `top` begins early enough, so do all nodes to its left: one of them covers if it reaches far enough.
+  // If `top` begins early enough, so do all nodes to its left. Among them, a node covers the interval if its
+  // end is large enough.
   template <typename Accepts>
   static IntervalNode* find_below(IntervalNode* top, const Interval& interval, Accepts& accepts) {
     if (top == nullptr || top->furthest_end_ < interval.end) return nullptr;
@@ -105,7 +106,7 @@ class IntervalTree {
     return find_below(top->right_, interval, accepts);
   }
 
-  // xorshift64: enough to keep the tree flat, and the same in every run.
+  // xorshift64. It keeps the tree balanced, and is the same in every run.
   uint64_t draw_priority() {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;

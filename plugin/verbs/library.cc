@@ -11,7 +11,8 @@
 namespace verbena::verbs {
 namespace {
 
-// Where the loader found it: a name without a folder says nothing of what was taken.
+// Returns the path where the loader found the library, because a name without a folder does not identify the
+// file.
 std::string find_path(void* handle, const std::string& asked) {
   const link_map* map = nullptr;
   const bool is_known = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
@@ -28,9 +29,10 @@ std::shared_ptr<const Library> Library::open(const std::string& path, std::strin
   }
   std::shared_ptr<Library> library(new Library(find_path(handle, path)));
   const bool complete = library->resolve_all(handle, problem);
-  dlclose(handle);  // RTLD_NODELETE keeps it mapped
+  dlclose(handle);  // the library stays mapped because of RTLD_NODELETE
   if (!complete) return nullptr;
-  // Harmless where the kernel copies pinned pages on fork; elsewhere it must precede the first registration.
+  // Has no effect if the kernel copies pinned pages on fork. On other kernels it must be called before the
+  // first registration.
   if (library->fork_init != nullptr) library->fork_init();
   return library;
 }
@@ -74,8 +76,8 @@ bool Library::lists_devices() const {
 
 int Library::read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes,
                        uint32_t* speed_code) const {
-  // The offset of active_speed_ex, which an older header does not have. A library fills the fields that it
-  // knows and leaves the rest 0.
+  // The offset of active_speed_ex, which is missing in older headers. A library fills the fields that it
+  // knows and sets the others to 0.
   constexpr size_t kSpeedOffset = 52;
   constexpr size_t kRoomBytes = std::max(sizeof(ibv_port_attr), kSpeedOffset + sizeof(uint32_t));
   static_assert(offsetof(ibv_port_attr, port_cap_flags2) + sizeof(uint32_t) == kSpeedOffset);

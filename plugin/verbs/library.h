@@ -1,6 +1,6 @@
-// libibverbs, opened at run time. Inside plugin/verbs only: with <infiniband/verbs.h> come inline functions
-// and macros that would bind to the library at link time (ibv_query_port, ibv_reg_mr, ...), so every call
-// goes through here.
+// libibverbs, opened at run time. Only for use in plugin/verbs. <infiniband/verbs.h> has inline functions and
+// macros that would bind to the library at link time (ibv_query_port, ibv_reg_mr, ...), so every call goes
+// through this class.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,17 +13,17 @@
 
 namespace verbena::verbs {
 
-// The device's name, for log lines of objects that know only their context.
+// Returns the name of the device, for log lines of objects that only have its context.
 inline const char* name_device(const ibv_context* context) {
   return context != nullptr && context->device != nullptr ? context->device->name : "(unnamed)";
 }
-// A remedy for log lines when a queue or a registration is refused; empty if there is none.
+// Returns advice for a log line when a queue or a registration was rejected, or an empty string.
 inline const char* hint_at_memory(int errno_value) {
   return errno_value == ENOMEM ? ", out of locked memory? raise `ulimit -l`" : "";
 }
 
-// The exported functions without their ibv_ prefix. poll_cq and the post_* calls are not among them: the
-// header's inline versions dispatch through ibv_context::ops and need no symbol.
+// The exported functions, without the prefix ibv_. poll_cq and the post_* functions are not listed, because
+// the inline versions of the header call them through ibv_context::ops and need no symbol.
 #define VERBENA_REQUIRED_VERBS(X) \
   X(get_device_list)              \
   X(free_device_list)             \
@@ -49,7 +49,7 @@ inline const char* hint_at_memory(int errno_value) {
   X(event_type_str)               \
   X(wc_status_str)
 
-// Null where the library is older than the function.
+// Null if the library is older than the function.
 #define VERBENA_OPTIONAL_VERBS(X) \
   X(fork_init)                    \
   X(reg_mr_iova2)                 \
@@ -67,9 +67,9 @@ struct Symbols {
   VERBENA_OPTIONAL_VERBS(VERBENA_DECLARE)
 #undef VERBENA_DECLARE
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
-  // Since version 62; the build's header may be older. In units of 100 Mb/s.
+  // Available since version 62; the header of the build may be older. The speed is in units of 100 Mb/s.
   int (*query_port_speed)(ibv_context* context, uint32_t port_number, uint64_t* speed) = nullptr;
-  // Of softverbs alone.
+  // Only softverbs has it.
   void* (*take_memory)(size_t bytes) = nullptr;
   void (*give_back_memory)(void* memory) = nullptr;
   const char* (*explain_no_gpu)() = nullptr;
@@ -79,22 +79,22 @@ struct Symbols {
 class Library : public Symbols {
  public:
   // `choice` is VERBENA_IBVERBS_LIB: empty (the system's library if it lists a device, otherwise softverbs),
-  // "softverbs" or a path. A failure is logged in one line that says what was tried.
+  // "softverbs", or a path. On failure, logs one line that lists the tried libraries.
   static base::Result<std::shared_ptr<const Library>> load(const std::string& choice);
 
-  // Tries only this file. Logs nothing; an error goes to *problem. A library stays loaded for the life of the
-  // process, because the threads and fork handlers of its providers still need their code.
+  // Opens this file only. Logs nothing; writes an error to *problem. A library stays loaded until the process
+  // ends, because the threads and fork handlers of its providers need its code.
   static std::shared_ptr<const Library> open(const std::string& path, std::string* problem);
 
-  // Of the file, as the loader found it.
+  // The path of the file, as the loader found it.
   const std::string& path() const { return path_; }
   bool lists_devices() const;
   bool is_softverbs() const { return take_memory != nullptr; }
-  // Advises the user after open_device() failed with this errno.
+  // Returns advice for the user after open_device() failed with this errno.
   const char* advise_on_open(int error) const;
-  // 0 or an errno value. Reaches the provider's own query_port, as the header's macro would; the exported
-  // function is for providers without one and fills only the older fields.
-  // `speed_code` (may be null) also has rates from XDR on, which do not fit the 8 bits of active_speed.
+  // Returns 0 or an errno value. Calls the provider's own query_port, like the macro of the header. The
+  // exported function is for providers without one, and fills only the older fields. `speed_code` (may be
+  // null) also receives codes of XDR and later, which do not fit into the 8 bits of active_speed.
   int read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes,
                 uint32_t* speed_code = nullptr) const;
 

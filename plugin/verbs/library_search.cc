@@ -1,4 +1,4 @@
-// Which libibverbs to use.
+// Chooses the libibverbs to use.
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
@@ -22,7 +22,7 @@ constexpr char kInstallHint[] =
     "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or libibverbs (Fedora, RHEL), or set "
     "VERBENA_IBVERBS_LIB to a path or to softverbs";
 
-// The folder of the shared object, or of the program, that this code is linked into; empty if unknown.
+// Returns the folder of the shared library or program that contains this code, or an empty string.
 std::string find_own_folder() {
   Dl_info info{};
   link_map* object = nullptr;
@@ -36,8 +36,8 @@ std::string find_own_folder() {
   return path.substr(0, path.rfind('/'));
 }
 
-// The folder of the plugin; for a program in bin/, the folder of libraries beside it, as in a build tree and
-// as installed.
+// Returns the folder of the plugin or, for a program in bin/, the folder of libraries beside it. Works in a
+// build tree and in an installation.
 std::vector<std::string> list_softverbs_paths() {
   const std::string folder = find_own_folder();
   std::vector<std::string> paths{folder, folder + "/../lib"};
@@ -62,7 +62,7 @@ Result<std::shared_ptr<const Library>> load_default() {
   if (system != nullptr && system->lists_devices()) return system;
   if (auto softverbs = open_softverbs(&softverbs_problem)) {
     base::log_info("verbs library: %s: using %s",
-                   system ? "the system's lists no device" : system_problem.c_str(),
+                   system ? "the system's libibverbs lists no device" : system_problem.c_str(),
                    softverbs->path().c_str());
     return softverbs;
   }
@@ -81,8 +81,9 @@ Result<std::shared_ptr<const Library>> load_default() {
 
 Result<std::shared_ptr<const Library>> Library::load(const std::string& choice) {
   if (choice.empty()) return load_default();
-  // A later dlopen of the system library's name, for example by NCCL, finds the library that was opened first
-  // under that name. softverbs has the same name and must not be taken for the system's.
+  // Opens the system's library first: a later dlopen of its name, for example by NCCL, returns the library
+  // that was opened first under this name. Softverbs has the same name, and must not be returned instead of
+  // the system's library.
   dlopen(kSystemLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   std::string problem;
   auto library = choice == kSoftverbs ? open_softverbs(&problem) : open(choice, &problem);

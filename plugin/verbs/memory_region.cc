@@ -11,7 +11,7 @@ namespace {
 using base::Result;
 using base::Status;
 
-// Receives, reads and the local half of a remote write all need LOCAL_WRITE, and NCCL's buffers are always
+// LOCAL_WRITE is needed for receives, for reads and for remote writes, and NCCL's buffers are always
 // writable.
 unsigned encode_access(const Access& access) {
   unsigned flags = IBV_ACCESS_LOCAL_WRITE;
@@ -52,7 +52,8 @@ void Destroyer::operator()(ibv_mr* region) const {
 Result<MemoryRegion> MemoryRegion::register_memory(Device& device, void* address, size_t length_bytes,
                                                    Access access) {
   const Library& library = device.library();
-  // Only the newer function passes optional flags; without it they are dropped, which is always allowed.
+  // Only the newer function accepts optional flags. The older function is called without them, which is
+  // always allowed.
   const bool has_optional_flags = library.reg_mr_iova2 != nullptr;
   if (!has_optional_flags) access.relaxed_ordering = false;
   const unsigned flags = encode_access(access);

@@ -11,11 +11,11 @@
 namespace verbena::verbs {
 
 std::unique_ptr<const Mlx5> Mlx5::find(const ibv_context* context) {
-  // A driver puts its own functions into the contexts that it makes.
+  // The driver library is the library that contains the functions of the context.
   Dl_info driver{};
   if (dladdr(reinterpret_cast<const void*>(context->ops.poll_cq), &driver) == 0) return nullptr;
   void* const library = dlopen(driver.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;  // linked into the program
+  if (library == nullptr) return nullptr;  // the library is linked into the program
   auto found = std::make_unique<Mlx5>();
   const auto resolve = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
@@ -25,7 +25,7 @@ std::unique_ptr<const Mlx5> Mlx5::find(const ibv_context* context) {
   resolve(found->modify_qp_lag_port_, "mlx5dv_modify_qp_lag_port");
   resolve(found->reg_dmabuf_mr_, "mlx5dv_reg_dmabuf_mr");
   resolve(found->get_data_direct_sysfs_path_, "mlx5dv_get_data_direct_sysfs_path");
-  dlclose(library);  // it stays as long as its contexts
+  dlclose(library);  // it stays loaded as long as its contexts exist
   const bool is_of_use = found->get_data_direct_sysfs_path_ != nullptr || found->query_device_ != nullptr;
   return is_of_use ? std::move(found) : nullptr;
 }

@@ -14,25 +14,28 @@ namespace verbena::verbs {
 
 class Mlx5 {
  public:
-  // Null: the context is another's, or the library is too old for either.
+  // Returns null if the context belongs to another vendor's driver, or the library is too old for both
+  // extensions.
   static std::unique_ptr<const Mlx5> find(const ibv_context* context);
 
-  // Of the device's Data Direct function in sysfs; empty: it has none.
+  // Returns the path of the device's Data Direct function in sysfs, or an empty string if it has none.
   std::string find_data_direct_path(ibv_context* context, const std::string& sysfs_root) const;
-  // Receives outstanding at most on a queue pair that takes them out of order; 0: the device has no such.
+  // Returns the maximum number of outstanding receives of a queue pair that receives out of order, or 0 if
+  // the device does not support this.
   uint32_t count_out_of_order_receives(ibv_context* context) const;
 
-  // As ibv_reg_dmabuf_mr, through the Data Direct function.
+  // Like ibv_reg_dmabuf_mr, through the Data Direct function.
   ibv_mr* register_dmabuf(ibv_pd* domain, uint64_t offset_bytes, size_t length_bytes, uint64_t iova, int fd,
                           int access) const {
     return reg_dmabuf_mr_(domain, offset_bytes, length_bytes, iova, fd, access,
                           mlx5dv::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT);
   }
   bool creates_pairs() const { return create_qp_ != nullptr; }
-  // As ibv_create_qp_ex: out of order, or without bytes of receives in completions, or both.
+  // Like ibv_create_qp_ex. The queue pair receives out of order, or its completions do not contain received
+  // bytes, or both.
   ibv_qp* create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes, bool out_of_order,
                       bool receives_to_gpu) const;
-  // By which port of a bond a connected queue pair sends, from 1 on. 0 or an errno value.
+  // Sets the port of a bond by which a connected queue pair sends, from 1. Returns 0 or an errno value.
   int choose_bonded_port(ibv_qp* pair, uint32_t port) const;
 
  private:

@@ -1,5 +1,5 @@
-// Host memory into which much is received in small pieces. In a software device's own memory if it has some:
-// there peers write it without a call of the kernel.
+// Host memory that receives many small pieces of data. A software device may have its own memory for this
+// purpose, which peers can write without a system call.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@ namespace verbena::verbs {
 class Device;
 
 struct NearMemoryDeleter {
-  void (*give_back)(void* memory) = nullptr;  // null: it is the heap's
+  void (*give_back)(void* memory) = nullptr;  // null: heap memory
   void operator()(std::byte* memory) const;
 };
 using NearMemory = std::unique_ptr<std::byte[], NearMemoryDeleter>;
 
-// Zeroed, aligned to 64 bytes. Outlives what is registered there, and not the device.
+// Returns memory that is filled with zeros and aligned to 64 bytes. Destroy the memory after the
+// registrations in it, and before the device.
 NearMemory take_near_memory(const Device& device, size_t length_bytes);
 
 }  // namespace verbena::verbs

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kMaxPortNumber = 255, kMaxPlace = 32767;
 
-// Takes the next field, up to a colon, off the front. A field that is empty or missing leaves *number
-// unchanged.
+// Removes the next field, up to a colon, from the front. If the field is empty or missing, *number does not
+// change.
 template <typename Number>
 bool take_field(std::string_view* text, int least, int most, Number* number) {
   const size_t colon = std::min(text->find(':'), text->size());

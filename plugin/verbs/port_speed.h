@@ -1,11 +1,11 @@
-// The codes of a port's link: lanes and rate per lane. Pure.
+// Computes the speed of a port's link from its codes for the number of lanes and the rate of a lane. Pure.
 #pragma once
 
 #include <cstdint>
 
 namespace verbena::verbs {
 
-// 0 if either code is unknown.
+// Returns 0 if either code is unknown.
 constexpr uint32_t compute_speed_mbps(uint8_t width_code, uint32_t speed_code) {
   uint32_t lanes = 0, lane_mbps = 0;
   switch (width_code) {

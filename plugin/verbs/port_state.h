@@ -1,4 +1,4 @@
-// The states of a port, in words. Pure.
+// Names of the states of a port. Pure.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -13,7 +13,7 @@ namespace verbena::verbs {
 namespace {
 
 int to_bytes(ibv_mtu mtu) {
-  constexpr int kBytesBelowFirst = 128;  // IBV_MTU_256 is 1
+  constexpr int kBytesBelowFirst = 128;  // the code 1 is 256 bytes
   return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? kBytesBelowFirst << mtu : 0;
 }
 

@@ -21,12 +21,12 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
-constexpr size_t kSendChainEntries = 32;  // bounds the stack of post()
+constexpr size_t kSendChainEntries = 32;  // limits the stack of post()
 constexpr int kMaxTrafficClass = 255;
 constexpr uint32_t kPsnMask = 0xffffff;
 
-// Different each time that a queue pair number is used, so that a late packet for its former owner is not
-// accepted.
+// Returns a random number, so that successive queue pairs with the same queue pair number begin differently.
+// A delayed packet for an earlier queue pair is then not accepted.
 uint32_t draw_first_psn() {
   uint32_t value = 0;
   if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) {
@@ -37,7 +37,7 @@ uint32_t draw_first_psn() {
   return value & kPsnMask;
 }
 
-// By Opcode.
+// Indexed by Opcode.
 constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
                                       IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
 
@@ -49,9 +49,9 @@ uint64_t encode_operations(const Operations& operations) {
          (operations.fetch_add ? IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD : 0);
 }
 
-// Uses the newer call if the device has it: mlx5 then knows which operations will be posted and makes work
-// requests of 64 bytes instead of 256. ibv_post_send() works as before (man ibv_wr_post). verbs.h's
-// ibv_create_qp_ex() is inline code that would bind to a library.
+// Uses the newer call if the device has it: mlx5 then knows which operations will be posted, and builds work
+// requests of 64 bytes instead of 256. ibv_post_send() works as before (man ibv_wr_post). ibv_create_qp_ex()
+// of verbs.h is an inline function that would bind to a library.
 ibv_qp* create_pair(const Device& device, const QueuePairOptions& options, ibv_qp_init_attr_ex* attributes) {
   const bool keeps_from_cqe = options.receives_to_gpu && device.mlx5() != nullptr;
   if (options.out_of_order || keeps_from_cqe) {
@@ -62,7 +62,7 @@ ibv_qp* create_pair(const Device& device, const QueuePairOptions& options, ibv_q
   if (extended != nullptr) {
     ibv_qp_init_attr_ex asked = *attributes;
     asked.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    errno = 0;  // some devices do not set it if they do not know the flags
+    errno = 0;  // some devices do not set it if they reject the flags
     ibv_qp* pair = extended->create_qp_ex(device.context(), &asked);
     const bool is_unknown = errno == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL;
     if (pair != nullptr || !is_unknown) {
@@ -86,7 +86,8 @@ struct MadePair {
   uint32_t inline_bytes;
 };
 
-// Of what is sent inline some devices grant less than was asked for, others make no queue pair then.
+// Some devices grant fewer inline bytes than requested. Other devices do not create the queue pair in this
+// case.
 Result<MadePair> make_pair(const Device& device, const CompletionQueue& completions,
                            const QueuePairOptions& options) {
   ibv_qp_init_attr_ex attributes{};
@@ -127,8 +128,8 @@ unsigned encode_flags(const WorkRequest& request) {
   return flags;
 }
 
-// Sets the fields that these opcodes use; the rest of *entry (it is 128 bytes) stays uninitialised on
-// purpose.
+// Sets only the fields that these opcodes use. The rest of *entry (128 bytes) stays uninitialised to save
+// time.
 void encode(const WorkRequest& request, ibv_sge* segment, ibv_send_wr* entry, ibv_send_wr* next) {
   *segment = {reinterpret_cast<uintptr_t>(request.local), request.length, request.local_key};
   entry->wr_id = request.cookie;
@@ -229,7 +230,7 @@ base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_
                           posted_ - retired_);
 }
 
-// Most messages are a chain of one request: this is the same without loops.
+// Most messages are a chain of one request. This function is the same without loops.
 VERBENA_HOT_PATH Outcome QueuePair::post(const WorkRequest& request) {
   if (free_slots() == 0) [[unlikely]]
     return fail_full(1);

@@ -1,4 +1,4 @@
-// From RESET to RTS.
+// Connects a queue pair: from RESET to RTS.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -21,8 +21,9 @@ using base::Outcome;
 using base::Status;
 
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms between attempts
-// For ever: a device may say so for a moment although entries are posted. A peer that breaks its promise of
-// entries is found out by the sender's own patience, as a device that loses requests is.
+// Retries without limit, because a device may report "receiver not ready" for a moment although receives are
+// posted. The sender's own timeout detects a peer that has posted fewer receives than it announced, and a
+// device that loses requests.
 constexpr uint8_t kRetryWhileNotReady = 7;
 constexpr uint32_t kMaxNumber = 0xffffff;  // queue pair numbers and PSNs have 24 bits
 
@@ -72,14 +73,14 @@ int QueuePair::enter_all(const PortAddress& remote_port, const QueuePairAddress&
   *state = "RTR";
   if (const int error = enter_ready_to_receive(remote_port, remote); error != 0) return error;
   may_receive_ = true;
-  query_ece();  // what the device accepted of the request
+  query_ece();  // the options that the device accepted from the request
   *state = "RTS";
   const int error = enter_ready_to_send(remote, has_other_rail);
   if (error == 0) choose_bonded_port();
   return error;
 }
 
-// Devices choose a port themselves, in turn: both queue pairs of a connection may get the same.
+// Without this, devices choose a port in turn, and both queue pairs of a connection may get the same port.
 void QueuePair::choose_bonded_port() const {
   if (bonded_port_ == 0 || device_->mlx5() == nullptr) return;
   if (const int error = device_->mlx5()->choose_bonded_port(pair_.get(), bonded_port_); error != 0)
@@ -87,7 +88,7 @@ void QueuePair::choose_bonded_port() const {
                    device_->name().c_str(), device_->port_number(), number_, bonded_port_, error);
 }
 
-// A failure shows in the next step.
+// If this fails, the next step fails too and reports it.
 void QueuePair::reset() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RESET;
@@ -106,8 +107,8 @@ int QueuePair::enter_init() {
 }
 
 // The same steps as in the connection manager: the sending side announces its options; the receiving side
-// sets them on its device and answers with what the device accepted; the sending side then sets that. Without
-// an answer, without support, or after a refusal both ends use no options.
+// sets them on its device, and answers with the options that the device accepted; the sending side then sets
+// those. If there is no answer or no support, or a device rejects the options, both ends use none.
 void QueuePair::query_ece() {
   ece_ = {};
   const Library& library = device_->library();

@@ -1,5 +1,6 @@
-// RAII over completion queues, shared receive queues, memory regions and queue pairs. Movable, not copyable;
-// a failing constructor leaks nothing. Each object must be destroyed before the Device it was made on.
+// RAII for completion queues, shared receive queues, memory regions and queue pairs. Objects are movable, not
+// copyable. A constructor that fails leaks nothing. Each object must be destroyed before the Device on which
+// it was created.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ struct ibv_srq;
 
 namespace verbena::verbs {
 
-// Destroys a verbs object through the library that made it.
+// Destroys a verbs object through the library that created it.
 struct Destroyer {
   const Library* library = nullptr;
   void operator()(ibv_ah* handle) const;
@@ -34,14 +35,14 @@ struct Destroyer {
 template <typename T>
 using Owned = std::unique_ptr<T, Destroyer>;
 
-// Read, write: what the remote side may do. Relaxed ordering is for payload only, never for memory that is
-// polled.
+// Read and write say what the remote side may do. Relaxed ordering is for payload only, never for memory that
+// is polled.
 struct Access {
   bool remote_read = false;
   bool remote_write = false;
   bool relaxed_ordering = false;
   bool remote_atomic = false;
-  bool data_direct = false;  // of a dma-buf, by Device::data_direct_path()
+  bool data_direct = false;  // for a dma-buf: through Device::data_direct_path()
 
   bool operator==(const Access&) const = default;
 };
@@ -50,8 +51,8 @@ class MemoryRegion {
  public:
   static base::Result<MemoryRegion> register_memory(Device& device, void* address, size_t length_bytes,
                                                     Access access);
-  // `address` is the GPU virtual address; offset_bytes counts from the start of the dma-buf. The fd stays the
-  // caller's.
+  // `address` is the GPU's virtual address. offset_bytes counts from the start of the dma-buf. The caller
+  // keeps the fd.
   static base::Result<MemoryRegion> register_dmabuf(Device& device, void* address, size_t length_bytes,
                                                     uint64_t offset_bytes, int fd, Access access);
   MemoryRegion() = default;
@@ -64,8 +65,8 @@ class MemoryRegion {
   uint32_t local_key_ = 0, remote_key_ = 0;
 };
 
-// Set once the device has reported of a completion queue that it has failed, or of a queue pair in the error
-// state that it takes no more entries of its shared receive queue. Lives as long as the queue.
+// A flag. It is set when the device has reported that a completion queue failed or, for a queue pair in the
+// error state, that it takes no more entries of its shared receive queue. It exists as long as the queue.
 class EventMark {
  public:
   EventMark(Device& device, const void* queue);
@@ -87,10 +88,11 @@ class CompletionQueue {
   CompletionQueue() = default;
 
   static constexpr int kMaxPollEntries = 16;
-  // Polls at most out.size() (<= kMaxPollEntries) completions. Returns how many, or -1 if the queue itself
-  // has failed, which is logged once.
+  // Polls at most out.size() (<= kMaxPollEntries) completions. Returns their number, or -1 if the queue
+  // itself has failed, which is logged once.
   int poll(std::span<Completion> out);
-  // Whether the device has reported that it has failed: most devices then only leave it empty.
+  // Returns whether the device has reported a failure of the queue. After a failure, the completion queue of
+  // most devices just stays empty.
   bool has_failed() const { return failed_->is_set(); }
   ibv_cq* get() const { return queue_.get(); }
 
@@ -98,7 +100,7 @@ class CompletionQueue {
   int note_failure(int result);
 
   Owned<ibv_cq> queue_;
-  std::unique_ptr<EventMark> failed_;  // goes before the queue
+  std::unique_ptr<EventMark> failed_;  // destroyed before the queue
   bool is_failure_logged_ = false;
 };
 
@@ -112,7 +114,7 @@ struct ReceiveBuffer {
 // Posting is thread safe (the provider locks); everything else is not.
 class SharedReceiveQueue {
  public:
-  // `pieces`: of a receive, at most.
+  // `pieces` is the maximum number of buffers of a receive.
   static base::Result<SharedReceiveQueue> create(Device& device, uint32_t depth_entries, uint32_t pieces = 1);
   SharedReceiveQueue() = default;
 
@@ -125,24 +127,25 @@ class SharedReceiveQueue {
 
 struct QueuePairOptions {
   uint32_t send_depth = 128;
-  uint32_t inline_bytes = kInlineBytes;  // at most that; a device may grant less: QueuePair::inline_bytes()
+  uint32_t inline_bytes = kInlineBytes;  // maximum; a device may grant less: QueuePair::inline_bytes()
   Operations operations = {};
-  SharedReceiveQueue* receive_queue = nullptr;  // null: one of its own
-  // Of the one of its own, in entries; 0: this side receives nothing (writes without immediate only).
+  SharedReceiveQueue* receive_queue = nullptr;  // null: the queue pair has its own
+  // Length of the queue pair's own receive queue in entries; 0 if this side receives nothing (only writes
+  // without an immediate).
   uint32_t receive_depth = 0;
-  // What it carries is placed and takes its receives in any order, either way; completions keep the order of
-  // posting. At both ends or at none; without a shared receive queue, of at most
-  // Device::max_out_of_order_receives().
+  // The packets of this queue pair may be placed, and may take receives, in any order, in both directions.
+  // Completions keep the order of posting. Both ends must have the same value. Without a shared receive
+  // queue, the queue pair may have at most Device::max_out_of_order_receives() receives.
   bool out_of_order = false;
-  // Its receives have pages in memory of a GPU, where the CPU cannot put the bytes of a short message.
+  // Its receives have pages in GPU memory, to which the CPU cannot copy the bytes of a short message.
   bool receives_to_gpu = false;
-  uint32_t outstanding_reads = 1;  // at most, in either direction: 1, which all have, to 255
-  int traffic_class = -1;          // of the communicator; -1: VERBENA_TC
-  uint32_t bond_turn = 0;          // queue pairs with consecutive numbers send over different ports of a bond
-  const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
+  uint32_t outstanding_reads = 1;       // maximum in either direction, 1 to 255; all devices support 1
+  int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
+  uint32_t bond_turn = 0;               // queue pairs with consecutive numbers use different ports of a bond
+  const LocalAddress* local = nullptr;  // the address that the peer was told; null: the device's last address
 };
 
-// A reliable connection. One thread at a time.
+// A queue pair of a reliable connection. One thread at a time uses it.
 class QueuePair {
  public:
   static base::Result<QueuePair> create(Device& device, CompletionQueue& completions,
@@ -151,61 +154,64 @@ class QueuePair {
 
   QueuePairAddress address() const { return {number_, first_psn_, ece_, outstanding_reads_}; }
   uint32_t number() const { return number_; }
-  // Of a request that says `send_inline`, at most.
+  // Maximum length of a request with `send_inline`.
   uint32_t inline_bytes() const { return inline_bytes_; }
 
-  // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
-  // name both ends' values. `has_other_rail`: what this queue pair does not bring, another will.
+  // Connects to the peer: INIT -> RTR -> RTS. The path MTU is the smaller one of both ports; only ECE options
+  // that both ends have are used. Errors contain the values of both ends. `has_other_rail` means that another
+  // queue pair can take over if this one fails.
   base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                         bool has_other_rail = false);
-  // The same, but returns false without a log line if the peer's address does not answer yet: call it again.
+  // Like connect(), but returns false without a log line if the peer's address does not answer yet. Call it
+  // again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
-  // Into its own receive queue, of a pair that is connected or abandoned.
+  // Posts to the queue pair's own receive queue, after connect() or abandon().
   base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
-  // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
+  // Moves the queue pair to ERROR: all outstanding work is flushed, and no new DMA starts.
   void stop();
-  // The same before it was ever connected: whatever is posted fails as flushed.
+  // Moves a queue pair that was never connected to ERROR: all posted requests fail as flushed.
   void abandon();
-  // After stop(): true once the device takes no more entries of the shared receive queue for this pair, and
-  // the completions of those that it took are in the completion queue. Devices that do not report this
-  // (Soft-RoCE before Linux 6.4) never make it true: wait with a deadline.
+  // Call it after stop(). Returns true once the device takes no more entries of the shared receive queue for
+  // this queue pair. The completions of the entries that it took are then in the completion queue. Wait with
+  // a deadline, because some devices never report this (Soft-RoCE before Linux 6.4).
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
-  // In how many packets a request of so many bytes goes to the peer; after connect().
+  // Returns the number of packets of a request of `bytes` bytes. Valid after connect().
   uint32_t count_packets(uint64_t bytes) const {
     return bytes <= mtu_bytes_ ? 1 : static_cast<uint32_t>((bytes + mtu_bytes_ - 1) / mtu_bytes_);
   }
-  // How many packets of the peer's requests this end has carried out since connect(), modulo 2^24: final once
-  // it is stopped. Empty if the device does not say; whether it says the truth, tells_carried_out() found
-  // out.
+  // Returns how many packets of the peer's requests this end has executed since connect(), modulo 2^24. The
+  // number is final once the queue pair is stopped. Returns an empty value if the device does not report it.
+  // tells_carried_out() tests whether the number is correct.
   std::optional<uint32_t> read_carried_out() const;
 
-  // True while the GID that this end sends from is not in the port's table: then neither its packets nor
-  // their answers arrive. For slow paths: asks the device if it has reported a change. Data thread only.
+  // Returns true while the GID from which this end sends is missing in the port's table. Then neither its
+  // packets nor their acknowledgements arrive. For slow paths: queries the device if the device has reported
+  // a change. Only the data thread may call it.
   bool has_lost_address();
   const uint8_t* source_gid() const { return source_gid_; }
 
-  // How many more work requests fit. A slot is free again once a completion at or after it was handed to
-  // retire().
+  // Returns how many more work requests fit. A slot is free again once a completion at or after it was passed
+  // to retire().
   uint32_t free_slots() const { return send_depth_ - (posted_ - retired_); }
-  // Posts a chain in order; the caller made sure that it fits free_slots() and that at least one in every
-  // send_depth/4 requests is signaled.
+  // Posts a chain in order. The chain must fit into free_slots(), and at least one of every send_depth/4
+  // requests must be signaled.
   base::Outcome post(std::span<const WorkRequest> requests);
   base::Outcome post(const WorkRequest& request);
   base::Outcome post(std::span<const OneSidedRequest> requests);
-  // To be called for each successful kSend completion of this queue pair, in order.
+  // Call this for each successful kSend completion of this queue pair, in order.
   void retire() {
-    if (signaled_head_ == signaled_tail_) return;  // the completion of no signaled request
+    if (signaled_head_ == signaled_tail_) return;  // the completion does not belong to a signaled request
     retired_ = signaled_positions_[signaled_head_++ & signaled_mask_];
   }
 
  private:
-  // 0 or an errno value.
+  // Returns 0 or an errno value.
   int enter_init();
   int enter_ready_to_receive(const PortAddress& remote_port, const QueuePairAddress& remote);
   int enter_ready_to_send(const QueuePairAddress& remote, bool has_other_rail);
-  // 0 or an errno value, with the state that was not reached.
+  // Returns 0, or an errno value with the state that could not be entered.
   int enter_all(const PortAddress& remote_port, const QueuePairAddress& remote, bool has_other_rail,
                 const char** state);
   void reset();
@@ -223,17 +229,17 @@ class QueuePair {
   void query_ece();
   void request_ece(const EceOptions& remote);
 
-  std::unique_ptr<EventMark> drained_;  // before the pair; null without a shared receive queue
+  std::unique_ptr<EventMark> drained_;  // declared before the queue pair; null without a shared receive queue
   Owned<ibv_qp> pair_;
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
-  // Packed: a link finds its pairs by multiplying with their size.
+  // Packed, because a link computes the address of a queue pair by multiplying by its size.
   bool serves_reads_ : 1 = true, serves_adds_ : 1 = false;
-  uint8_t bonded_port_ = 0;   // from 1 on; 0: the device is no bond
-  bool may_receive_ = false;  // it was in the state RTR
+  uint8_t bonded_port_ = 0;   // from 1; 0 if the device is not a bond
+  bool may_receive_ = false;  // it has been in the state RTR
   bool has_lost_address_ = false;
-  int source_gid_index_ = -1;  // -1: the route has no GRH
+  int source_gid_index_ = -1;  // -1 if the route has no GRH
   uint8_t source_gid_[sizeof(PortAddress::gid)] = {};
   uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
@@ -241,23 +247,24 @@ class QueuePair {
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
   uint8_t inline_bytes_ = 0;
-  uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping
-  std::vector<uint32_t> signaled_positions_;  // ring: `posted_` right after each outstanding signaled request
-  uint32_t signaled_mask_ = 0;                // one less than its size
+  uint32_t posted_ = 0, retired_ = 0;  // counters of work requests, wrapping
+  // Ring: value of `posted_` after each outstanding signaled request.
+  std::vector<uint32_t> signaled_positions_;
+  uint32_t signaled_mask_ = 0;  // size of the ring - 1
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
 
-// Whether a queue pair of this device that was stopped says how many packets of its peer's requests it has
-// carried out. Found by trying, with a queue pair connected to itself; at most a second.
+// Returns whether a stopped queue pair of this device reports how many packets of its peer's requests it has
+// executed. Tests it with a queue pair that is connected to itself, within a second.
 bool tells_carried_out(Device& device);
 
-// Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
-// way to the peer that failed.
+// Returns whether the request itself was invalid, so that it would fail on any other queue pair too.
+// Otherwise the path to the peer has failed.
 bool is_request_at_fault(int error);
-// It was not begun, as its queue pair had failed before.
+// Returns whether the request was never started, because its queue pair had already failed.
 bool is_flush_error(int error);
 
-// The text of an ibv_wc_status, with what it usually means for the user.
+// Returns the text of an ibv_wc_status and its usual meaning for the user.
 const char* describe_completion_error(int error);
 
 }  // namespace verbena::verbs

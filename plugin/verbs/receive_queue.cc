@@ -13,7 +13,7 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
-constexpr size_t kReceiveChainEntries = 32;  // bounds the stack of post_chains()
+constexpr size_t kReceiveChainEntries = 32;  // limits the stack of post_chains()
 
 int post_chain(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   return ibv_post_srq_recv(queue, first, rejected);
@@ -22,7 +22,7 @@ int post_chain(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   return ibv_post_recv(pair, first, rejected);
 }
 
-// `Queue`: of libibverbs, shared or a queue pair's own.
+// `Queue` is libibverbs's type of a shared receive queue or of a queue pair.
 template <typename Queue>
 VERBENA_HOT_PATH Outcome post_chains(Queue* queue, std::span<const ReceiveBuffer> buffers) {
   ibv_recv_wr chain[kReceiveChainEntries];

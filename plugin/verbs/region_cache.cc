@@ -6,14 +6,14 @@
 
 namespace verbena::verbs {
 
-// Each use holds a shared pointer; the destructor of `region` deregisters.
+// Each use holds a shared pointer. The destructor of `region` deregisters.
 struct SharedRegion {
   enum class State : uint8_t { kPending, kReady, kFailed };
   State state = State::kPending;
-  MemoryRegion region;  // once ready
+  MemoryRegion region;  // valid once ready
 };
 
-// One request that is not released yet.
+// A request that has not been released.
 struct RegionUse : IntervalNode {
   MemoryKind kind;
   Access access;
@@ -23,21 +23,21 @@ struct RegionUse : IntervalNode {
 
 namespace {
 
-// Whether a request that `held` covers may share its region.
+// Returns whether a request whose range `held` covers may share its region.
 bool may_share(const RegionUse& held, const RegionRequest& request, const Interval& interval) {
   if (held.kind != request.kind || held.access != request.access) return false;
   if (held.kind == MemoryKind::kHost) return true;
   if (held.identity.name != request.identity.name) return false;
   const bool is_same_range = held.interval == interval;
-  // The address of a registered pointer still means the same memory. The address that comes with a dma-buf is
-  // only what the caller says.
+  // The address of a registered pointer still means the same memory. For a dma-buf, the address is only a
+  // value that the caller passes.
   if (!held.identity.is_known()) return held.kind == MemoryKind::kGpuPointer && is_same_range;
   return is_same_range || held.identity.is_one_allocation;
 }
 
-// Tries a dma-buf first, by Data Direct if that was asked for: what is not mapped for it may still be reached
-// the ordinary way. If the device refuses both, tries the address, if a peer memory module allows that. Must
-// not throw, because other threads may be waiting for its end.
+// Tries a dma-buf first, through Data Direct if requested; memory that is not mapped for Data Direct may
+// still be registered without it. If the device rejects both, tries the address, which needs a peer memory
+// module. Must not throw, because other threads may be waiting for the result.
 base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& request) {
   const auto by_address = [&] {
     return MemoryRegion::register_memory(device, request.address, request.length_bytes, request.access);
@@ -91,7 +91,8 @@ base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
       lease.remote_key_ = shared->region.remote_key();
       return lease;
     }
-    // The larger range could not be registered; ours may still fit, and our error has to name our range.
+    // The larger range could not be registered. This request's own range may still work, and an error must
+    // name this range.
     lock.unlock();
     lease = {};
     lock.lock();
@@ -131,7 +132,8 @@ base::Result<RegionLease> RegionCache::register_new(RegionLease lease, const Reg
 }
 
 void RegionCache::release(RegionUse* use) {
-  const std::unique_ptr<RegionUse> gone(use);  // frees its region, if this was the last use, after the lock
+  // Destroyed after the lock is released; frees the region if this was its last use.
+  const std::unique_ptr<RegionUse> gone(use);
   const std::lock_guard lock(mutex_);
   uses_.remove(use);
 }

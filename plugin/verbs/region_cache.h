@@ -1,13 +1,13 @@
-// Shares registrations on a device: a request that lies within one that is held uses the same memory region.
-// Nothing is kept for later: releasing the last lease deregisters.
+// Shares registrations on a device: a request whose range lies within the range of a held registration uses
+// the same memory region. Nothing is cached: releasing the last lease deregisters.
 //
-// A request shares only with requests that are not released yet, never with the rest of a region: memory that
-// is registered has not been freed, so its addresses still mean the same memory. Ranges are registered
-// exactly as requested and never rounded to pages: neighbouring bytes may be freed at any time, and the peer
+// A request shares only with requests that have not been released, never with the rest of a region.
+// Registered memory has not been freed, so its addresses still mean the same memory. Ranges are registered
+// exactly as requested, and never rounded to pages: neighbouring bytes may be freed at any time, and the peer
 // must not be able to write them.
 //
-// Releasing a lease does not end remote access while others share the region: the region goes with its last
-// lease, which is before its memory is freed. A connection's access ends with its queue pairs.
+// Releasing a lease does not end remote access while others share the region. The region is deregistered with
+// its last lease, before its memory is freed. A connection's access ends with its queue pairs.
 #pragma once
 
 #include <array>
@@ -23,14 +23,15 @@
 
 namespace verbena::verbs {
 
-// Requests of different kinds never share: different calls register them.
+// Requests of different kinds never share a region, because they are registered by different calls.
 enum class MemoryKind : uint8_t { kHost, kGpuPointer, kDmabuf };
 
 // Identifies the GPU memory behind an address. Two identities that are known and equal mean the same memory.
 struct MemoryIdentity {
   std::array<uint64_t, 3> name{};  // all zero: unknown
-  // The whole range lies in this allocation. If a range spans several allocations, these may be freed one by
-  // one, and drivers then revoke the whole region; so a request for a part of the range does not share it.
+  // The whole range lies in this allocation. If a range spans several allocations, these may be freed
+  // separately, and drivers then revoke the whole region. A request for a part of such a range therefore does
+  // not share its region.
   bool is_one_allocation = false;
 
   bool is_known() const { return name != decltype(name){}; }
@@ -41,8 +42,8 @@ struct RegionRequest {
   size_t length_bytes = 0;
   MemoryKind kind = MemoryKind::kHost;
   Access access;
-  MemoryIdentity identity;    // not of host memory
-  int fd = -1;                // dma-bufs only, and the next
+  MemoryIdentity identity;    // unset for host memory
+  int fd = -1;                // this and the next one only for dma-bufs
   uint64_t offset_bytes = 0;  // from the start of the dma-buf
 };
 
@@ -53,7 +54,8 @@ struct RegionReturner {
   void operator()(RegionUse* use) const;
 };
 
-// A share of a memory region; its keys reach every byte of the request. Must be destroyed before the device.
+// A share of a memory region. Its keys are valid for every byte of the request. Must be destroyed before the
+// device.
 class RegionLease {
  public:
   RegionLease() = default;
@@ -68,8 +70,8 @@ class RegionLease {
   uint32_t local_key_ = 0, remote_key_ = 0;
 };
 
-// Thread safe. The device registers and deregisters outside the lock. A request for memory that another
-// thread is registering at that moment waits for the end of that call.
+// Thread safe. The device registers and deregisters without the lock. A request for memory that another
+// thread is just registering waits for the end of that call.
 class RegionCache {
  public:
   explicit RegionCache(Device& device) : device_(device) {}
@@ -90,7 +92,7 @@ class RegionCache {
   Device& device_;
   std::mutex mutex_;                 // guards the members below, and the state of every region
   std::condition_variable settled_;  // a registration has ended
-  IntervalTree uses_;                // all requests that are not released
+  IntervalTree uses_;                // all requests that have not been released
 };
 
 }  // namespace verbena::verbs

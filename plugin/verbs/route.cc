@@ -8,7 +8,7 @@
 namespace verbena::verbs {
 namespace {
 
-constexpr uint16_t kFullMember = 0x8000;  // of a partition key; two limited members may not talk
+constexpr uint16_t kFullMember = 0x8000;  // bit of a partition key; two limited members cannot communicate
 
 const char* name_link_layer(uint8_t link_layer) {
   return link_layer == kEthernet ? "Ethernet" : link_layer == kInfiniBand ? "InfiniBand" : "down";
@@ -20,7 +20,7 @@ const uint8_t* find_gid(const PortAddress& address, bool is_ipv4) {
   return nullptr;
 }
 
-// Whether both ends use IPv4; empty if they have no family in common.
+// Returns whether both ends use IPv4, or an empty value if they have no family in common.
 std::optional<bool> choose_family(const PortAddress& left, const PortAddress& right) {
   if (is_ipv4_gid(left.gid) == is_ipv4_gid(right.gid)) return is_ipv4_gid(left.gid);
   for (const bool is_ipv4 : {true, false}) {
@@ -83,7 +83,7 @@ Reach judge_reach(const PortAddress& left, const PortAddress& right, int ipv4_pr
   const GidMatch match = match_gids(left, right);
   const bool is_same = is_same_subnet(match.by_our_other ? left.other_gid : left.gid,
                                       match.by_their_other ? right.other_gid : right.gid, ipv4_prefix_bits);
-  // An InfiniBand port that sent no GID has only its LID, which is valid only in its subnet.
+  // An InfiniBand port that sent no GID has only its LID, which is valid only within its subnet.
   const bool is_by_lid =
       left.link_layer == kInfiniBand && (is_empty_gid(left.gid) || is_empty_gid(right.gid));
   return is_same || is_by_lid ? Reach::kSameSubnet : Reach::kOtherSubnet;

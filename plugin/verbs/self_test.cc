@@ -31,7 +31,7 @@ struct Memory {
   std::byte datagram[kGrhBytes + kBytes];
 };
 
-// A call that lacks memory for a moment says nothing about the device.
+// A call that fails because of a temporary lack of memory shows nothing about the device.
 FormResult refuse(const base::Error& error) {
   const bool is_of_the_host = error.errno_value == ENOMEM || error.errno_value == EAGAIN;
   return {is_of_the_host ? Verdict::kNoAnswer : Verdict::kRefused, error.errno_value};
@@ -54,7 +54,7 @@ class Tester {
     } else {
       result(Form::kWrite) = refuse(region.error());
     }
-    bench_.reset();  // before the memory
+    bench_.reset();  // destroyed before the memory
     result_.took_ns = base::monotonic_ns() - begin_ns;
     return result_;
   }
@@ -83,7 +83,7 @@ class Tester {
     return {.remote_read = true, .remote_write = true, .remote_atomic = device_.offers_atomics()};
   }
 
-  // Of the wanted kind and whole, made anew after a failure.
+  // Opens a queue pair of the wanted kind if there is none, or after a failure.
   FormResult open(bool shared) {
     if (bench_ != nullptr && bench_->shared.has_value() == shared) return {Verdict::kWorks, 0};
     bench_.reset();
@@ -105,7 +105,7 @@ class Tester {
                                    .local = &address});
     if (!pair) return refuse(pair.error());
     if (auto outcome = pair->connect(address.port, pair->address()); !outcome) {
-      silences_ = kMaxSilences;  // each further attempt would wait as long for the address
+      silences_ = kMaxSilences;  // each further attempt would wait equally long for the address
       return {Verdict::kNoAnswer, outcome.error().errno_value};
     }
     made->pair = std::move(*pair);
@@ -117,7 +117,7 @@ class Tester {
   void attempt(Form form, bool shared, Body&& body) {
     attempt_over([&] { return open(shared); }, form, body);
   }
-  // `open` makes what `body` uses.
+  // `open` creates the objects that `body` uses.
   template <typename Open, typename Body>
   void attempt_over(Open&& open, Form form, Body&& body) {
     if (!may_go_on()) return;
@@ -131,7 +131,7 @@ class Tester {
     if (found.fails()) bench_.reset();
   }
 
-  // Different in each form, so that what an earlier one left is not taken for it.
+  // Fills with different data for each form, so that data of an earlier form is not accepted.
   void fill() {
     ++seed_;
     for (size_t i = 0; i < kBytes; ++i) memory_->source[i] = static_cast<std::byte>(seed_ + i * 7 + (i >> 8));
@@ -157,7 +157,7 @@ class Tester {
     return await(
         bench_->completions, [this](const Completion&) { bench_->pair.retire(); }, arrival);
   }
-  // Until all that was posted has completed: one send, and the receive, if one is awaited.
+  // Waits until all posted requests have completed: one send and, if expected, the receive.
   template <typename Retire>
   FormResult await(CompletionQueue& completions, const Retire& retire,
                    const std::optional<Arrival>& arrival) {
@@ -165,15 +165,15 @@ class Tester {
     bool is_sent = false, has_arrived = !arrival;
     while (!is_sent || !has_arrived) {
       Completion batch[2];
-      const bool is_late = deadline.has_passed();  // before the last look
+      const bool is_late = deadline.has_passed();  // read before the last poll
       const int count = completions.poll(batch);
       if (count < 0) return {Verdict::kRefused, 0};
       for (int i = 0; i < count; ++i) {
         const Completion& completion = batch[i];
-        // A device that does not answer itself, or a port that goes down meanwhile.
+        // The device does not answer itself, or the port has gone down meanwhile.
         if (completion.error == IBV_WC_RETRY_EXC_ERR) return {Verdict::kNoAnswer, 0};
         if (completion.error != 0) {
-          // The cause, where one end's is polled with what the other end flushed for it.
+          // Prefers the error that is the cause to a flush error of the other end.
           const bool is_next_better =
               i + 1 < count && is_flush_error(completion.error) && batch[i + 1].error != 0;
           return {Verdict::kFailed, batch[is_next_better ? i + 1 : i].error};
@@ -245,7 +245,7 @@ class Tester {
     });
   }
 
-  // The bytes are the device's when post() returns.
+  // The buffer may be changed as soon as post() returns.
   FormResult write_inline() {
     const uint32_t bytes = std::min(bench_->pair.inline_bytes(), kShortBytes);
     if (bytes == 0) return {Verdict::kNotOffered, 0};
@@ -276,7 +276,7 @@ class Tester {
     return expect(former == before && sum == before + kAddend, done);
   }
 
-  // Shared queues, and own ones where there are none, or those fail.
+  // Tests shared queues; tests a queue pair's own queues if there are no shared ones, or if they fail.
   void run_receives() {
     bool needs_own = options_.all_forms;
     if (device_.max_srq_entries() < kDepth) {
@@ -307,7 +307,7 @@ class Tester {
       attempt(next(3), shared, [&] { return take(Opcode::kWriteImm, kShortBytes, written, nullptr); });
   }
 
-  // `piece`: of the receive; null: it has none.
+  // `piece` is the buffer of the receive; null for a receive without one.
   FormResult take(Opcode opcode, uint32_t bytes, const Arrival& arrival, std::byte* piece) {
     const ReceiveBuffer buffer{piece, piece != nullptr ? kBytes : 0, region_.local_key(), 0};
     if (auto outcome =
@@ -326,7 +326,7 @@ class Tester {
     return {Verdict::kWorks, 0};
   }
 
-  // Connected to nothing: only the address handle names this port.
+  // The queue pair is not connected; only the address handle names this port.
   FormResult open(DatagramBench& bench) {
     const LocalAddress address = device_.local_address();
     FormResult opened = take(CompletionQueue::create(device_, 2 * kDepth), bench.completions);
@@ -352,7 +352,7 @@ class Tester {
     send_datagram(Form::kDatagram, kShortBytes, mtu_bytes - kShortBytes);
   }
 
-  // The network's header lands in front.
+  // The device writes the network header in front of the data.
   void send_datagram(Form form, uint32_t header_bytes, uint32_t data_bytes) {
     DatagramBench bench;
     attempt_over([&] { return open(bench); }, form,
@@ -417,7 +417,7 @@ class Tester {
     } else {
       attempt(Form::kGpuFetchAdd, false, [&] { return add(remote, region->remote_key(), before); });
     }
-    bench_.reset();  // before the region
+    bench_.reset();  // destroyed before the region
   }
 
   Device& device_;
@@ -435,7 +435,7 @@ void append(std::string& text, const char* what, const FormResult& result, const
   text += what + std::string(" ") + describe(result) + ": " + instead;
 }
 
-// The first that fails; null: none.
+// Returns the first form that fails, or null.
 const FormResult* find_failure(const SelfTestResult& result, std::initializer_list<Form> forms) {
   for (const Form form : forms)
     if (result.of(form).fails()) return &result.of(form);
@@ -457,7 +457,7 @@ std::string describe(const FormResult& result) {
     case Verdict::kFailed:
       return "failed (status " + std::to_string(result.code) + ")";
     case Verdict::kNoAnswer:
-      return "without an answer" + (result.code != 0 ? " (errno " + std::to_string(result.code) + ")" : "");
+      return "has no completion" + (result.code != 0 ? " (errno " + std::to_string(result.code) + ")" : "");
     case Verdict::kWrong:
       break;
   }
@@ -476,12 +476,12 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
   Abilities found = std::move(untested);
   const FormResult& write = result.of(Form::kWrite);
   if (write.fails()) {
-    // A queue pair that does not reach itself may reach others: functions of a card without local loopback,
-    // an address that the host routes through a switch.
+    // A queue pair that cannot reach itself may still reach other ports: for example functions of a card
+    // without local loopback, or an address that the host routes through a switch.
     if (write.verdict == Verdict::kFailed || write.verdict == Verdict::kNoAnswer) {
       found.reaches_itself = false;
       append(found.advice, "a write to itself", write,
-             "the plugin relies on the features that it reports, and flushes of GPU memory may fail");
+             "the plugin trusts the features that the device reports, and flushes of GPU memory may fail");
     } else {
       found.unusable = "a write " + describe(write);
     }
@@ -490,7 +490,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
   if (const FormResult* failure =
           find_failure(result, {Form::kSharedSend, Form::kSharedWriteImm, Form::kSharedEmptyImm})) {
     found.shared_receives = false;
-    append(found.advice, "a shared receive queue", *failure, "each queue pair has its own");
+    append(found.advice, "a shared receive queue", *failure, "each queue pair gets its own receive queue");
   }
   if (const FormResult* failure = find_failure(result, {Form::kShortDatagram, Form::kDatagram}))
     append(found.advice, "a datagram", *failure, "VERBENA_TRANSPORT=connected is needed");
@@ -505,7 +505,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
       found.shared_receives && result.of(Form::kSharedSend).works() ? Form::kSharedBare : Form::kOwnBare);
   if (bare.fails() && found.empty_receives) {
     found.empty_receives = false;
-    append(found.advice, "a receive without memory", bare, "receives have a few bytes");
+    append(found.advice, "a receive without memory", bare, "each receive gets a buffer of a few bytes");
   }
   if (const FormResult& form = result.of(Form::kInline); form.fails()) {
     found.inline_writes = false;

@@ -15,29 +15,30 @@ namespace verbena::verbs {
 
 class Device;
 
-// In the order of trial, and of kFormNames.
+// In the order of the test, and of kFormNames.
 enum class Form : uint8_t {
   kWrite,
-  kInline,      // a write whose bytes the CPU gives
-  kEmptyWrite,  // without memory and without a key
-  kRead,        // also what flushes memory of a GPU
+  kInline,      // a write with inline data
+  kEmptyWrite,  // without a buffer and a key
+  kRead,        // also used to flush GPU memory
   kFetchAdd,
-  kChain,  // several requests at once, of which the last one is signaled
-  // Into a shared receive queue: a send, a write with immediate, one of zero bytes, and one whose receive
-  // work request has no SGE.
+  kChain,  // several requests at once; only the last one is signaled
+  // With a shared receive queue: a send, a write with immediate, a write of zero bytes with immediate, and
+  // one whose receive has no SGE.
   kSharedSend,
   kSharedWriteImm,
   kSharedEmptyImm,
   kSharedBare,
-  // The same into a queue pair's own.
+  // The same four forms with a queue pair's own receive queue.
   kOwnSend,
   kOwnWriteImm,
   kOwnEmptyImm,
   kOwnBare,
-  // Unreliable datagrams: one piece, inline where the device takes it; an MTU in two pieces at both ends.
+  // Unreliable datagrams: one in a single buffer, inline if the device supports it; and one of an MTU, in two
+  // buffers at both ends.
   kShortDatagram,
   kDatagram,
-  // Memory of a GPU: the registration of its dma-buf or pointer, then data to it and back.
+  // GPU memory: registration of its dma-buf or pointer, then data to it and back.
   kGpuRegister,
   kGpuWrite,
   kGpuRead,
@@ -53,14 +54,14 @@ static_assert(std::size(kFormNames) == kForms);
 
 enum class Verdict : uint8_t {
   kNotTried,
-  kNotOffered,  // the device says so itself
+  kNotOffered,  // as the device itself reports
   kWorks,
   kRefused,  // by the call; `code` is its errno
   kFailed,   // in a completion; `code` is its status
-  // No completion in time, or one that says that no answer came; or, with `code`, the errno: the own address
-  // was not reached, or the host lacked memory.
+  // There was no completion in time, or it reported that no answer came. With `code`, the errno: the device's
+  // own address did not answer, or the host lacked memory.
   kNoAnswer,
-  kWrong,  // bytes, immediate, length or kind of completion
+  kWrong,  // wrong bytes, immediate, length or kind of completion
 };
 
 struct FormResult {
@@ -69,7 +70,8 @@ struct FormResult {
 
   bool works() const { return verdict == Verdict::kWorks; }
   bool fails() const { return verdict >= Verdict::kRefused; }
-  // Whether the device itself shows that it fails. Silence may have other causes, and excludes no device.
+  // Returns whether the device itself has reported a failure. A missing completion may have other causes, and
+  // does not exclude a device.
   bool is_proved() const { return fails() && verdict != Verdict::kNoAnswer; }
 };
 std::string describe(const FormResult& result);
@@ -83,29 +85,31 @@ struct SelfTestResult {
 
 struct SelfTestOptions {
   int64_t patience_ns = 0;  // timeout of each form; after two timeouts the test ends
-  // Tests also what the transport would not use on this device: a queue pair's own receive queue although the
-  // shared receive queue works, and receives without an SGE although the device is not known to support them.
+  // Also tests forms that the transport would not use on this device: a queue pair's own receive queue
+  // although the shared receive queue works, and receives without an SGE although the device is not known to
+  // support them.
   bool all_forms = false;
-  bool datagrams = false;  // tests datagrams too; all_forms does
-  // At least kGpuBytes of a GPU's memory; null: none. By a dma-buf of which it is the start, or by pointer.
+  bool datagrams = false;  // also tests datagrams; all_forms includes them
+  // At least kGpuBytes of GPU memory, or null. Registered by a dma-buf that starts at this address, or by
+  // pointer.
   static constexpr size_t kGpuBytes = 8192;
   void* gpu_memory = nullptr;
   int dmabuf = -1;
 };
 
-// Reports failures in the result only; logs refused verbs calls at kInfo.
+// Reports failures only in the result. Rejected verbs calls are logged at kInfo.
 SelfTestResult test_device(Device& device, const SelfTestOptions& options);
 
 // Which kinds of request the transport may post to a device.
 struct Abilities {
-  std::string unusable = {};   // why no connection can be made on it; empty: it can
-  bool reaches_itself = true;  // by its own address
+  std::string unusable = {};   // why the device cannot be used for connections; empty if it can
+  bool reaches_itself = true;  // by the device's own address
   bool shared_receives = true, empty_receives = false, inline_writes = true, empty_writes = true;
   bool fetch_add = false;
-  std::string advice = {};  // what fails, and the fallback; empty: the device does what it advertises
+  std::string advice = {};  // what fails, and the fallback; empty if nothing fails
 };
 
-// Derives the abilities from a test. `untested`: those to assume for kinds that were not tested.
+// Derives the abilities from a test. `untested` has the abilities to assume for forms that were not tested.
 Abilities judge(const SelfTestResult& result, Abilities untested);
 
 }  // namespace verbena::verbs

@@ -16,7 +16,7 @@ std::string name_port_folder(const std::string& root, const std::string& device_
   return root + "/class/infiniband/" + device_name + "/ports/" + std::to_string(port_number);
 }
 
-// Empty if the file is missing or empty.
+// Returns an empty string if the file is missing or empty.
 std::string read_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -41,7 +41,7 @@ GidType read_gid_type(const std::string& root, const std::string& device_name, i
 }
 
 std::string find_interface(const std::string& root, const std::string& device_name, int port_number) {
-  // The first GID is made from the interface's hardware address and stays as long as the interface.
+  // The first GID is derived from the interface's hardware address, and exists as long as the interface.
   const std::string of_gid =
       read_line(name_port_folder(root, device_name, port_number) + "/gid_attrs/ndevs/0");
   return of_gid.empty() ? read_line(root + "/class/infiniband/" + device_name + "/parent") : of_gid;
@@ -62,7 +62,7 @@ Bond read_bond(const std::string& root, const std::string& interface, const std:
   }
   if (ports < 2) return bond;
   bond.ports = ports;
-  int64_t speed_mbps = 0;  // negative: not known
+  int64_t speed_mbps = 0;  // negative if unknown
   std::istringstream(read_line(net + interface + "/speed")) >> speed_mbps;
   bond.speed_mbps = static_cast<uint32_t>(std::max<int64_t>(speed_mbps, 0));
   return bond;

@@ -1,4 +1,4 @@
-// The vocabulary of the verbs layer, free of <infiniband/verbs.h>: the layers above never see a verbs struct.
+// The types of the verbs layer, without <infiniband/verbs.h>: the layers above do not use verbs structures.
 #pragma once
 
 #include <endian.h>
@@ -9,16 +9,16 @@ namespace verbena::verbs {
 
 inline constexpr int kMaxRails = 8;  // physical ports that one virtual device may join (NCCL net v12)
 inline constexpr uint32_t kInlineBytes =
-    64;  // a queue pair is asked to send up to this much inline; some devices do less
+    64;  // inline bytes requested for a queue pair; some devices grant less
 
-// Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian),
-// gids raw.
+// The address of a port, which travels in the handshake. In host byte order (x86-64 and arm64 are little
+// endian), except for GIDs, which are raw.
 struct PortAddress {
   uint8_t gid[16];
-  uint8_t other_gid[16];   // of the other address family, same RoCE version; zero: none
+  uint8_t other_gid[16];   // of the other address family, same RoCE version; zero if none
   uint16_t lid;            // 0 on Ethernet
   uint16_t partition_key;  // 0: unknown
-  uint8_t port_number;     // the peer's own; informational, never used as a local port number
+  uint8_t port_number;     // the peer's own number; for information, never used as a local port number
   uint8_t link_layer;      // 1 InfiniBand, 2 Ethernet, 0: the port cannot be used now
   uint8_t mtu;             // enum ibv_mtu of the active port: 1 (256) .. 5 (4096)
   uint8_t roce_version;    // 1 or 2; 0: unknown, or InfiniBand
@@ -27,16 +27,16 @@ static_assert(sizeof(PortAddress) == 40);
 
 inline constexpr uint8_t kInfiniBand = 1, kEthernet = 2;  // PortAddress::link_layer
 
-// A port's own view of its address: the indices of its GIDs in its table.
+// A port's address for local use: with the indices of its GIDs in its table.
 struct LocalAddress {
   PortAddress port{};
   int gid_index = -1;        // -1 on InfiniBand without GRH
-  int other_gid_index = -1;  // -1: there is no other
-  bool is_own = true;        // see GidEntry; true where nobody has asked
+  int other_gid_index = -1;  // -1 if there is no other GID
+  bool is_own = true;        // see GidEntry; true if not determined
   int partition_key_index = 0;
 };
 
-// The place of a port in the network, as the administrator numbers it.
+// The place of a port in the network, as numbered by the administrator.
 struct PortPlace {
   static constexpr int16_t kUnknown = -1;
   int16_t rail = kUnknown, plane = kUnknown;
@@ -44,7 +44,7 @@ struct PortPlace {
   bool operator==(const PortPlace&) const = default;
 };
 
-// Enhanced connection establishment: vendor options that both ends agree on. vendor_id 0: none.
+// Enhanced connection establishment (ECE): vendor options on which both ends agree. vendor_id 0 means none.
 struct EceOptions {
   uint32_t vendor_id;
   uint32_t options;
@@ -55,18 +55,19 @@ struct QueuePairAddress {
   uint32_t number;
   uint32_t first_psn;
   EceOptions ece;
-  uint32_t outstanding_reads = 1;  // reads and adds that this end serves at a time
+  uint32_t outstanding_reads = 1;  // number of reads and adds that this end serves at a time
 };
 
 enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead, kFetchAdd /* OneSidedRequest */ };
 
-// The operations of a queue pair, at both ends: with fewer, a device's work requests are shorter. Without
-// `read`, the peer may not read.
+// The operations of a queue pair, at both ends. With fewer operations, a device's work requests are shorter.
+// Without `read`, the peer may not read.
 struct Operations {
   bool send_imm = true, write = true, write_imm = true, read = true, fetch_add = false;
 };
 
-// One work request with one local segment. Units: bytes. `cookie` comes back in its completion if `signaled`.
+// One work request with one local segment. Lengths are in bytes. If `signaled`, the completion contains
+// `cookie`.
 struct WorkRequest {
   Opcode opcode = Opcode::kWrite;
   bool signaled = false;
@@ -81,11 +82,11 @@ struct WorkRequest {
   uint64_t remote = 0;
 };
 
-// The same for chains with adds and fences; a type of its own, so that requests of ordinary messages stay
-// small.
+// A work request for chains with adds and fences. It is a separate type, so that the requests of ordinary
+// messages stay small.
 struct OneSidedRequest : WorkRequest {
-  uint64_t addend = 0;  // of kFetchAdd, on 8 aligned bytes; the former value goes to `local`
-  bool fenced = false;  // begins once all earlier reads and adds are complete
+  uint64_t addend = 0;  // of kFetchAdd, on 8 aligned bytes; the previous value is written to `local`
+  bool fenced = false;  // starts after all earlier reads and adds are complete
 };
 
 enum class CompletionKind : uint8_t {
@@ -94,16 +95,16 @@ enum class CompletionKind : uint8_t {
   kReceiveWrite
 };  // kReceiveWrite: RDMA WRITE with immediate
 
-// Has the layout of ibv_wc (completion_queue.cc checks it), so that a device fills it in without a copy.
+// Has the layout of ibv_wc (completion_queue.cc checks this), so that a device fills it in without a copy.
 struct Completion {
-  uint64_t cookie;  // of the work request; for receives the cookie of the receive (its page)
-  int error;        // 0, or the ibv_wc_status; then only cookie, qp_number and vendor_error are valid
+  uint64_t cookie;  // of the work request; for receives, the cookie of the receive (its page)
+  int error;        // 0, or an ibv_wc_status; then only cookie, qp_number and vendor_error are valid
   uint32_t opcode;  // ibv_wc_opcode
   uint32_t vendor_error;
-  uint32_t length;         // bytes received or written, receives only
-  uint32_t network_imm;    // big endian; valid by `flags`
+  uint32_t length;         // received or written bytes; receives only
+  uint32_t network_imm;    // big endian; valid if `flags` says so
   uint32_t qp_number;      // local queue pair
-  uint32_t unused_source;  // of datagrams, like the rest
+  uint32_t unused_source;  // only for datagrams
   uint32_t flags;          // ibv_wc_flags
   uint32_t unused[2];
 
@@ -114,7 +115,7 @@ struct Completion {
     if (opcode == kReceiveWriteOpcode) return CompletionKind::kReceiveWrite;
     return (opcode & kReceiveOpcode) != 0 ? CompletionKind::kReceive : CompletionKind::kSend;
   }
-  // Host byte order; 0 without one.
+  // In host byte order; 0 without an immediate.
   uint32_t imm() const { return (flags & kWithImm) != 0 ? be32toh(network_imm) : 0; }
 };
 

@@ -235,7 +235,7 @@ def test_readers_without_a_rank_of_their_own():
 
 
 def test_arguments():
-    with pytest.raises(ValueError, match="2 local readers are more than the total, 1"):
+    with pytest.raises(ValueError, match="n_local_reader is 2, more than n_reader, 1"):
         MessageQueue(1, 2)
     with pytest.raises(ValueError, match="names"):
         MessageQueue(2, reader_ranks=[3, 3])

@@ -60,7 +60,7 @@ def test_reductions(rank, count):
         with pytest.raises(TypeError, match="torch.int64 cannot be reduced.*torch.bfloat16.*torch.distributed"):
             ops.all_reduce(torch.zeros(3, dtype=torch.int64))
         for wrong in ("product", torch.distributed.ReduceOp.BAND):
-            with pytest.raises(ValueError, match="no kernel for the reduction .*sum, mean"):
+            with pytest.raises(ValueError, match="the reduction .* is not supported: use sum, mean"):
                 ops.all_reduce(mine, wrong)
         for call in (ops.all_gather, ops.reduce_scatter):
             with pytest.raises(TypeError, match="dim"):
@@ -227,9 +227,9 @@ def test_outputs_of_another_type(rank):
                      lambda: ops.all_to_all(x, out=x.to(half)), lambda: ops.all_reduce_quantised(x.to(half), "fp8", out=x.to(torch.int8)),
                      lambda: ops.all_gather_v(x, counts, torch.zeros(4 * ops.size, 6, dtype=half)),
                      lambda: ops.all_to_all_v(x, counts, counts, torch.zeros(4, 6, dtype=half))):
-            with pytest.raises(TypeError, match="is needed, not of torch"):
+            with pytest.raises(TypeError, match="must be of type .*, not torch"):
                 call()
-        with pytest.raises(ValueError, match="contiguous tensor of shape"):
+        with pytest.raises(ValueError, match="must be contiguous, of shape"):
             ops.all_gather_v(x, counts, torch.zeros(4 * ops.size, 5))
         norm = verbena.ops.Norm(None)
         for wrong in (torch.zeros(3, 6, dtype=half), torch.zeros(4, 6, dtype=torch.int8)):

@@ -175,7 +175,7 @@ def _run(rank, size, folder):
                 halves = [slice(0, 3), slice(3, None)]
                 for number, rows in enumerate(halves):
                     dispatcher.dispatch_a(tbo_subbatch_index=number, **part(rows))
-                with pytest.raises(RuntimeError, match=r"combine_a\(\) was called where dispatch_b\(\) has to come next"):
+                with pytest.raises(RuntimeError, match=r"combine_a\(\) was called, but the next call must be dispatch_b\(\)"):
                     dispatcher.combine_a(tbo_subbatch_index=0, combine_input=(None,))
                 both = [dispatcher.dispatch_b(tbo_subbatch_index=number) for number in range(2)]
                 for number, came in enumerate(both):

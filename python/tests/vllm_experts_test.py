@@ -117,7 +117,7 @@ def _config(case, size, parallel=(), **options):
 @pytest.mark.parametrize("options, cause", [
     ({"is_lora_enabled": True}, "LoRA"), ({"num_experts": 9}, "not divided evenly"), ({"max_num_tokens": 5000}, "at most 4096"),
     ({"quant": types.SimpleNamespace(quant_dtype=torch.int8, block_shape=None, per_act_token_quant=False, a1_scale=None)}, "one scale"),
-    ({"monolithic": True}, "routes the tokens itself"), ({"placed": "round_robin"}, "have to be linear")])
+    ({"monolithic": True}, "does its own routing"), ({"placed": "round_robin"}, "must be linear")])
 def test_layers_that_are_left_to_vllm(options, cause):
     case = DenseCase(*CASE)
     quant, monolithic = options.pop("quant", None), options.pop("monolithic", False)

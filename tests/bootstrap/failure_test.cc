@@ -92,7 +92,7 @@ class DeathTest : public testing::TestWithParam<Case> {};
 TEST_P(DeathTest, EndsTheOthersAtOnce) {
   const auto [count, fan_out, dying] = GetParam();
   const UniqueId id = take(make_unique_id(), "id");
-  const std::string name = "rank " + std::to_string(dying) + " has gone";
+  const std::string name = "rank " + std::to_string(dying) + " disconnected";
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   Processes ranks(count, [&, count = count, fan_out = fan_out, dying = dying](uint32_t rank) {
@@ -147,7 +147,7 @@ TEST(LookingAround, SeesADeathWithoutACall) {
     if (rank == 1) raise(SIGKILL);
     const auto deadline = base::Deadline::after_ms(kPatienceMs);
     while (bootstrap->check_ranks() && !deadline.has_passed()) usleep(1000);
-    return expect_failure(bootstrap->barrier(), log, "rank 1 has gone");
+    return expect_failure(bootstrap->barrier(), log, "rank 1 disconnected");
   });
   EXPECT_EQ(ranks.await(kPatienceMs), (std::vector<int>{0, 128 + SIGKILL, 0}));
 }

@@ -460,10 +460,10 @@ INSTANTIATE_TEST_SUITE_P(
         Plan{"LostAndReordered", "lose chance=0.01; reorder by=64 chance=0.25", "again "},
         Plan{"Doubled", "duplicate chance=0.05", "twice "},
         Plan{"All", "lose chance=0.03; reorder by=16 chance=0.1; duplicate chance=0.03", "twice "},
-        Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths rested "},
+        Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths quarantined "},
         // Of empty messages all that is damaged is what a tag or a MAC covers. Data has the
         // network's own checksum, which softverbs' plan goes round.
-        Plan{"Damaged", "corrupt bytes=2 chance=0.1", "strays ", false},
+        Plan{"Damaged", "corrupt bytes=2 chance=0.1", "unmatched ", false},
         Plan{"Late", "delay by=1ms chance=0.01", "received "}),
     [](const auto& plan) { return plan.param.name; });
 

@@ -151,7 +151,7 @@ TEST_F(DatagramObservationTest, MessagesPacketsAndRepairsAreSeen) {
   EXPECT_EQ(count_events("M", "thread_name"), 2U);
   EXPECT_EQ(count_events("b", "message "), 2 * kMessages);
   EXPECT_EQ(count_events("e", "message "), 2 * kMessages);
-  EXPECT_GE(count_events("i", "packets sent again"), 1U);
+  EXPECT_GE(count_events("i", "packets retransmitted"), 1U);
 }
 
 }  // namespace

@@ -58,11 +58,12 @@ TEST_F(StateDumpTest, TheSignalTellsBothEnds) {
   LiveConnection<NewestVersion>* connection = start_connected();
   EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
   const std::string text = ask();
-  EXPECT_NE(text.find("a signal asked for it\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("requested by a signal\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nsend to 127.0.0.1:"), std::string::npos) << text;
   EXPECT_NE(text.find("\nreceive from 127.0.0.1:"), std::string::npos) << text;
   EXPECT_NE(text.find(", communicator 0x5eed, open for "), std::string::npos) << text;
-  EXPECT_NE(text.find("done: staged 0 messages 0 bytes, direct 1 messages 100000 bytes"), std::string::npos)
+  EXPECT_NE(text.find("complete: staged 0 messages 0 bytes, direct 1 messages 100000 bytes"),
+            std::string::npos)
       << text;
   finalize();
   EXPECT_EQ(read_handlers(), before);
@@ -105,7 +106,7 @@ TEST_F(StateDumpTest, MarksOfSwitchesAreCounted) {
     return at == std::string::npos ? 0 : std::stoul(text.substr(at + label.size()));
   };
   EXPECT_GE(count(", received "), 26U) << text;
-  EXPECT_EQ(count(", late or marked by a switch "), count(", received ")) << text;
+  EXPECT_EQ(count(", delayed or ECN-marked "), count(", received ")) << text;
   finalize();
 }
 
@@ -119,7 +120,7 @@ TEST_F(StateDumpTest, WindowsFollowThePeersThatNcclExpects) {
     abi::NetAttr attributes{side, side, abi::kAttrAny, abi::kAttrAny, abi::kAttrAny};
     EXPECT_EQ((*net_)->set_net_attr(context_, &attributes), abi::kSuccess);
     EXPECT_NE(establish(), nullptr);
-    const std::string text = ask(), label = "entries reserved ";
+    const std::string text = ask(), label = "receive entries reserved ";
     const size_t at = text.rfind(label);
     return at == std::string::npos ? 0 : std::stoi(text.substr(at + label.size()));
   };

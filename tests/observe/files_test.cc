@@ -121,8 +121,8 @@ TEST_F(FilesTest, BothEndsCountTheSame) {
   EXPECT_EQ(count(events, "b", "message"), 100U);
   EXPECT_EQ(count(events, "e", "GPU unpacks and uses"), 30U);
   EXPECT_GE(count(events, "i", "grant sent"), 20U);
-  EXPECT_GE(count(events, "i", "posted to softverbs"), 50U);
-  EXPECT_GE(count(events, "i", "arrived by softverbs"), 50U);
+  EXPECT_GE(count(events, "i", "posted on softverbs"), 50U);
+  EXPECT_GE(count(events, "i", "arrived on softverbs"), 50U);
 }
 
 TEST_F(FilesTest, AStallIsTracedUnderItsOwnName) {

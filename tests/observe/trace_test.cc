@@ -46,7 +46,7 @@ TEST_F(TraceTest, AMessageIsASlice) {
   EXPECT_EQ(ends[0]["args"]["path"], "staged");
   EXPECT_LE(begins[0]["ts"], ends[0]["ts"]);
   EXPECT_EQ(select(trace, "i", "grant sent").size(), 1U);
-  EXPECT_EQ(select(trace, "i", "arrived by a:1").size(), 1U);
+  EXPECT_EQ(select(trace, "i", "arrived on a:1").size(), 1U);
   const auto gpu = select(trace, "b", "GPU unpacks and uses");
   ASSERT_EQ(gpu.size(), 1U);
   EXPECT_EQ(gpu[0]["ts"], ends[0]["ts"]);
@@ -83,8 +83,8 @@ TEST_F(TraceTest, RailsAndFlushes) {
   EXPECT_EQ(select(trace, "b", "flush").size(), 1U);
   EXPECT_EQ(select(trace, "e", "flush").size(), 1U);
   EXPECT_EQ(select(trace, "i", "failed: a:1").at(0)["args"]["queue pair"], 2);
-  EXPECT_EQ(select(trace, "i", "used again: a:1").size(), 1U);
-  EXPECT_EQ(select(trace, "i", "sent again by a:1").at(0)["args"]["bytes"], 77);
+  EXPECT_EQ(select(trace, "i", "works again: a:1").size(), 1U);
+  EXPECT_EQ(select(trace, "i", "retransmitted on a:1").at(0)["args"]["bytes"], 77);
   EXPECT_EQ(select(trace, "i", "connection failed").size(), 1U);
 }
 

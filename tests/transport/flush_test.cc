@@ -202,7 +202,7 @@ TEST_F(FlushTest, AFlushThatNeverEndsFailsItsConnection) {
   FlushRequest* request = flush(gpu_target_.get());
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(wait_for(*request).status(), base::Status::kSystem);
-  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("flush 0: waits for 1 reads of the device")));
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("flush 0: waits for 1 reads by the device")));
   EXPECT_THAT(log_.warnings(),
               Contains(HasSubstr("flush 0: the device reports no completions of its local reads")));
 }

@@ -69,7 +69,8 @@ TEST_F(PageRunTest, EachHasAQueueOfItsOwnUntilTheyAreUsedUp) {
   EXPECT_EQ(third.entries, 32U);
   EXPECT_EQ(reserve().entries, 0U) << "nothing is left";
   EXPECT_NE(pool_->describe().find("128 of 128 in use"), std::string::npos) << pool_->describe();
-  EXPECT_NE(pool_->describe().find("3 connections with a run each"), std::string::npos) << pool_->describe();
+  EXPECT_NE(pool_->describe().find("3 connections with a contiguous run of pages each"), std::string::npos)
+      << pool_->describe();
 
   pool_->release(*first.queue, 32);
   const auto again = reserve();

@@ -110,7 +110,7 @@ TEST_F(StallTest, ASendWaitsForItsGrant) {
   expect_warning(
       [&] { EXPECT_FALSE(send.test() || next.test()); },
       "send to 127.0.0.1:[0-9]+: stall: message 0 of 100000 bytes: waits for a grant: the peer has not "
-      "posted its receive; 2 requests are open, and none has completed for [0-9.]+ m?s "
+      "posted its receive; 2 requests are open, none completed for [0-9.]+ m?s "
       "\\(VERBENA_STALL_WARNING_MS 20 ms\\)$");
 }
 
@@ -120,19 +120,19 @@ TEST_F(StallTest, ASendWaitsForCredits) {
   std::vector<std::unique_ptr<OpenSend>> sends;
   for (int i = 0; i < 8; ++i)
     sends.push_back(std::make_unique<OpenSend>(connection, host_.nic(), 1000, true));
-  expect_warning(
-      [&] { EXPECT_FALSE(sends.back()->test()); },
-      "stall: message [0-9] of 1000 bytes: waits for credits or room in a send queue: credits 0 on queue "
-      "pair 0; ");
+  expect_warning([&] { EXPECT_FALSE(sends.back()->test()); },
+                 "stall: message [0-9] of 1000 bytes: waits for credits or for space in a send queue: "
+                 "credits 0 on queue "
+                 "pair 0; ");
 }
 
 TEST_F(StallTest, AReceiveWaitsForData) {
   ConnectedPair connection = connect_here(host_.nic(), host_.nic(), true);
   OpenReceive receive(connection, host_.nic());
-  expect_warning(
-      [&] { EXPECT_FALSE(receive.test()); },
-      "receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data: nothing is here, 0 of at most 100000 "
-      "bytes are here; 1 requests are open, and none has completed for ");
+  expect_warning([&] { EXPECT_FALSE(receive.test()); },
+                 "receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data: nothing has arrived, 0 of "
+                 "at most 100000 "
+                 "bytes have arrived; 1 requests are open, none completed for ");
 }
 
 TEST_F(StallTest, HandshakesWaitForThePeer) {
@@ -141,10 +141,10 @@ TEST_F(StallTest, HandshakesWaitForThePeer) {
   void* device_handle = nullptr;
   expect_warning(
       [&] { EXPECT_EQ(take(listener->poll({}, &device_handle), "no receiver"), nullptr); },
-      "stall: accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for [0-9.]+ m?s of at most 300.0 s");
+      "stall: accept on 127.0.0.1:[0-9]+: waits for the peer to connect, for [0-9.]+ m?s of at most 300.0 s");
   const auto connector = take(Connector::start(host_.nic(), handle, -1), "a connector");
   expect_warning([&] { EXPECT_EQ(take(connector->poll(), "no sender"), nullptr); },
-                 "stall: connect to 127.0.0.1:[0-9]+: waits for the peer's answer");
+                 "stall: connect to 127.0.0.1:[0-9]+: waits for the peer's reply");
 }
 
 TEST_F(StallTest, TheFirstComesWithAReport) {
@@ -160,8 +160,8 @@ TEST_F(StallTest, TheFirstComesWithAReport) {
   EXPECT_THAT(file_.read(),
               ContainsRegex("Z: receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data"));
   EXPECT_THAT(file_.read(),
-              ContainsRegex("message 0, room 100000 bytes, 0 bytes are here, slot 0: waits for data: "
-                            "nothing is here for [0-9.]+ m?s"));
+              ContainsRegex("message 0, buffer 100000 bytes, arrived 0 bytes, slot 0: waits for data: "
+                            "nothing has arrived for [0-9.]+ m?s"));
   EXPECT_FALSE(request_report(ReportCause::kStall, "another one soon after"));
   stop_reports();
   EXPECT_TRUE(request_report(ReportCause::kStall, "in the next life"));
@@ -214,8 +214,10 @@ TEST_F(StallTest, AQueueFullOfGrantsIsGivenUp) {
   ConnectedPair connection = connect_here(nic, nic, false);
   expect_transfer_here(connection, nic, nic, make_direct(100));
   EXPECT_EQ(connection.receiving.receiver->statistics().failed_queue_pairs, 1U);
-  EXPECT_THAT(log_.warnings(),
-              Contains(ContainsRegex("receive from [^\n]*: stall: message [0-9]+: waits to be granted")));
+  EXPECT_THAT(
+      log_.warnings(),
+      Contains(ContainsRegex(
+          "receive from [^\n]*: stall: message [0-9]+: waits for space in the send queue of grants")));
 }
 
 }  // namespace

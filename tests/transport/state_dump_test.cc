@@ -76,7 +76,7 @@ TEST_F(StateReportTest, AConnectionThatRestsIsLookedAt) {
   EXPECT_THAT(text, ContainsRegex("receive from 127.0.0.1:[0-9]+, open for [^\n]*, rests\n"));
   EXPECT_THAT(text, HasSubstr("messages: next 10, posted before 10"));
   EXPECT_THAT(text, HasSubstr("messages: next 10, granted before 10, consumed before 10"));
-  EXPECT_THAT(text, ContainsRegex("done: staged 10 messages 200000 bytes"));
+  EXPECT_THAT(text, ContainsRegex("complete: staged 10 messages 200000 bytes"));
   EXPECT_THAT(
       text, ContainsRegex("queue pair 1: rail softverbs[01]:1, qp [0-9]+: live, port up, credits [0-9]+ of"));
   EXPECT_THAT(text,
@@ -92,7 +92,7 @@ TEST_F(StateReportTest, AConnectionAtWorkTellsItself) {
   const std::string text = await_report([&] { EXPECT_FALSE(send.test() || receive.test()); });
   EXPECT_THAT(text, HasSubstr(": the test asks\n"));
   EXPECT_THAT(text, HasSubstr("message 0, 100000 bytes, no path yet: waits for a grant"));
-  EXPECT_THAT(text, HasSubstr("message 0, room 100000 bytes, 0 bytes are here, slot 0: waits for data"));
+  EXPECT_THAT(text, HasSubstr("message 0, buffer 100000 bytes, arrived 0 bytes, slot 0: waits for data"));
   EXPECT_EQ(count(text, ", 1 requests open"), 2U);
   EXPECT_EQ(count(text, ", rests"), 2U);
   EXPECT_THAT(text, Not(HasSubstr("from outside")));
@@ -111,9 +111,10 @@ TEST_F(StateReportTest, AThreadThatDoesNotCallHidesNothing) {
     const std::string text = await_report();
     EXPECT_THAT(
         text,
-        ContainsRegex("receive from [^\n]*; its thread does not call, so that this is a look from outside"));
+        ContainsRegex(
+            "receive from [^\n]*; its thread does not call the plugin, so another thread read this state"));
     EXPECT_THAT(text,
-                HasSubstr("slot 0: is done, and waits for the GPU to unpack or use it (irecvConsumed)"));
+                HasSubstr("slot 0: complete: waits until the GPU has unpacked or used it (irecvConsumed)"));
     EXPECT_TRUE(poll_until([&] { return send.test(); }));
     EXPECT_TRUE(connection.receiving.receiver->consume(*static_cast<ReceiveMessage*>(receive.request)));
   }
@@ -126,9 +127,9 @@ TEST_F(StateReportTest, HandshakesTellWhatTheyWaitFor) {
   EXPECT_TRUE(poll_until([&] {
     EXPECT_EQ(take(connector->poll(), "no sender"), nullptr);
     request_report(ReportCause::kSignal, "the test asks");
-    return count(file_.read(), "waits for the peer's answer") != 0;
+    return count(file_.read(), "waits for the peer's reply") != 0;
   }));
-  EXPECT_THAT(file_.read(), ContainsRegex("accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for "));
+  EXPECT_THAT(file_.read(), ContainsRegex("accept on 127.0.0.1:[0-9]+: waits for the peer to connect, for "));
 }
 
 TEST_F(StateReportTest, EachOfManyConnectionsHasItsPlace) {
@@ -151,9 +152,8 @@ TEST_F(StateReportTest, AFailedConnectionHasToldItsState) {
   EXPECT_TRUE(poll_until([&] { return send.test() || !send.outcome; }));
   const std::string text = await_report();
   EXPECT_THAT(text, ContainsRegex("Z: send to 127.0.0.1:[0-9]+ failed\n"));
-  EXPECT_THAT(text,
-              ContainsRegex(
-                  "send to 127.0.0.1:[0-9]+, open for [^\n]*, has failed, the peer has closed, 1 requests"));
+  EXPECT_THAT(text, ContainsRegex(
+                        "send to 127.0.0.1:[0-9]+, open for [^\n]*, failed, closed by the peer, 1 requests"));
   EXPECT_THAT(text, HasSubstr("queue pair 0: rail softverbs0"));
   EXPECT_FALSE(request_report(ReportCause::kFailure, "another one soon after"));
 }

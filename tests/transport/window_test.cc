@@ -99,12 +99,12 @@ TEST_F(BareEntriesTest, AFullQueueIsFollowedByAnother) {
   EXPECT_EQ(queues.size(), 3U);
   const auto other = take(pool_->reserve(*nic_.rails[1], kWish), "entries of the other rail");
   EXPECT_FALSE(queues.contains(other.queue));
-  EXPECT_NE(pool_->describe().find("softverbs0:1: 81920 circulate, 81920 reserved, in 3 queues"),
+  EXPECT_NE(pool_->describe().find("softverbs0:1: 81920 posted, 81920 reserved, in 3 queues"),
             std::string::npos)
       << pool_->describe();
   for (BouncePool::Queue* queue : reserved) pool_->release(*queue, 32);
   EXPECT_TRUE(queues.contains(take(pool_->reserve(*nic_.rails[0], kWish), "entries").queue));
-  EXPECT_NE(pool_->describe().find("81920 circulate, 32 reserved"), std::string::npos) << "used again";
+  EXPECT_NE(pool_->describe().find("81920 posted, 32 reserved"), std::string::npos) << "used again";
 }
 
 TEST_F(BareEntriesTest, SeveralQueuePairsShareAQueue) {

@@ -110,7 +110,7 @@ TEST_F(SelfTestTest, ChoosesAnotherWay) {
   with_device("vendor=1 makes_srq=0", "", [](Device& device) {
     const Abilities found = judge_all(device);
     EXPECT_FALSE(found.shared_receives);
-    EXPECT_THAT(found.advice, HasSubstr("each queue pair has its own"));
+    EXPECT_THAT(found.advice, HasSubstr("each queue pair gets its own receive queue"));
   });
   with_device("vendor=1 empty_receive=own", "",
               [](Device& device) { EXPECT_FALSE(judge_all(device).empty_receives); });
@@ -148,7 +148,7 @@ TEST_F(SelfTestTest, ADatagramThatFailsExcludesNoConnection) {
   with_device("vendor=1", "lose every=1", [](Device& device) {
     const Abilities found = judge_all(device);
     EXPECT_EQ(found.unusable, "");
-    EXPECT_THAT(found.advice, HasSubstr("a datagram without an answer"));
+    EXPECT_THAT(found.advice, HasSubstr("a datagram has no completion"));
   });
 }
 
@@ -173,7 +173,7 @@ TEST_F(SelfTestTest, AnOwnAddressThatDoesNotAnswerExcludesNoDevice) {
   with_faulty_device([](Device& device, faulty::Hooks& hooks) {
     hooks.reaches_no_self = true;
     const SelfTestResult result = try_all(device);
-    EXPECT_EQ(describe(result.of(Form::kWrite)), "without an answer (errno 110)");
+    EXPECT_EQ(describe(result.of(Form::kWrite)), "has no completion (errno 110)");
     EXPECT_EQ(result.of(Form::kInline).verdict, Verdict::kNotTried) << "each would wait for the address";
     const Abilities found = judge(result, {.fetch_add = true});
     EXPECT_EQ(found.unusable, "");
@@ -204,8 +204,8 @@ TEST_F(SelfTestTest, NoCallThatLacksMemoryOnceExcludesADevice) {
 TEST_F(SelfTestTest, WaitsForNoCompletionForEver) {
   with_device("vendor=1", "drop opcode=RDMA_READ nth=1", [](Device& device) {
     const SelfTestResult result = try_all(device);
-    EXPECT_EQ(list_others(result), "read without an answer\n");
-    EXPECT_THAT(judge(result, {}).advice, HasSubstr("a read without an answer"));
+    EXPECT_EQ(list_others(result), "read has no completion\n");
+    EXPECT_THAT(judge(result, {}).advice, HasSubstr("a read has no completion"));
   });
   with_device("vendor=1", "drop every=1", [](Device& device) {
     const SelfTestResult result = try_all(device);

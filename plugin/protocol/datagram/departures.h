@@ -1,5 +1,5 @@
-// When the packets of a send queue left it. A packet may wait there while another one, posted later to a
-// shorter queue, overtakes it: what counts as lost is found by these times. Pure.
+// Records when the packets of a send queue were sent. A packet may wait in its queue while a packet that was
+// posted later to a shorter queue overtakes it, so losses are detected by these times. Pure.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@ namespace verbena::protocol::datagram {
 
 class Departures {
  public:
-  // Of a packet's place among all of its queue, wrapping: what can be asked for.
+  // The bits of a packet's index among all packets of its queue, wrapping. Older packets cannot be looked up.
   static constexpr uint32_t kIndexBits = 24;
-  static constexpr uint32_t kTimes = 256;  // of those that left last
+  static constexpr uint32_t kTimes = 256;  // of the packets sent last
 
   uint32_t count() const { return count_; }  // wraps
   void note(Stamp when) { times_[count_++ % kTimes] = when; }
-  // Whether the packet has left; if it is one of the last that did, also when.
+  // Returns whether the packet was sent and, if it is one of the last ones, when.
   bool has_left(uint32_t index, Stamp& when) const {
     constexpr int kSpareBits = 32 - kIndexBits;
     const auto back = static_cast<int32_t>((count_ - index) << kSpareBits) >> kSpareBits;

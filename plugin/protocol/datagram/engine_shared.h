@@ -1,4 +1,4 @@
-// What both sides of an engine's core have: its peers, their timers, the paths that work, the time.
+// The data that both sides of an engine's core share: the peers, their timers, the working paths, the time.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace verbena::protocol::datagram {
 
-// Of a pass.
+// The time of a pass.
 struct Moment {
   int64_t ns;
   Stamp stamp;
@@ -47,8 +47,9 @@ struct EngineShared {
     peer.heard_ns = port.now_ns();
     peer.owed_since_ns = kNeverNs;
   }
-  // For what carries no data. Another one each time: the one before may be dead. In no order, as in turns a
-  // question and its answer might always meet a living path and a dead one.
+  // Returns a path for a packet without data, another one each time, because the previous one may be dead.
+  // The order is random: in a fixed order, a question and its answer might always use one live path and one
+  // dead path.
   uint32_t pick_control_path(const Peer& peer) {
     const uint32_t live = paths_of(port.live_rails()) & peer.paths.all();
     const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
@@ -66,7 +67,7 @@ struct EngineShared {
   Slabs<Peer, 4> peers;
   TimerWheel wheel;
   std::array<uint32_t, kMaxEngineRails> paths_of_rail{};
-  uint32_t control_draw = 0;  // of a linear congruential generator: its upper bits
+  uint32_t control_draw = 0;  // state of a linear congruential generator, of which the upper bits are used
 };
 
 }  // namespace verbena::protocol::datagram

@@ -1,28 +1,28 @@
-// Who may send how much: receives whose senders want more grants, in turn, and how many packets are granted
-// and not here. Whether there are pages for them is page_budget.h's matter; this is about fairness, and about
-// senders that do not send.
+// Decides which peer may send how much: it serves the receives whose senders want more grants in turn, and
+// counts the packets that were granted and have not arrived. page_budget.h decides whether there are pages
+// for them; this file is about fairness, and about senders that do not send.
 //
-//   turns   Peers have turns, a quantum each, for one message of theirs after the other: a few peers at a
-//           time, each until its message has all, as a message holds pages until it is complete. That is so
-//           in each class of lengths, and the classes have turns with each other: a short message waits for
-//           no long one.
-//   share   A peer holds at most kShare times what is left for all, unless it is alone; the last quantum is
-//           for one that holds nothing. So peers that stop leave something to every other, whatever they have
-//           announced.
-//   audit   A grant that brings nothing for a period is taken back: its peer may have stopped or died, or
-//           never have meant to send. The message is in doubt then, and so is its peer if nothing else of it
-//           came. A peer holds a quantum at most for what is in doubt, which ends with a packet.
+//   turns   Peers get a quantum each, in turn, for one of their messages after the other. Only a few peers
+//           are served at the same time, each until its message is fully granted, because a message holds
+//           pages until it is complete. This is done separately in each class of lengths, and the classes
+//           take turns too, so that a short message does not wait for a long one.
+//   share   A peer holds at most kShare times what is left for all, unless it is the only one. The last
+//           quantum is reserved for a peer that holds nothing. So peers that stop leave something for the
+//           others, whatever they have announced.
+//   audit   A grant is revoked if no packet arrives for a period: its peer may have stopped or died, or never
+//           intended to send. The message is then in doubt, and so is its peer if nothing else arrived from
+//           it. A peer holds at most one quantum for messages in doubt. A packet ends the doubt.
 //
-// A sender does not hear that its grant was taken back. What it sends by it finds a page all the same, or is
-// lost and sent again: grants keep a receiver's queues short, and nothing that is right depends on them.
+// A sender is not notified when its grant is revoked. The packets that it sends still find a page, or are
+// lost and sent again. Grants keep a receiver's queues short, but correctness does not depend on them.
 //
 // `Owner` has the messages and their peers, and offers:
 //   receives()                          messages by number
-//   peer_of(message)                    its peer's number
-//   account(peer)                       that peer's GrantAccount
-//   count_grantable(outstanding)        packets that may be granted while so many are
-//   note_granted(id, message)           its sender is to be told
-//   note_taken_back(id, message)        it has no grant any more
+//   peer_of(message)                    number of the message's peer
+//   account(peer)                       the peer's GrantAccount
+//   count_grantable(outstanding)        packets that may be granted while `outstanding` are
+//   note_granted(id, message)           the sender must be notified
+//   note_taken_back(id, message)        the message has no grant any more
 //
 // One thread at a time.
 #pragma once
@@ -38,16 +38,17 @@
 
 namespace verbena::protocol::datagram {
 
-inline constexpr uint32_t kLengthClasses = 8;  // each of messages four times as long as the one before
+// Messages of each class are four times as long as those of the previous one.
+inline constexpr uint32_t kLengthClasses = 8;
 
-// Which classes have something, a bit each.
+// A set of length classes, one bit each.
 class ClassSet {
  public:
   bool is_empty() const { return bits_ == 0; }
   bool has(uint32_t length_class) const { return (bits_ >> length_class & 1) != 0; }
   void add(uint32_t length_class) { bits_ |= 1U << length_class; }
   void remove(uint32_t length_class) { bits_ &= ~(1U << length_class); }
-  // The first from `turn` on, and round.
+  // Returns the first class from `turn` on, cyclically.
   uint32_t find(uint32_t turn) const {
     const uint32_t ahead = bits_ & ~0U << turn;
     return static_cast<uint32_t>(std::countr_zero(ahead != 0 ? ahead : bits_));
@@ -61,13 +62,13 @@ struct LinkItself {
   static ListLink& of(ListLink& link) { return link; }
 };
 
-// What a peer holds and wants.
+// The packets that a peer holds and wants.
 struct GrantAccount {
-  uint32_t outstanding = 0;    // packets granted and not here
-  uint32_t doubts = 0;         // messages that are in doubt, and one more if the peer is
-  uint32_t given = 0;          // packets granted and not taken back, ever, wrapping
-  uint32_t audited = 0;        // of them here at the last audit
-  uint32_t tried = kNoObject;  // the message that has a grant in spite of doubt
+  uint32_t outstanding = 0;    // packets granted and not arrived
+  uint32_t doubts = 0;         // number of messages in doubt, plus one if the peer is in doubt
+  uint32_t given = 0;          // total packets granted and not revoked, wrapping
+  uint32_t audited = 0;        // of these, arrived at the last audit
+  uint32_t tried = kNoObject;  // the message that has a grant although it is in doubt
   bool is_doubted = false;
   ClassSet wanting;  // classes in which it has messages
   std::array<LinkedList<DemandLink>, kLengthClasses> messages;
@@ -80,18 +81,18 @@ class Grants {
  public:
   struct Settings {
     uint32_t quantum = 16;
-    uint32_t served_peers = 8;        // at a time
-    int64_t patience_ns = 2'000'000;  // the period
+    uint32_t served_peers = 8;        // peers served at the same time
+    int64_t patience_ns = 2'000'000;  // period of the audit
   };
   explicit Grants(const Settings& settings) : settings_(settings) {}
 
   uint32_t outstanding() const { return outstanding_; }
   bool is_any_wanted() const { return wanting_peers_ != 0; }
-  // When audit() is due; kNeverNs while nothing is granted.
+  // Returns when audit() is due; kNeverNs while nothing is granted.
   int64_t audit_ns() const { return audit_ns_; }
-  uint64_t taken_back() const { return taken_back_; }  // packets, ever
+  uint64_t taken_back() const { return taken_back_; }  // total packets
 
-  // A packet of the message is here.
+  // A packet of the message has arrived.
   [[gnu::always_inline]] void note_arrival(ReceiveMessage& message, GrantAccount& account) {
     if (message.received++ < message.granted) {
       --outstanding_;
@@ -101,7 +102,7 @@ class Grants {
       trust(message, account);
   }
 
-  // It is granted less than it wants.
+  // The message has fewer grants than it wants.
   template <typename Owner>
   void want(Owner& owner, uint32_t id, ReceiveMessage& message, uint32_t peer, GrantAccount& account) {
     if (message.is_wanting) return;
@@ -115,7 +116,7 @@ class Grants {
     have_turns(owner, peer, length_class);
   }
 
-  // It wants nothing any more, nothing of it is awaited.
+  // The message wants no further grants, and no packet of it is expected.
   template <typename Owner>
   void withdraw(Owner& owner, uint32_t id, ReceiveMessage& message) {
     const uint32_t peer = owner.peer_of(message);
@@ -133,11 +134,11 @@ class Grants {
       account.tried = kNoObject;
   }
 
-  // As much as there is room for.
+  // Grants as many packets as there is space for.
   template <typename Owner>
   void serve(Owner& owner, int64_t now_ns) {
     ClassSet left = classes_;
-    std::array<uint32_t, kLengthClasses> refused{};  // peers in a row
+    std::array<uint32_t, kLengthClasses> refused{};  // peers in a row that got nothing
     uint32_t room = owner.count_grantable(outstanding_);
     while (room != 0 && !left.is_empty()) {
       const uint32_t length_class = left.find(class_turn_);
@@ -150,12 +151,12 @@ class Grants {
       ReceiveMessage& message = owner.receives()[id];
       const uint32_t base = std::max(message.granted, message.received);
       const uint32_t wish = std::min(settings_.quantum, message.wanted - std::min(base, message.wanted));
-      if (room < wish && outstanding_ != 0) return;  // few large grants, not many small ones
+      if (room < wish && outstanding_ != 0) return;  // prefers few large grants to many small ones
       const uint32_t more = std::min(wish, room);
       turns.next = account.turns[length_class].next;
       const bool is_trial = account.is_doubted || message.is_doubted;
       if (has_its_share(account, more, room) || (is_trial && has_trial(owner, account))) {
-        // No more than a few peers, as each of them holds some.
+        // Serves only a few peers at a time, because each of them holds pages.
         if (++refused[length_class] >= turns.size) left.remove(length_class);
         continue;
       }
@@ -170,7 +171,7 @@ class Grants {
       if (is_trial) account.tried = id;
       if (message.granted >= message.wanted || is_trial) {
         stop_wanting(owner, id, message, peer, account);
-        if (account.wanting.has(length_class)) {  // its next one waits for the others' turns
+        if (account.wanting.has(length_class)) {  // its next message waits until the others were served
           have_no_turns(owner, peer, length_class);
           have_turns(owner, peer, length_class);
         }
@@ -183,7 +184,7 @@ class Grants {
     }
   }
 
-  // visit(id) for each message that wants grants, until it is false.
+  // Calls visit(id) for each message that wants grants, until it returns false.
   template <typename Owner, typename Visit>
   void for_each_wanting(Owner& owner, const Visit& visit) {
     for (uint32_t length_class = 0; length_class < kLengthClasses; ++length_class)
@@ -194,8 +195,9 @@ class Grants {
           if (!visit(id)) return;
   }
 
-  // Once audit_ns() has come. An end that comes a period late does not know what would have arrived
-  // meanwhile, and gives it another one: once in a row, as some are always late.
+  // Call this when audit_ns() has come. If this end calls it a period late, it does not know what would have
+  // arrived meanwhile, and waits another period. It does so only once in a row, because some ends are always
+  // late.
   template <typename Owner>
   void audit(Owner& owner, int64_t now_ns) {
     has_put_off_ = !has_put_off_ && now_ns - audit_ns_ >= settings_.patience_ns;
@@ -224,14 +226,14 @@ class Grants {
 
  private:
   static constexpr uint32_t kShare = 4;
-  // Audits without a packet: at least one period. More while its peer sends other messages, which may be
-  // first.
+  // Audits without a packet before a grant is revoked: at least one whole period; more while the peer sends
+  // other messages, which may come first.
   static constexpr uint8_t kIdle = 2, kIdleBehindOthers = 16;
 
   struct Turns {
     LinkedList<LinkItself> peers;
     uint32_t size = 0;
-    uint32_t next = kNoObject, served = 0;  // whose turn it is, how many had theirs
+    uint32_t next = kNoObject, served = 0;  // the next peer, and the number of peers that were served
   };
   template <typename Owner>
   struct Links {
@@ -248,7 +250,7 @@ class Grants {
     const uint32_t left = room - more, share = std::max(kShare * left, 2 * settings_.quantum);
     if (account.outstanding == 0) return false;
     if (account.outstanding + more <= share && left >= settings_.quantum) return false;
-    return account.outstanding != outstanding_ || wanting_peers_ != 1;  // others have some, or want some
+    return account.outstanding != outstanding_ || wanting_peers_ != 1;  // other peers hold or want grants
   }
 
   template <typename Owner>
@@ -309,7 +311,7 @@ class Grants {
     if (is_peer_idle && !std::exchange(account.is_doubted, true)) ++account.doubts;
     owner.note_taken_back(id, message);
   }
-  // Its peer has sent a packet of it.
+  // The peer has sent a packet of the message.
   [[gnu::cold, gnu::noinline]] static void trust(ReceiveMessage& message, GrantAccount& account) {
     if (std::exchange(message.is_doubted, false)) --account.doubts;
     if (std::exchange(account.is_doubted, false)) --account.doubts;
@@ -317,13 +319,13 @@ class Grants {
 
   const Settings settings_;
   std::array<Turns, kLengthClasses> turns_;
-  ClassSet classes_;  // in which peers have turns
+  ClassSet classes_;  // classes in which peers wait
   uint32_t class_turn_ = 0;
   uint32_t wanting_peers_ = 0;
   uint32_t outstanding_ = 0;
   LinkedList<AuditLink> granted_;  // messages with grants
   int64_t audit_ns_ = kNeverNs;
-  bool has_put_off_ = false;  // the last audit
+  bool has_put_off_ = false;  // the last audit was postponed
   uint64_t taken_back_ = 0;
 };
 

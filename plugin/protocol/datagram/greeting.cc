@@ -14,7 +14,7 @@ uint64_t sum_up(const DatagramHandle& handle) {
 }
 
 bool makes_sense(const EngineName& engine) {
-  constexpr uint32_t kTopBit = 1U << 31;  // a device takes its own key then
+  constexpr uint32_t kTopBit = 1U << 31;  // with this bit a device uses its own key
   return engine.id != 0 && engine.rails != 0 && engine.rails <= kMaxEngineRails && engine.data_lines != 0 &&
          engine.data_lines <= kMostDataLines && (engine.queue_key & kTopBit) == 0 && engine.reserved == 0;
 }

@@ -1,8 +1,8 @@
-// How two engines come to know each other: the handle that NCCL carries from a listener to whoever connects,
-// and the greetings that then go over the network. A hello opens a channel, a welcome answers it or says why
-// not; each tells everything about its sender, so that any of them may be lost, doubled or late. A farewell
-// says, or asks, whether an end of a channel is closed. Every field from outside is checked here before
-// anybody uses it.
+// How two engines get to know each other: the handle that NCCL passes from a listener to the connecting side,
+// and the greetings that then go over the network. A hello opens a channel. A welcome accepts it, or says why
+// not. Each greeting contains everything about its sender, so that any of them may be lost, duplicated or
+// delayed. A farewell reports or asks whether an end of a channel is closed. Every field from outside is
+// checked here before it is used.
 #pragma once
 
 #include <array>
@@ -23,28 +23,29 @@ inline constexpr uint16_t kDatagramVersion = 7;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
 
-// Lines of NCCL's LL128, the last 8 bytes of which say that the rest is there: none lies in two packets.
+// Lines of NCCL's LL128. The last 8 bytes of a line show that the rest has arrived, so no line is split
+// between two packets.
 inline constexpr uint32_t kDataLineBytes = 128, kMostDataLines = 1024;
 
-// Drawn once in each engine: who has seen an engine's handle knows its secret.
+// Drawn once in each engine. A process that has seen an engine's handle knows its secret.
 using EngineSecret = std::array<uint8_t, 16>;
 
-// Where an engine is reached on a rail.
+// The address of an engine on a rail.
 struct EngineRail {
   RailRecord port;
   uint32_t control, eager;  // numbers of its queue pairs
-  // The last is for short messages that are not granted, where there are short pages.
+  // The last one is for short messages without a grant, if there are small-message buffers.
   std::array<uint32_t, kGrantedPairs> granted;
 };
 static_assert(sizeof(EngineRail) == 64, "wire format");
 
 struct EngineName {
-  uint64_t id;  // of all that follows, not 0: see make_engine_id()
+  uint64_t id;  // derived from the fields below, not 0: see make_engine_id()
   EngineSecret secret;
   uint32_t queue_key;
-  uint16_t data_lines;  // of a message in a packet, at most
+  uint16_t data_lines;  // maximum length of a message's part in a packet
   uint8_t rails;
-  uint8_t is_keyed : 1;  // it has the job's key
+  uint8_t is_keyed : 1;  // the engine has the job's key
   uint8_t has_short_pages : 1;
   uint8_t reserved : 6;
 
@@ -54,16 +55,16 @@ struct EngineName {
 };
 static_assert(sizeof(EngineName) == 32, "wire format");
 
-// A process, for others of its host, which see whether it has ended.
+// A process, for other processes of its host, which can see whether it has ended.
 struct ProcessName {
-  uint64_t space;  // of the host and its process numbers; 0: not known
+  uint64_t space;  // of the host and its process numbers; 0 if unknown
   uint64_t start_ticks;
   uint32_t pid, reserved;
   bool operator==(const ProcessName&) const = default;
 };
 static_assert(sizeof(ProcessName) == 24, "wire format");
 
-// The magic is where a connected listener's handle has its own.
+// The magic is at the same offset as in the handle of the connected transport.
 struct DatagramHandle {
   uint64_t magic;
   uint16_t version;
@@ -72,7 +73,7 @@ struct DatagramHandle {
   uint64_t nonce;    // of the listener
   EngineName engine;
   RailRecord port;      // of one rail
-  ProcessName process;  // the listener's
+  ProcessName process;  // of the listener
   uint64_t checksum;
 };
 static_assert(sizeof(DatagramHandle) == 128);
@@ -88,26 +89,26 @@ HandshakeError check_handle(const DatagramHandle& handle);
 enum class GreetingRefusal : uint16_t {
   kNone,
   kNobodyListens,
-  kKeyMissing,  // the listener has a job key and the caller has none
-  kKeyUnknown,  // the other way round
+  kKeyMissing,  // the listener has a job key and the client has none
+  kKeyUnknown,  // the reverse
   kUnreachable,
-  kFailed,  // this end, for a reason in its log
+  kFailed,  // this end has failed; its log gives the reason
 };
 const char* describe(GreetingRefusal refusal);
 
-// Of a hello and of a welcome; behind the header. `rail` is sent as far as there are rails, the MAC right
-// behind it: of all before, the header too.
+// The body of a hello or a welcome, after the header. `rail` has as many entries as there are rails. The MAC
+// follows directly; it covers all earlier bytes, with the header.
 struct Greeting {
   uint16_t version;
-  GreetingRefusal refusal;  // of a welcome
-  uint16_t slot;            // by which its sender knows the other end
-  uint16_t channel;         // by which the caller calls it
+  GreetingRefusal refusal;  // in a welcome
+  uint16_t slot;            // the slot by which the sender knows the other end
+  uint16_t channel;         // the client's number of the channel
   uint64_t nonce;           // of the listener
-  uint64_t other_id;        // of the engine that it is for
-  EngineName engine;        // its sender's
+  uint64_t other_id;        // of the receiving engine
+  EngineName engine;        // of the sender
   ProcessName process;
   std::array<EngineRail, kMaxEngineRails> rail;
-  std::array<uint8_t, kGreetingMacBytes> mac;  // where all rails are there
+  std::array<uint8_t, kGreetingMacBytes> mac;  // at this offset if all rails are present
 
   static constexpr uint32_t kFixedBytes = 80;
   uint32_t covered_bytes() const { return kFixedBytes + engine.rails * uint32_t{sizeof(EngineRail)}; }
@@ -117,26 +118,26 @@ static_assert(std::has_unique_object_representations_v<Greeting>);
 
 inline constexpr uint32_t kMaxGreetingBytes = sizeof(PacketHeader) + sizeof(Greeting);
 
-// A greeting as it came, of its length and without contradiction; its MAC is not looked at but for its place.
-// Empty: it makes no sense.
+// Returns a received greeting if its length is right and its fields are consistent; the MAC is not checked.
+// Otherwise returns an empty value.
 std::optional<Greeting> read_greeting(std::span<const uint8_t> bytes);
 
 enum class FarewellKind : uint8_t {
-  kClosed,    // that end, which is its sender's; kNoChannel: its sender has closed everything
-  kQuestion,  // is that end, which is the other's, closed?
-  kTooLong,   // that end, its sender's, has failed: a message is longer than its receive
+  kClosed,    // the sender has closed this end; kNoChannel: all its ends
+  kQuestion,  // asks whether the receiver has closed this end
+  kTooLong,   // this end of the sender has failed, because a message is longer than its receive
 };
 struct Farewell {
   uint16_t channel;
-  uint8_t of_sender;  // 1: it is about the end that sends messages, 0: the one that receives them
+  uint8_t of_sender;  // 1: about the end that sends messages, 0: the end that receives them
   FarewellKind kind;
 };
 static_assert(sizeof(Farewell) == 4, "wire format");
 
-// The body of a reset that is not about its sender.
+// The body of a reset that is about another process.
 struct LifeRecord {
   ProcessName process;
-  uint32_t is_question;  // 1: has it ended? 0: it has
+  uint32_t is_question;  // 1: has the process ended? 0: it has
   uint32_t reserved;
 };
 static_assert(sizeof(LifeRecord) == 32, "wire format");

@@ -11,11 +11,12 @@
 
 namespace verbena::protocol::datagram {
 
-// All in ns.
+// All times are in ns.
 struct LossSettings {
-  int64_t same_path = 8'000, across_paths = 32'000;  // at least, and one and four of the shortest round trips
+  // Minimum; otherwise one and four times the shortest round trip.
+  int64_t same_path = 8'000, across_paths = 32'000;
   int64_t least_timeout = 100'000;
-  int64_t ack_delay = 8'000;  // the peer's
+  int64_t ack_delay = 8'000;  // of the peer
 };
 
 class LossTimes {
@@ -25,13 +26,13 @@ class LossTimes {
   int64_t same_path_ns() const { return least_same() + more_same_; }
   int64_t across_paths_ns() const { return least_across() + more_across_; }
   int64_t smooth_ns() const { return smooth_; }
-  // The shortest round trip of the last seconds; 0 while there is none.
+  // Returns the shortest round trip of the last seconds; 0 if there is none.
   int64_t shortest_ns() const {
     const int64_t shortest = std::min(shortest_, last_shortest_);
     return shortest == kNone ? 0 : shortest;
   }
 
-  // Of fresh data alone: what an old acknowledgement echoes says nothing.
+  // Only for new data, because the echo in an old acknowledgement is not a round trip.
   void note_round_trip(int64_t sample_ns, int64_t now_ns) {
     sample_ns = std::max<int64_t>(sample_ns, 1);
     if (now_ns - window_began_ns_ > kWindowNs) {
@@ -49,12 +50,13 @@ class LossTimes {
     smooth_ += error / 8;
     deviation_ += ((error < 0 ? -error : error) - deviation_) / 4;
   }
-  // The peer has seen packets twice: what counted as lost was only late.
+  // The peer has received packets twice: packets that counted as lost were only delayed.
   void note_in_vain(int64_t now_ns) {
     packets_in_peace_ = 0;
     if (now_ns - grown_ns_ < smooth_) return;
     grown_ns_ = now_ns;
-    // By a share of what they are: hosts that share a core are late by many of their shortest round trips.
+    // Grows by a fraction of the window. On hosts whose processes share a core, packets are delayed by many
+    // times the shortest round trip.
     more_same_ = std::min(more_same_ + same_path_ns() / 8, std::max<int64_t>(smooth_ - least_same(), 0));
     more_across_ =
         std::min(more_across_ + across_paths_ns() / 8, std::max<int64_t>(2 * smooth_ - least_across(), 0));
@@ -67,10 +69,10 @@ class LossTimes {
     more_across_ -= (more_across_ + 7) / 8;
   }
 
-  // How long nothing may be heard before the newest packet is sent once more, so that its acknowledgement
-  // tells of the rest.
+  // Returns how long to wait without an answer before the newest packet is sent once more, so that its
+  // acknowledgement reports the others.
   int64_t probe_ns() const { return std::max<int64_t>(30'000, 2 * smooth_) + settings_.ack_delay; }
-  // How long a packet may be under way at all; doubles with each round without an answer.
+  // Returns how long a packet may be in flight. The time doubles with each round without an answer.
   int64_t timeout_ns() const {
     return std::max(settings_.least_timeout,
                     smooth_ + 4 * deviation_ + across_paths_ns() + settings_.ack_delay)

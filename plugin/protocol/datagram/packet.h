@@ -1,14 +1,14 @@
-// What a datagram says. Little endian; the immediate in the order of the network, as verbs wants it.
+// The format of a datagram. Little endian, except for the immediate, which is in network order as in verbs.
 //
-// The immediate is in the completion, so that the peer and the kind are known before any memory is touched:
+// The immediate is in the completion, so that the peer and the kind are known before any memory is read:
 //
-//   bits 0..15  slot: the receiver's index of this peer; kStrangerSlot before it has told its index
-//   16..20 path  21 last packet of its message  22 to be acknowledged at once  23 sent before
-//   24..26 kind  27..31 generation of the slot, its low bits
+//   bits 0..15  slot: the receiver's index of this peer; kStrangerSlot before it has sent its index
+//   16..20 path  21 last packet of its message  22 acknowledge at once  23 retransmission
+//   24..26 kind  27..31 low bits of the slot's generation
 //
-// A data packet is the header (24 bytes) and what both engines can take of the message (EngineName); the
-// header lands in a line of host memory of its own, the data on the first byte of a page. Everything else is
-// the header and a body.
+// A data packet has the header (24 bytes), and as much of the message as both engines support (EngineName).
+// The header is received into a line of host memory, and the data at the beginning of a page. Every other
+// packet has the header and a body.
 #pragma once
 
 #include <array>
@@ -20,21 +20,20 @@ namespace verbena::protocol::datagram {
 
 inline constexpr uint32_t kPaths = 32;
 inline constexpr uint16_t kStrangerSlot = 0xFFFF;
-inline constexpr uint16_t kNoChannel =
-    0xFFFF;  // of a packet whose message was given up: its number alone counts
-inline constexpr uint32_t kMessageNumbers = 2048;  // a packet names its message modulo this
+inline constexpr uint16_t kNoChannel = 0xFFFF;  // the message was given up: only the packet's number is used
+inline constexpr uint32_t kMessageNumbers = 2048;  // a packet contains its message number modulo this
 inline constexpr uint32_t kPacketIndexBits = 21;
 inline constexpr uint32_t kMaxPacketIndex =
-    1U << kPacketIndexBits;                      // a message has fewer packets: a grant names their number
-inline constexpr uint32_t kSpan = 1984;          // packets from the oldest unacknowledged one on
-inline constexpr uint32_t kSlicePackets = 256;   // that one acknowledgement tells of
-inline constexpr uint32_t kEagerSpan = 32;       // the same of eager packets, which have numbers of their own
+    1U << kPacketIndexBits;  // maximum number of packets of a message: a grant contains their number
+inline constexpr uint32_t kSpan = 1984;  // maximum distance of packets from the oldest unacknowledged one
+inline constexpr uint32_t kSlicePackets = 256;   // packets covered by one acknowledgement
+inline constexpr uint32_t kEagerSpan = 32;       // the same for eager packets, which are numbered separately
 inline constexpr uint32_t kMaxGrantsPerAck = 3;  // 104 bytes in all, which many devices send inline
 inline constexpr uint32_t kMaxWishesPerRequest = 16;
-// Of a message that takes a short page (page_budget.h) where the receiver has such.
+// Length of a message that uses a small-message buffer (page_budget.h), if the receiver has them.
 inline constexpr uint32_t kShortBytes = 16384;
 
-// 64 ns units of a process's clock, which wrap after 275 s.
+// In units of 64 ns of a process's clock; wraps after 275 s.
 using Stamp = uint32_t;
 inline constexpr int64_t kStampNs = 64;
 inline Stamp make_stamp(int64_t now_ns) {
@@ -42,14 +41,14 @@ inline Stamp make_stamp(int64_t now_ns) {
 }
 
 enum class PacketKind : uint8_t {
-  kGranted,  // data that the receiver has granted
-  kEager,    // data that it has not
+  kGranted,  // data with a grant
+  kEager,    // data without a grant
   kAck,
   kHello,
   kWelcome,
-  kRequest,  // messages that wait for a grant; without any: is anybody there?
+  kRequest,  // messages that wait for a grant; without messages: a test whether the peer is alive
   kClose,    // of a channel
-  kReset,    // its sender has given this peer up; with a body: of a process that has ended
+  kReset,    // the sender has given up this peer; with a body: about a process that has ended
 };
 
 inline bool carries_data(PacketKind kind) {
@@ -75,9 +74,9 @@ struct Immediate {
   }
 };
 
-// A message's place in its channel and a packet's in its message.
+// The number of a message in its channel, and of a packet in its message.
 struct Place {
-  uint16_t message = 0;  // number modulo kMessageNumbers
+  uint16_t message = 0;  // modulo kMessageNumbers
   uint32_t index = 0;
 
   uint32_t encode() const { return uint32_t{message} << kPacketIndexBits | index; }
@@ -89,29 +88,30 @@ struct Place {
 struct PacketHeader {
   uint64_t tag;
   uint32_t
-      psn;  // of an eager packet: its number among those; of an acknowledgement: all before it have arrived
-  uint32_t place;    // of an acknowledgement: what its slice begins with
-  uint16_t channel;  // the sender's number of it
-  uint16_t backlog;  // packets of the message behind this one, at most 65535
+      psn;  // of an eager packet: its eager number; of an acknowledgement: all earlier packets have arrived
+  uint32_t place;    // of an acknowledgement: the beginning of its slice
+  uint16_t channel;  // the sender's number of the channel
+  uint16_t backlog;  // number of packets of the message after this one, at most 65535
   Stamp time;        // when it was sent, by the sender's clock
 };
 static_assert(sizeof(PacketHeader) == 24, "wire format");
 
-// State, not events: what is lost, doubled or late harms nobody.
+// Contains state and no events, so an acknowledgement may be lost, duplicated or delayed.
 struct AckBody {
   std::array<uint64_t, kSlicePackets / 64> received;
-  Stamp echo;                 // the time of the newest packet
-  uint16_t hold;              // since it arrived, in 64 ns units; kNoSample: nothing new has come
-  uint16_t duplicates;        // seen so far
-  uint32_t late_paths;        // a bit for each that has brought a late packet since the last acknowledgement
-  uint32_t eager_limit;       // so many eager packets may have been sent in all
-  uint32_t eager_cumulative;  // all eager packets before it have arrived
-  uint32_t eager_received;    // a bit for each from there on
+  Stamp echo;           // time of the newest packet
+  uint16_t hold;        // time since it arrived, in units of 64 ns; kNoSample: no new packet has arrived
+  uint16_t duplicates;  // number of duplicates so far
+  // A bit for each path on which a delayed packet has arrived since the last acknowledgement.
+  uint32_t late_paths;
+  uint32_t eager_limit;       // total number of eager packets that may have been sent
+  uint32_t eager_cumulative;  // all eager packets before this have arrived
+  uint32_t eager_received;    // a bit for each eager packet from eager_cumulative on
 };
 static_assert(sizeof(AckBody) == 56, "wire format");
 inline constexpr uint16_t kNoSample = 0xFFFF;
 
-// "This message up to, not including, this index."
+// Grants this message up to, but not including, this index.
 struct GrantRecord {
   uint16_t channel;
   uint16_t reserved;
@@ -119,7 +119,7 @@ struct GrantRecord {
 };
 static_assert(sizeof(GrantRecord) == 8, "wire format");
 
-// A message that waits for a grant, and how many packets it is.
+// A message that waits for a grant, and its number of packets.
 struct Wish {
   uint16_t channel;
   uint16_t message;
@@ -127,27 +127,29 @@ struct Wish {
 };
 static_assert(sizeof(Wish) == 8, "wire format");
 
-// The longest packet that carries no data: an acknowledgement with all its grants, or a request.
+// The longest packet without data: an acknowledgement with the maximum number of grants, or a request.
 inline constexpr uint32_t kMaxControlBytes = sizeof(PacketHeader) + kMaxWishesPerRequest * sizeof(Wish);
 static_assert(sizeof(PacketHeader) + sizeof(AckBody) + kMaxGrantsPerAck * sizeof(GrantRecord) <=
               kMaxControlBytes);
 
-// Of one direction between two peers.
+// The keys of one direction between two peers.
 struct TagKeys {
   uint64_t first = 0, second = 0;
 };
 
 namespace detail {
-// A multiplication of 64 by 64 bits, folded: every bit of both reaches every bit of the result.
+// Multiplies 64 by 64 bits, and combines the halves: every bit of both factors affects every bit of the
+// result.
 inline uint64_t fold(uint64_t a, uint64_t b) {
   const __uint128_t product = static_cast<__uint128_t>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 }  // namespace detail
 
-// Rejects what was sent by a stranger who cannot read the wire, by an earlier process, to somebody else, or
-// was damaged in its header; of packets without data also in the body. Who reads the wire can make one.
-// Path and the wish to be acknowledged are hints, and not covered.
+// The tag rejects packets from a process that cannot read the network traffic, from an earlier process, and
+// for another receiver. It also rejects packets with a damaged header and, without data, with a damaged body.
+// A process that can read the traffic can compute a tag. The path and the request for an acknowledgement are
+// hints, and not covered.
 inline uint64_t make_tag(const TagKeys& keys, const PacketHeader& header, const Immediate& immediate,
                          std::span<const uint8_t> body = {}) {
   const uint64_t a = uint64_t{header.psn} | uint64_t{header.place} << 32;
@@ -155,7 +157,7 @@ inline uint64_t make_tag(const TagKeys& keys, const PacketHeader& header, const 
   const uint64_t kind = static_cast<uint64_t>(immediate.kind) << 1 | uint64_t{immediate.is_last};
   uint64_t tag = detail::fold(a ^ keys.first, b ^ keys.second ^ kind * 0x9E3779B97F4A7C15);
   while (!body.empty()) {
-    uint64_t word = body.size();  // so that a shorter body is another one
+    uint64_t word = body.size();  // so that a shorter body has another tag
     const size_t take = body.size() < sizeof(word) ? body.size() : sizeof(word);
     if (take < sizeof(word)) word <<= 56;
     std::memcpy(&word, body.data(), take);

@@ -1,6 +1,6 @@
-// Which packets of one direction between two peers have arrived. A packet keeps its number (PSN) however
-// often it is sent; the sender keeps all that it sends within kSpan of the oldest that it does not know to
-// have arrived, so that both ends get along with a ring of bits.
+// Records which packets of one direction between two peers have arrived. A packet keeps its number (PSN) when
+// it is retransmitted. The sender sends only packets within kSpan of the oldest packet that may not have
+// arrived, so a ring of bits is sufficient at both ends.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace verbena::protocol::datagram {
 
-// A bit for each packet within kSpan. The span is shorter than the ring by a word, so that no word has bits
-// of both its ends.
+// A bit for each packet within kSpan. The span is one word shorter than the ring, so that no word has bits of
+// both ends of the span.
 class PacketBits {
  public:
   static constexpr uint32_t kRing = 2048;
@@ -34,9 +34,9 @@ class ReceiveWindow {
  public:
   enum class Arrival : uint8_t { kNew, kDuplicate, kBeyond };
 
-  // Everything before it has arrived.
+  // All packets before this number have arrived.
   uint32_t cumulative() const { return cumulative_; }
-  uint32_t top() const { return top_; }  // nothing from it on has
+  uint32_t top() const { return top_; }  // no packet from this number on has arrived
   uint16_t duplicates() const { return duplicates_; }
   void count_duplicate() { ++duplicates_; }
 
@@ -46,7 +46,7 @@ class ReceiveWindow {
     if (ahead >= static_cast<int32_t>(kSpan)) return Arrival::kBeyond;
     return bits_.has(psn) ? Arrival::kDuplicate : Arrival::kNew;
   }
-  // Of one that is new.
+  // The packet must be new.
   void record(uint32_t psn) {
     if (is_before(top_, psn + 1)) top_ = psn + 1;
     bits_.set(psn);
@@ -55,11 +55,12 @@ class ReceiveWindow {
       return;
     note_old(psn, psn);
   }
-  // More has arrived than the last acknowledgement could tell of.
+  // Returns whether more packets have arrived than the last acknowledgement could report.
   bool has_untold() const { return has_old_; }
 
-  // Which packets the next acknowledgement tells of: the newest; in turn with them the older ones that have
-  // arrived lately, having been sent again, and where there are none, all in turn.
+  // Chooses the packets that the next acknowledgement reports: in turn, the newest ones, and older ones that
+  // have arrived recently because they were retransmitted. If there are none of the latter, all packets in
+  // turn.
   uint32_t choose_slice() {
     const uint32_t first = cumulative_ / 64 * 64, newest = (top_ - 1) / 64 * 64 - (kSlicePackets - 64);
     if (count_between(first, newest) <= 0) {
@@ -67,7 +68,7 @@ class ReceiveWindow {
       told_ = top_;
       return first;
     }
-    // Where so many arrive between two acknowledgements that one does not tell of all.
+    // More packets have arrived between two acknowledgements than one acknowledgement can report.
     if (is_before(told_, newest)) note_old(is_before(told_, first) ? first : told_, newest - 1);
     told_ = top_;
     is_turn_of_old_ = !is_turn_of_old_;
@@ -112,14 +113,15 @@ class ReceiveWindow {
   }
 
   uint32_t cumulative_ = 0, top_ = 0, old_slice_ = 0;
-  uint32_t told_ = 0;                      // the top of the last acknowledgement
-  uint32_t old_first_ = 0, old_last_ = 0;  // that no acknowledgement has told of, if has_old_
+  uint32_t told_ = 0;                      // `top` at the last acknowledgement
+  uint32_t old_first_ = 0, old_last_ = 0;  // the range that no acknowledgement reports, if has_old_
   uint16_t duplicates_ = 0;
   bool is_turn_of_old_ = false, has_old_ = false;
-  PacketBits bits_;  // those before cumulative_ are clear
+  PacketBits bits_;  // bits before cumulative_ are 0
 };
 
-// The same of eager packets. They may find no page for long, and then stop none of the others.
+// Records which eager packets have arrived. They may find no page for a long time, but must not block other
+// packets.
 class EagerWindow {
  public:
   uint32_t cumulative() const { return cumulative_; }

@@ -1,46 +1,45 @@
-// Who may have how many of an engine's pages. All pages are in one of these places, and the budget counts
-// them:
+// Decides how an engine's pages are used. Every page is in one of these states, and the budget counts them:
 //
-//   posted   in a receive queue of a rail: one for packets within a grant, one for eager packets
-//   held     by a message whose receive is posted; they can always be copied into the receive's own buffer
-//   parked   by a message whose receive is not posted yet
-//   lent     to the GPU, which gives them back when its kernel is done: nobody knows when
+//   posted   in a receive queue of a rail: one queue for granted packets, one for eager packets
+//   held     part of a message whose receive is posted (matched); can be copied into the receive's buffer
+//   parked   part of a message whose receive is not posted yet (unexpected)
+//   lent     on loan to the GPU, which returns it when its kernel is done, after an unknown time
 //   moving   being copied by this engine's own device
-//   idle     in nobody's hands; posted where they are wanted
+//   idle     unused; posted where pages are needed
 //
-// Three rules keep every engine going, however few pages it has (at least kLeastPages a rail):
+// Three rules keep every engine going, however few pages it has (at least kLeastPages for each rail):
 //
-//   I1  lent <= pages - reserve, and what would exceed it is copied instead
-//   I2  packets granted and not arrived + margin <= posted for granted packets, on each rail: whichever way a
-//       granted packet takes, it finds a page
-//   I3  parked <= shelf; an eager packet beyond it is refused, as if it were lost
+//   I1  lent <= pages - reserve; pages beyond this limit are copied instead
+//   I2  packets granted and not arrived + margin <= posted for granted packets, on each rail: whichever path
+//       a granted packet takes, it finds a page
+//   I3  parked <= shelf; an eager packet beyond this limit is rejected, as if it were lost
 //
-// Why nothing stops for good. Take the oldest posted receive that its sender wants to fill.
+// Why no message waits forever: consider the oldest posted receive that its sender wants to fill.
 //
-// If it is granted, each of its packets finds a page by I2 once it arrives, and is sent until it does:
-// neither its sender's window nor its packet numbers wait for eager packets, which have their own. So it
-// completes.
+// If it is granted, each of its packets is retransmitted until it arrives, and finds a page then (I2).
+// Neither the sender's window nor its packet numbers wait for eager packets, which are numbered separately.
+// So the receive completes.
 //
-// If it is not granted, that is for want of pages. The engine then copies what posted receives hold, the
-// oldest first, which needs neither a peer nor a kernel, only this engine's device. When nothing that waits
-// for a grant holds a page any more, what is granted completes, and is copied or lent; at last
+// If it is not granted, pages are missing. The engine then copies the pages that posted receives hold, the
+// oldest first. This needs neither a peer nor a kernel, only this engine's device. When no message that waits
+// for a grant holds a page any more, the granted messages complete, and are copied or lent. Finally
 //
 //   posted + idle = pages - lent - parked >= reserve - shelf = rails * (granted goal + eager goal)
 //
-// which is what all queues should have, so that a grant is allowed. The receive completes, its pages come
-// back or are lent under I1, and the next is the oldest. That a sender wants to fill it, it says until it is
-// granted, also when its eager packets find no page. What a kernel keeps for ever is in `lent`, and outside
-// of this. tests/protocol/datagram: page_budget_test.cc and the small worlds of the simulation try to break
-// it, with pools that are far too small.
+// which is what all queues should have, so that a grant is allowed. The receive completes, its pages become
+// idle or are lent under I1, and the next receive is the oldest. A sender repeats its request until it is
+// granted, also when its eager packets find no page. Pages that a kernel keeps forever are in `lent`, and do
+// not matter here. tests/protocol/datagram: page_budget_test.cc and the small worlds of the simulation try to
+// violate this, with far too few pages.
 //
-// Short pages, where there are some, are a pool of their own for eager packets that are all of a short
-// message; what is said of pages above is said of the others. Their budget grants and lends nothing: what a
-// posted receive holds of them is being copied, so that
+// Small-message buffers, if there are any, are a separate pool for eager packets that contain a whole short
+// message. The statements about pages above do not include them. Their budget neither grants nor lends:
+// buffers that a posted receive holds are being copied, so that
 //
 //   posted + idle = pages - parked - moving, and parked <= shelf
 //
-// with nothing but this engine's device to wait for. A packet that finds no short page is lost, and is
-// granted a page of the other kind like any other.
+// and only this engine's device is waited for. A packet that finds no small-message buffer is lost, and is
+// then granted a page like any other packet.
 #pragma once
 
 #include <algorithm>
@@ -56,15 +55,15 @@ enum class PageQueue : uint8_t { kGranted, kEager, kShort };
 
 struct PageSettings {
   uint32_t pages = 0;
-  uint32_t short_pages = 0;  // beside them
+  uint32_t short_pages = 0;  // in addition to the pages
   uint32_t rails = 1;
-  uint32_t credits = 512;  // granted packets not arrived, at most, if there are pages enough
-  uint32_t quantum = 16;   // of one grant; fewer where pages are
+  uint32_t credits = 512;  // maximum number of packets granted and not arrived, if there are enough pages
+  uint32_t quantum = 16;   // packets in one grant; fewer if pages are scarce
 };
 
 class PageBudget {
  public:
-  static constexpr uint32_t kLeastPages = 16;  // of a rail
+  static constexpr uint32_t kLeastPages = 16;  // for each rail
 
   explicit PageBudget(const PageSettings& settings)
       : pages_(settings.pages),
@@ -76,11 +75,11 @@ class PageBudget {
             std::min(settings.credits + margin_, settings.pages / settings.rails / 2 - eager_goal_)),
         shelf_(settings.pages / 8),
         reserve_(shelf_ + settings.rails * (granted_goal_ + eager_goal_)) {}
-  // Of the short pages, which are posted as for eager packets.
+  // The budget of the small-message buffers, which are posted like pages for eager packets.
   static PageBudget of_short(const PageSettings& settings) {
     PageBudget budget({.pages = settings.short_pages, .rails = settings.rails, .credits = 0});
     budget.granted_goal_ = 0;
-    // One for each rail, however few there are: a short message looks for no other page.
+    // At least one for each rail, because a short message uses no other page.
     const uint32_t spare = budget.pages_ - std::min(budget.pages_, budget.rails_);
     budget.shelf_ = std::min(budget.shelf_, spare);
     budget.eager_goal_ = std::min(kMostEager, (budget.pages_ - budget.shelf_) / budget.rails_);
@@ -96,14 +95,14 @@ class PageBudget {
   uint32_t posted(uint32_t rail, PageQueue queue) const { return posted_[at(queue)][rail]; }
   uint32_t reserve() const { return reserve_; }
 
-  // --- Where pages go.
+  // --- The states of pages.
 
   void note_posted(uint32_t rail, PageQueue queue, uint32_t count) { posted_[at(queue)][rail] += count; }
-  // By a packet; the page is held, parked or idle next.
+  // A packet has taken a page; the page is held, parked or idle next.
   void note_taken(uint32_t rail, PageQueue queue) { --posted_[at(queue)][rail]; }
   void note_held(uint32_t count) { held_ += count; }
   void note_parked(uint32_t count) { parked_ += count; }
-  // Their receive is posted.
+  // The receive of these pages was posted.
   void unpark(uint32_t count) {
     parked_ -= count;
     held_ += count;
@@ -125,7 +124,8 @@ class PageBudget {
 
   bool may_lend(uint32_t count) const { return lent_ + count + reserve_ <= pages_; }  // I1
   bool may_park() const { return parked_ < shelf_; }                                  // I3
-  // I2: how many more packets may be granted while `outstanding` are; of the live rails, a bit for each.
+  // I2: returns how many more packets may be granted while `outstanding` are. `live_rails` has a bit for each
+  // working rail.
   uint32_t count_grantable(uint32_t outstanding, uint32_t live_rails) const {
     uint32_t least = credits_ - std::min(outstanding, credits_);
     for (uint32_t rail = 0; rail < rails_; ++rail) {
@@ -135,16 +135,16 @@ class PageBudget {
     }
     return least;
   }
-  // Which queue of which rail an idle page goes to: to the eager ones in turn with the granted ones, up to
-  // what each should have; never more, as what is posted cannot be taken back.
+  // The receive queue and rail to which idle pages are posted: in turn for granted and for eager packets, up
+  // to the goal of each queue. Never more, because posted pages cannot be taken back.
   struct Target {
     uint32_t rail = 0;
     PageQueue queue = PageQueue::kGranted;
-    uint32_t count = 1;  // before the next is chosen
+    uint32_t count = 1;  // number of pages before the next choice
   };
   std::optional<Target> choose_target() const {
     std::optional<Target> target;
-    uint32_t worst = 0;  // lack, in 1/1024 of the goal
+    uint32_t worst = 0;  // missing pages, in 1/1024 of the goal
     const auto consider = [&](PageQueue queue, uint32_t goal) {
       for (uint32_t rail = 0; rail < rails_; ++rail) {
         const uint32_t posted = posted_[at(queue)][rail];

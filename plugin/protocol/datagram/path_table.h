@@ -1,6 +1,7 @@
-// Which path the next packet to a peer takes: the next one in turn that is not to be spared. A path whose
-// packets come late is skipped a few times; one that loses packets in a row rests, is tried with a single
-// packet, and rests twice as long if that is lost too. Pure.
+// Chooses the path of the next packet to a peer: the next one in turn that is not backed off or quarantined.
+// A path whose packets come late is skipped a few times (backed off). A path that loses several packets in a
+// row is quarantined, then tested with a single packet, and quarantined for twice the time if that packet is
+// lost too. Pure.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +18,15 @@ class PathTable {
  public:
   static constexpr uint32_t kNoPath = UINT32_MAX;
 
-  // `paths`: a bit for each that there is, at least one; `start`: where to begin, so that peers do not march
-  // in step.
+  // `paths` has a bit for each path, at least one. `start` is the first path, so that different peers do not
+  // use the paths in the same order.
   PathTable(uint32_t paths, uint32_t start) : all_(paths), next_(static_cast<uint8_t>(start % kPaths)) {}
 
   uint32_t all() const { return all_; }
 
-  // Of the `allowed` ones, a bit for each; not `avoided` unless there is no other. kNoPath if none is
-  // allowed, or if those that are rest while others do not: better to wait for one of these.
+  // Chooses among the `allowed` paths (a bit each). Avoids `avoided` unless there is no other path. Returns
+  // kNoPath if no path is allowed, or if all allowed paths are quarantined while others are not; it is then
+  // better to wait for one of the others.
   uint32_t pick(uint32_t allowed, uint32_t avoided, Stamp now) {
     allowed &= all_;
     if (allowed == 0) return kNoPath;
@@ -32,10 +34,10 @@ class PathTable {
     uint32_t good = allowed & ~resting_ & ~tried_;
     if (good == 0) {
       if ((all_ & ~resting_ & ~tried_) != 0) return kNoPath;
-      good = allowed;  // all rest: any is as good
+      good = allowed;  // all are quarantined, so each one is allowed
     }
     if (avoided < kPaths && (good & ~(1U << avoided)) != 0) good &= ~(1U << avoided);
-    // Each skip is paid for once: after at most that many rounds one is found.
+    // Each skip is counted once, so a path is found after a limited number of rounds.
     for (;;) {
       const uint32_t ahead = std::rotr(good, static_cast<int>(next_));
       const uint32_t path = (next_ + static_cast<uint32_t>(std::countr_zero(ahead))) % kPaths;
@@ -47,7 +49,7 @@ class PathTable {
       }
       if ((waking_ >> path & 1) != 0) {
         waking_ &= ~(1U << path);
-        tried_ |= 1U << path;  // no second packet before this one's fate is known
+        tried_ |= 1U << path;  // sends no second packet before the result of this one is known
       }
       return path;
     }
@@ -71,24 +73,24 @@ class PathTable {
     resting_ &= ~bit;
     waking_ &= ~bit;
   }
-  // True: it rests from now on.
+  // Returns true if the path is quarantined from now on.
   bool note_lost(uint32_t path, Stamp now) {
     loss_rate_ += (kRateUnit - loss_rate_) >> kRateShift;
     Path& state = paths_[path];
     const uint32_t bit = 1U << path;
-    if ((resting_ & bit) != 0) return false;  // sent before it began to rest
+    if ((resting_ & bit) != 0) return false;  // sent before the quarantine
     ++state.streak;
     if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;
     rest(path, now);
     double_rest(path);
     return true;
   }
-  // Nobody will know what became of a packet: without an answer it leaves again over another path. If
-  // the path was on trial with this packet, it rests as long as before, and gets another trial.
+  // The result of a packet will never be known: without an answer it is sent again on another path. If it was
+  // the test packet of the path, the path is quarantined for the same time as before, and tested again.
   [[gnu::noinline]] void note_unknown(uint32_t path, Stamp now) {
     if ((tried_ >> path & 1) != 0) rest(path, now);
   }
-  // A port is down, or up again: all its paths at once.
+  // A port is down, or up again: quarantines all its paths at once.
   void rest_all(uint32_t paths, Stamp now) {
     for (paths &= all_ & ~resting_; paths != 0; paths &= paths - 1) {
       const auto path = static_cast<uint32_t>(std::countr_zero(paths));
@@ -144,8 +146,8 @@ class PathTable {
     }
     next_wake_ = next;
   }
-  // Where many packets are lost everywhere, two in a row say little of a path: so many that chance brings
-  // them about once in a thousand packets.
+  // Returns how many losses in a row quarantine a path. If many packets are lost everywhere, two in a row say
+  // little about a path, so the number is chosen such that chance causes it about once in a thousand packets.
   uint32_t find_fatal_streak() const {
     if (loss_rate_ < kRateUnit / 32) return 2;
     if (loss_rate_ < kRateUnit / 10) return 3;
@@ -154,9 +156,9 @@ class PathTable {
   }
 
   uint32_t all_;
-  uint32_t resting_ = 0;  // bits: of paths that carry nothing
-  uint32_t waking_ = 0;   // whose rest is over: they get one packet
-  uint32_t tried_ = 0;    // whose one packet is under way
+  uint32_t resting_ = 0;  // bits: quarantined paths
+  uint32_t waking_ = 0;   // quarantine is over; gets one test packet
+  uint32_t tried_ = 0;    // the test packet is in flight
   Stamp next_wake_ = 0;
   uint32_t loss_rate_ = 0;  // of all paths, smoothed
   uint8_t next_;

@@ -1,13 +1,13 @@
-// The receiving side of an engine's core. A message:
+// The receiving side of an engine's core. The steps of a message:
 //
-//   on_data        a packet is here, once or again, before its receive too
-//   post           the receive takes its place in the ring, with what is parked there
-//   serve          messages that want them are granted packets, a few messages at a time
-//   finish_arrival all packets are here: their pages are lent to the GPU, or copied where they belong
+//   on_data        a packet has arrived, once or more often, perhaps before its receive
+//   post           the receive gets an entry in the ring, with the packets that have arrived already
+//   serve          messages that need grants get them, a few messages at a time
+//   finish_arrival all packets have arrived: their pages are lent to the GPU, or copied to the destination
 //   release        the receive is consumed
-//   send_acks      acknowledgements and grants leave
+//   send_acks      sends acknowledgements and grants
 //
-// Part of engine_core.h, where the port is described.
+// Part of engine_core.h, which describes the port.
 #pragma once
 
 #include <algorithm>
@@ -21,17 +21,17 @@
 
 namespace verbena::protocol::datagram {
 
-// A data packet that is here, its header checked, and the page in which it lies.
+// A received data packet whose header was checked, and its page.
 struct InPacket {
   uint32_t page;
   uint32_t psn;
   uint16_t channel;
   Place place;
-  uint16_t backlog;  // without the credit's bit; 0 of a last one
+  uint16_t backlog;  // without the bit of the credit; 0 for the last packet
   bool took_credit;
   bool is_last, asks;
   uint8_t path;
-  bool was_marked;  // by a switch whose queue was long
+  bool was_marked;  // ECN-marked by a switch
   uint8_t rail;     // where its page was posted
   PageQueue queue;
   Stamp time;
@@ -41,11 +41,11 @@ struct InPacket {
 };
 
 enum class Verdict : uint8_t {
-  kTaken,      // it is the message's
-  kDuplicate,  // the rest: nothing is held of it
-  kDropped,    // of a channel that is closed: acknowledged
+  kTaken,      // it belongs to the message now
+  kDuplicate,  // of an earlier packet; with this and the verdicts below, no page is held
+  kDropped,    // of a closed channel: acknowledged
   kRefused,    // not acknowledged: it will be sent again
-  kStray,      // makes no sense
+  kStray,      // invalid
   kTooLong,    // longer than its receive
 };
 struct Placed {
@@ -60,8 +60,8 @@ struct Ack {
   uint32_t grant_count;
 };
 
-// The top bit of a packet's backlog: it took an eager credit, however it is sent in the end, and its number
-// is one of the eager ones.
+// The top bit of a packet's backlog: the packet took an eager credit, whether or not it is finally sent as an
+// eager packet, and its number is an eager number.
 inline constexpr uint16_t kTookCredit = 0x8000;
 inline constexpr uint16_t kMostBacklog = 0x7FFF;
 
@@ -85,10 +85,10 @@ class ReceiveSide {
     Shared::enter(shared_.peers[peer].receive_channels, wire, id);
     return id;
   }
-  // A message of it was too long: no packet of it is taken until it is closed.
+  // A message of the channel was too long: no packet is accepted until the channel is closed.
   void refuse_receive(uint32_t channel) { receive_channels_[channel].gate = ReceiveChannel::Gate::kRefuses; }
-  // What still comes for it is acknowledged and dropped, until forget_receive(). No page of it is being
-  // copied any more, and those that were are put back; those that it held or lent are idle now, too.
+  // Packets that still arrive are acknowledged and dropped, until forget_receive(). No page of the channel is
+  // being copied any more; copied pages, and pages that were held or lent, are idle.
   void close_receive(uint32_t channel) {
     ReceiveChannel& closing = receive_channels_[channel];
     Peer& peer = shared_.peers[closing.peer];
@@ -123,8 +123,8 @@ class ReceiveSide {
     closing = {};
     receive_channels_.give_back(channel);
   }
-  // kNoObject: the ring is full. `most_pages`: that the GPU may be lent for this message; 0: it is copied.
-  // settle() follows once the port has noted its side.
+  // Returns kNoObject if the ring is full. `most_pages` is the number of pages that the GPU may borrow for
+  // this message; 0: the message is copied. settle() follows once the port has recorded the receive.
   uint32_t post(uint32_t channel, uint64_t room_bytes, uint32_t most_pages) {
     ReceiveChannel& receiving = receive_channels_[channel];
     if (receiving.next - receiving.consumed >= kRing) return kNoObject;
@@ -139,14 +139,15 @@ class ReceiveSide {
     budget_of(message).unpark(message.held);
     settle_parked(peer, message);
     message.state = ReceiveState::kPosted;
-    if (message.received != 0) must_ack(receiving.peer);  // its eager credits are free again
-    // A wish may be as large as its sender likes, or of an earlier message. Packets say what is too long.
+    if (message.received != 0) must_ack(receiving.peer);  // returns its eager credits
+    // A request may be as large as its sender likes, or belong to an earlier message. Only packets show that
+    // a message is too long.
     message.wanted = std::min(message.wanted, Shared::count_packets(peer, room_bytes));
     want_grants(receiving.peer, peer, id, message);
     return id;
   }
   bool is_too_long(uint32_t id) const { return receives_[id].bytes > receives_[id].room_bytes; }
-  // A data packet. What becomes of its page is the core's business.
+  // Handles a data packet. The core decides what happens to its page.
   [[gnu::always_inline]] Placed on_data(uint32_t peer_id, const InPacket& packet) {
     Peer& peer = shared_.peers[peer_id];
     note_taken(packet.rail, packet.queue);
@@ -177,12 +178,12 @@ class ReceiveSide {
     take_packet(peer_id, peer, placed.message, arrived, packet);
     return placed;
   }
-  // After post(): what was here before its receive.
+  // Call this after post(): handles packets that arrived before the receive.
   void settle(uint32_t id) {
     ReceiveMessage& message = receives_[id];
     is_complete(message) ? finish_arrival(id, message) : move_early(id, message);
   }
-  // Of a message that is kDone. Its lent pages are idle, and put back.
+  // For a message that is kDone. Its lent pages become idle, and are put back.
   void release(uint32_t id) {
     ReceiveMessage& message = receives_[id];
     ReceiveChannel& receiving = receive_channels_[message.channel];
@@ -196,7 +197,7 @@ class ReceiveSide {
       ++receiving.consumed;
     if (--receiving.open == 0) receives_.rings.give_back(std::exchange(receiving.ring, kNoObject));
   }
-  // The pages of a message that is done: visit(page, offset, length_bytes).
+  // Calls visit(page, offset, length_bytes) for each page of a message that is done.
   template <typename Visit>
   void for_each_page(uint32_t id, const Visit& visit) const {
     const ReceiveMessage& message = receives_[id];
@@ -204,7 +205,7 @@ class ReceiveSide {
     for (uint32_t page = message.first_page; page != kNoObject; page = pages_[page].next)
       visit(page, pages_[page].index * data_bytes, pages_[page].length_bytes);
   }
-  // Pages of a message have been copied, are put back and idle again.
+  // Pages of a message were copied, and are idle again.
   void note_moved(uint32_t id, uint32_t pages) {
     ReceiveMessage& message = receives_[id];
     message.moving -= pages;
@@ -213,16 +214,16 @@ class ReceiveSide {
     if (message.state == ReceiveState::kMoving && message.moving == 0 && message.held == 0)
       hand_over(id, message);
   }
-  // What messages wait for. Of no message: the peer wants to know that we are here.
+  // Handles requests for grants. Without a message, the peer tests whether this end is alive.
   void on_request(uint32_t peer_id, std::span<const Wish> wishes) {
     Peer& peer = shared_.peers[peer_id];
     shared_.note_heard(peer);
     must_ack(peer_id);
     for (const Wish& wish : wishes) absorb_wish(peer_id, peer, wish);
   }
-  // Pages that were not the budget's before, or are free again.
+  // Adds pages that are new, or free again.
   void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }
-  // A page that was posted, with nothing in it that is of use.
+  // A posted page is returned without useful data.
   void drop_page(uint32_t page, uint32_t rail, PageQueue queue) {
     note_taken(rail, queue);
     free_page(page, queue == PageQueue::kShort);
@@ -242,7 +243,7 @@ class ReceiveSide {
     peer.must_ack = true;
     acks_.append(shared_.peers, id);
   }
-  // Nothing of it is awaited any more, and others have what it held.
+  // Nothing is expected from the peer any more, and its grants go to other peers.
   void drop_grants(Peer& peer) {
     peer.ack_ns = kNeverNs;
     for (const uint32_t channel : peer.receive_channels) {
@@ -270,10 +271,10 @@ class ReceiveSide {
  private:
   using Told = ReceiveMessage::Told;
   static constexpr int64_t kFreshPathNs = 1'000'000;
-  static constexpr uint32_t kMostAcks = 8;  // in a row
+  static constexpr uint32_t kMostAcks = 8;  // acknowledgements in a row
 
-  // Back the way that data came: of that rail both ends' ports work. Our own paths to this peer may never
-  // have carried anything that would have told.
+  // Returns the path on which data has arrived, because the ports of both ends work there. This end's own
+  // paths to the peer may never have carried a packet that would have tested them.
   uint32_t pick_ack_path(Peer& peer) {
     const bool is_fresh = peer.data_path != kPaths && shared_.port.now_ns() - peer.echo_ns < kFreshPathNs;
     const bool works =
@@ -313,10 +314,11 @@ class ReceiveSide {
     return {Verdict::kDuplicate};
   }
   struct Arrived {
-    ReceiveMessage* message = nullptr;  // of a packet that is taken
-    uint64_t least_bytes = 0;           // that it has
+    ReceiveMessage* message = nullptr;  // of an accepted packet
+    uint64_t least_bytes = 0;           // minimum length of the message
   };
-  // Where it belongs, and whether it may lie there. Nothing has changed unless it is taken or dropped.
+  // Finds the packet's message and position, and checks whether it may be stored there. Changes nothing
+  // unless the packet is accepted or dropped.
   [[gnu::always_inline]] Placed place(Peer& peer, const InPacket& packet, Arrived& arrived) {
     if (packet.channel >= peer.receive_channels.size() || peer.receive_channels[packet.channel] == kNoObject)
         [[unlikely]]
@@ -352,26 +354,27 @@ class ReceiveSide {
       return {Verdict::kStray};
     return {may_park(peer, packet) ? Verdict::kTaken : Verdict::kRefused, id};
   }
-  // Whose message has one packet, which is as long as a short page at most.
+  // Returns whether the message has one packet, and fits into a small-message buffer.
   static bool is_all_of_short(const InPacket& packet) {
     return packet.is_last && packet.place.index == 0 && packet.length_bytes <= kShortBytes;
   }
   [[gnu::cold, gnu::noinline]] static Placed place_nowhere(Peer& peer, const InPacket& packet) {
-    if (packet.channel != kNoChannel) return {Verdict::kRefused};  // its hello has not come
+    // The connect request of the channel has not arrived.
+    if (packet.channel != kNoChannel) return {Verdict::kRefused};
     if (packet.took_credit) ++peer.eager_settled;
     return {Verdict::kDropped};
   }
-  // So many bytes its message has at least; as many if it is the last.
+  // Returns the minimum length of the message; its exact length if the packet is the last one.
   static uint64_t find_least_bytes(const Peer& peer, const InPacket& packet) {
     const uint64_t before = uint64_t{packet.place.index + packet.backlog} * peer.data_bytes;
     return before + (packet.is_last ? packet.length_bytes : 1);
   }
-  // The last packet says how many there are, each other how many come behind it. Wishes have no numbers: what
-  // a late one says of an earlier message contradicts nothing.
+  // The last packet tells the number of packets, and each other packet tells how many follow it. Requests
+  // have no numbers, so a delayed one of an earlier message is not a contradiction.
   static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t least_bytes) {
     const uint32_t end = packet.place.index + 1;
     if (message.received != 0 && message.is_short != packet.is_short())
-      return true;  // its pages are of a kind
+      return true;  // all its pages are of one kind
     if (message.total != 0)
       return end + packet.backlog > message.total || (packet.is_last && end != message.total);
     return packet.is_last && (message.received >= end || message.bytes > least_bytes);
@@ -416,14 +419,14 @@ class ReceiveSide {
     note_to_ack(peer_id, peer, packet.asks);
     move_early(id, message);
   }
-  // Behind the others of its message.
+  // Appends the page to the list of the message.
   void hold(ReceiveMessage& message, const InPacket& packet) {
     ++message.held;
     pages_[packet.page] = {kNoObject, packet.place.index, packet.length_bytes};
     (message.first_page == kNoObject ? message.first_page : pages_[message.last_page].next) = packet.page;
     message.last_page = packet.page;
   }
-  // What is copied before the rest is here: by choice, or as there are more pages than may be lent.
+  // Copies pages before the rest has arrived: by choice, or because there are more pages than may be lent.
   void move_early(uint32_t id, ReceiveMessage& message) {
     if (!message.is_copied && message.held <= message.most_pages) [[likely]]
       return;
@@ -457,8 +460,8 @@ class ReceiveSide {
     peer.parked -= message.received;
     if (is_complete(message)) settle_eager(peer, message);
   }
-  // They are free again once the message is here, or its grants have taken over: of a message that waits for
-  // its turn the sender has sent enough.
+  // The eager credits are free again once the message has arrived, or its grants have taken over: the sender
+  // of a message that waits for a grant has sent enough.
   static void settle_eager(Peer& peer, ReceiveMessage& message) {
     peer.eager_settled += std::exchange(message.eager, 0);
   }
@@ -485,13 +488,13 @@ class ReceiveSide {
     message.state = ReceiveState::kDone;
     shared_.port.note_received(id);
   }
-  // The port copies them at once, or in its time.
+  // The port copies the pages at once, or later.
   void move_held(uint32_t id, ReceiveMessage& message) {
     const uint64_t data_bytes = shared_.peers[receive_channels_[message.channel].peer].data_bytes;
     uint32_t count = 0, moved = 0;
     for (uint32_t page = std::exchange(message.first_page, kNoObject); page != kNoObject; ++count) {
       const HeldPage held = pages_[page];
-      // on_data() has compared the two; this is the last line before somebody else's memory.
+      // on_data() has compared the two. This is the last check before memory of the application is written.
       const uint64_t offset = held.index * data_bytes;
       const bool fits = offset + held.length_bytes <= message.room_bytes;
       if (!fits || shared_.port.copy_page(id, page, offset, held.length_bytes)) {
@@ -527,13 +530,13 @@ class ReceiveSide {
     settle_eager(shared_.peers[receive_channels_[message.channel].peer], message);
     announce(id, message);
   }
-  // Its sender has stopped: pages that wait for the rest of it are not held for that.
+  // The sender has stopped, so pages are not held while waiting for the rest of its message.
   void note_taken_back(uint32_t id, ReceiveMessage&) { evacuate(id); }
   void want_grants(uint32_t peer_id, Peer& peer, uint32_t id, ReceiveMessage& message) {
     if (message.granted >= message.wanted || message.state != ReceiveState::kPosted || peer.is_gone) return;
     grants_.want(*this, id, message, peer_id, peer.grants);
   }
-  // Not served any more, nothing awaited.
+  // The message is no longer served, and no packet is expected.
   void withdraw(ReceiveMessage& message, uint32_t id) {
     grants_.withdraw(*this, id, message);
     if (message.told != Told::kAll) {
@@ -548,7 +551,8 @@ class ReceiveSide {
         budget_.moving() == 0)
       evacuate();
   }
-  // Packets wait for pages: what posted receives hold is copied, the oldest first, until something moves.
+  // Packets wait for pages: copies the pages that posted receives hold, the oldest first, until some are
+  // being copied.
   [[gnu::cold, gnu::noinline]] void evacuate() {
     grants_.for_each_wanting(*this, [this](uint32_t id) {
       evacuate(id);
@@ -596,7 +600,7 @@ class ReceiveSide {
     const uint32_t number = channel.consumed + ahead, id = find_receive(channel, number);
     ReceiveMessage& message = receives_[id];
     if (message.state == ReceiveState::kFree) {
-      if (is_before(number, channel.next)) return;  // consumed
+      if (is_before(number, channel.next)) return;  // consumed already
       begin_receive(message, channel_id, number);
     }
     if (message.state > ReceiveState::kPosted) return;
@@ -604,7 +608,7 @@ class ReceiveSide {
     const uint32_t most = is_posted ? Shared::count_packets(peer, message.room_bytes) : kMaxPacketIndex;
     if (message.total == 0) message.wanted = std::max(message.wanted, std::min(wish.packets, most));
     if (!is_posted) return;
-    if (message.outstanding() != 0) announce(id, message);  // which the sender does not know
+    if (message.outstanding() != 0) announce(id, message);  // the sender does not know its grants
     want_grants(peer_id, peer, id, message);
   }
 
@@ -616,13 +620,13 @@ class ReceiveSide {
     peer.must_ack = false;
     peer.ack_ns = kNeverNs;
     if (peer.is_gone) return;
-    // One for what is usual. More where a burst was longer than it can tell of: what is not told of soon
-    // counts as lost.
+    // Usually one acknowledgement. More if a burst was longer than one can report, because packets that are
+    // not reported soon count as lost.
     int left = static_cast<int>(std::min(peer.unacked_packets / (kSlicePackets / 4), kMostAcks));
     do {
       const uint32_t path = pick_ack_path(peer);
       if (!shared_.port.has_room_for_ack(path)) [[unlikely]]
-        return owe_ack(id, peer, false);  // soon: the others go first
+        return owe_ack(id, peer, false);  // later, after other peers
       Ack ack;
       ack.cumulative = peer.window.cumulative();
       ack.base = peer.window.choose_slice();
@@ -669,7 +673,7 @@ class ReceiveSide {
 
   // --- Pages.
 
-  // By a packet.
+  // A packet has taken a page.
   void note_taken(uint32_t rail, PageQueue queue) {
     queue == PageQueue::kShort ? short_budget_.note_taken(rail, PageQueue::kEager)
                                : budget_.note_taken(rail, queue);
@@ -689,7 +693,7 @@ class ReceiveSide {
       shared_.port.post_pages(target->rail, are_short ? PageQueue::kShort : target->queue, count);
     }
   }
-  // What arrived in a page, and the next one of its message.
+  // The content of a page, and the next page of its message.
   struct HeldPage {
     uint32_t next = kNoObject;
     uint32_t index = 0;  // of the packet in its message
@@ -699,11 +703,11 @@ class ReceiveSide {
   Shared& shared_;
   Grants grants_;
   PageBudget budget_, short_budget_;
-  std::vector<HeldPage> pages_;  // by the port's number
+  std::vector<HeldPage> pages_;  // by the port's page number
   Slabs<ReceiveChannel, 8> receive_channels_;
   Messages<ReceiveRing> receives_;
   LinkedList<AckLink> acks_;
-  uint32_t idle_ = 0, short_idle_ = 0;  // pages
+  uint32_t idle_ = 0, short_idle_ = 0;  // number of pages
 };
 
 }  // namespace verbena::protocol::datagram

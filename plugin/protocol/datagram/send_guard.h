@@ -1,8 +1,8 @@
-// How many packets a peer may have under way. The receiver paces its senders by grants, which bound the queue
-// at its own link; this guards the rest of the network, where capacity may be missing: the window shrinks
-// when the median of the last round trips is above the target, and grows again below it. The median, as
-// packets take many paths and the newest sample says little. The target lies above the queue that grants
-// allow, or the two would fight. Pure.
+// The congestion window: how many packets to a peer may be in flight. The receiver paces its senders by
+// grants, which limit the queue at its own link. The window protects the rest of the network, whose capacity
+// may be lower. It shrinks when the median of the last round trips is above the target, and grows again when
+// it is below. The median is used because packets take many paths, and a single sample says little. The
+// target is above the queue that grants allow, so that the two controls do not work against each other. Pure.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ class SendGuard {
 
   uint32_t window() const { return window_; }
 
-  // `queue_ns`: what a full set of grants queues at the receiver's link. Looked at once a round trip.
+  // `queue_ns` is the queueing time at the receiver's link that a full set of grants causes. Evaluated once
+  // for each round trip.
   void note_round_trip(int64_t sample_ns, int64_t shortest_ns, int64_t queue_ns, int64_t now_ns) {
     samples_[next_++ % kSamples] = static_cast<uint32_t>(std::min<int64_t>(sample_ns, UINT32_MAX));
     if (next_ < kSamples || now_ns < look_at_ns_) return;

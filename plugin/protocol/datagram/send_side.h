@@ -1,13 +1,13 @@
-// The sending side of an engine's core. A message:
+// The sending side of an engine's core. The steps of a message:
 //
-//   send           it takes its place in its channel's ring
-//   admit          as far as eager credits reach it may leave at once; else a wish asks for a grant
-//   send_packets   packets leave: first what was lost, then what may be sent, over one path after the other
-//   on_ack         what has arrived is done, what should have arrived before it is lost
-//   on_timer       probes, timeouts, wishes that nobody answers
-//   forget         the caller knows that it is done
+//   send           it gets an entry in its channel's ring
+//   admit          as far as eager credits allow, it may be sent at once; else a request asks for a grant
+//   send_packets   sends packets: first lost ones, then those that may be sent, on the paths in turn
+//   on_ack         packets that have arrived are done; packets that should have arrived before are lost
+//   on_timer       probes, timeouts, and requests without an answer
+//   forget         the caller knows that the message is done
 //
-// Part of engine_core.h, where the port is described.
+// Part of engine_core.h, which describes the port.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace verbena::protocol::datagram {
 
-// A data packet that leaves.
+// A data packet to send.
 struct OutPacket {
   uint32_t psn, message, index;
   PacketKind kind;
@@ -37,14 +37,14 @@ class SendSide {
 
   explicit SendSide(Shared& shared) : shared_(shared) {}
 
-  // `wire`: what packets call it; the sender's choice.
+  // `wire` is the channel's number in packets, which the sender chooses.
   uint32_t open_send(uint32_t peer, uint16_t wire) {
     const uint32_t id = send_channels_.take();
     send_channels_[id] = SendChannel{.peer = peer, .wire = wire};
     Shared::enter(shared_.peers[peer].send_channels, wire, id);
     return id;
   }
-  // Its messages are done, or nobody wants them any more: what of them is under way is not sent again.
+  // The messages of the channel are done, or given up: their packets in flight are not sent again.
   void close_send(uint32_t channel) {
     SendChannel& closing = send_channels_[channel];
     Peer& peer = shared_.peers[closing.peer];
@@ -61,7 +61,7 @@ class SendSide {
     closing = {};
     send_channels_.give_back(channel);
   }
-  // Nothing of its messages is sent any more. They stay until it is closed.
+  // Stops sending the messages of the channel. They stay until it is closed.
   void stop_send(uint32_t channel) {
     SendChannel& stopped = send_channels_[channel];
     if (stopped.ring == kNoObject) return;
@@ -74,7 +74,7 @@ class SendSide {
       set_state(peer, id, SendState::kDone);
     }
   }
-  // kNoObject: the ring is full. The bytes are read until note_sent().
+  // Returns kNoObject if the ring is full. The bytes are read until note_sent().
   uint32_t send(uint32_t channel, uint64_t length_bytes) {
     SendChannel& sending = send_channels_[channel];
     if (sending.ring == kNoObject) sending.ring = sends_.rings.take();
@@ -92,7 +92,7 @@ class SendSide {
     admit(sending.peer);
     return id;
   }
-  // The caller knows that it is done.
+  // The caller knows that the message is done.
   void forget(uint32_t id) {
     SendMessage& message = sends_[id];
     SendChannel& sending = send_channels_[message.channel];
@@ -104,7 +104,7 @@ class SendSide {
     Peer& peer = shared_.peers[peer_id];
     shared_.note_heard(peer);
     if (count_between(peer.unacked, cumulative) > static_cast<int32_t>(peer.sent_span())) {
-      ++shared_.statistics.strays;  // of what was never sent
+      ++shared_.statistics.strays;  // it acknowledges packets that were never sent
       return;
     }
     const uint32_t delivered = absorb_slice(peer, cumulative, base, body) + absorb_eager(peer, body);
@@ -127,7 +127,7 @@ class SendSide {
     admit(peer_id);
     file_timer(peer_id, peer);
   }
-  // Whether the peer is there: it answers, or note_silent() follows.
+  // Tests whether the peer is alive: it answers, or note_silent() follows.
   void ask(uint32_t peer_id) {
     Peer& peer = shared_.peers[peer_id];
     if (peer.is_gone) return;
@@ -137,14 +137,14 @@ class SendSide {
   bool has_packets_to_send() const { return !active_.is_empty(); }
   SendMessage& send_message(uint32_t id) { return sends_[id]; }
   SendChannel& send_channel(uint32_t id) { return send_channels_[id]; }
-  // Nothing is under way to it any more.
+  // Packets in flight to the peer are forgotten.
   void drop_peer(uint32_t id) {
     Peer& peer = shared_.peers[id];
     if (peer.is_active) leave_active(id);
     forget_flight(peer);
     peer.wish_ns = peer.owed_since_ns = kNeverNs;
   }
-  // Silence, packets that are stuck, timeouts, probes, wishes.
+  // Handles silent peers, stuck packets, timeouts, probes and requests.
   [[gnu::noinline]] void on_timer(uint32_t id, int64_t filed_ns, int64_t now_ns) {
     Peer& peer = shared_.peers[id];
     if (now_ns - filed_ns > shared_.options.silence_ns / 8) [[unlikely]]
@@ -186,11 +186,11 @@ class SendSide {
 
  private:
   static constexpr uint32_t kMaxRecords = 0xFFFF;
-  static constexpr uint32_t kTurnPackets = 4;  // of one peer, before the next has its turn
+  static constexpr uint32_t kTurnPackets = 4;  // packets to one peer before the next peer is served
   static constexpr int64_t kFirstWishNs = 250'000;
   static constexpr uint8_t kMostWishDoublings = 10;
   static constexpr uint32_t kRepeatedRequests = 4;  // at a time
-  static constexpr uint8_t kEagerTries = 2;         // then a packet waits for its grant
+  static constexpr uint8_t kEagerTries = 2;         // afterwards a packet waits for its grant
   static constexpr Stamp kLongestSample = 4'000'000'000 / kStampNs;
 
   void set_state(Peer& peer, uint32_t id, SendState state) {
@@ -213,12 +213,13 @@ class SendSide {
         return nullptr;
     }
   }
-  // Of packets that were never sent.
+  // Returns the credits of packets that were never sent.
   static void give_back_credits(Peer& peer, const SendMessage& message) {
     if (message.state == SendState::kReady && message.next < message.eager)
       peer.eager_reserved -= message.eager - message.next;
   }
-  // Eager credits go to the oldest message without leave. The others tell the receiver what they want.
+  // Gives eager credits to the oldest messages without permission to send. The receiver is told what the
+  // others want.
   void admit(uint32_t peer_id) {
     Peer& peer = shared_.peers[peer_id];
     if (peer.is_gone) return;
@@ -237,10 +238,10 @@ class SendSide {
   bool has_wishes(const Peer& peer) const {
     return !peer.fresh.is_empty() && !sends_[peer.fresh.last()].has_wished;
   }
-  // Of those that the peer has not been told of.
+  // Sends the requests that the peer has not received yet.
   void send_wishes(uint32_t peer_id, Peer& peer) {
     WishList wishes;
-    // The oldest of them: from the newest back to the first that it has been told of.
+    // Finds the oldest of them, going back from the newest to the first one that the peer was told of.
     uint32_t first = kNoObject;
     for (uint32_t id = peer.fresh.last(); id != kNoObject && !sends_[id].has_wished;
          id = sends_[id].link.previous)
@@ -250,7 +251,7 @@ class SendSide {
     post_request(peer_id, peer, wishes.get());
     if (peer.wish_ns == kNeverNs) wish_later(peer_id, peer);
   }
-  // Of all that wait, in turn: the wish may be lost, or the grant.
+  // Repeats the requests of all waiting messages, in turn, because the request or the grant may be lost.
   [[gnu::noinline]] void repeat_wishes(uint32_t peer_id, Peer& peer) {
     for (uint32_t left = kRepeatedRequests; left != 0; --left) {
       WishList wishes;
@@ -299,12 +300,12 @@ class SendSide {
     shared_.peers[id].is_active = false;
     active_.remove(shared_.peers, id);
   }
-  // Peers in turn, a few packets each, while a rail has room. One whose rails have none holds up no other:
-  // all are tried once more since anything was sent.
+  // Sends a few packets to each peer in turn, while a rail has space. A peer whose rails have no space does
+  // not block the others: all peers are tried once more after a packet was sent.
   void send_packets() {
     const Moment now = shared_.moment();
     uint32_t rooms = shared_.port.rooms(), blocked = kNoObject;
-    uint64_t sent_packets = 0;  // when `blocked` was found to be that
+    uint64_t sent_packets = 0;  // value when `blocked` was determined
     while (rooms != 0 && !active_.is_empty()) {
       const uint32_t id = active_.first();
       Peer& peer = shared_.peers[id];
@@ -326,7 +327,7 @@ class SendSide {
         blocked = id, sent_packets = shared_.statistics.sent_packets;
     }
   }
-  // Eager packets are bounded by their credits: what is granted has room whatever becomes of them.
+  // Eager packets are limited by their credits, so granted packets always have space.
   static bool has_room(const Peer& peer) { return peer.in_flight < peer.guard.window(); }
   static bool has_numbers(const Peer& peer) {
     return peer.sent_span() < kSpan && peer.known < RecordTable::kMost;
@@ -336,7 +337,7 @@ class SendSide {
     const SendMessage& message = sends_[peer.ready.first()];
     return message.next < message.eager || has_numbers(peer);
   }
-  // False: nothing may be sent now.
+  // Returns false if nothing may be sent now.
   bool send_next(uint32_t id, Peer& peer, uint32_t rooms, const Moment& now) {
     if (!has_room(peer)) return false;
     const uint32_t lost = peer.lost.first();
@@ -387,7 +388,7 @@ class SendSide {
     const SendMessage* const message = record.message == kNoObject ? nullptr : &sends_[record.message];
     post_record(peer_id, peer, record_id, record, message, path, now);
   }
-  // `message`: null if its channel is closed.
+  // `message` is null if its channel is closed.
   [[gnu::always_inline]] void post_record(uint32_t peer_id, Peer& peer, uint32_t record_id,
                                           SendRecord& record, const SendMessage* message, uint32_t path,
                                           const Moment& now) {
@@ -433,7 +434,7 @@ class SendSide {
     if (record.where == SendRecord::Where::kFlight && !record.took_credit) --peer.in_flight;
     list_of(peer, record.where).remove(records_, record_id);
   }
-  // Which packets the peer has; how many of them are news.
+  // Processes the packets that the peer has received. Returns how many of them are new.
   uint32_t absorb_slice(Peer& peer, uint32_t cumulative, uint32_t base, const AckBody& body) {
     uint32_t delivered = 0;
     const auto take = [&](uint32_t first, uint64_t bits) {
@@ -462,7 +463,8 @@ class SendSide {
     return delivered;
   }
   uint32_t absorb_eager(Peer& peer, const AckBody& body) {
-    if (count_between(body.eager_cumulative, peer.eager_next) < 0) return 0;  // of what was never sent
+    // Acknowledges packets that were never sent.
+    if (count_between(body.eager_cumulative, peer.eager_next) < 0) return 0;
     uint32_t delivered = 0;
     const auto take = [&](uint32_t number) {
       uint16_t& record = peer.eager_records[number % kEagerSpan];
@@ -481,7 +483,7 @@ class SendSide {
     SendRecord& record = records_[record_id];
     leave_list(peer, record_id);
     Stamp left;
-    (void)has_left(record, left);  // the news of that may be behind that of its arrival
+    (void)has_left(record, left);  // the completion of the send may be reported after its acknowledgement
     if (!peer.has_newest || is_before(peer.newest, left)) peer.newest = left, peer.has_newest = true;
     const uint32_t bit = 1U << record.path;
     if ((peer.newest_paths & bit) == 0 || is_before(peer.newest_of[record.path], left)) {
@@ -501,7 +503,7 @@ class SendSide {
   }
   void absorb_round_trip(Peer& peer, const AckBody& body) {
     const Stamp units = shared_.now() - body.echo - body.hold;
-    if (units > kLongestSample) return;  // of no packet of ours
+    if (units > kLongestSample) return;  // the echo of a packet that was not sent by this end
     const int64_t sample_ns = int64_t{units} * kStampNs, now_ns = shared_.port.now_ns();
     peer.loss.note_round_trip(sample_ns, now_ns);
     peer.guard.note_round_trip(sample_ns, peer.loss.shortest_ns(),
@@ -532,7 +534,7 @@ class SendSide {
         message.next < message.granted)
       set_state(peer, id, SendState::kReady);
   }
-  // Packets that are granted now.
+  // Releases packets that were granted now.
   void release_held_back(Peer& peer, uint32_t message_id) {
     for (uint32_t id = peer.held_back.first(); id != kNoObject;) {
       const SendRecord& record = records_[id];
@@ -542,7 +544,7 @@ class SendSide {
       id = next;
     }
   }
-  // The time for which it was held back is not the peer's.
+  // The time for which the packet was held back must not count against the peer.
   void release_held_back_record(Peer& peer, uint32_t id) {
     leave_list(peer, id);
     enter_list(peer, id, records_[id], SendRecord::Where::kLost);
@@ -551,15 +553,15 @@ class SendSide {
 
   // --- Losses.
 
-  // `when`: at the earliest.
+  // `when` is the earliest possible time.
   bool has_left(const SendRecord& record, Stamp& when) {
     when = record.sent;
     const bool has = shared_.port.has_left(record.posted, when);
     if (is_before(when, record.sent)) when = record.sent;
     return has;
   }
-  // What left so much before something that has arrived. When a packet was posted says little of that: it may
-  // wait in a long send queue while others overtake it in a short one.
+  // Finds packets that were sent at least a window of time before a packet that has arrived. The time of
+  // posting is not used: a packet may wait in a long send queue while others overtake it in a short one.
   void find_lost(Peer& peer) {
     if (!peer.has_newest) return;
     const auto same = static_cast<int32_t>(peer.loss.same_path_ns() / kStampNs);
@@ -580,8 +582,8 @@ class SendSide {
   void lose(Peer& peer, uint32_t record_id) {
     SendRecord& record = records_[record_id];
     leave_list(peer, record_id);
-    // An eager packet may have found no page, which is not its path's fault, and will find none the next
-    // time.
+    // An eager packet may have found no page. This is not its path's fault, and the packet will probably find
+    // none the next time.
     const bool may_be_refused =
         record.took_credit && record.message != kNoObject && record.index >= sends_[record.message].granted;
     if (may_be_refused) {
@@ -594,7 +596,7 @@ class SendSide {
                is_held_back ? SendRecord::Where::kHeldBack : SendRecord::Where::kLost);
     if (is_held_back && peer.wish_ns == kNeverNs) peer.wish_ns = shared_.port.now_ns();
   }
-  // Records of messages that are no more: their numbers are still to be told.
+  // The records of messages that no longer exist: their packet numbers must still be acknowledged.
   void drop_flight(uint32_t peer_id, Peer& peer, uint32_t ring) {
     for (LinkedList<StateLink>* list : {&peer.flight, &peer.lost, &peer.held_back}) {
       for (uint32_t id = list->first(); id != kNoObject;) {
@@ -650,12 +652,12 @@ class SendSide {
     const int64_t next_ns = std::min(std::min(soon_ns, find_probe_ns(peer)), find_timeout_ns(peer));
     if (next_ns != kNeverNs) shared_.wheel.file(id, next_ns, shared_.timers());
   }
-  // The record of a packet that should have arrived. What the peer is silent about is another matter. An
-  // eager packet without a grant may find no page for as long as the application likes.
+  // Returns the record of a packet that should have arrived. A silent peer is handled elsewhere. An eager
+  // packet without a grant may find no page for as long as the application likes.
   uint32_t find_stuck(const Peer& peer, int64_t now_ns) const {
     if (peer.known != 0 && now_ns - peer.oldest_ns >= shared_.options.silence_ns) {
       uint32_t oldest = peer.unacked;
-      while (!peer.open.has(oldest)) ++oldest;  // some that is known is open
+      while (!peer.open.has(oldest)) ++oldest;  // a known packet is not acknowledged
       return tables_[peer.records].find(records_, oldest);
     }
     if (peer.eager_unacked == peer.eager_next || now_ns - peer.eager_oldest_ns < shared_.options.silence_ns)
@@ -664,7 +666,7 @@ class SendSide {
     const bool is_free = oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;
     return is_free ? oldest : kNoObject;
   }
-  // Nothing of what was sent so long ago is heard of.
+  // No packet that was sent before the timeout has been acknowledged.
   void time_out(Peer& peer) {
     ++shared_.statistics.timeouts;
     const int64_t timeout_ns = peer.loss.timeout_ns();
@@ -673,8 +675,8 @@ class SendSide {
     while (!peer.flight.is_empty() && age_ns(records_[peer.flight.first()].sent) >= timeout_ns)
       lose(peer, peer.flight.first());
   }
-  // We were not there: stopped, frozen or without a processor, as the peer may have been. What it said
-  // meanwhile may be lost, and nobody asked again: that time is not the peer's.
+  // This process was stopped, frozen or without a CPU, and so may have been the peer. Answers sent meanwhile
+  // may be lost, and this process did not ask again, so this time does not count against the peer.
   static void forgive_pause(Peer& peer, int64_t from_ns, int64_t to_ns) {
     for (int64_t* const since : {&peer.owed_since_ns, &peer.oldest_ns, &peer.eager_oldest_ns})
       if (*since != kNeverNs) *since = std::min(*since + (to_ns - from_ns), to_ns);

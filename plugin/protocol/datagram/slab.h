@@ -1,5 +1,5 @@
-// Objects by number, in slabs: they stay where they are, those that are given back are used again, and memory
-// is taken a slab at a time. Nothing is taken while no more objects are in use than once were.
+// Objects with numbers, allocated in slabs. Objects do not move, freed objects are reused, and memory is
+// allocated a slab at a time. Nothing is allocated unless more objects are in use than ever before.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class Slabs {
     --used_;
     free_.push_back(id);
   }
-  uint32_t size() const { return size_; }  // numbers given out, those given back too
+  uint32_t size() const { return size_; }  // highest number + 1, freed objects included
   uint32_t used() const { return used_; }
 
  private:
@@ -42,7 +42,7 @@ class Slabs {
     ++used_;
     if (size_ == slabs_.size() * kSlabObjects) {
       slabs_.push_back(std::make_unique<T[]>(kSlabObjects));
-      free_.reserve(slabs_.size() * kSlabObjects);  // giving back takes no memory
+      free_.reserve(slabs_.size() * kSlabObjects);  // so that freeing does not allocate
     }
     return size_++;
   }
@@ -52,8 +52,8 @@ class Slabs {
   uint32_t size_ = 0, used_ = 0;
 };
 
-// A list through objects that are known by number. `Links` says which pair of an object's links it goes
-// through: links(object) -> ListLink&.
+// A list of objects that are identified by numbers. `Links` selects one of an object's links: links(object)
+// -> ListLink&.
 inline constexpr uint32_t kNoObject = UINT32_MAX;
 struct ListLink {
   uint32_t next = kNoObject, previous = kNoObject;

@@ -1,6 +1,6 @@
-// When each of many entries wants to be looked at: three levels of 64 slots, of 8 us, 524 us and 34 ms. An
-// entry is filed once, and filed anew only when it is wanted earlier: who is wanted later than it is filed
-// finds that out when its slot comes. So a deadline that moves with every packet costs a comparison.
+// Timers of many entries: three levels of 64 slots, of 8 us, 524 us and 34 ms. An entry is filed once, and
+// filed again only if it is wanted earlier. An entry that is wanted later than it is filed finds this out
+// when its slot comes. So a deadline that changes with every packet costs only a comparison.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline constexpr int64_t kWheelTickNs = 8192;
 inline constexpr int64_t kNeverNs = INT64_MAX;
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
-// What an entry keeps.
+// The part of an entry.
 struct TimerLink {
   int64_t filed_ns = kNeverNs;  // when its slot comes
   uint32_t next = kNobody, previous = kNobody;
@@ -25,7 +25,7 @@ class TimerWheel {
  public:
   TimerWheel() { slots_.fill(kNobody); }
 
-  // `links(id)` -> TimerLink&. `at_ns` in the past: the next tick.
+  // `links(id)` returns TimerLink&. If `at_ns` is in the past, the entry is due at the next tick.
   template <typename Links>
   void file(uint32_t id, int64_t at_ns, Links&& links) {
     TimerLink& link = links(id);
@@ -48,8 +48,8 @@ class TimerWheel {
     link.filed_ns = kNeverNs;
   }
 
-  // Everybody whose time has come: `visit(id, at_ns)`, filed for then, with the entry out of the wheel. It
-  // may file and remove any.
+  // Calls `visit(id, at_ns)` for each entry that is due, after removing it from the wheel. `at_ns` is the
+  // time for which it was filed. `visit` may file and remove any entry.
   template <typename Links, typename Visit>
   void advance(int64_t now_ns, Links&& links, Visit&& visit) {
     const int64_t tick = now_ns / kWheelTickNs;
@@ -66,18 +66,18 @@ class TimerWheel {
       if (at_ns <= now_ns) {
         visit(id, at_ns);
       } else {
-        insert(id, at_ns, links);  // from a coarser level to a finer one
+        insert(id, at_ns, links);  // moves it from a coarse level to a finer one
       }
     }
   }
 
-  // The earliest that advance() may have something to do; kNeverNs.
+  // Returns the earliest time at which advance() may have work; kNeverNs if there is none.
   int64_t find_next_ns() const { return is_empty() ? kNeverNs : find_next_tick() * kWheelTickNs; }
   bool is_empty() const { return (filled_[0] | filled_[1] | filled_[2]) == 0; }
 
  private:
   static constexpr uint32_t kLevels = 3, kSlots = 64, kSlotBits = 6;
-  static constexpr uint32_t kDue = kLevels * kSlots;  // the place of those whose slot has come
+  static constexpr uint32_t kDue = kLevels * kSlots;  // the list of entries whose slot has come
 
   static int64_t scale(int64_t tick, uint32_t level) { return tick >> (level * kSlotBits); }
 
@@ -87,7 +87,7 @@ class TimerWheel {
     uint32_t level = 0;
     while (level + 1 < kLevels && scale(tick, level) - scale(seen_, level) >= kSlots) ++level;
     int64_t turn = scale(tick, level);
-    turn = std::min(turn, scale(seen_, level) + kSlots - 1);  // farther: looked at on the way
+    turn = std::min(turn, scale(seen_, level) + kSlots - 1);  // farther away: moved when the time is nearer
     const uint32_t slot = level * kSlots + static_cast<uint32_t>(turn % kSlots);
     TimerLink& link = links(id);
     link = {.filed_ns = at_ns, .next = slots_[slot], .previous = kNobody, .slot = static_cast<uint8_t>(slot)};
@@ -95,7 +95,7 @@ class TimerWheel {
     slots_[slot] = id;
     filled_[level] |= uint64_t{1} << slot % kSlots;
   }
-  // A bit for each slot of a level that has come since the last look.
+  // Returns a bit for each slot of a level that has come since the last call.
   uint64_t find_passed(uint32_t level, int64_t tick) const {
     const int64_t first = scale(seen_, level) + 1, last = scale(tick, level);
     if (last < first) return 0;
@@ -114,7 +114,7 @@ class TimerWheel {
     }
     return next;
   }
-  // Puts the whole slot in front of those that are due.
+  // Moves the whole slot to the list of entries that are due.
   template <typename Links>
   void set_aside(uint32_t slot, Links&& links) {
     uint32_t last = slots_[slot];
@@ -131,7 +131,7 @@ class TimerWheel {
 
   std::array<uint32_t, kLevels * kSlots + 1> slots_;
   std::array<uint64_t, kLevels> filled_{};
-  int64_t seen_ = 0;  // the tick of the last look
+  int64_t seen_ = 0;  // tick of the last call
 };
 
 }  // namespace verbena::protocol::datagram

@@ -9,7 +9,7 @@
 namespace verbena::softverbs::copier {
 
 uint32_t AreaTable::add(std::unique_ptr<Area> area) {
-  // A number comes again as late as possible: a copy that names a former area is refused.
+  // Numbers are reused as late as possible, so that a copy that names a former area is rejected.
   for (uint32_t tried = 1; tried < kAreaCount; ++tried) {
     latest_ = latest_ + 1 < kAreaCount ? latest_ + 1 : 1;
     if (areas_[latest_].load(std::memory_order_relaxed) != nullptr) continue;
@@ -28,7 +28,7 @@ std::unique_ptr<Area> AreaTable::remove(uint32_t number) {
 }
 
 bool map_host(int descriptor, uint64_t bytes, Area& area, std::string& why) {
-  // An access beyond the end of a file that somebody shortened would kill this process.
+  // Checked, because an access beyond the end of a file that was shortened would kill this process.
   struct stat status {};
   const bool is_whole = fstat(descriptor, &status) == 0 && static_cast<uint64_t>(status.st_size) >= bytes;
   void* const base =
@@ -91,7 +91,7 @@ bool map_part(const Driver& driver, CUdevice device, int descriptor, uint64_t of
   const CUdeviceptr at = area.base + offset;
   const char* call = "cuMemMap";
   result = driver.cuMemMap(at, bytes, 0, handle, 0);
-  driver.cuMemRelease(handle);  // the mapping keeps the memory
+  driver.cuMemRelease(handle);  // the mapping keeps the memory alive
   if (result == CUDA_SUCCESS) {
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     call = "cuMemSetAccess";

@@ -16,8 +16,8 @@ namespace verbena::softverbs::copier {
 
 inline constexpr uint32_t kHostDevice = UINT32_MAX;
 
-// Memory of another process that is mapped here: host memory, or an allocation of a GPU for the context of
-// one of our devices.
+// Mapped memory of another process: host memory, or an allocation of a GPU for the context of one of the
+// copier's devices.
 struct Area {
   uint64_t base = 0;
   uint64_t bytes = 0;
@@ -25,12 +25,12 @@ struct Area {
   CUuuid home{};                  // the GPU that has the memory
   bool is_ipc = false;
   std::vector<std::pair<uint64_t, uint64_t>> parts;  // mapped by descriptors: offset and bytes
-  std::vector<uint64_t> pins;                        // addresses in host memory that CUDA knows
+  std::vector<uint64_t> pins;                        // addresses in host memory that were pinned for CUDA
 
   bool is_host() const { return device == kHostDevice; }
 };
 
-// All areas, by number. The command thread adds and removes them; engines find them without a lock.
+// All areas, by number. The command thread adds and removes them; engines look them up without a lock.
 class AreaTable {
  public:
   // Returns the area's number; 0 if all numbers are taken.
@@ -47,7 +47,7 @@ class AreaTable {
   uint32_t latest_ = 0;
 };
 
-// Call it with the context of the area's device current. Returns false, and the reason in `why`, on failure.
+// Call it with the context of the area's device current. Returns false, with the reason in `why`, on failure.
 bool map_host(int descriptor, uint64_t bytes, Area& area, std::string& why);
 bool map_ipc(const Driver& driver, const CUipcMemHandle& handle, uint64_t bytes, Area& area,
              std::string& why);

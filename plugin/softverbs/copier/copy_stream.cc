@@ -38,13 +38,13 @@ CUresult CopyStream::copy(Form form, CUdeviceptr to, CUdeviceptr from, uint64_t 
                              : driver_.cuMemcpyAsync(to, from, bytes, stream_);
 }
 
-// Aligned words of the target stay whole, as somebody may poll them: rows are of whole words, but for what
-// lies before the first and behind the last. No byte is copied twice.
+// Aligned words of the target are written as a whole, because a thread may poll them: rows consist of whole
+// words, except for the bytes before the first and after the last word. No byte is copied twice.
 CUresult CopyStream::copy_as_rows(CUdeviceptr to, CUdeviceptr from, uint64_t bytes) {
   uint64_t before = std::min<uint64_t>((kWord - to % kWord) % kWord, bytes);
   uint64_t words = (bytes - before) / kWord * kWord, behind = bytes - before - words;
-  // A byte alone is no rows, but with its neighbours three rows of three: nobody polls a word of an odd
-  // message.
+  // A single byte cannot be copied as rows, but together with a neighbouring word it forms three rows of
+  // three bytes. This is safe, because words of a message with an odd length are not polled.
   for (uint64_t* const end : {&before, &behind}) {
     if (*end != 1 || words == 0) continue;
     *end += kWord;
@@ -59,8 +59,8 @@ CUresult CopyStream::copy_as_rows(CUdeviceptr to, CUdeviceptr from, uint64_t byt
   return result;
 }
 
-// Two rows for an even number of units; an odd one ends in three rows of a unit each. One unit is no two
-// rows.
+// An even number of units is copied as two rows, an odd number as three rows of one unit each. A single unit
+// cannot be copied as rows.
 CUresult CopyStream::copy_in_units(CUdeviceptr to, CUdeviceptr from, uint64_t bytes, uint64_t unit) {
   constexpr uint64_t kOddRows = 3;
   const uint64_t units = bytes / unit, odd = units % 2 == 0 ? 0 : kOddRows;
@@ -73,7 +73,7 @@ CUresult CopyStream::copy_in_units(CUdeviceptr to, CUdeviceptr from, uint64_t by
   return copy_rows(to + rest, from + rest, unit, odd);
 }
 
-// A hint asks for the copy engines.
+// A hint requests the copy engines.
 CUresult CopyStream::copy_batch(std::vector<CUdeviceptr>& to, std::vector<CUdeviceptr>& from,
                                 std::vector<size_t>& bytes) {
   CUmemcpyAttributes attributes{};

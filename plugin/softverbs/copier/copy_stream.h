@@ -1,4 +1,4 @@
-// The forms in which a copy can be passed to CUDA's driver, and a stream that passes them.
+// The forms in which a copy can be passed to CUDA's driver, and a stream that accepts such copies.
 #pragma once
 
 #include <span>
@@ -9,10 +9,10 @@
 
 namespace verbena::softverbs::copier {
 
-// The forms in which a copy can be passed to the driver. Either the GPU's copy engines make the copy, in
-// parallel with any kernel; or a channel does that shares the SMs with the application's kernels, and waits
-// for a time slice of about 2.4 ms while such a kernel spins. The driver decides which form uses which; the
-// self-test measures it.
+// The forms in which a copy can be passed to the driver. The GPU executes a copy in one of two ways: with its
+// copy engines, in parallel with any kernel; or through a channel that shares the SMs with the application's
+// kernels. While such a kernel spins, the channel waits for a time slice of about 2.4 ms. The driver decides
+// which form uses which way; the self-test measures it.
 enum class Form : uint8_t {
   kPlain,        // cuMemcpyAsync
   kRows,         // cuMemcpy2DAsync of contiguous rows; a single aligned word is copied by cuMemcpyAsync
@@ -41,7 +41,8 @@ class CopyStream {
   // Opens the stream. Returns false, and the reason in `why`, on failure.
   bool open(std::string& why);
 
-  // Each passes one copy to the driver. kThroughHost has no function here: it consists of two copies.
+  // Each function passes one copy to the driver. kThroughHost has no function here, because it consists of
+  // two copies.
   CUresult copy(Form form, CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
   CUresult copy_batch(std::vector<CUdeviceptr>& to, std::vector<CUdeviceptr>& from,
                       std::vector<size_t>& bytes);
@@ -49,7 +50,8 @@ class CopyStream {
   CUresult record(CUevent event) const { return driver_.cuEventRecord(event, stream_); }
   CUresult query() const { return driver_.cuStreamQuery(stream_); }
   bool has_batches() const { return driver_.cuMemcpyBatchAsync != nullptr; }
-  // An old driver has the function and refuses: nothing is stored after the first refusal.
+  // An old driver may have the function but reject the call. After the first rejection no further store is
+  // tried.
   bool has_stores() const { return driver_.cuStreamBatchMemOp_v2 != nullptr && !has_refused_; }
   CUstream stream() const { return stream_; }
 

@@ -17,14 +17,14 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemcpyAsync) X(cuMemcpy2DAsync_v2) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemHostAlloc)                 \
   X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer_v2)                            \
   X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle)
-// Virtual memory management; cuMemImportFromShareableHandle is null unless all others are there.
+// Virtual memory management; cuMemImportFromShareableHandle is null unless all others were found.
 #define COPIER_CUDA_MAPPING(X)                                                                              \
   X(cuMemImportFromShareableHandle) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap)  \
   X(cuMemUnmap) X(cuMemSetAccess) X(cuMemCreate)
-// Calls of the self-test; cuLaunchKernel is null unless all others are there.
+// Calls of the self-test; cuLaunchKernel is null unless all others were found.
 #define COPIER_CUDA_KERNEL(X)                                                                               \
   X(cuLaunchKernel) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuModuleLoadDataEx) X(cuModuleGetFunction)
-// Null where the driver has none.
+// Null if the driver does not have them.
 #define COPIER_CUDA_OPTIONAL(X) X(cuMemcpyBatchAsync) X(cuStreamBatchMemOp_v2)
 // clang-format on
 
@@ -34,9 +34,9 @@ struct Driver {
   COPIER_CUDA_KERNEL(VERBENA_CUDA_MEMBER)
   COPIER_CUDA_OPTIONAL(VERBENA_CUDA_MEMBER)
 
-  // Loads and initialises CUDA. Returns false, and the reason in `why`, on failure.
+  // Loads and initialises CUDA. Returns false, with the reason in `why`, on failure.
   bool load(const char* path, std::string& why);
-  // "cuMemMap: CUDA_ERROR_INVALID_VALUE".
+  // Returns a text such as "cuMemMap: CUDA_ERROR_INVALID_VALUE".
   std::string explain(const char* call, CUresult result) const;
 };
 

@@ -18,13 +18,13 @@ namespace verbena::softverbs::copier {
 namespace {
 
 constexpr uint64_t kBounceBytes = 1 << 20, kBouncePiece = 256 << 10;
-// A batch of one was measured to take 3 us longer than a copy, which takes about 3.
+// A batch of one copy takes 3 us longer than a separate copy, which takes about 3 us (measured).
 constexpr size_t kLeastBatch = 3;
-constexpr int kEventsAhead = 16;  // made at the start, where making them delays nothing
+constexpr int kEventsAhead = 16;  // created at the start, where creating them delays no copy
 
 }  // namespace
 
-// Tells the application which call of the driver the thread is in.
+// Shows the application in which driver call the thread is.
 class Engine::InCall {
  public:
   InCall(SharedEngine& shared, Call call) : shared_(shared) {
@@ -131,8 +131,8 @@ void Engine::work() {
   }
 }
 
-// While copies are in flight. On a machine with few CPUs, a thread that polls keeps the application from
-// running.
+// Sleeps briefly while copies are outstanding. On a machine with few CPUs, a polling thread keeps the
+// application from running.
 void Engine::nap() {
   constexpr timespec kNap{0, 20'000};
   nanosleep(&kNap, nullptr);
@@ -155,8 +155,8 @@ void Engine::tell_oldest() {
   shared_.copy_since_ns.store(oldest_ns, std::memory_order_relaxed);
 }
 
-// Whoever hands over a slot first stores the tail, then looks whether we sleep. We first say that we do, then
-// look at the tails. So one of the two always sees the other.
+// The application first stores the tail of a ring, then checks whether this thread sleeps. This thread first
+// sets that it sleeps, then checks the tails. So one of the two always sees the other.
 void Engine::sleep(uint32_t seen) {
   shared_.is_asleep.store(1);
   if (!has_new_work()) {
@@ -174,7 +174,8 @@ bool Engine::has_new_work() {
   });
 }
 
-// The rings are in memory that other processes can write: no value there may lead out of an area.
+// The rings are in memory that other processes can write, so every value is checked before it is used as an
+// address.
 bool Engine::take(Lane& lane) {
   const uint64_t tail = lane.shared.tail.load(std::memory_order_acquire), before = lane.taken;
   if (tail == lane.taken) return false;
@@ -197,7 +198,7 @@ bool Engine::take(Lane& lane) {
   return lane.taken != before || has_issued;
 }
 
-// Returns false if there is no room for all of it; then the rest comes later.
+// Returns false if there is not enough space; the rest is executed later.
 bool Engine::execute(Lane& lane, LaneSlot& slot) {
   if (static_cast<const volatile uint32_t&>(slot.kind) == kCopyBytes) return execute_copy(lane, slot);
   execute_store(lane, slot);
@@ -262,7 +263,8 @@ uint8_t* Engine::take_bounce(Lane& lane, uint64_t bytes) {
   return memory;
 }
 
-// One word is no rows. Its value is read when it has come, and stored; until then the lane waits.
+// A single word cannot be copied as rows. Its value is first copied to the host, then stored; the lane waits
+// meanwhile.
 bool Engine::bounce_word(Lane& lane, LaneSlot& slot, CUdeviceptr to, CUdeviceptr from) {
   const auto refuse_unless = [&](CUresult result) {
     if (result != CUDA_SUCCESS) slot.status.store(kRefused, std::memory_order_release);
@@ -322,7 +324,7 @@ void Engine::execute_store(Lane& lane, LaneSlot& slot) {
     are_stored = lane.stream.store(std::span(words).first(count)) == CUDA_SUCCESS;
   }
   if (!are_stored) {
-    // The slot itself is where the copies come from.
+    // The copies read the words from the slot itself.
     for (uint32_t i = 0; is_known && i < count; ++i)
       is_known = issue(lane, ways_.choose(Path::kToGpu, kWord), words[i].address,
                        reinterpret_cast<CUdeviceptr>(&values[i]->value), kWord) == CUDA_SUCCESS;
@@ -344,7 +346,7 @@ void Engine::flush(Lane& lane) {
   const size_t count = batch_.slots.size();
   const bool is_batch = uses_batches_ && count >= kLeastBatch;
   if (!is_batch || !flush_as_batch(lane)) {
-    if (is_batch) uses_batches_ = false;  // a driver that refuses one is not asked again
+    if (is_batch) uses_batches_ = false;  // not tried again if the driver rejects it
     for (size_t i = 0; i < count; ++i) {
       if (issue(lane, Form::kPlain, batch_.to[i], batch_.from[i], batch_.bytes[i]) != CUDA_SUCCESS)
         batch_.slots[i]->status.store(kRefused, std::memory_order_release);
@@ -364,7 +366,7 @@ CUevent Engine::take_event(Lane& lane) {
   return event;
 }
 
-// A lane is told of its slots in one way only, so that its count never goes back.
+// Slots of a lane are reported in one way only, so that its count never decreases.
 void Engine::record(Lane& lane) {
   const InCall call(shared_, kCallFence);
   Lane::Fence fence{nullptr, lane.taken, lane.bounce_taken, read_clock_ns()};
@@ -382,7 +384,7 @@ void Engine::record(Lane& lane) {
   lane.fenced_bounce = lane.bounce_taken;
 }
 
-// A stream that has failed tells nothing any more; the driver is asked from time to time.
+// A stream that has failed no longer reports anything, so the driver is queried from time to time.
 bool Engine::has_passed(Lane& lane, Lane::Fence& fence) {
   constexpr uint32_t kLooksPerQuery = 4096;
   if (fence.event == nullptr) {
@@ -426,7 +428,7 @@ bool Engine::quiesce() {
   return true;
 }
 
-// All slots that were taken before the request, and all pieces of a slot, are over when the fences behind
+// All slots that were taken before the request, and all pieces of a slot, are complete when the fences after
 // them have passed.
 void Engine::answer_quiesce() {
   const uint64_t asked = quiesce_asked_.load(std::memory_order_acquire);

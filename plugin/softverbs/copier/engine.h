@@ -17,7 +17,7 @@ namespace verbena::softverbs::copier {
 struct Lane {
   Lane(const Driver& driver, SharedLane& its_shared) : shared(its_shared), stream(driver) {}
 
-  // A point in the lane's work: everything before it.
+  // A point in the lane's work. It covers all earlier work.
   struct Fence {
     CUevent event;     // null: the stream stores `slots` into shared.done
     uint64_t slots;    // slots before this one are done
@@ -31,13 +31,13 @@ struct Lane {
   CUdeviceptr done_there = 0;  // shared.done, for the GPU
   bool is_told = false;
   uint64_t taken = 0;        // slots passed to the driver
-  uint64_t taken_bytes = 0;  // bytes of the next slot that are passed already; it is copied in pieces
+  uint64_t taken_bytes = 0;  // bytes of the next slot that were already passed; it is copied in pieces
   uint64_t fenced = 0, fenced_bounce = 0;
   std::deque<Fence> fences;  // oldest first
   std::vector<CUevent> free_events;
   uint8_t* bounce = nullptr;
-  uint64_t bounce_taken = 0, bounce_free = 0;  // they count bytes
-  uint8_t* word = nullptr;                     // on its way to be stored, in the bounce memory up to here
+  uint64_t bounce_taken = 0, bounce_free = 0;  // counters of bytes
+  uint8_t* word = nullptr;  // a word to be stored, in the bounce memory, while it is being copied to the host
   uint64_t word_bounced = 0;
   uint64_t done = 0;
   bool is_broken = false;
@@ -46,7 +46,7 @@ struct Lane {
 // A GPU: its context, and the thread that serves its lanes.
 class Engine {
  public:
-  // Returns nullptr, and the reason in `why`, on failure.
+  // Returns nullptr, with the reason in `why`, on failure.
   static std::unique_ptr<Engine> open(const Driver& driver, const AreaTable& areas, uint32_t index,
                                       CUdevice device, SharedEngine& shared, uint64_t spin_ns,
                                       std::string& why);
@@ -113,10 +113,10 @@ class Engine {
   Batch batch_;
   bool uses_batches_ = true;
 
-  std::mutex mutex_;  // of the lanes that are added
+  std::mutex mutex_;  // guards the lanes that are added
   std::vector<std::unique_ptr<Lane>> added_;
   std::atomic<bool> has_added_{false};
-  std::vector<std::unique_ptr<Lane>> lanes_;  // of the thread
+  std::vector<std::unique_ptr<Lane>> lanes_;  // used by the thread
 
   std::atomic<uint64_t> quiesce_asked_{0}, quiesce_answered_{0};
   uint64_t quiesce_began_ = 0;

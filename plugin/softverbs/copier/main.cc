@@ -1,10 +1,10 @@
-// The copier: a process of softverbs' own that copies GPU memory for one application process. See the section
-// "The copier" in plugin/softverbs/README.md.
+// The copier: a separate process of softverbs that copies GPU memory for one application process. See the
+// section "The copier" in plugin/softverbs/README.md.
 //
 //   softverbs-copier LIBCUDA SPIN_NS
 //
 // The application starts it with a socket, a descriptor of its own process, and its segment (protocol.h), and
-// names itself in argv[0]. It leaves when the application ends.
+// passes its own name as argv[0]. The copier exits when the application ends.
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -27,9 +27,8 @@
 namespace verbena::softverbs::copier {
 namespace {
 
-// Neither the application's child nor of its session: it sees no death of ours in wait(), and its terminal
-// does not interrupt us.
-// 0 or an errno.
+// Makes the process neither a child of the application nor a member of its session: the application's wait()
+// does not report its death, and the terminal does not interrupt it. Returns 0 or an errno.
 int detach() {
   const pid_t pid = fork();
   if (pid > 0) _exit(0);
@@ -45,8 +44,8 @@ void close_others() {
   for (int descriptor = kFirstOther; descriptor < sysconf(_SC_OPEN_MAX); ++descriptor) close(descriptor);
 }
 
-// The application may have bound the thread that registers memory to a CPU or two, where our threads would
-// spin beside its own.
+// The application may have bound the thread that registers memory to a few CPUs. Without this, the copier's
+// threads would spin on the same CPUs.
 void leave_narrow_bounds() {
   constexpr int kFewCpus = 4;
   cpu_set_t cpus;
@@ -56,7 +55,7 @@ void leave_narrow_bounds() {
   sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
-// Until the application has ended, for so long at most; -1: without a limit.
+// Waits until the application has ended, for at most `limit_ms`; -1 means without a limit.
 bool await_parent(int limit_ms) {
   pollfd parent{kParent, POLLIN, 0};
   int ready = 0;
@@ -65,8 +64,8 @@ bool await_parent(int limit_ms) {
   return ready > 0;
 }
 
-// An application that was killed may have been the last of its job: then the job's files go. exit() would
-// wait for copies that nobody needs any more.
+// An application that was killed may have been the last process of its job; then the job's files are removed.
+// Does not call exit(), which would wait for copies that are no longer needed.
 [[noreturn]] void leave(bool has_parent_ended) {
   static std::mutex once;
   once.lock();
@@ -76,7 +75,7 @@ bool await_parent(int limit_ms) {
   _exit(0);
 }
 
-// Also while the driver does not return. 0 or an errno.
+// Ends the process with the application, also while a driver call does not return. Returns 0 or an errno.
 int leave_with_parent() {
   return start_own_thread([] { leave(await_parent(-1)); });
 }
@@ -102,7 +101,7 @@ int run(const char* library, uint64_t spin_ns) {
   auto* const server = new Server(*driver, spin_ns);
   const bool is_ready = server->open(why) && driver->load(library, why);
   if (greet(is_ready ? 0 : EIO, why) && is_ready) server->serve();
-  constexpr int kEndingMs = 1000;  // its sockets are closed before it has ended
+  constexpr int kEndingMs = 1000;  // sockets are closed before the process has ended
   leave(await_parent(kEndingMs));
 }
 

@@ -1,7 +1,6 @@
-// The interface between the application's process and its copier. Commands (memory to map, lanes to
-// serve) travel as messages on a socket, each with one answer. Copies travel through lanes: rings in
-// the application's segment, which the copier maps. Both sides are of one build; the first message
-// checks that.
+// The interface between the application's process and its copier. Commands (memory to map, lanes to serve)
+// are messages on a socket; each has one answer. Copies are passed through lanes: rings in the application's
+// segment, which the copier maps. Both sides are of one build; the first message checks this.
 #pragma once
 
 #include <atomic>
@@ -36,10 +35,10 @@ struct SlotWord {
   uint32_t reserved;
 };
 
-// One copy, or aligned words that are stored in their order.
+// One copy, or aligned words that are stored in order.
 struct alignas(64) LaneSlot {
   uint32_t kind;
-  uint32_t group;  // copies of a group may happen in any order; groups happen in theirs
+  uint32_t group;  // copies of a group may happen in any order; groups happen in order
   uint32_t to_area, from_area;
   uint64_t to, from;  // offsets
   uint64_t bytes;
@@ -48,7 +47,7 @@ struct alignas(64) LaneSlot {
   SlotWord words[kMaxWords];
 };
 
-// Slots [done, tail) wait or are under way. The application reuses a slot once it is done.
+// Slots [done, tail) wait or are being executed. The application reuses a slot once it is done.
 struct alignas(4096) SharedLane {
   alignas(64) std::atomic<uint64_t> tail;       // written by the application
   alignas(64) std::atomic<uint64_t> done;       // written by the GPU itself, or by the copier
@@ -59,15 +58,15 @@ struct alignas(4096) SharedLane {
 
 inline constexpr size_t kReportBytes = 4096;
 
-// One GPU of the copier, seen by the application. A thread of the copier serves its lanes.
+// One GPU of the copier, as shared with the application. A thread of the copier serves its lanes.
 struct alignas(64) SharedEngine {
-  std::atomic<uint32_t> doorbell;   // a futex: counts what the application has handed over
-  std::atomic<uint32_t> is_asleep;  // the thread has to be woken
-  // The driver's call that the thread is in, and since when (CLOCK_MONOTONIC): 0 while it is in none.
+  std::atomic<uint32_t> doorbell;   // a futex: counts the slots that the application has passed
+  std::atomic<uint32_t> is_asleep;  // the thread must be woken
+  // Since when the thread has been in a driver call (CLOCK_MONOTONIC), or 0 if it is in none; and which call.
   alignas(64) std::atomic<uint64_t> call_since_ns;
   std::atomic<uint32_t> call;           // enum Call
-  std::atomic<uint64_t> copy_since_ns;  // since when the oldest copy is under way; 0: none is
-  char report[kReportBytes];  // the ways of copying that the self-test has measured and chosen, as text
+  std::atomic<uint64_t> copy_since_ns;  // since when the oldest copy is outstanding; 0: there is none
+  char report[kReportBytes];            // the results of the self-test, as text
 };
 
 enum Call : uint32_t { kNoCall, kCallCopy, kCallBatch, kCallRows, kCallStore, kCallFence, kCallQuery };
@@ -106,19 +105,19 @@ struct Command {
 struct Reply {
   int32_t error;   // 0, or an errno
   uint32_t value;  // a device or an area
-  char text[240];  // of an error: what was refused, and why
+  char text[240];  // of an error: the rejected request, and why
 };
 
-// The first message, of the copier.
+// The first message, sent by the copier.
 struct Hello {
   uint32_t version;
   int32_t pid;
   uint64_t lane_bytes;
-  int32_t error;  // 0, or an errno: then it ends
+  int32_t error;  // 0, or an errno; then the copier exits
   char text[240];
 };
 
-// Descriptors that the copier starts with.
+// Descriptors with which the copier is started.
 inline constexpr int kSocket = 3, kParent = 4, kSegment = 5, kFirstOther = 6;
 
 }  // namespace verbena::softverbs::copier

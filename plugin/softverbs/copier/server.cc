@@ -10,7 +10,7 @@
 namespace verbena::softverbs::copier {
 namespace {
 
-// 0 at the end of the application; the descriptor is -1 if none came along.
+// Returns 0 when the application has ended. The descriptor is -1 if the command has none.
 ssize_t receive(Command& command, int& descriptor) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec piece{&command, sizeof(command)};
@@ -96,7 +96,7 @@ T* Server::find_shared(uint64_t offset) const {
   return is_inside ? reinterpret_cast<T*>(segment.base + offset) : nullptr;
 }
 
-// With its context current.
+// Makes the context of the engine current.
 Engine* Server::enter(uint32_t device, std::string& why) {
   if (device >= engine_count_) {
     why = "the device does not exist";
@@ -106,7 +106,7 @@ Engine* Server::enter(uint32_t device, std::string& why) {
   return engines_[device].get();
 }
 
-// By its UUID: the application may number the GPUs differently.
+// Finds the GPU by its UUID, because the application may number the GPUs differently.
 bool Server::open_device(const Command& command, uint32_t& device, std::string& why) {
   auto* const shared = find_shared<SharedEngine>(command.offset);
   int count = 0;
@@ -194,7 +194,7 @@ bool Server::release(const Command& command, std::string& why) {
   }
   for (uint32_t i = 0; i < engine_count_; ++i) {
     if (engines_[i]->quiesce()) continue;
-    (void)area.release();  // what the GPU still uses stays mapped
+    (void)area.release();  // memory that the GPU still uses stays mapped
     why = "copies did not finish in time";
     return false;
   }

@@ -1,4 +1,4 @@
-// Carries out the application's commands, one after the other.
+// Executes the application's commands, one after the other.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 
 namespace verbena::softverbs::copier {
 
-// Carries out the application's commands, one after the other, until it ends.
+// Executes the application's commands, one after the other, until the application ends.
 class Server {
  public:
   Server(const Driver& driver, uint64_t spin_ns) : driver_(driver), spin_ns_(spin_ns) {}
-  // Maps the application's segment as area 0. Returns false, and the reason in `why`, on failure.
+  // Maps the application's segment as area 0. Returns false, with the reason in `why`, on failure.
   bool open(std::string& why);
   void serve();
 

@@ -47,10 +47,11 @@ done:
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kMaxTestNs = 1000 * kMs;
 constexpr uint64_t kSpinLimitNs = 2000 * kMs;
-// A time slice is some 2.4 ms. A copy that takes longer than kWaitNs waits for a time slice; after kMostNs
-// the test stops waiting for it.
+// A time slice is about 2.4 ms. A copy that takes longer than kWaitNs must have waited for a time slice.
+// After kMostNs the test stops waiting for the copy.
 constexpr uint64_t kWaitNs = kMs / 2, kMostNs = 5 * kMs;
-constexpr double kGain = 0.7;  // what another form must take, of the time of the plain one
+// Another form is used only if it takes at most this fraction of the plain form's time.
+constexpr double kGain = 0.7;
 constexpr uint64_t kDrainNs = 1000 * kMs;
 constexpr uint64_t kTestBytes = 1 << 20, kOtherBytes = 2 << 20;
 
@@ -62,7 +63,7 @@ class Spinner {
   Spinner(const Spinner&) = delete;
   Spinner& operator=(const Spinner&) = delete;
 
-  // Both leave our context current. False, and `why`.
+  // Both functions leave the self-test's context current. Return false, with the reason in `why`, on failure.
   bool open(CUdevice device, std::string& why);
   bool begin(std::string& why);
   void end() { words_[kEnd] = 1; }
@@ -155,7 +156,7 @@ void Spinner::close() {
 }
 
 struct Memory {
-  CUdeviceptr host = 0, gpu = 0, other = 0;  // `other`: of another GPU
+  CUdeviceptr host = 0, gpu = 0, other = 0;  // `other` is memory of another GPU
 };
 
 class SelfTest {
@@ -195,7 +196,7 @@ class SelfTest {
   Spinner spinner_;
   CUevent event_ = nullptr;
   Memory memory_;
-  volatile uint64_t* told_ = nullptr;  // null: an event tells
+  volatile uint64_t* told_ = nullptr;  // null: completion is detected by an event
   uint64_t told_count_ = 0;
   uint64_t deadline_ns_ = 0;
 };
@@ -221,7 +222,7 @@ bool SelfTest::prepare(std::string& why) {
   return spinner_.open(device_, why) && spinner_.begin(why);
 }
 
-// For the rest of the process: 2 MiB each of the GPU and of the host.
+// Allocates 2 MiB of GPU memory and of host memory, until the process ends.
 bool SelfTest::allocate(std::string& why) {
   void* host = nullptr;
   CUresult result =
@@ -236,7 +237,7 @@ bool SelfTest::allocate(std::string& why) {
   return result == CUDA_SUCCESS;
 }
 
-// Allocates memory of the next GPU that this one reaches, and maps it without a context there.
+// Allocates memory of the next GPU that this GPU can access, and maps it without a context on that GPU.
 void SelfTest::allocate_other() {
   int count = 0;
   if (driver_.cuMemImportFromShareableHandle == nullptr || driver_.cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -300,8 +301,8 @@ SelfTest::End SelfTest::wait(uint64_t begin_ns, uint64_t most_ns) {
   }
 }
 
-// Returns microseconds; nothing if the driver refuses. A copy that does not end in time gets the kernel out
-// of its way first.
+// Returns microseconds, or nothing if the driver rejects the copy. If a copy does not end in time, first ends
+// the kernel that blocks it.
 std::optional<double> SelfTest::sample(const std::function<CUresult()>& issue) {
   const uint64_t begin_ns = read_clock_ns();
   if (issue() != CUDA_SUCCESS) return std::nullopt;
@@ -316,13 +317,13 @@ std::optional<double> SelfTest::sample(const std::function<CUresult()>& issue) {
     std::string why;
     if (end == End::kDone && !spinner_.begin(why)) end = End::kFailed;
   }
-  if (end != End::kDone) deadline_ns_ = 0;  // nothing more is measured
+  if (end != End::kDone) deadline_ns_ = 0;  // no further form is measured
   return end == End::kDone ? std::optional(static_cast<double>(took_ns) / 1000) : std::nullopt;
 }
 
 std::optional<SelfTest::Time> SelfTest::measure(const std::function<CUresult()>& issue) {
   constexpr int kSamples = 3, kMaxSamples = 5;
-  // The shortest: what the driver makes at its first use takes long, and so does a CPU that others use.
+  // Uses the shortest time, because the first use of a form, or another load on the CPU, may take longer.
   double shortest_us = std::numeric_limits<double>::max();
   for (int i = 0; i < kSamples || (i < kMaxSamples && shortest_us * 1000 > kWaitNs); ++i) {
     if (read_clock_ns() > deadline_ns_) return std::nullopt;
@@ -333,7 +334,7 @@ std::optional<SelfTest::Time> SelfTest::measure(const std::function<CUresult()>&
   return Time{shortest_us, shortest_us * 1000 > kWaitNs};
 }
 
-// At the shortest length and the longest.
+// Measures the shortest and the longest length of the class.
 std::optional<SelfTest::Time> SelfTest::measure_class(Path path, size_t length_class, Form form,
                                                       const Ways& ways) {
   const uint64_t shortest = length_class == 0 ? 64 : Ways::kClassBegins[length_class];
@@ -371,7 +372,8 @@ void SelfTest::measure_path(Path path, Ways& ways) {
       say(" %s", kFormNames[static_cast<size_t>(form)]);
       say_time(time);
       if (!time || (best && time->us >= kGain * best->us)) continue;
-      // Plain ones can be batched: they get a second chance.
+      // Plain copies can be batched, so another form must also be faster than a second measurement of the
+      // plain form.
       if (best && !best->waits && best_form == Form::kPlain) {
         const std::optional<Time> again = measure_class(path, length_class, Form::kPlain, ways);
         if (again && time->us >= kGain * again->us) continue;
@@ -405,7 +407,7 @@ void SelfTest::measure_fences(Ways& ways) {
   if (!stream_.has_stores()) return;
   const auto copy = [&] { return measure([&] { return issue(Path::kToHost, Form::kPlain, 64, ways); }); };
   const std::optional<Time> by_event = copy();
-  // Words of host memory that the driver allocated have the same address for both.
+  // Host memory that the driver allocated has the same address for the CPU and the GPU.
   told_ = reinterpret_cast<volatile uint64_t*>(memory_.host + kTestBytes - 64);
   told_count_ = 0;
   *told_ = 0;

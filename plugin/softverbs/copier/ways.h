@@ -24,9 +24,9 @@ class Ways {
     forms_[static_cast<size_t>(path)][length_class] = form;
   }
 
-  // Whether streams store whole words to the GPU, up to kMaxWordsBytes; else words are copied.
+  // Whether streams store whole words to the GPU, up to kMaxWordsBytes; otherwise words are copied.
   bool stores_words = false;
-  // Whether the stream stores a word when copies are done; else an event is recorded.
+  // Whether the stream stores a word when copies are complete; otherwise an event is recorded.
   bool tells_by_stream = false;
 
  private:
@@ -41,8 +41,8 @@ class Ways {
 };
 
 // Measures each form while a kernel spins in a separate context, like the application's kernels, and fills
-// the table. Takes about 0.3 s, and little more than 1 s at most. `report` receives the results, and the
-// reasons of missing ones. The context of `device` must be current and stays current.
+// the table. Takes about 0.3 s, and a little more than 1 s at most. `report` receives the results, and the
+// reasons for missing ones. The context of `device` must be current, and stays current.
 Ways measure_ways(const Driver& driver, CUcontext context, CUdevice device, std::string& report);
 
 }  // namespace verbena::softverbs::copier

@@ -9,9 +9,9 @@
 namespace verbena::softverbs {
 namespace {
 
-// A lock among all atomic operations on one process's host memory, in whichever process they run. The lock
-// word names its holder, so that another process can take the lock over if the holder was killed. That is
-// safe: the holder's only change is its last write.
+// A lock that serialises all atomic operations on one process's host memory, in all processes. The lock word
+// names its holder. If the holder was killed, another process takes the lock. This is safe, because the
+// holder's last write is its only change.
 class AtomicTurn {
  public:
   AtomicTurn(Process& process, Segment& segment)

@@ -1,24 +1,24 @@
-// Compare-and-swap and fetch-and-add on words of a peer, in host memory at once, in GPU memory by its
-// owner.
+// Compare-and-swap and fetch-and-add on words of a peer. In host memory they are executed at once; in GPU
+// memory the owner executes them.
 #pragma once
 
 #include "softverbs/engine/operation.h"
 
 namespace verbena::softverbs {
 
-// A compare-and-swap or fetch-and-add on eight aligned bytes of the peer; the former value goes to op.local,
-// which is host memory. Atomic among all such operations on the peer's memory, but not with atomics that a
-// GPU or CPU executes on the same word: those may be lost.
+// A compare-and-swap or fetch-and-add on eight aligned bytes of the peer. The previous value is written to
+// op.local, which is host memory. It is atomic among all such operations on the peer's memory, but not with
+// atomics that a GPU or CPU executes on the same word, which may be lost.
 
-// To the end. All earlier requests must be complete.
+// Executes the operation completely. All earlier requests must be complete.
 StepOutcome execute_atomic(Operation& op);
 
-// In GPU memory, in two steps: its owner prepares the change, and makes it once it is granted. False while
-// the owner has no room for another one.
+// In GPU memory, in two steps: the owner prepares the change, and executes it once it has permission. Returns
+// false while the owner has no space for another change.
 bool begin_change(Operation& op);
 enum class Permission { kGranted, kDenied };
-// To be called again until it is true: op.outcome then says what came of it. What was granted once, is.
-// `carried`: a write whose words are stored with the change, or null.
+// Call this again until it returns true; op.outcome then has the result. A permission that was given cannot
+// be withdrawn. `carried` is a write whose words are stored together with the change, or null.
 bool end_change(Operation& op, Permission permission, const Operation* carried = nullptr);
 
 }  // namespace verbena::softverbs

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kFlowLabelBits = (1u << 20) - 1;
 constexpr size_t kMaxChainPieces = 1024;        // of one system call
-constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request means: the queue pair's own
+constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request selects the queue pair's own key
 
 void fill_header(Operation& op, const Ah& handle) {
   ibv_grh header{};
@@ -72,7 +72,7 @@ bool scatter_datagram(Operation& op) {
 StepOutcome prepare_datagram(Operation& op) {
   const Ah& handle = *reinterpret_cast<const Ah*>(op.request->address_handle);
   op.remote.clear();
-  op.bytes = 0;  // lost, unless it arrives
+  op.bytes = 0;  // lost, unless it arrives later
   if (faults::is_down(Process::get()->segment(), op.qp->device)) return {};
   if (!handle.is_local && wire::get_wire() != nullptr) {
     op.is_wired = true;
@@ -97,7 +97,7 @@ StepOutcome prepare_datagram(Operation& op) {
 
 namespace {
 
-// Both sides cut where either has a border.
+// A part of a copy in which neither side has a border.
 struct Chunk {
   uint64_t near, far, bytes;
   uint32_t near_gpu, far_gpu;
@@ -130,7 +130,7 @@ bool for_each_chunk(const Operation& op, Visit&& visit) {
 bool is_between_hosts(const Chunk& chunk) {
   return chunk.near_gpu == 0 && chunk.far_gpu == 0;
 }
-// What this process's copies reach at one end only.
+// Returns whether this process's copies reach only one side, so that the data must be staged.
 bool is_staged(const Operation& op, const Chunk& chunk) {
   return chunk.near_gpu != 0 && chunk.far_gpu == 0 && !op.peer->is_self;
 }
@@ -141,7 +141,7 @@ DatagramChain::~DatagramChain() {
   if (stage_ != nullptr) Process::get()->datagram_stages[rail_].give_back(stage_);
 }
 
-// Room for an operation's bytes, side by side with those of the one before.
+// Reserves space for an operation's bytes, adjacent to the bytes of the previous operation.
 DatagramChain::Begun DatagramChain::reserve(const Operation& op, uint64_t bytes, uint8_t*& stage) {
   if (stage_ == nullptr) {
     rail_ = op.qp->device;
@@ -157,7 +157,7 @@ DatagramChain::Begun DatagramChain::reserve(const Operation& op, uint64_t bytes,
 }
 
 DatagramChain::Begun DatagramChain::begin(Operation& op) {
-  if (op.bytes == 0) return Begun::kYes;  // lost, or its receive is spoilt
+  if (op.bytes == 0) return Begun::kYes;  // lost, or its receive is invalid
   GpuLane* const lane = op.uses_gpu() ? choose_lane(op) : nullptr;
   uint8_t* stage = nullptr;
   if (op.uses_gpu()) {
@@ -187,7 +187,8 @@ DatagramChain::Begun DatagramChain::begin(Operation& op) {
     AreaAddress here, there;
     if (!is_between_hosts(chunk)) address_own(*lane, chunk.near, chunk.near_gpu, here);
     if (is_staged(op, chunk)) {
-      // What continues in the GPU's memory continues here: one copy for many datagrams.
+      // Bytes that are contiguous in GPU memory are staged contiguously, so that one copy moves many
+      // datagrams.
       const uint64_t origin = chunk.origin >> 32 << 32;
       lane->copy({address_segment(stage), here, chunk.bytes, origin, true});
       op.staged.push_back({stage, chunk.bytes});
@@ -232,7 +233,7 @@ void DatagramChain::write_host(const iovec& from, uint64_t to, uint32_t key) {
   remote_.push_back({reinterpret_cast<void*>(to), from.iov_len});
 }
 
-// A peer that died, or unmapped what it had registered, has spoilt receives at most.
+// If a peer has died, or unmapped its registered memory, only its own receives are invalid.
 void DatagramChain::flush() {
   if (!local_.empty() && write_in_any_order(peer_->pid, remote_, local_) != 0)
     for (Operation* op : operations_) op->fits = false;

@@ -18,8 +18,8 @@ uint64_t get_inode(int fd) {
   return fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
-// Opens another process's pipe through /proc, like a file. It is opened for reading too, so that a write
-// never raises SIGPIPE. The inode shows whether the descriptor number still names the same pipe.
+// Opens another process's pipe through /proc. Opens it for reading too, so that a write never raises SIGPIPE.
+// The inode shows whether the descriptor number still names the same pipe.
 int open_peer_pipe(const PeerProcess& peer, int fd, uint64_t inode) {
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/fd/%d", peer.pid, fd);
@@ -72,7 +72,7 @@ void complete(PeerProcess& peer, uint32_t cq_index, Completion& completion, bool
     return;
   }
   // A read-modify-write, as in req_notify: the later of the two sees everything that the earlier thread did
-  // before. So either we see that the queue is armed, or its owner's next poll sees the completion.
+  // before. So either this thread sees that the queue is armed, or its owner's next poll sees the completion.
   if (!is_woken_by(cq.armed.fetch_add(0), is_solicited)) return;
   if (cq.armed.exchange(kDisarmed) == kDisarmed) return;
   const uint64_t token = cq.token.get();

@@ -1,5 +1,5 @@
 // Delivers completions and asynchronous events to any process of the job: through the rings of its segment,
-// and through pipes for which its application can wait.
+// and through pipes that its application can wait for.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -16,8 +16,8 @@ struct AsyncRecord {
   uint32_t padding;
 };
 
-// Writes to a pipe of `peer`, which may be this process. Never blocks; a full or vanished pipe loses the
-// event.
+// Writes to a pipe of `peer`, which may be this process. Never blocks. If the pipe is full or gone, the event
+// is lost.
 void write_event(PeerProcess& peer, const SharedPipe& pipe, const void* record, size_t bytes);
 
 void raise_async(PeerProcess& peer, uint32_t context, uint64_t token, ibv_event_type type);

@@ -126,12 +126,12 @@ struct Mark {
   }
 };
 
-// The marks of all queue pairs for which a peer is copying now. Groups without any are skipped at almost no
-// cost. That matters when an application closes everything, because it then deregisters once for each queue
-// pair.
+// Returns the marks of all queue pairs for which a peer is copying now. Groups without such queue pairs are
+// skipped, at almost no cost. This matters when an application closes everything, because it then deregisters
+// once for each queue pair.
 std::vector<Mark> list_open_marks() {
-  static std::mutex
-      mutex;  // otherwise one thread could find a group cleared whose marks another has not read yet
+  // Otherwise one thread could see a group cleared by another thread that has not read its marks yet.
+  static std::mutex mutex;
   const std::lock_guard lock(mutex);
   Segment& segment = Process::get()->segment();
   const uint32_t end = Process::get()->qps.get_high_water();
@@ -153,15 +153,14 @@ std::vector<Mark> list_open_marks() {
 
 }  // namespace
 
-// Peers may still be copying under a key that was just cleared, if they began before. Copies that begin later
-// see that it is cleared.
+// Waits for copies that began before a key was cleared. Copies that begin later see that the key is cleared.
 void wait_for_peers() {
   Process* process = Process::get();
   if (process->wire != nullptr) process->wire->quiesce();
   const uint64_t begin_ns = read_clock_ns();
   for (const Mark& mark : list_open_marks()) {
     SharedQp& qp = process->segment().qp(mark.index);
-    const bool takes_datagrams = qp.type.get() == IBV_QPT_UD;  // of whoever sends them
+    const bool takes_datagrams = qp.type.get() == IBV_QPT_UD;  // from any sender
     const uint64_t deadline_ns = begin_ns + get_patience_ns(qp.type.get());
     while (!mark.is_finished(qp)) {
       const PeerProcess* peer = process->connected[mark.index].load();
@@ -169,15 +168,15 @@ void wait_for_peers() {
       if ((is_gone && !takes_datagrams) || read_clock_ns() > deadline_ns) break;
       sched_yield();
     }
-    // Its sender was killed: the next call does not wait for it again.
+    // The sender was killed. Later calls need not wait for it.
     const auto lost = static_cast<int32_t>(mark.started - qp.finished.load());
     if (takes_datagrams && lost > 0) qp.finished.fetch_add(static_cast<uint32_t>(lost));
   }
 }
 
 uint32_t renew_key(SharedMr& shared, uint32_t index) {
-  // The first life is random, so that a key cannot be guessed. Later ones count up, so that it takes as long
-  // as possible until a key comes again.
+  // The first life is random, so that a key cannot be guessed. Later lives count up, so that a key is
+  // repeated as late as possible.
   const uint32_t former = shared.life.get();
   const uint32_t life = former == 0 ? 1 + draw_below(kKeyLives - 1) : (former + 1) % kKeyLives;
   shared.life.set(life);
@@ -220,8 +219,8 @@ SOFTVERBS_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length,
   return register_memory(pd, address, length, iova, static_cast<int>(access));
 }
 
-// Callers pass the GPU's address as iova, and nothing else is needed: the descriptor is ignored. NCCL probes
-// with descriptor -1, and every error except "not supported" counts as support.
+// Callers pass the GPU address as iova, which is sufficient: the descriptor is ignored. NCCL probes with
+// descriptor -1, and treats every error except "not supported" as support.
 SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t length, uint64_t iova, int fd,
                                         int access) {
   if (fd < 0) return fail_with<ibv_mr>(EBADF);

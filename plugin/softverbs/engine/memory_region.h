@@ -8,7 +8,7 @@
 
 namespace verbena::softverbs {
 
-// The access that a work request needs to a piece of registered memory.
+// The access to registered memory that a work request needs.
 struct MemoryRequest {
   uint64_t address;  // an iova
   uint64_t length;
@@ -19,9 +19,9 @@ struct MemoryRequest {
 };
 
 struct Place {
-  uint64_t address;  // in its owner's address space; 0 when the protection checks refuse it
+  uint64_t address;  // in its owner's address space; 0 if the protection checks fail
   uint32_t gpu;      // 0: host memory; else 1 + the index of its SharedGpu
-  bool is_relaxed;   // registered for relaxed ordering, so that nobody polls its bytes
+  bool is_relaxed;   // registered for relaxed ordering, so its bytes are not polled
 };
 
 struct MemoryRange {
@@ -31,13 +31,13 @@ struct MemoryRange {
   int access;
 };
 
-// Steps of registering memory. 0 or an errno.
+// Steps of registering memory. They return 0 or an errno.
 int check_access(int access);
 int attach_memory(const MemoryRange& range, uint32_t& gpu);  // `gpu` as in SharedMr
 void detach_memory(uint32_t gpu);
 ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access);
 
-// The next key of an entry, different from its recent keys.
+// Returns the next key of an entry, which differs from its recent keys.
 uint32_t renew_key(SharedMr& shared, uint32_t index);
 
 Place translate(Segment& segment, const MemoryRequest& request);

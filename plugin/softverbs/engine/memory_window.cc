@@ -106,7 +106,7 @@ int deallocate_window(ibv_mw* base) {
   return 0;
 }
 
-// A window of type 1 gets its key from us.
+// A window of type 1 gets its key from the library.
 int bind_window(ibv_qp* qp, ibv_mw* base, ibv_mw_bind* bind) {
   const ibv_mw_bind_info& info = bind->bind_info;
   if (info.mr == nullptr && info.length != 0) return EINVAL;

@@ -1,5 +1,5 @@
-// Memory windows: separate keys for a part of a region. Requests in a send queue bind and invalidate
-// them.
+// Memory windows: separate keys for a part of a region. Requests in a send queue bind windows and invalidate
+// their keys.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -8,7 +8,7 @@
 
 namespace verbena::softverbs {
 
-// Behind the inline functions of verbs.h.
+// The functions that verbs.h's inline functions call.
 ibv_mw* allocate_window(ibv_pd* pd, ibv_mw_type type);
 int deallocate_window(ibv_mw* window);
 int bind_window(ibv_qp* qp, ibv_mw* window, ibv_mw_bind* bind);
@@ -17,7 +17,7 @@ int bind_window(ibv_qp* qp, ibv_mw* window, ibv_mw_bind* bind);
 bool is_local(ibv_wr_opcode opcode);
 StepOutcome execute_local(Operation& op);
 
-// IBV_WR_SEND_WITH_INV: whether the target has that key to invalidate; and the invalidation.
+// For IBV_WR_SEND_WITH_INV: checks that the target has the key, and invalidates it.
 bool can_invalidate(const Operation& op);
 void invalidate_remote(const Operation& op);
 

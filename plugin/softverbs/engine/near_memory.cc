@@ -11,12 +11,12 @@ namespace {
 
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
 
-constexpr uint64_t kMostMappedBytes = 16 << 20;  // at a time, whatever a peer says of its memory
-// Among more, most are sent few messages: of their memory only what is used is mapped.
+constexpr uint64_t kMostMappedBytes = 16 << 20;  // maximum to map at a time, whatever length a peer claims
+// With more peers, most get few messages, so only the used part of their memory is mapped.
 constexpr uint32_t kFewPeers = 32;
 
-// Maps all pages of the registration around this offset at its first use: to fault them in one by one would
-// delay as many of the messages that land there.
+// Maps all pages of the registration around this offset when it is first used. Otherwise each page would
+// cause a fault, and delay a message.
 [[gnu::cold, gnu::noinline]] void map_pages(PeerProcess& peer, uint64_t offset, uint32_t key) {
   const SharedMr& mr = peer.segment->mr(get_key_index(key));
   const uint64_t address = mr.address.get() - peer.segment->header().base;
@@ -48,7 +48,8 @@ uint8_t* find_near(PeerProcess& peer, uint64_t address, uint64_t bytes, uint32_t
 
 using verbena::softverbs::Process;
 
-// Zeroed, and aligned to 512 bytes, or to a page from 4 KiB on. nullptr: there is no more.
+// Returns memory filled with zeros, aligned to 512 bytes, or to a page if it has 4 KiB or more; nullptr if
+// there is not enough memory.
 SOFTVERBS_API void* softverbs_take_memory(size_t bytes) try {
   Process* const process = Process::get();
   const uint64_t offset = process == nullptr || bytes == 0 ? 0 : process->arena().allocate(bytes);
@@ -56,7 +57,7 @@ SOFTVERBS_API void* softverbs_take_memory(size_t bytes) try {
 }
 SOFTVERBS_CATCH
 
-// After all that was registered there is deregistered.
+// Call this after all registrations of the memory were deregistered.
 SOFTVERBS_API void softverbs_give_back_memory(void* memory) {
   Process* const process = Process::get();
   if (process == nullptr || memory == nullptr) return;

@@ -1,5 +1,5 @@
-// The verbs objects of the application. Each begins with libibverbs' public struct and has the same
-// address. Limits of the device are here, too.
+// The verbs objects of the application. Each begins with libibverbs's public struct, so both have the same
+// address. Also defines the limits of the device.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,8 +21,8 @@ inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
 inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
-// A datagram is at most as long as the MTU, as on a wire. With this private flag in its request it may have
-// up to 128 KiB after a header, so that one copy to GPU memory carries much data.
+// A datagram is at most as long as the MTU, as on a network. With this private flag in its request it may
+// have up to 128 KiB after a header, so that one copy to GPU memory moves much data.
 inline constexpr uint32_t kMtuBytes = 4096, kMaxDatagramBytes = (128 << 10) + 24;
 inline constexpr uint32_t kSendLongDatagram = 1u << 30;
 inline constexpr uint32_t kMaxReads = 16;
@@ -30,8 +30,8 @@ inline constexpr int kGidCount = 2;
 
 struct Device {
   ibv_device base{};
-  // Provider libraries look for their operations here, right behind ibv_device; any other value means that
-  // the device is not theirs.
+  // Provider libraries expect their operations here, directly after ibv_device. Any other value means that
+  // the device belongs to another provider.
   const void* driver_operations = nullptr;
   uint32_t index = 0;
 };
@@ -48,7 +48,7 @@ struct Pd {
   ibv_pd base{};
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
-  Pd* origin = nullptr;  // of a parent domain or an imported one, which shares its id
+  Pd* origin = nullptr;  // of a parent or imported domain, which has the id of its origin
   std::atomic<uint32_t>* thread_users = nullptr;
 };
 
@@ -58,7 +58,7 @@ struct Mr {
   uint32_t gpu = 0;  // as in SharedMr
   Pd* pd = nullptr;
   bool is_imported = false;
-  std::atomic<uint32_t>* memory_users = nullptr;  // of the device memory that it is in
+  std::atomic<uint32_t>* memory_users = nullptr;  // of the device memory that contains it
 };
 
 struct Ah {
@@ -76,11 +76,11 @@ struct Cq {
   union {
     ibv_cq base;
     ibv_cq_ex extended;
-    uint8_t
-        newer_headers[sizeof(ibv_cq_ex) + 64];  // where newer headers look for functions that we do not have
+    // Newer headers may read functions here; this library has none.
+    uint8_t newer_headers[sizeof(ibv_cq_ex) + 64];
   };
   std::atomic<uint32_t> index{0};
-  // The rings from before the queue grew, oldest first. Each growth at least doubles the queue.
+  // The rings that were used before the queue grew, oldest first. Each growth at least doubles the queue.
   uint32_t formers[kMaxFormerRings] = {};
   std::atomic<uint32_t> former_count{0};
   std::mutex poll_mutex;
@@ -95,9 +95,9 @@ struct Cq {
 struct ReceiveQueue {
   uint32_t index = 0;
   uint32_t max_requests = 0;
-  int min_sge = 0;  // of a receive
+  int min_sge = 0;  // minimum number of pieces of a receive
   uint32_t max_sge = 0;
-  uint64_t ring = 0;  // a private copy of the shared value, which a peer could overwrite
+  uint64_t ring = 0;  // private copy, because a peer could overwrite the shared value
   SharedReceiveQueue* shared = nullptr;
   std::mutex post_mutex;
 };
@@ -127,7 +127,7 @@ int open_receive_queue(ReceiveQueue& queue, uint32_t max_requests, uint32_t max_
 void close_receive_queue(ReceiveQueue& queue);
 int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad);
 
-// The operations behind the inline functions of verbs.h; installed by open_device.
+// The functions that verbs.h's inline functions call; open_device installs them.
 int poll_cq(ibv_cq* cq, int count, ibv_wc* completions);
 int request_notification(ibv_cq* cq, int solicited_only);
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad);
@@ -142,7 +142,7 @@ Device* const* get_devices();  // kMaxDevices of them; the first count_devices()
 uint32_t count_devices();
 ibv_gid get_gid(uint32_t device, int index);
 bool has_gid(uint32_t device, const ibv_gid& gid);
-bool is_local_gid(const ibv_gid& gid);  // of any rail of this host
+bool is_local_gid(const ibv_gid& gid);  // on any rail of this host
 
 template <typename T>
 T* fail_with(int error) {

@@ -91,8 +91,8 @@ bool is_way_down(const Operation& op) {
   return ((own >> op.qp->device | far >> op.target->device.get()) & 1) != 0;
 }
 
-// Whether the target accepts our requests. Waits for a peer that has not come yet, but not for one that has
-// left.
+// Checks whether the target accepts requests. Waits for a peer that is not ready yet, but not for one that
+// has left.
 StepOutcome check_target(const Operation& op) {
   const SharedQp& target = *op.target;
   const Qp& qp = *op.qp;
@@ -152,7 +152,7 @@ bool take_receive(Operation& op) {
 
 namespace {
 
-// Builds the scatter list from the receive that was taken.
+// Builds the scatter list from the pieces of the receive that was taken.
 StepOutcome scatter_remote(Operation& op) {
   Segment& segment = *op.peer->segment;
   const SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
@@ -205,8 +205,8 @@ StepOutcome name_remote(Operation& op) {
 
 namespace {
 
-// Where the ends' path MTUs differ, a message of several packets has some of a wrong length: the responder
-// refuses them.
+// If the path MTUs of the two ends differ, some packets of a longer message have the wrong length, and the
+// responder rejects them.
 bool has_right_packets(const Operation& op) {
   const uint32_t ours = op.qp->attributes.path_mtu, theirs = op.target->path_mtu.get();
   return ours == theirs || op.request->length <= uint64_t{128} << std::min(ours, theirs);
@@ -235,7 +235,8 @@ StepOutcome prepare_connected(Operation& op) {
   op.mark();
   const StepOutcome outcome = prepare_target(op);
   if (outcome.step != Step::kWait) return outcome;
-  // What is under way was marked before it: the owner's count must not reach that mark first.
+  // The operations before this one were marked earlier. The owner's count must not reach this operation's
+  // mark before theirs.
   Operation* before = op.qp->is_next_prepared ? op.qp->next.get() : nullptr;
   if (before == nullptr && !op.qp->flying.empty()) before = op.qp->flying.back().get();
   if (before != nullptr) before->marks += std::exchange(op.marks, 0);
@@ -358,7 +359,7 @@ StepOutcome settle(Operation& op, const StepOutcome& outcome) {
 }
 
 StepOutcome explain_copy_error(int error) {
-  // ESRCH means that the peer is gone, any other error that its memory is.
+  // ESRCH means that the peer is gone; any other error means that its memory is not accessible.
   return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
 }
 
@@ -410,9 +411,9 @@ void finish(Operation& op) {
   } else if (op.has_receive && get_state(*op.target) == IBV_QPS_ERR) {
     complete_receive(op, IBV_WC_WR_FLUSH_ERR);
   } else if (op.has_receive && op.is_datagram) {
-    complete_receive(op, IBV_WC_LOC_LEN_ERR);  // no record is kept of it: nobody else would give it back
+    complete_receive(op, IBV_WC_LOC_LEN_ERR);  // not recorded, because no other process would return it
   }
-  op.has_receive = false;  // if it is still open, its owner flushes it with the queue pair
+  op.has_receive = false;  // if the receive is still open, its owner flushes it with the queue pair
   op.unmark();
 }
 

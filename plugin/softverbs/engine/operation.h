@@ -1,4 +1,4 @@
-// One request while it is carried out: its checks, its copy, and the completion at the peer.
+// One request while it is executed: its checks, its copy, and the completion at the peer.
 #pragma once
 
 #include <memory>
@@ -24,11 +24,11 @@ struct StepOutcome {
   Step step = Step::kDone;
   ibv_wc_status status = IBV_WC_SUCCESS;  // of a failure
   Wait wait = Wait::kNone;
-  uint64_t budget_ns = UINT64_MAX;  // the longest wait; after it the request fails with `status`
+  uint64_t budget_ns = UINT64_MAX;  // maximum wait; then the request fails with `status`
 };
 
-// A gather list in one process's memory. `gpus` has for each piece 0 (host memory) or 1 + the index of its
-// SharedGpu.
+// A gather list in one process's memory. `gpus` has an entry for each piece: 0 for host memory, or 1 + the
+// index of its SharedGpu.
 struct Memory {
   Pieces pieces;
   std::vector<uint32_t> gpus, keys;
@@ -48,26 +48,26 @@ struct OperationState {
   uint32_t target_index = 0;
   uint32_t source_qp = 0;  // the requester's number
   bool is_datagram = false;
-  bool fits = true;         // false: an unreliable message is longer than its receive
-  bool is_wired = false;    // a datagram to another host, whose bytes are still to be read
-  bool is_struck = false;   // a datagram that a plan of faults carries
+  bool fits = true;         // false if an unreliable message is longer than its receive
+  bool is_wired = false;    // a datagram to another host, whose bytes have not been read yet
+  bool is_struck = false;   // a datagram to which a fault applies
   uint64_t bytes = 0;       // to copy
   uint8_t header[40] = {};  // of a datagram
   uint32_t marks =
       0;  // requests counted in target->started but not in finished: this one, and later attempts
-  bool has_receive = false;  // opened there, not yet closed
+  bool has_receive = false;  // taken at the target and not completed yet
   StepOutcome outcome;
 
-  // For GPU copies: they are done when the lane has completed these tickets.
+  // For copies by a GPU lane: they are complete when the lane has completed these tickets.
   GpuLane* lane = nullptr;
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
   bool has_landed = false;                 // the copies are done, or `is_broken`
   bool is_broken = false;
-  // An atomic change of a GPU's word, which its owner makes.
+  // An atomic change of a word in GPU memory, which the owner executes.
   Change change = Change::kNone;
   uint32_t change_request = 0;
-  // For a write that is carried out together with the atomic change after it: its words, once they are
-  // loaded. Else null.
+  // For a write that is executed together with the atomic change after it: its words, once they are loaded;
+  // otherwise null.
   uint64_t* carried = nullptr;
   bool is_carried_loaded = false;
   uint32_t carried_looks = 0;
@@ -77,18 +77,18 @@ struct OperationState {
 struct Operation : OperationState {
   Memory local, remote;
   ReceiveRequest receive;
-  Pieces staged, staged_to;  // of a datagram: what lands in this process first, and where it goes to then
+  Pieces staged, staged_to;  // of a datagram: data that is first copied to this process, and its destination
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
-  // The owner of the target first clears a key or changes a state, then reads the marks. We first set the
-  // mark, then read the key and the state. So one of the two always sees the other.
+  // The owner of the target first clears a key or changes a state, then reads the marks. This process first
+  // sets the mark, then reads the key and the state. So one of the two always sees the other.
   void mark();
   void unmark();
   // Resets the operation. Its lists keep their capacity.
   void reset();
 };
 
-// Finished operations, which this thread reuses. Without reuse, each datagram would allocate memory a dozen
+// Finished operations, for reuse by this thread. Without reuse, each datagram would allocate memory a dozen
 // times.
 class OperationPool {
  public:
@@ -101,33 +101,34 @@ class OperationPool {
   std::vector<std::unique_ptr<Operation>> spare_;
 };
 
-// Checks the request, marks the peer's queue pair and takes a receive if one is needed. Never waits: if the
-// request cannot start yet, nothing has changed. After a failure finish() must still be called.
+// Checks the request, marks the peer's queue pair, and takes a receive if necessary. Never waits: if the
+// request cannot start yet, the call changes nothing. After a failure finish() must still be called.
 StepOutcome prepare(Operation& op, Qp& qp, SendRequest& request);
 
-// On an unreliable connection the sender does not learn that a message could not be placed: the message is
-// lost, and so is the receive that was taken for it.
+// On an unreliable connection the sender does not learn that a message could not be placed. The message is
+// lost, together with the receive that was taken for it.
 StepOutcome settle(Operation& op, const StepOutcome& outcome);
 
 // Copies between host memories.
 StepOutcome copy_host(Operation& op);
 
-// Whether a long copy should go on.
+// Returns whether a long copy should continue.
 StepOutcome check_progress(const Operation& op);
 
 // Reports the outcome (op.outcome) to the peer and clears the mark. The caller reports the sender's
 // completion.
 void finish(Operation& op);
 
-// Counts a request of `bytes` that was carried out at its target. query_qp reports the count there as rq_psn.
+// Counts a request of `bytes` that was executed at its target. query_qp reports the count there as rq_psn.
 void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
 
-// Steps of the functions above, for requests that go over the wire or came from it. Of the requester:
+// Steps of the functions above, for requests that are sent to other hosts or come from them. At the
+// requester:
 bool gather_local(Operation& op);  // false on a protection error of the gather list
 StepOutcome wait_for_peer(const Qp& qp);
 StepOutcome wait_for_rail(const Qp& qp);
 StepOutcome wait_for_receive(const Qp& qp, uint32_t timer);
-// Of the target:
+// At the target:
 bool take_receive(Operation& op);
 StepOutcome name_remote(Operation& op);  // the memory that the request names by a remote key
 uint32_t get_needed_access(ibv_wr_opcode opcode);

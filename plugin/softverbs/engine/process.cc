@@ -29,15 +29,16 @@ namespace {
 std::mutex process_mutex;
 std::atomic<Process*> process_instance{nullptr};
 
-// A forked child has neither our threads nor our identity: it starts anew when it opens a device. It does not
-// touch the inherited objects, which belong to the parent.
+// A forked child has neither the threads nor the identity of its parent: it starts anew when it opens a
+// device. It does not touch the inherited objects, which belong to the parent.
 void forget_process() {
   process_instance.store(nullptr);
   new (&process_mutex) std::mutex;
   wire::close_in_child();
 }
 
-// Reads the word at which the peer keeps its identity, as proof that copies to and from the peer are allowed.
+// Reads the word at which the peer keeps its identity. If this succeeds, copies to and from the peer are
+// allowed.
 int probe(int pid, const SegmentHeader& header) {
   uint64_t word = 0;
   iovec local{&word, sizeof(word)};
@@ -46,7 +47,7 @@ int probe(int pid, const SegmentHeader& header) {
   return word == header.owner ? 0 : ESRCH;
 }
 
-// Without a key, every host that reaches the port could pose as a peer.
+// Without a key, every host that can reach the port could pretend to be a peer.
 bool may_listen() {
   if (!wire::is_enabled() || wire::has_key() || get_config().insecure) return wire::is_enabled();
   const auto& rails = wire::get_rail_addresses();
@@ -186,7 +187,7 @@ PeerProcess* Process::find_peer(uint32_t qp_number) {
 
 namespace {
 
-// -1 and errno 0: the kernel does not have this call, or a seccomp profile refuses it.
+// Returns -1 with errno 0 if the kernel does not have this call, or a seccomp profile rejects it.
 int open_pidfd(int pid) {
   const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (pidfd >= 0 || (errno != ENOSYS && errno != EPERM && errno != EACCES)) return pidfd;
@@ -291,9 +292,9 @@ void Process::watch_peers() {
 }
 
 bool Process::is_claimer_dead(uint32_t claimer) const {
-  if (claimer == claimer_) return false;  // another thread of ours has not been given a turn
+  if (claimer == claimer_) return false;  // another thread of this process holds it
   const uint32_t slot = claimer >> 12;
-  if (slot >= kProcessSlots) return true;  // a peer may write anything
+  if (slot >= kProcessSlots) return true;  // a peer may write any value
   if ((directory_->get_generation(slot) & 0xfff) != (claimer & 0xfff)) return true;
   return !is_alive(directory_->get_owner(slot));
 }

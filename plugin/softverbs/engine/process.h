@@ -1,5 +1,5 @@
-// This process, and the peers whose segments it has mapped. It is the library's only global object: it owns
-// the tables' indices, each rail's worker and lanes, the wire and the faults.
+// This process, and the peers whose segments it has mapped. It is the library's only global object. It owns
+// the indices of the tables, each rail's worker and lanes, the connections to other hosts, and the faults.
 #pragma once
 
 #include <atomic>
@@ -29,15 +29,16 @@ namespace faults {
 class Injector;
 }
 
-inline constexpr uint64_t kNearBlockBytes = 64 << 10;  // the least that a segment's owner allocates
+inline constexpr uint64_t kNearBlockBytes = 64 << 10;  // granularity of allocations in a segment
 
-// Another process, or this one, whose segment is mapped here. Lives as long as this process.
+// A process, another one or this one, whose segment is mapped here. The object exists as long as this
+// process.
 struct PeerProcess {
   std::unique_ptr<Segment> mapped;  // null for this process itself
   Segment* segment = nullptr;
   uint64_t owner = 0;
   int pid = 0;
-  int pidfd = -1;  // -1: the kernel refuses pidfd_open(), and the monitor looks the process up instead
+  int pidfd = -1;  // -1 if pidfd_open() failed; the monitor then looks the process up instead
   bool is_self = false;
   std::atomic<bool> dead{false};
 
@@ -46,10 +47,11 @@ struct PeerProcess {
 
   std::mutex pipes_mutex;
   std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
-  std::mutex handles_mutex;       // pidfd and the segment's descriptor, which end with the process
+  // Guards pidfd and the segment's descriptor, which are closed when the process ends.
+  std::mutex handles_mutex;
 
   // Frees the descriptors and the memory of a peer that has ended. The mapping of its segment stays, because
-  // threads of this process may still read it; they find zeros, and that the peer is dead.
+  // threads of this process may still read it: they find zeros, and the state "dead".
   void mark_dead();
 };
 
@@ -64,8 +66,8 @@ class Process {
   uint32_t slot() const { return slot_; }
   uint32_t claimer() const { return claimer_; }
 
-  // The process that owns a queue pair number; nullptr when it cannot be reached. errno is ENOENT if this
-  // process sees no such process; any other errno names a cause on this side.
+  // Returns the process that owns a queue pair number; nullptr if it cannot be reached. errno is ENOENT if
+  // this process sees no such process; any other errno is a cause on this side.
   PeerProcess* find_peer(uint32_t qp_number);
   uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
   PeerProcess& self() { return self_; }
@@ -83,7 +85,7 @@ class Process {
   std::mutex gpu_service_mutex;
   bool has_gpu_service = false;
   GpuLanes service_lanes;
-  // By rail.
+  // The index of these arrays is the rail.
   RailWorker workers[kMaxDevices];
   GpuLanes lanes[kMaxDevices];
   StagingBlock staging[kMaxDevices];

@@ -41,7 +41,7 @@ int open_receive_side(Qp& qp, const ibv_qp_init_attr& init, uint32_t pd) {
   return open_receive_queue(qp.receive_queue, init.cap.max_recv_wr, std::max(init.cap.max_recv_sge, 1u), pd);
 }
 
-// The number is stored last: until then peers see the entry as unused.
+// Stores the number last. Until then peers treat the entry as unused.
 void publish(Qp& qp, const ibv_qp_init_attr& init, const Pd& pd) {
   Process* process = Process::get();
   SharedQp& shared = *qp.shared;
@@ -161,7 +161,7 @@ void stop_queue_pair(Qp& qp) {
   forget_sends(qp);
   wait_until_quiet(qp);
   if (qp.wire != nullptr) wire::forget_inbound(qp, true);
-  qp.shared->state.store(IBV_QPS_RESET);  // a request that was under way may have failed meanwhile
+  qp.shared->state.store(IBV_QPS_RESET);  // meanwhile an outstanding request may have failed
   qp.shared->receives_closed.store(qp.shared->receives_opened.load());
 }
 

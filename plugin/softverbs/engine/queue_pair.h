@@ -1,5 +1,5 @@
-// A queue pair of this process, with the state of the thread that carries out its requests, and the
-// functions that other files of the engine call on it.
+// A queue pair of this process, with the state of the thread that executes its requests, and the functions
+// that other files of the engine call for it.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -35,7 +35,7 @@ struct ExtendedPost {
 // A queue pair in the error state on which its peer may still be working.
 struct ErrorTransition {
   bool was_in_error;
-  uint32_t started;  // of the peer's requests
+  uint32_t started;  // count of the peer's requests
   uint64_t deadline_ns;
 };
 
@@ -43,8 +43,8 @@ struct Qp {
   union {
     ibv_qp base;
     ibv_qp_ex extended;
-    uint8_t
-        newer_headers[sizeof(ibv_qp_ex) + 128];  // where newer headers look for functions that we do not have
+    // Newer headers may read functions here; this library has none.
+    uint8_t newer_headers[sizeof(ibv_qp_ex) + 128];
   };
   uint32_t index = 0;
   uint32_t device = 0;
@@ -72,13 +72,14 @@ struct Qp {
   bool is_with_worker = false;
   std::condition_variable idle;  // is_running became false
 
-  // Used by the thread that executes. Operations [executed, started) of the send queue are under way, oldest
-  // first. The one at `started` may be prepared already and wait for those before it.
+  // Used only by the thread that executes requests. Operations [executed, started) of the send queue are
+  // outstanding, oldest first. The operation at `started` may already be prepared, and wait for the earlier
+  // ones.
   std::deque<std::unique_ptr<Operation>> flying;
-  DatagramChain chain;              // of those that are datagrams
+  DatagramChain chain;              // of the outstanding datagrams
   std::unique_ptr<Operation> next;  // null between runs, unless it is prepared
   bool is_next_prepared = false;
-  // The latest request used a GPU, so a posting thread leaves the next ones to the worker.
+  // The latest request used a GPU, so a posting thread leaves the next requests to the worker.
   bool has_used_gpu = false;
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
@@ -96,7 +97,7 @@ inline ibv_qp_state get_state(const SharedQp& qp) {
   return static_cast<ibv_qp_state>(qp.state.load(std::memory_order_acquire));
 }
 
-// The thread that runs a send queue: the posting thread leaves large copies and waits to its rail's worker.
+// The thread that runs a send queue. The posting thread leaves large copies and waits to the rail's worker.
 enum class Runner { kPoster, kWorker };
 
 inline void choose_runner(Qp& qp) {
@@ -110,24 +111,24 @@ void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 // Returns true while the wait is within its time budget. The first call of a wait starts the clock.
 bool keep_waiting(Qp& qp, const StepOutcome& outcome);
 
-// The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
-// queue. 0 or an errno.
+// Steps of ibv_post_send, with qp.mutex held: checks whether requests may be posted, and adds a request to
+// the queue. They return 0 or an errno.
 int check_can_post(const Qp& qp);
 int append(Qp& qp, const ibv_send_wr& request);
 
 // Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);
-// The same in two steps, for a thread for which the peer may be waiting. The second step returns true once
-// the peer is quiet or the timeout is over.
+// Like enter_error(), in two steps, for a thread that the peer may be waiting for. The second step returns
+// true once the peer is quiet or the timeout is over.
 ErrorTransition begin_error(Qp& qp);
 bool end_error(Qp& qp, const ErrorTransition& transition);
 // Moves a queue pair of the peer to the error state.
 void fail_target(PeerProcess& peer, uint32_t qp_index, ibv_event_type event);
 void flush_receives(PeerProcess& peer, uint32_t qp_index);
-// Waits until no peer accesses our memory through this queue pair, and finishes the work of a peer that was
-// killed.
+// Waits until no peer accesses this process's memory through the queue pair. Finishes the work of a peer that
+// was killed.
 void wait_until_quiet(Qp& qp);
-// Moves the queue pair to the error state on request of the application or the device.
+// Moves the queue pair to the error state, requested by the application or the device.
 void fail_queue_pair(Qp& qp);
 // For the RESET state: waits until no send is outstanding, and removes the queue pair from the worker.
 void forget_sends(Qp& qp);

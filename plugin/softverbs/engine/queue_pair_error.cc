@@ -18,11 +18,11 @@ bool draws_from_shared(Segment& segment, const SharedQp& qp) {
   return segment.receive_queue(qp.receive_queue.get()).is_shared.get() != 0;
 }
 
-// Takes the receive of a message that a dead peer did not finish. A live peer closes them itself.
+// Takes the receive of a message that a dead peer did not finish. A live peer completes its receives itself.
 bool claim_open_receive(SharedQp& qp, Completion& completion) {
   uint32_t closed = qp.receives_closed.load();
   for (uint32_t opened; closed != (opened = qp.receives_opened.load());) {
-    if (opened - closed > kOpenReceives) {  // more than can be open: the peer wrote wrong counts
+    if (opened - closed > kOpenReceives) {  // impossible: the peer wrote wrong counts
       qp.receives_closed.store(closed = opened - kOpenReceives);
     }
     const uint64_t wr_id = qp.open_receives[closed % kOpenReceives].wr_id.get();
@@ -43,7 +43,7 @@ Completion make_flushed(const SharedQp& qp) {
   return completion;
 }
 
-// How many requests the peer has begun here: when they have ended, it is quiet.
+// Returns the number of requests that the peer has begun here. When these have ended, the peer is quiet.
 uint32_t begin_quiet(Qp& qp) {
   if (qp.wire != nullptr) wire::get_wire()->quiesce();
   return qp.shared->started.fetch_add(0);
@@ -61,8 +61,9 @@ bool is_peer_dead(const Qp& qp) {
   return qp.peer == nullptr || qp.peer->dead.load(std::memory_order_acquire);
 }
 
-// Of datagrams, which many send, later ones end before earlier ones do: a moment is looked for in which none
-// is under way. Those that begin after it find the queue pair closed.
+// Returns whether the peer is quiet. Datagrams come from many senders, and later ones may end before earlier
+// ones, so this looks for a moment without any outstanding datagram. Datagrams that begin later see the queue
+// pair closed.
 bool is_quiet(const Qp& qp, uint32_t started) {
   if (takes_datagrams(qp)) {
     const uint32_t finished = qp.shared->finished.load(std::memory_order_acquire);
@@ -108,7 +109,7 @@ bool end_error(Qp& qp, const ErrorTransition& transition) {
   return true;
 }
 
-// If the queue pair waits in the worker, the worker flushes it at its next look, within a millisecond.
+// If the worker has the queue pair in its list, the worker flushes it in its next pass, within a millisecond.
 void enter_error(Qp& qp) {
   const ErrorTransition transition = begin_error(qp);
   while (!end_error(qp, transition)) sched_yield();
@@ -130,7 +131,7 @@ void fail_target(PeerProcess& peer, uint32_t qp_index, ibv_event_type event) {
 void flush_receives(PeerProcess& peer, uint32_t qp_index) {
   Segment& segment = *peer.segment;
   SharedQp& target = segment.qp(qp_index);
-  if (draws_from_shared(segment, target)) return;  // its receives belong to other queue pairs too
+  if (draws_from_shared(segment, target)) return;  // other queue pairs also use its receives
   Completion completion = make_flushed(target);
   ReceiveRequest request;
   SharedReceiveQueue& queue = segment.receive_queue(target.receive_queue.get());

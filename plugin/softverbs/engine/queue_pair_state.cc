@@ -41,7 +41,7 @@ void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
   qp.shared->qkey.set(to.qkey);
 }
 
-// A GID that cannot be reached is an error, as in a network without a route.
+// An unreachable GID is an error, as in a network without a route.
 int check_route(const Qp& qp, const ibv_gid& gid) {
   if (is_local_gid(gid) || (qp.wire != nullptr && wire::leads_away(gid))) return 0;
   char name[INET6_ADDRSTRLEN] = "";
@@ -59,7 +59,7 @@ int check_type(const Qp& qp) {
   return EOPNOTSUPP;
 }
 
-// Of this process, whatever the peer is.
+// Returns whether the cause is in this process, independent of the peer.
 bool is_local_cause(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN;
 }
@@ -88,7 +88,7 @@ void warn_of_unreachable(const Qp& qp, int cause) {
       qp.base.qp_num, number);
 }
 
-// Finds the process at the other end. If there is none, that is not an error, as on a real network: sends
+// Finds the process at the other end. If there is none, this is not an error, as on a real network: sends
 // fail later.
 int connect(Qp& qp) {
   qp.peer = nullptr;
@@ -104,13 +104,14 @@ int connect(Qp& qp) {
            strerror(cause), advise(cause));
       return cause;
     }
-    qp.is_wired = cause != 0 && qp.wire != nullptr;  // it is in another container, or may not be traced
+    // The peer is in another container, or must not be traced.
+    qp.is_wired = cause != 0 && qp.wire != nullptr;
     if (cause != 0 && !qp.is_wired) {
       warn_of_unreachable(qp, cause);
       if (cause != ENOENT) return cause;
     }
     if (qp.peer != nullptr && qp.peer->segment->qp(get_qp_index(number)).number.load() != number)
-      warn_of_unreachable(qp, ENOENT);  // the number is of another container's process
+      warn_of_unreachable(qp, ENOENT);  // the number belongs to a process of another container
     if (qp.peer != nullptr && !has_gid(qp.peer->segment->qp(get_qp_index(number)).device.get(), gid))
       qp.peer = nullptr;
   }
@@ -139,7 +140,7 @@ void reset(Qp& qp) {
 
 }  // namespace
 
-// Flushes everything except what the worker has: the worker flushes that soon.
+// Flushes everything except the requests of the worker, which the worker flushes soon.
 void fail_queue_pair(Qp& qp) {
   enter_error(qp);
   get_worker(qp.device).hurry(qp);
@@ -168,7 +169,7 @@ SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask)
     store_attributes(qp, *attributes, mask);
     if (to == IBV_QPS_RTR && base->qp_type != IBV_QPT_UD) error = connect(qp);
     if (error != 0) return error;
-    uint32_t expected = from;  // a peer may just have moved it to the error state
+    uint32_t expected = from;  // a peer may have just moved it to the error state
     qp.shared->state.compare_exchange_strong(expected, to);
     if (from == IBV_QPS_SQD && to == IBV_QPS_RTS) run_send_queue(qp, Runner::kPoster);
   }
@@ -187,7 +188,7 @@ SOFTVERBS_API int ibv_query_qp(ibv_qp* base, ibv_qp_attr* to, int mask, ibv_qp_i
   to->qkey = from.qkey;
   constexpr uint32_t kPsnMask = 0xffffff;
   to->rq_psn =
-      (from.rq_psn + qp.shared->packets.get()) & kPsnMask;  // of the next packet that would be carried out
+      (from.rq_psn + qp.shared->packets.get()) & kPsnMask;  // of the next packet that would be executed
   to->sq_psn = from.sq_psn;
   to->dest_qp_num = from.dest_qp_num;
   to->qp_access_flags = from.qp_access_flags;

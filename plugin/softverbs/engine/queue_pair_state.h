@@ -12,11 +12,11 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init);  // also behind create_qp
 // Moves the queue pair to RESET and waits until no thread or peer works for it or on its memory.
 void stop_queue_pair(Qp& qp);
 
-// Whether the state machine allows the change, and `mask` has exactly the attributes that it needs or
-// permits. 0 or EINVAL.
+// Checks that the state machine allows the change, and that `mask` has all required attributes and no
+// forbidden ones. Returns 0 or EINVAL.
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask);
 
-// Whether the attributes named by `mask` are in range. 0 or EINVAL.
+// Checks that the attributes named by `mask` are in range. Returns 0 or EINVAL.
 int check_attributes(const ibv_qp_attr& attributes, int mask);
 
 }  // namespace verbena::softverbs

@@ -41,7 +41,7 @@ int RailWorker::start_locked() {
   return error;
 }
 
-// Without the mutex: a worker that polls would come at once, and sleep until it is free.
+// Notifies without the mutex: a polling worker would continue at once, and sleep until the mutex is free.
 void RailWorker::tell() {
   additions_.fetch_add(1);
   changed_.notify_all();
@@ -63,7 +63,7 @@ void RailWorker::forget(Qp& qp) {
   erase();  // it may have been added again in the meantime
 }
 
-// The next queue pair to run; null after a wait, when the caller should look again.
+// Returns the next queue pair to run, or null after a wait, when the caller should check again.
 Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
   while (!chores_.empty()) {
     const auto chore = std::move(chores_.front());
@@ -88,7 +88,7 @@ Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
   return qp;
 }
 
-// Polls for a while before it sleeps: a copy to a GPU is often soon followed by the next one.
+// Polls for a while before it sleeps, because a copy to a GPU is often followed by another one soon.
 void RailWorker::rest(std::unique_lock<std::mutex>& lock) {
   constexpr auto kHousekeeping = std::chrono::milliseconds(100);
   const uint32_t seen = additions_.load();

@@ -1,4 +1,4 @@
-// The thread of a rail that does slow work in place of the threads that post requests.
+// The thread of a rail that does slow work, so that posting threads need not.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ class RailWorker {
   void hurry(Qp& qp);
   // Runs another task on the thread.
   void run_soon(std::function<void()> chore);
-  // Afterwards the worker does not touch the queue pair.
+  // After the call returns, the worker does not access the queue pair.
   void forget(Qp& qp);
 
  private:

@@ -14,7 +14,7 @@ namespace verbena::softverbs {
 struct BindRequest {
   uint64_t address;
   uint64_t length;
-  uint32_t window;  // its key before
+  uint32_t window;  // its previous key
   uint32_t region;  // its key
   uint32_t access;
   ibv_mw_type type;
@@ -24,7 +24,7 @@ struct BindRequest {
 struct SendRequest {
   uint64_t wr_id;
   uint64_t number;     // counts the queue's requests
-  uint64_t posted_ns;  // set if there is a plan that delays requests
+  uint64_t posted_ns;  // set if a fault plan delays requests
   ibv_wr_opcode opcode;
   uint32_t flags;      // IBV_SEND_*
   uint32_t immediate;  // or the key to invalidate
@@ -41,8 +41,8 @@ struct SendRequest {
   BindRequest bind;
 };
 
-// Ring of posted requests. Entries [executed, posted) wait or run. Earlier entries are free once a completion
-// at or after them was polled; the queue's user counts that.
+// A ring of posted requests. Entries [executed, posted) wait or run. Earlier entries are free once a
+// completion at or after them was polled; the user of the queue counts them.
 class SendQueue {
  public:
   void open(uint32_t capacity, uint32_t max_sge, uint32_t max_inline) {

@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
 constexpr size_t kMaxFlying = kOpenReceives / 2;
-constexpr ptrdiff_t kMaxChanges = 8;  // of a queue pair, of the kGpuChanges that the owner has room for
+constexpr ptrdiff_t kMaxChanges = 8;  // for one queue pair, of the owner's kGpuChanges
 
 ibv_wc_opcode get_completion_opcode(ibv_wr_opcode opcode) {
   switch (opcode) {
@@ -97,8 +97,8 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed) {
 
 namespace {
 
-// A change of a word: all before it have landed, but for a write that goes with it. A queue pair that drains
-// completes what it has begun.
+// Checks an atomic change of a word. All earlier operations must have landed, except a write that is executed
+// together with it. A queue pair that drains completes the operations that it has begun.
 LaneState look_at_change(const Qp& qp, Operation& op, bool is_after_failure, Operation* carried) {
   const ibv_qp_state state_now = get_state(*qp.shared);
   const bool may_happen = !is_after_failure && (state_now == IBV_QPS_RTS || state_now == IBV_QPS_SQD);
@@ -119,7 +119,7 @@ LaneState look_at_flying(const Qp& qp, Operation& op, bool is_after_failure, Ope
   return op.lane != nullptr ? look_at_lane(op) : LaneState::kDone;
 }
 
-// Looks which GPU copies and changes are done, and copies what they have staged.
+// Checks which GPU copies and changes are complete, and copies their staged data.
 void look_at_lanes(Qp& qp) {
   bool is_after_failure = false;
   Operation* carried = nullptr;
@@ -142,7 +142,7 @@ void look_at_lanes(Qp& qp) {
 }
 
 // Completes the GPU copies that are done. Requests after a failure are flushed, but only once their copies
-// have ended; what was copied is carried out all the same, unless it came after a copy that failed.
+// have ended. A copied request counts as executed, unless it came after a copy that failed.
 Step land(Qp& qp) {
   look_at_lanes(qp);
   while (!qp.flying.empty() && qp.flying.front()->has_landed) {
@@ -213,7 +213,7 @@ bool overlap(const Operation& a, const Operation& b) {
   return false;
 }
 
-// A change is prepared while what is before it is under way, unless that writes the word.
+// A change may be prepared while earlier operations are outstanding, unless one of them writes the word.
 DatagramChain::Begun launch_change(const Qp& qp, Operation& next) {
   using Begun = DatagramChain::Begun;
   if (!next.remote.has_gpu || next.local.has_gpu) return Begun::kNo;
@@ -230,8 +230,9 @@ DatagramChain::Begun launch_change(const Qp& qp, Operation& next) {
   return begin_change(next) ? Begun::kYes : Begun::kLater;
 }
 
-// A lane keeps the order of its copies. Behind what the owner does, and other lanes, only what may be seen in
-// any order is begun, and nothing that touches the same, or must wait for results.
+// A lane keeps the order of its copies. While operations of the owner or of other lanes are outstanding, a
+// copy begins only if its effect may be seen in any order, if it touches no memory of those operations, and
+// if it need not wait for their results.
 bool may_begin_copies(const Qp& qp, const Operation& next) {
   if (qp.flying.empty()) return true;
   const GpuLane* const lane = choose_lane(next);
@@ -245,8 +246,8 @@ bool may_begin_copies(const Qp& qp, const Operation& next) {
   });
 }
 
-// Undoes the preparation of a request that has not begun. `before`: what is still under way, or null; the
-// owner's count must not reach its mark first.
+// Undoes the preparation of a request that has not begun. `before` is the last outstanding operation, or
+// null; the owner's count must not reach the request's mark before the mark of `before`.
 void undo(Operation& op, Operation* before) {
   if (before != nullptr) before->marks += std::exchange(op.marks, 0);
   op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
@@ -272,7 +273,7 @@ bool begin_with_write(Operation& add, Operation& write) {
   return false;
 }
 
-// Begins the next request, a short write, and the add behind it, if nothing is before them.
+// Begins the next request, a short write, together with the add after it, if no operation is outstanding.
 bool launch_with_add(Qp& qp, uint64_t end) {
   constexpr uint64_t kLongest = kCarriedWords * sizeof(uint64_t);
   const uint64_t behind = qp.send_queue.started + 1;
@@ -297,7 +298,7 @@ bool launch_with_add(Qp& qp, uint64_t end) {
   return true;
 }
 
-// Begins the next request if possible. kLater: it is, once those before it are done.
+// Begins the next request if possible. Returns kLater if it can begin once the earlier ones are complete.
 DatagramChain::Begun launch(Qp& qp) {
   using Begun = DatagramChain::Begun;
   Operation& next = *qp.next;
@@ -317,7 +318,7 @@ DatagramChain::Begun launch(Qp& qp) {
   return Begun::kYes;
 }
 
-// Starts the copies that were joined during this run: no later request can be joined with them any more.
+// Starts the copies that were collected during this run, because no later request can be added to them.
 void start_lanes(Qp& qp) {
   for (const auto& op : qp.flying)
     if (op->lane != nullptr && op->carried == nullptr) op->lane->start();
@@ -348,8 +349,8 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
   }
 }
 
-// Checks once for copies that are done, then launches as many as it can: the next run checks all of them at
-// once. Datagrams between host memories are done as soon as their chain is copied.
+// Checks once for completed copies, then launches as many as possible; the next run checks all of them
+// together. Datagrams between host memories are complete as soon as their chain is copied.
 Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
   const bool is_workers = qp.faults != nullptr && runner == Runner::kPoster && faults::needs_worker(qp);
   for (;;) {
@@ -366,7 +367,7 @@ Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
 Stop run_until(Qp& qp, uint64_t end, Runner runner) {
   const Stop stop = look_and_launch(qp, end, runner);
   if (stop == Stop::kFlying) start_lanes(qp);
-  // Thousands of queue pairs have nothing to send most of the time.
+  // Frees the operation, because most of thousands of queue pairs have nothing to send.
   if (!qp.is_next_prepared && qp.next != nullptr) OperationPool::of_thread().give_back(std::move(qp.next));
   return stop;
 }
@@ -380,8 +381,8 @@ void flush_sends(Qp& qp) {
   queue.started = queue.executed;
 }
 
-// Ends what begin_error() has begun. Never waits: the peer may be waiting for this thread, which completes
-// its copies or ours.
+// Ends the transition of begin_error(). Never waits, because the peer may be waiting for this thread, which
+// completes copies of both ends.
 bool end_transition(Qp& qp, std::unique_lock<std::mutex>& lock) {
   qp.is_running = true;
   lock.unlock();
@@ -408,7 +409,7 @@ uint64_t get_delay_ns(Qp& qp, Stop stop) {
   return std::max(qp.shuffle->held_until_ns, now_ns) - now_ns;
 }
 
-// `run`: one run of the queue pair's requests up to `end`.
+// `run` executes the queue pair's requests up to `end`.
 template <Stop (*run)(Qp& qp, uint64_t end, Runner runner)>
 void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   if (runner == Runner::kWorker) qp.is_with_worker = false;
@@ -443,7 +444,8 @@ void run_specially(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
 
 }  // namespace
 
-// Who gives the worker something to do holds the mutex a moment longer: to sleep for it would take 2 us.
+// A thread that gives work to the worker holds the mutex for a moment longer, because sleeping would take 2
+// us.
 void run_send_queue(Qp& qp, Runner runner) {
   constexpr int kTries = 100;
   std::unique_lock lock(qp.mutex, std::defer_lock);
@@ -466,7 +468,7 @@ void forget_sends(Qp& qp) {
   wait_until_idle(qp);
   if (qp.wire != nullptr) {
     const std::lock_guard lock(qp.mutex);
-    wire::forget_requests(qp);  // first: after it no loop gives the queue pair to the worker
+    wire::forget_requests(qp);  // first, so that afterwards no loop gives the queue pair to the worker
   }
   get_worker(qp.device).forget(qp);
   std::lock_guard lock(qp.mutex);

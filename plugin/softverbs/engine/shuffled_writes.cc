@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxHeld = 32;       // requests
 constexpr uint64_t kMaxPieces = 64;   // of a request
-constexpr uint64_t kHoldNs = 20'000;  // so that what is posted soon afterwards can overtake
+constexpr uint64_t kHoldNs = 20'000;  // time in which later requests can overtake
 constexpr uint64_t kMaxPauseNs = 20'000, kMaxLongPauseNs = 2'000'000, kLongPauseOnceIn = 16;
 constexpr uint32_t kPiecesOfATurn = 4;
 
@@ -20,7 +20,7 @@ bool is_done(const Qp& qp, const Operation& op) {
                       [&](const Shuffle::Piece& piece) { return piece.op == &op; });
 }
 
-// Completes the oldest ones that are done.
+// Completes the oldest requests that are done.
 Step land_placed(Qp& qp) {
   while (!qp.flying.empty() && is_done(qp, *qp.flying.front())) {
     const Step step = conclude(qp, *qp.flying.front(), get_state(*qp.shared) == IBV_QPS_ERR);
@@ -31,7 +31,7 @@ Step land_placed(Qp& qp) {
   return Step::kDone;
 }
 
-// The request fails, and all behind it. What is before it goes on.
+// Fails the request and all later ones. Earlier requests continue.
 void fail_from(Qp& qp, uint64_t number, const StepOutcome& outcome) {
   std::erase_if(qp.shuffle->left, [&](const Shuffle::Piece& piece) { return piece.number >= number; });
   for (const auto& op : qp.flying) {
@@ -54,7 +54,7 @@ void hold_next(Qp& qp) {
   qp.is_next_prepared = false;
 }
 
-// Takes in what may be under way together. kFlying: that is all for now.
+// Adds the requests that may be outstanding together. Returns kFlying if no more can be added now.
 Stop admit(Qp& qp, uint64_t end) {
   while (get_state(*qp.shared) == IBV_QPS_RTS && qp.send_queue.started != end &&
          qp.flying.size() < kMaxHeld) {
@@ -83,7 +83,8 @@ StepOutcome place(const Shuffle::Piece& piece) {
   return error == 0 ? StepOutcome{} : explain_copy_error(error);
 }
 
-// The queue pair has stopped: what is not placed whole fails, and all behind it.
+// Call this when the queue pair has stopped: fails the first request that is not placed completely, and all
+// later ones.
 void stop_placing(Qp& qp) {
   uint64_t first = UINT64_MAX;
   for (const Shuffle::Piece& piece : qp.shuffle->left) first = std::min(first, piece.number);
@@ -100,7 +101,8 @@ void place_some(Qp& qp) {
     if (const StepOutcome outcome = place(piece); outcome.step != Step::kDone)
       fail_from(qp, piece.number, outcome);
   }
-  // Between turns somebody may see what is there, and what is left last may be overtaken by what comes next.
+  // Between two steps other threads may read the memory, and later requests may overtake the pieces that are
+  // left.
   const uint64_t draw = faults::mix(shuffle.key, ++shuffle.draws);
   const bool is_long = shuffle.left.size() <= kPiecesOfATurn && draw % kLongPauseOnceIn == 0;
   shuffle.held_until_ns =
@@ -109,7 +111,7 @@ void place_some(Qp& qp) {
 
 }  // namespace
 
-// The poster leaves all to the worker, which comes a moment later.
+// The posting thread leaves all requests to the worker, which runs soon.
 Stop run_shuffled(Qp& qp, uint64_t end, Runner runner) {
   const ibv_qp_state state = get_state(*qp.shared);
   if (state != IBV_QPS_RTS) drop_next(qp);

@@ -1,9 +1,9 @@
-// Carries out a queue pair's requests like adaptive routing with out-of-order placement: outstanding WRITEs,
-// and the packets of each, are placed in an order that a seed chooses. Immediates, SENDs, READs and atomics
-// take effect after everything posted before them. Completions keep the posting order, so the data of a
-// completed request has arrived.
+// Executes a queue pair's requests like adaptive routing with out-of-order placement. Outstanding WRITEs, and
+// the packets of each one, are placed in an order that a seed determines. Immediates, SENDs, READs and
+// atomics take effect after everything posted before them. Completions keep the posting order, so the data of
+// a completed request has arrived.
 //
-// It works between processes of one host only. A WRITE with GPU memory is placed as a whole.
+// Works only between processes of one host. A WRITE with GPU memory is placed as a whole.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@ struct Shuffle {
     uint64_t number;  // of the request
     uint64_t offset, bytes;
   };
-  uint64_t key = 0;    // of its random numbers: the profile's seed and the queue pair
+  uint64_t key = 0;    // of its random numbers: from the profile's seed and the queue pair
   uint64_t draws = 0;  // random numbers taken
   uint64_t held_until_ns = 0;
   std::vector<Piece> left;  // of the requests in Qp::flying

@@ -58,7 +58,7 @@ bool choose(std::string_view text, std::string_view first, T first_value, std::s
 
 struct Key {
   std::string_view name;
-  uint32_t actions;  // that have it
+  uint32_t actions;  // bits of the actions that have this key
   bool (*read)(Rule& rule, std::string_view text);
 };
 

@@ -46,10 +46,10 @@ struct Rule {
   Action action{};
   // Selects requests.
   uint32_t rail = kEveryRail;
-  uint64_t queue_pair = 0;            // 0: all; otherwise the n-th that the process made on the rail
+  uint64_t queue_pair = 0;  // 0: all; otherwise the n-th queue pair that the process created on the rail
   uint32_t opcodes = kEveryOpcode;    // bits, by enum ibv_wr_opcode
   uint32_t path = kEveryPath;         // of datagrams
-  bool counts_by_queue_pair = false;  // else by rail
+  bool counts_by_queue_pair = false;  // false: counts by rail
   // Selects when the fault occurs.
   Trigger trigger = Trigger::kNone;
   uint64_t number = 0;  // of kNth and kEvery
@@ -60,7 +60,7 @@ struct Rule {
   // The effect.
   ibv_wc_status status = IBV_WC_SUCCESS;
   Far far = Far::kAsStatus;
-  bool is_after_work = false;  // the request is carried out, then reported as failed
+  bool is_after_work = false;  // the request is executed, then reported as failed
   uint64_t delay_low_ns = 0, delay_high_ns = 0;
   uint64_t bytes_per_second = 0;
   uint64_t packets = 0;  // kReorder: maximum number of datagrams that overtake it
@@ -75,14 +75,14 @@ struct FaultPlan {
   std::vector<Rule> rules;
 };
 
-// `problem` is empty, or names the line and what is wrong with it.
+// `problem` is empty, or names the line and its error.
 struct ParsedPlan {
   FaultPlan plan;
   std::string problem;
 };
 ParsedPlan parse_plan(std::string_view text);
 
-// The rails that a control file says are up or down, as bits.
+// The rails that a control file declares up or down, as bits.
 struct RailOrders {
   uint32_t up = 0, down = 0;
   std::string problem;

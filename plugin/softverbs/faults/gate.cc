@@ -13,7 +13,7 @@ const Fate& get_fate(Qp& qp, const SendRequest& request) {
   return Process::get()->injector->get_fate(qp, request);
 }
 
-// Moves the queue pair at the other end to the error state, if it exists and is connected to us.
+// Moves the queue pair at the other end to the error state, if it exists and is connected to this one.
 void fail_far_end(Qp& qp) {
   PeerProcess* peer = qp.peer;
   if (peer == nullptr || peer->dead.load(std::memory_order_acquire)) return;
@@ -25,7 +25,8 @@ void fail_far_end(Qp& qp) {
   target.finished.fetch_add(1, std::memory_order_release);
 }
 
-// Returns whether the peer itself detects the failure: then the request gets as far as taking a receive.
+// Returns whether the peer itself detects the failure. In this case the request is executed up to the point
+// where it takes a receive.
 bool is_found_by_peer(const Qp& qp, const Fate& fate) {
   PeerFailure failure{};
   return !qp.is_wired && fate.fails_far && find_peer_failure(fate.failure, failure);
@@ -35,7 +36,7 @@ bool may_be_struck(const Qp& qp) {
   return qp.base.qp_type == IBV_QPT_UD && Process::get()->injector->strikes_datagrams();
 }
 
-// Its bytes are read when its turn comes; whom it reaches is found then.
+// The bytes of the datagram are read, and its target is looked up, when the datagram is sent.
 StepOutcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
   op.qp = &qp;
   op.request = &request;

@@ -5,18 +5,18 @@
 
 namespace verbena::softverbs::faults {
 
-// When a request was posted, for a plan that delays some.
+// Returns the time at which a request was posted, for a plan that delays requests.
 uint64_t stamp_post();
 // Prepares a request as softverbs::prepare does, unless the plan makes it fail.
 StepOutcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
-// Whether a request may begin. It may have to wait, or fail before it reaches its peer.
+// Returns whether a request may begin. It may have to wait, or fail before it reaches its peer.
 StepOutcome check_start(Qp& qp, const SendRequest& request);
-// If the plan demands it for a failed request, fails the other end of a connection within the host. Earlier
-// requests are complete then.
+// Fails the other end of a connection within the host, if the plan requires this for a failed request.
+// Earlier requests are complete by then.
 void strike_far_end(Qp& qp, const SendRequest& request);
 // Returns whether the other end fails with the request.
 bool fails_far_end(Qp& qp, const SendRequest& request);
-// How long a request that is delayed has to wait.
+// Returns how long a delayed request has to wait.
 uint64_t get_delay_ns(Qp& qp, const SendRequest& request);
 // The status to report for a request that was executed: SUCCESS, or the plan's failure.
 ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);

@@ -15,12 +15,13 @@
 namespace verbena::softverbs::faults {
 namespace {
 
-// For each that may overtake, where nothing comes: about what one takes on a busy rail. Acknowledgements are
-// few, and would otherwise be behind many more packets than the plan says.
+// Time to wait for each datagram that may overtake, if none is sent: about the time that a datagram takes on
+// a busy rail. Without a limit, an acknowledgement could be held back by many more datagrams than the plan
+// says, because few are sent.
 constexpr uint64_t kOvertakerNs = 2'000;
-// On a rail where nothing is sent any more, so much later at most: waking costs a processor's time.
+// On an idle rail, datagrams are sent at most this much later, because waking a thread costs CPU time.
 constexpr uint64_t kSlackNs = 200'000;
-constexpr uint64_t kBusyNs = 500'000;  // between two looks at a rail where much is sent
+constexpr uint64_t kBusyNs = 500'000;  // between two checks of a busy rail
 constexpr size_t kMostSpare = 256;     // buffers of a rail
 
 }  // namespace
@@ -30,11 +31,11 @@ void HeldDatagrams::take(Operation& op, const Fate& fate) {
   Rail& rail = rails_[op.qp->device];
   const std::lock_guard lock(rail.mutex);
   for (uint32_t copies = fate.copies; copies != 0; --copies) hold(rail, op, fate, 0);
-  // It has not left itself yet.
+  // The held datagram itself has not been sent, so it does not count.
   hold(rail, op, fate, fate.overtakers == 0 ? 0 : rail.left + 1 + fate.overtakers);
 }
 
-// With the mutex.
+// Needs the mutex.
 void HeldDatagrams::hold(Rail& rail, Operation& op, const Fate& fate, uint64_t leaves_at) {
   std::unique_ptr<Datagram> datagram;
   if (rail.spare.empty()) {
@@ -66,7 +67,7 @@ void HeldDatagrams::forget(Qp& qp) {
   std::erase_if(rail.held, [&](const Held& held) { return held.datagram->qp == &qp; });
 }
 
-// With the mutex: their queue pairs stay.
+// Needs the mutex, so that the queue pairs are not destroyed.
 void HeldDatagrams::send_due(uint32_t index) {
   Rail& rail = rails_[index];
   const std::lock_guard lock(rail.mutex);
@@ -88,7 +89,7 @@ void HeldDatagrams::send_due(uint32_t index) {
   wake_later(index, 0);
 }
 
-// With the mutex. Once for all, not for each.
+// Needs the mutex. One wake-up serves all held datagrams.
 void HeldDatagrams::wake_later(uint32_t index, uint64_t not_before_ns) {
   Rail& rail = rails_[index];
   if (rail.held.empty() || std::exchange(rail.wakes, true)) return;
@@ -97,7 +98,8 @@ void HeldDatagrams::wake_later(uint32_t index, uint64_t not_before_ns) {
   schedule_.add(std::max(first_ns + kSlackNs, not_before_ns), [this, index] { look_for_due(index); });
 }
 
-// On a busy rail those that were held have left by now, or are leaving: nobody there waits for this thread.
+// On a busy rail, other threads have sent the held datagrams by now, or are just sending them, so no thread
+// waits for this one.
 void HeldDatagrams::look_for_due(uint32_t index) {
   Rail& rail = rails_[index];
   const uint64_t now_ns = read_clock_ns();
@@ -124,7 +126,7 @@ void HeldDatagrams::flip(Datagram& datagram, const Fate& fate) {
   }
 }
 
-// Its copies, but those that are one with others'.
+// Begins the datagram's copies, except those that are shared with other datagrams.
 void HeldDatagrams::begin(Rail& rail, Datagram& datagram) {
   Operation& op = datagram.op;
   op.reset();

@@ -1,4 +1,4 @@
-// Holds the datagrams that a plan changes, repeats or delays: their bytes, and when to send them.
+// Holds the datagrams that a plan changes, repeats or delays, with their bytes and the time to send them.
 #pragma once
 
 #include <array>

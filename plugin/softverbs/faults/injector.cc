@@ -26,7 +26,7 @@ bool is_about(const Rule& rule, const Qp& qp, const SendRequest& request) {
          rule.trigger != Trigger::kTime && is_about_kind(rule, qp, request);
 }
 
-// As on a real device: a responder that refuses a request moves its own queue pair to the error state.
+// A responder that rejects a request moves its own queue pair to the error state, as on a real device.
 bool fails_far(const Rule& rule) {
   PeerFailure failure{};
   return rule.far == Far::kAsStatus ? find_peer_failure(rule.status, failure) : rule.far == Far::kError;
@@ -119,7 +119,7 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
   switch (rule.action) {
     case Action::kFail:
     case Action::kError:
-      if (fate.failure != IBV_WC_SUCCESS) return;  // the first rule that makes it fail decides
+      if (fate.failure != IBV_WC_SUCCESS) return;  // the first rule that makes the request fail decides
       fate.failure = rule.status;
       fate.is_after_work = rule.is_after_work;
       fate.fails_far = !rule.is_after_work && qp.base.qp_type == IBV_QPT_RC && fails_far(rule);
@@ -161,8 +161,9 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
   }
 }
 
-// The time at which the request's last byte has left: the rail sends one request after the other. It begins
-// with one when that is posted, not when a thread of ours looks at it, so that a late thread costs no rate.
+// Returns the time at which the request's last byte has been sent, if the rail sends one request after the
+// other. A request starts when it is posted, not when a thread processes it, so that a delayed thread does
+// not reduce the rate.
 uint64_t Injector::take_bandwidth(const Rule& rule, uint32_t rail, const SendRequest& request) {
   const std::lock_guard lock(bandwidth_mutex_);
   uint64_t& free_ns = free_ns_[static_cast<size_t>(&rule - plan_.rules.data())][rail];
@@ -183,7 +184,7 @@ void Injector::take_down(const Rule& rule, uint32_t rail, uint64_t flaps) {
   });
 }
 
-// The rail, or one of its paths.
+// Takes the rail, or one of its paths, down or up.
 void Injector::hold_down(const Rule& rule, uint32_t rail, bool is_held) {
   if (rule.path != kEveryPath) {
     path_holds_[rail][rule.path].fetch_add(is_held ? 1 : UINT32_MAX);
@@ -192,7 +193,8 @@ void Injector::hold_down(const Rule& rule, uint32_t rail, bool is_held) {
   }
 }
 
-// Ending a device waits for its queue pairs. A thread that is executing a request must not do that.
+// Runs as a separate task, because ending a device waits for its queue pairs, and the current thread may be
+// executing one of their requests.
 void Injector::raise(const Rule& rule, uint32_t rail) {
   rails_.raise(rail, rule.event);
   if (rule.event == IBV_EVENT_DEVICE_FATAL)

@@ -1,5 +1,4 @@
-// Decides the fate of each request by the plan of faults, and carries out the faults of rails and queue
-// pairs.
+// Decides by the fault plan what happens to each request, and executes the faults of rails and queue pairs.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -26,15 +25,15 @@ struct SendRequest;
 
 namespace verbena::softverbs::faults {
 
-// What the plan decides for one request.
+// The decision of the plan for one request.
 struct Fate {
   uint64_t number = 0;  // of the request in its queue
   uint64_t due_ns = 0;  // it does not begin before this time
   ibv_wc_status failure = IBV_WC_SUCCESS;
   bool is_after_work = false;
   bool fails_far = false;       // the queue pair at the other end fails too
-  bool is_dropped = false;      // its completion
-  bool is_queue_fatal = false;  // IBV_EVENT_QP_FATAL comes with the failure
+  bool is_dropped = false;      // the completion is dropped
+  bool is_queue_fatal = false;  // raise IBV_EVENT_QP_FATAL with the failure
   // For a datagram:
   bool is_lost = false;
   uint32_t copies = 0;      // number of additional copies
@@ -53,20 +52,20 @@ struct QueueFaults {
   std::atomic<bool> owes_fatal_event{false};
 };
 
-// Decides the fate of requests by the plan. A decision depends only on the plan, its seed, and the number of
-// requests before.
+// Decides by the plan what happens to requests. A decision depends only on the plan, its seed, and the number
+// of earlier requests.
 class Injector {
  public:
   Injector(const FaultPlan& plan, Rails& rails, Schedule& schedule);
   void start();  // starts the plan's timed faults
 
   void add(Qp& qp);
-  void remove(Qp& qp);  // before it is destroyed
+  void remove(Qp& qp);  // call before it is destroyed
 
   // The fate of a request, decided at the first call. Fates of completed requests are forgotten.
   const Fate& get_fate(Qp& qp, const SendRequest& request);
   HeldDatagrams& held() { return held_; }
-  // Returns whether the plan needs the worker to carry all datagrams.
+  // Returns whether the plan requires that the worker sends all datagrams.
   bool strikes_datagrams() const { return strikes_datagrams_; }
   bool has_delays() const { return has_delays_; }
 

@@ -23,7 +23,7 @@ inline bool is_down(const Segment& segment, uint32_t rail) {
   return (segment.header().rails_down.load(std::memory_order_acquire) >> rail & 1) != 0;
 }
 
-// Which of this process's rails are down. Sends the events; peers read the state in the segment.
+// The rails of this process that are down. Sends the events; peers read the state in the segment.
 class Rails {
  public:
   void add(Context& context);
@@ -34,7 +34,7 @@ class Rails {
   void hold_down(uint32_t rail);
   void release(uint32_t rail);
 
-  // Sends the event to all contexts of the rail. IBV_EVENT_DEVICE_FATAL makes the contexts dead.
+  // Sends the event to all contexts of the rail. IBV_EVENT_DEVICE_FATAL makes the contexts unusable.
   void raise(uint32_t rail, ibv_event_type event);
 
  private:

@@ -1,5 +1,5 @@
-// The words of plans: numbers, times, rates, names of verbs. Each reader takes the whole text or
-// returns false.
+// Parses the words of plans: numbers, times, rates, names of verbs. Each function must accept the whole text,
+// otherwise it returns false.
 #pragma once
 
 #include <infiniband/verbs.h>

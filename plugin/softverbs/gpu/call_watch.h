@@ -10,7 +10,7 @@ namespace verbena::softverbs {
 // and state dumps name them.
 class WatchedCall {
  public:
-  // `name` is a literal.
+  // `name` must be a string literal.
   explicit WatchedCall(const char* name);
   ~WatchedCall();
   WatchedCall(const WatchedCall&) = delete;
@@ -20,11 +20,11 @@ class WatchedCall {
   int slot_;  // -1: none was free
 };
 
-// Returns a line for each call that has not returned for this long, without the last line feed; empty if
-// there is none.
+// Returns a line for each call that has not returned for `least_ns`, without the last line feed; an empty
+// string if there is none.
 std::string describe_watched_calls(uint64_t least_ns);
 
-// "5.0 s".
+// Returns a text such as "5.0 s".
 std::string show_seconds(uint64_t ns);
 
 }  // namespace verbena::softverbs

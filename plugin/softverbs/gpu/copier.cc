@@ -41,7 +41,8 @@ using copier::Request;
 constexpr char kProgram[] = "softverbs-copier";
 constexpr time_t kStartSeconds = 60, kAnswerSeconds = 30;
 
-// The file that an address of this process is mapped from: the kernel's word, which no chdir() changes.
+// Returns the file from which an address of this process is mapped. The kernel reports it, so a chdir() does
+// not change it.
 std::string find_file(const void* address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -55,14 +56,14 @@ std::string find_file(const void* address) {
   return {};
 }
 
-// Beside this library.
+// The program is in the folder of this library.
 std::string find_program() {
   static const char marker = 0;
   const std::string library = find_file(&marker);
   return library.substr(0, library.rfind('/') + 1) + kProgram;
 }
 
-// The driver that the application has loaded, so that the copier takes the same.
+// Returns the path of the driver that the application has loaded, so that the copier loads the same one.
 std::string find_driver_path() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   link_map* map = nullptr;
@@ -72,8 +73,9 @@ std::string find_driver_path() {
   return path;
 }
 
-// The application's, without what would make the copier another program, or slow: it sees all GPUs, so that
-// it reaches those of peers; only an instance of a GPU (MIG) has to be chosen by this variable.
+// Copies the application's environment, without variables that would make the copier run other code or slow
+// it down. The copier sees all GPUs, so that it can access GPUs of peers. CUDA_VISIBLE_DEVICES is kept only
+// if it selects an instance of a GPU (MIG).
 std::vector<char*> make_environment() {
   std::vector<char*> kept;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
@@ -91,7 +93,7 @@ std::vector<char*> make_environment() {
   return kept;
 }
 
-// The program as a file that may be executed, or, where the installation has lost that, by way of the dynamic
+// Starts the program directly or, if the installation has removed its execute permission, through the dynamic
 // loader.
 int spawn(const std::string& program, std::vector<std::string> arguments,
           const posix_spawn_file_actions_t& files, const posix_spawnattr_t& attributes, pid_t& pid) {
@@ -121,7 +123,7 @@ void set_timeout(int socket, time_t seconds) {
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 }
 
-// Above the numbers that the copier finds them at.
+// Moves the descriptor above the numbers that the copier expects.
 int move_up(int fd) {
   constexpr int kAbove = 64;
   const int moved = fcntl(fd, F_DUPFD_CLOEXEC, kAbove);
@@ -192,7 +194,7 @@ bool Copier::launch(std::string& why) {
   posix_spawnattr_destroy(&attributes);
   for (const int fd : {theirs, parent_fd, segment}) close(fd);
   if (error != 0) return fail(("cannot start " + program).c_str(), error);
-  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {  // the copier is that process's child
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {  // the copier is a child of that process
   }
   return true;
 }
@@ -263,7 +265,8 @@ bool Copier::ask(const Command& command, int fd, uint32_t& value, std::string& w
   if (got != sizeof(reply)) {
     why = got == 0 || errno == EPIPE || errno == ECONNRESET ? "the copier has exited"
                                                             : "the copier does not answer";
-    shutdown(socket_, SHUT_RDWR);  // a late answer would be taken for the next one's; it ends, too
+    // Otherwise a late answer would be taken for the answer to the next command; this also ends the copier.
+    shutdown(socket_, SHUT_RDWR);
     return false;
   }
   reply.text[sizeof(reply.text) - 1] = '\0';
@@ -420,8 +423,8 @@ void Copier::wake(uint32_t device) {
 
 using verbena::softverbs::Process;
 
-// Both texts are cut if they do not fit, and end with a zero. Their length; 0: no copier runs, or nothing
-// waits.
+// Both texts are truncated if necessary, and end with a zero. Returns the length; 0 if no copier runs, or no
+// call waits.
 SOFTVERBS_API size_t softverbs_describe_copier(char* text, size_t bytes) {
   Process* const process = Process::get();
   const std::string said = process == nullptr ? std::string() : process->copier.describe();
@@ -429,8 +432,8 @@ SOFTVERBS_API size_t softverbs_describe_copier(char* text, size_t bytes) {
   return said.size();
 }
 
-// For stalls and state dumps: which call with GPU memory has not returned for a second, or which copy is not
-// done.
+// For stall warnings and state dumps: names the call on GPU memory that has not returned for a second, or the
+// copy that is not complete.
 SOFTVERBS_API size_t softverbs_explain_wait(char* text, size_t bytes) {
   constexpr uint64_t kLongNs = 1'000'000'000;
   Process* const process = Process::get();

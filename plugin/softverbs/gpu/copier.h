@@ -14,7 +14,7 @@
 
 namespace verbena::softverbs {
 
-// Memory that the copier can reach: an area that it has mapped, and an offset there.
+// Memory that the copier can access: an area that it has mapped, and an offset in it.
 struct AreaAddress {
   uint32_t area = 0;
   uint64_t offset = 0;
@@ -22,24 +22,24 @@ struct AreaAddress {
   AreaAddress operator+(uint64_t bytes) const { return {area, offset + bytes}; }
   bool operator==(const AreaAddress&) const = default;
 };
-// Memory of this process that the copier cannot map; `offset` is its address. A lane copies from and to it
-// through the lane's own memory.
+// Memory of this process that the copier cannot map; `offset` is its address. A lane copies such data through
+// its own memory.
 inline constexpr uint32_t kThisProcess = UINT32_MAX;
 
-// The copier of this process: a separate process that copies GPU memory. So no copy waits for a lock of
-// CUDA's driver that a thread of the application holds, or for the application's kernels. It is started when
-// the first GPU memory is registered. Calls may take milliseconds, opening the first device a second. Any
-// thread may call.
+// The copier of this process: a separate process that copies GPU memory. Because it is separate, no copy
+// waits for a lock of CUDA's driver that a thread of the application holds, or for the application's kernels.
+// It is started when the first GPU memory is registered. Calls may take milliseconds; opening the first
+// device may take a second. Any thread may call.
 class Copier {
  public:
   Copier() = default;
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  // These calls return false, with the reason in `why`, if the copier or CUDA fails. open() opens a GPU
-  // unless it is open; `device` is its index among the copier's GPUs.
+  // These calls return false, with the reason in `why`, if the copier or CUDA fails. open_device() opens a
+  // GPU unless it is open already; `device` is its index among the copier's GPUs.
   bool open_device(const cuda::CUuuid& uuid, uint32_t& device, std::string& why);
-  // Returns whether it is open.
+  // Returns whether the GPU is open.
   bool find_device(const uint8_t* uuid, uint32_t& device);
   // Makes the copier serve a lane at this offset of this process's segment.
   bool open_lane(uint32_t device, uint64_t offset, std::string& why);
@@ -54,7 +54,7 @@ class Copier {
   };
   bool map_parts(uint32_t device, const cuda::CUuuid& home, const std::vector<Part>& parts, uint32_t& area,
                  std::string& why);
-  // Afterwards no copy reads or writes it any more.
+  // After the call returns, no copy reads or writes the area.
   void release(uint32_t area);
 
   // Describes the copier: its process, its counters, the times that it has measured. Returns an empty text if
@@ -63,7 +63,7 @@ class Copier {
   // Names calls that have not returned and copies that have not finished after `least_ns`, and says if the
   // copier has exited. Returns an empty text otherwise.
   std::string explain_wait(uint64_t least_ns) const;
-  // Whether lanes have requested copies that may happen in any order.
+  // Counts copies that lanes have passed as a group, whose order does not matter.
   void count_group(size_t copies) {
     (copies > 1 ? groups_ : singles_).fetch_add(1, std::memory_order_relaxed);
   }
@@ -77,7 +77,7 @@ class Copier {
   int pid() const { return pid_; }
 
  private:
-  bool start(std::string& why);  // with the mutex, like all below
+  bool start(std::string& why);  // needs the mutex, like the functions below
   bool launch(std::string& why);
   bool greet(std::string& why);
   bool start_watch(std::string& why);

@@ -28,7 +28,8 @@ const Driver* find_driver() {
   static std::mutex mutex;
   if (const Driver* driver = found.load(std::memory_order_acquire)) return driver;
   std::lock_guard lock(mutex);
-  if (const Driver* driver = found.load(std::memory_order_relaxed)) return driver;  // another thread found it
+  // Another thread has loaded it.
+  if (const Driver* driver = found.load(std::memory_order_relaxed)) return driver;
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   auto* driver = new Driver{};

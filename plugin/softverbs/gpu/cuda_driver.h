@@ -1,6 +1,7 @@
-// The calls of CUDA's driver that the device makes in the application's process, from the libcuda.so.1
-// that the application has loaded: which memory is a GPU's, and how another process maps it. Only calls
-// that register memory make them; the copier copies. Nothing here loads or initialises CUDA.
+// The functions of CUDA's driver that the device calls in the application's process, in the libcuda.so.1 that
+// the application has loaded. They find out which memory is GPU memory, and how another process can map it.
+// Only calls that register memory use them; the copier makes the copies. Nothing here loads or initialises
+// CUDA.
 #pragma once
 
 #include "abi/cuda.h"
@@ -13,7 +14,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 #define SOFTVERBS_CUDA_NEEDED(X)                                                                             \
   X(cuPointerGetAttributes) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuDeviceGetUuid)       \
   X(cuThreadExchangeStreamCaptureMode) X(cuIpcGetMemHandle) X(cuMemAlloc_v2) X(cuMemFree_v2)
-// Virtual memory management; cuMemRetainAllocationHandle is null unless all others are there.
+// Virtual memory management; cuMemRetainAllocationHandle is null unless all others were found.
 #define SOFTVERBS_CUDA_MAPPING(X)                                                                            \
   X(cuMemExportToShareableHandle) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemCreate)               \
   X(cuMemGetAddressRange_v2)
@@ -24,11 +25,11 @@ struct Driver {
   SOFTVERBS_CUDA_MAPPING(VERBENA_CUDA_MEMBER)
 };
 
-// nullptr while the application has not loaded CUDA.
+// Returns nullptr if the application has not loaded CUDA.
 const Driver* find_driver();
 
-// Makes a context current on a thread of the application for a scope; null: leaves the present one. Calls in
-// the scope are allowed even while another thread of the process captures a stream.
+// Makes a context current on a thread of the application for a scope; null keeps the current context. Within
+// the scope, calls are allowed even while another thread of the process captures a stream.
 class Scope {
  public:
   Scope(const Driver& driver, CUcontext context);

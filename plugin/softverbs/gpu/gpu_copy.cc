@@ -8,7 +8,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// Of writes: what takes longer than the driver's call gains nothing in a batch.
+// The limit for writes. A copy that takes longer than the driver call does not benefit from a batch.
 constexpr uint64_t kSmallCopy = 4096;
 
 uint32_t find_first_gpu(const Memory& memory) {
@@ -16,7 +16,7 @@ uint32_t find_first_gpu(const Memory& memory) {
   return gpu == memory.gpus.end() ? 0 : *gpu;
 }
 
-// Lists the copies of an operation in order. Returns false if the copier cannot reach a piece at one end.
+// Lists the copies of an operation in order. Returns false if the copier cannot access a piece.
 bool list_copies(const Operation& op, GpuLane& lane, std::vector<GpuCopy>& copies) {
   copies.clear();
   const Pieces &near = op.local.pieces, &far = op.remote.pieces;
@@ -61,7 +61,8 @@ GpuLane* choose_lane(const Operation& op) {
   return near != nullptr ? near : lanes.find_any();
 }
 
-// An allocation is mapped for the device that has it; for another one it gets a mapping as a peer's does.
+// An allocation is mapped for the device that has it. For another device it is mapped like an allocation of a
+// peer.
 bool address_own(GpuLane& lane, uint64_t address, uint32_t gpu, AreaAddress& found) {
   if (gpu == 0) {
     found = {kThisProcess, address};
@@ -87,7 +88,7 @@ bool start_gpu_copies(Operation& op) {
   if (lane == nullptr) return false;
   GpuImports& imports = Process::get()->imports;
   imports.begin_use();
-  thread_local std::vector<GpuCopy> copies;  // keeps its capacity
+  thread_local std::vector<GpuCopy> copies;  // static, to keep its capacity
   if (!list_copies(op, *lane, copies)) {
     imports.end_use();
     return false;

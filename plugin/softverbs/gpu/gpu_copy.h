@@ -1,5 +1,5 @@
-// Copies an operation's GPU memory: through lanes if this process's copier can map both ends, else in chunks
-// through pinned memory (staged).
+// Copies of an operation's GPU memory: through lanes if this process's copier can map both sides, otherwise
+// in chunks through pinned memory (staged).
 #pragma once
 
 #include <functional>
@@ -9,13 +9,14 @@
 
 namespace verbena::softverbs {
 
-// Begins an operation's copies if all its memory can be addressed from here. op.lane and op.lane_ticket then
-// show when they are done. Returns false if nothing was begun and copy_staged() must be used. Workers only.
+// Begins an operation's copies if the copier can access all its memory. op.lane and op.lane_ticket then show
+// when they are complete. If it returns false, nothing was begun, and copy_staged() must be used. Only
+// workers may call it.
 bool start_gpu_copies(Operation& op);
 LaneState look_at_lane(Operation& op);
 
-// Returns whether the owner can store a write's words together with the atomic change after it, so that no
-// copy is awaited.
+// Returns whether the owner can store a write's words together with the atomic change after it, so that
+// neither has to wait for a copy.
 bool can_be_carried(const Operation& write, const Operation& change);
 // Allocates memory for the words; returns false while there is none. Workers only.
 bool reserve_carried(Operation& write);
@@ -26,18 +27,18 @@ LaneState look_at_carried(Operation& write);
 // Frees the memory of the words.
 void drop_carried(Operation& write);
 
-// Copies through pinned staging memory in chunks, and waits for the end. Calls `once_begun` when the first
-// chunk is being copied. Workers only.
+// Copies in chunks through pinned staging memory, and waits for the end. Calls `once_begun` when the copy of
+// the first chunk has begun. Only workers may call it.
 StepOutcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});
 // Copies the operation's local bytes, at most kStageBytes, to `to`. Returns false if the copier fails. With
-// GPU memory: workers only.
+// GPU memory, only workers may call it.
 bool read_local(const Operation& op, uint8_t* to);
 
-// The lane for an operation of this rail; nullptr when this process uses no GPU there.
+// Returns the lane for an operation of this rail; nullptr if this process uses no GPU there.
 GpuLane* choose_lane(const Operation& op);
 
-// Finds a piece of this process's memory, or of the operation's remote memory, among the areas of a lane's
-// copier. Returns false if the copier cannot reach it.
+// Finds the area of a lane's copier that contains a piece of this process's memory, or of the operation's
+// remote memory. Returns false if the copier cannot access it.
 bool address_own(GpuLane& lane, uint64_t address, uint32_t gpu, AreaAddress& found);
 bool address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu, AreaAddress& found);
 

@@ -11,7 +11,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// 0: it cannot be mapped.
+// Returns 0 if the memory cannot be mapped.
 uint32_t map_shared(Copier& copier, uint32_t device, PeerProcess& peer, const SharedGpu& shared) {
   uint32_t area = 0;
   std::string why;
@@ -36,12 +36,13 @@ uint32_t map_shared(Copier& copier, uint32_t device, PeerProcess& peer, const Sh
 
 bool GpuImports::find(Copier& copier, uint32_t device, PeerProcess& peer, uint32_t gpu, uint64_t address,
                       AreaAddress& found) {
-  // First: what was found stale by who has dropped before is found stale here, too.
+  // Read first: a mapping that the dropping thread has found stale must also be found stale here.
   const bool is_dropping = is_dropping_.load();
   const SharedGpu& shared = peer.segment->gpu(gpu - 1);
   const uint32_t life = shared.life.load(std::memory_order_acquire);
   thread_local Latest latest;
-  // Without the lock, unless somebody drops mappings: either that is seen here, or this use there.
+  // No lock is needed unless a thread drops mappings. Either this thread sees that, or the other thread sees
+  // this use.
   const bool is_latest = latest.imports == this && latest.peer == &peer && latest.gpu == gpu &&
                          latest.device == device && latest.life == life &&
                          !peer.dead.load(std::memory_order_acquire);
@@ -73,7 +74,7 @@ bool GpuImports::find_segment(Copier& copier, PeerProcess& peer, uint64_t offset
     area = known == segments_.end() ? area : known->second;
     segments_[&peer] = area;
   }
-  // Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
+  // Copies from memory that is not pinned are slow, but correct, so a failure to pin is not an error.
   if (!peer.is_self && pins_.emplace(&peer, offset).second) copier.pin(area, offset, bytes, why);
   return true;
 }
@@ -81,7 +82,7 @@ bool GpuImports::find_segment(Copier& copier, PeerProcess& peer, uint64_t offset
 bool GpuImports::drop_stale(Copier& copier) {
   std::lock_guard lock(mutex_);
   if (mappings_.empty() && segments_.empty()) return false;
-  // Who begins now waits for the lock in find(); who began before is counted.
+  // A thread that begins a use now waits for the lock in find(). A use that began before is counted.
   is_dropping_.store(true);
   if (users_.load() == 0) {
     std::erase_if(mappings_, [&](const auto& entry) {

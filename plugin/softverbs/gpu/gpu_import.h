@@ -18,18 +18,18 @@ struct PeerProcess;
 // has died.
 class GpuImports {
  public:
-  // Finds an address of `peer` among the areas of a device; false when its memory cannot be mapped. `gpu` is
-  // 1 + index of its SharedGpu. Call it after begin_use().
+  // Finds the area of a device that contains an address of `peer`. Returns false if the memory cannot be
+  // mapped. `gpu` is 1 + the index of its SharedGpu. Call begin_use() first.
   bool find(Copier& copier, uint32_t device, PeerProcess& peer, uint32_t gpu, uint64_t address,
             AreaAddress& found);
-  // The segment of a peer, with [offset, offset + bytes) pinned.
+  // Finds the area of a peer's segment, and pins [offset, offset + bytes).
   bool find_segment(Copier& copier, PeerProcess& peer, uint64_t offset, uint64_t bytes, uint32_t& area);
 
-  // Surrounds all uses of addresses from find().
+  // Call these before and after all uses of addresses from find().
   void begin_use() { users_.fetch_add(1); }
   void end_use() { users_.fetch_sub(1); }
 
-  // Unmaps memory that its owner no longer offers, unless copies use it. May block, so it is called only when
+  // Unmaps memory that its owner no longer offers, unless copies use it. May block, so call it only when
   // there is no other work. Returns false if nothing is mapped.
   bool drop_stale(Copier& copier);
 

@@ -12,8 +12,8 @@ namespace verbena::softverbs {
 namespace {
 
 constexpr size_t kMaxBatch = 64;
-// Is given to the copier without waiting for more, so that what is done of a long row of copies can be told
-// and followed by new ones while the rest is under way.
+// Above this length, copies are passed to the copier without waiting for more. A long sequence of copies can
+// then be reported in parts, and followed by new copies.
 constexpr uint64_t kManyBytes = 1 << 20;
 constexpr uint64_t kStagePiece = copier::kStageBytes / 4;
 
@@ -52,7 +52,7 @@ void GpuLane::join(const GpuCopy& copy, uint64_t ticket) {
     const bool continues = latest.copy.origin == copy.origin &&
                            latest.copy.to + latest.copy.bytes == copy.to &&
                            latest.copy.from + latest.copy.bytes == copy.from;
-    // What may not overtake stays out of a batch of others.
+    // A copy that must keep its order does not join a batch.
     const bool keeps_order = copy.may_overtake || pending_.size() == 1;
     if (continues && keeps_order && !disturbs_pending(copy)) {
       latest.copy.bytes += copy.bytes;
@@ -66,8 +66,8 @@ void GpuLane::join(const GpuCopy& copy, uint64_t ticket) {
   pending_.push_back({copy, ticket, issued_, group_, 0, {}});
 }
 
-// Copies of one batch happen in any order. A write that peers poll for is the first of its batch: all before
-// it are done by then.
+// The copies of one batch may happen in any order. A write that peers poll is therefore the first of its
+// batch: by then all earlier copies are complete.
 bool GpuLane::disturbs_pending(const GpuCopy& copy) const {
   const auto overlap = [](const AreaAddress& a, uint64_t a_bytes, const AreaAddress& b, uint64_t b_bytes) {
     return a.area == b.area && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
@@ -100,7 +100,7 @@ void GpuLane::start() {
   feed();
 }
 
-// Whatever has room, in order.
+// Passes on the copies for which there is space, in order.
 void GpuLane::feed() {
   const uint64_t before = tail_;
   while (!queue_.empty() && tail_ - reaped_ < copier::kLaneSlots) {
@@ -109,7 +109,7 @@ void GpuLane::feed() {
     if (handed_.back().is_whole) queue_.pop_front();
   }
   if (tail_ == before) return;
-  shared_.tail.store(tail_);  // sequentially consistent with the copier's falling asleep
+  shared_.tail.store(tail_);  // sequentially consistent with the copier's going to sleep
   copier_.wake(device_);
 }
 
@@ -125,7 +125,7 @@ uint8_t* GpuLane::take_stage(uint64_t bytes, uint64_t& taken) {
   return stage;
 }
 
-// Puts the next bytes of a copy, or words, into a slot. False while the stage has no room.
+// Writes the next bytes of a copy, or words, into a slot. Returns false if the stage has no space.
 bool GpuLane::hand(Work& work) {
   const bool is_in = work.copy.from.area == kThisProcess, is_out = work.copy.to.area == kThisProcess;
   AreaAddress to = work.copy.to + work.handed_bytes, from = work.copy.from + work.handed_bytes;
@@ -165,7 +165,7 @@ bool GpuLane::hand(Work& work) {
   return true;
 }
 
-// Takes back the slots that the copier is done with.
+// Takes back the slots that the copier has completed.
 void GpuLane::reap() {
   const uint64_t done = shared_.done.load(std::memory_order_acquire);
   while (reaped_ < done && !handed_.empty()) {
@@ -186,7 +186,7 @@ void GpuLane::reap() {
 LaneState GpuLane::look(uint64_t first, uint64_t last) {
   reap();
   if (done_ < last) {
-    // It will never be done.
+    // These copies will never complete.
     if (copier_.is_dead() || shared_.is_broken.load(std::memory_order_acquire) != 0)
       return LaneState::kBroken;
     if (!pending_.empty() && last > pending_.front().first) queue_pending();

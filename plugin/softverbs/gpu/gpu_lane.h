@@ -1,5 +1,5 @@
-// The application's end of a lane: a ring of copies that the copier carries out in order
-// (copier/protocol.h has the ring).
+// The application's side of a lane: a ring of copies that the copier executes in order (copier/protocol.h
+// defines the ring).
 #pragma once
 
 #include <deque>
@@ -14,14 +14,15 @@ namespace verbena::softverbs {
 
 enum class LaneState { kBusy, kDone, kBroken };
 
-// The value of a word of host memory before a copy fills it. A changed word shows the data some microseconds
-// before the lane reports the copy as done. If the data itself has this value, the lane's report counts.
+// The value of a word of host memory before a copy fills it. If the word has changed, the data has
+// arrived; the lane reports the copy as complete some microseconds later. If the data itself has this value,
+// only the lane's report counts.
 inline constexpr uint64_t kNotLoaded = 0xb5ad4eceda1ce2a9;
 inline constexpr uint32_t kLooksPerQuery = 16;
 
-// `origin` identifies the registrations at both ends. Copies with different origins are never joined, because
-// they may be in different allocations, and one call cannot copy across them. `may_overtake`: nobody reads
-// the bytes before a completion, as for a receive.
+// `origin` identifies the registrations on both sides. Copies with different origins are never joined,
+// because they may be in different allocations, and one call cannot copy across allocations. `may_overtake`:
+// the bytes are not read before the completion, as for a receive.
 struct GpuCopy {
   AreaAddress to, from;
   uint64_t bytes;
@@ -37,10 +38,11 @@ struct WordStore {
 // Returns the area address of memory in our segment.
 AreaAddress address_segment(const void* memory);
 
-// A ring to the copier, by which one thread issues copies in order. Each copy gets the next ticket; when a
-// lane has reached a ticket, all copies before it are done. Consecutive copies are joined. For memory of this
-// process (kThisProcess) a lane copies through a stage that the copier maps: bytes for the GPU are read when
-// the copy is issued or polled, and bytes for this process are written when a poll finds the copy done.
+// A ring to the copier, through which one thread issues copies in order. Each copy gets the next ticket. When
+// a lane has reached a ticket, all copies up to it are complete. Consecutive copies are joined. For memory of
+// this process (kThisProcess) a lane copies through a stage that the copier maps: data for the GPU is read
+// when the copy is issued or polled, and data for this process is written when a poll finds the copy
+// complete.
 class GpuLane {
  public:
   // Opens a lane. Returns nullptr, with the reason in `why`, if the copier fails. May block.
@@ -57,13 +59,12 @@ class GpuLane {
   uint64_t ticket() const { return issued_; }  // of the latest copy
   // Passes copies to the copier that were held back to be joined with later ones.
   void start();
-  // Returns whether the copies (first, last] are done. Reports them as broken if one was refused, but only
-  // after all have ended, or if the copier has exited.
+  // Returns whether the copies (first, last] are complete. Reports them as broken if one was rejected, but
+  // only after all have ended, or if the copier has exited.
   LaneState look(uint64_t first, uint64_t last);
 
  private:
-  // Copies that are not yet given to the copier, or not all of their bytes. Words to store instead, if there
-  // are any.
+  // Copies of which not all bytes were passed to the copier, or words to store.
   struct Work {
     GpuCopy copy;
     uint64_t first, last;  // tickets (first, last]
@@ -71,10 +72,10 @@ class GpuLane {
     uint64_t handed_bytes = 0;
     std::vector<WordStore> words;
   };
-  // A slot of the ring that the copier has.
+  // A slot of the ring that was passed to the copier.
   struct Handed {
     uint64_t first, last;
-    bool is_whole;          // the last of its tickets
+    bool is_whole;          // contains the last bytes of its tickets
     uint64_t staged_bytes;  // of the stage
     const uint8_t* stage;   // destination of the bytes when the copy is done; null if there is none
     AreaAddress out;
@@ -94,12 +95,12 @@ class GpuLane {
   Copier& copier_;
   const uint32_t device_;
   copier::SharedLane& shared_;
-  std::vector<Work> pending_;  // may still be continued
+  std::vector<Work> pending_;  // may still be joined with later copies
   uint64_t pending_bytes_ = 0;
   std::deque<Work> queue_;
   std::deque<Handed> handed_;  // slots [reaped_, tail_)
   uint64_t tail_ = 0, reaped_ = 0;
-  uint64_t stage_taken_ = 0, stage_free_ = 0;           // they count bytes
+  uint64_t stage_taken_ = 0, stage_free_ = 0;           // counters of bytes
   std::vector<std::pair<uint64_t, uint64_t>> refused_;  // tickets (first, last]
   uint64_t issued_ = 0, done_ = 0;
   uint32_t group_ = 0;

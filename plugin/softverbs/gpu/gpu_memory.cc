@@ -50,8 +50,8 @@ bool is_gpu(const PointerFacts& facts) {
   return facts.type == cuda::CU_MEMORYTYPE_DEVICE && facts.is_managed == 0;
 }
 
-// The range of memory that cuMemMap() mapped is its whole reservation, where many allocations may lie. That
-// range is kept if the driver does not tell the allocations apart, as it may not without a context.
+// If cuMemMap() mapped the memory, its range is the whole reservation, which may contain many allocations.
+// This range is used if the driver cannot distinguish the allocations, for example without a context.
 bool find_allocation(const Driver& driver, uint64_t address, PointerFacts& facts) {
   if (facts.is_legacy == 0 && driver.cuMemRetainAllocationHandle != nullptr) {
     const WatchedCall call("cuMemGetAddressRange");
@@ -66,8 +66,9 @@ bool find_allocation(const Driver& driver, uint64_t address, PointerFacts& facts
   return facts.range_bytes != 0;
 }
 
-// The allocations that [address, address + bytes) lies in, all of one GPU: PyTorch's expandable segments and
-// windows of symmetric memory consist of many. Empty if part of it is in none.
+// Returns the allocations that contain [address, address + bytes), all of one GPU. PyTorch's expandable
+// segments and windows of symmetric memory consist of many allocations. Returns an empty list if some bytes
+// are in no allocation.
 std::vector<PointerFacts> list_allocations(const Driver& driver, uint64_t address, uint64_t bytes) {
   std::vector<PointerFacts> found;
   for (uint64_t at = address; at < address + bytes;
@@ -82,7 +83,7 @@ std::vector<PointerFacts> list_allocations(const Driver& driver, uint64_t addres
   return found;
 }
 
-// -1: nobody else can map it.
+// Returns -1 if no other process can map the memory.
 int export_descriptor(const Driver& driver, uint64_t base) {
   if (driver.cuMemRetainAllocationHandle == nullptr) return -1;
   cuda::CUmemGenericAllocationHandle handle = 0;
@@ -116,8 +117,8 @@ class Export {
     return is_ipc_ ? copier.map_ipc(device, home, handle_, bytes, area, why)
                    : copier.map_parts(device, home, parts_, area, why);
   }
-  // For peers, which take a descriptor out of this process; it stays open until the last registration ends.
-  // Memory of several allocations is not offered: its owner copies it for peers.
+  // Offers the memory to peers, which take a descriptor from this process; it stays open until the last
+  // registration ends. Memory of several allocations is not offered: its owner copies it for peers.
   void publish(SharedGpu& shared);
 
  private:
@@ -151,8 +152,8 @@ void Export::publish(SharedGpu& shared) {
   parts_.clear();
 }
 
-// Memory of the GPU whose context is current, which another process is to map: with a descriptor, as NCCL
-// allocates its buffers, or by an IPC handle. False if the driver has none.
+// Memory of the GPU whose context is current, to test whether another process can map it: with a descriptor,
+// as NCCL allocates its buffers, or by an IPC handle. Returns false if the driver supports neither.
 class Trial {
  public:
   explicit Trial(const Driver& driver) : driver_(driver) {}
@@ -211,7 +212,8 @@ bool Trial::map_ipc(Copier& copier, uint32_t index, const cuda::CUuuid& home, st
   return is_mapped;
 }
 
-// Empty if memory of the current GPU can be registered; nothing if no GPU is current.
+// Returns an empty text if memory of the current GPU can be registered, otherwise the reason; nothing if no
+// GPU is current.
 std::optional<std::string> try_gpu(Copier& copier) {
   const Driver* const driver = cuda::find_driver();
   cuda::CUcontext context = nullptr;
@@ -247,7 +249,7 @@ bool GpuMemory::owns(uint64_t address) {
   return driver != nullptr && read_facts(*driver, address, facts) && is_gpu(facts);
 }
 
-// Each reason once: an application may try again and again.
+// Logs each reason once, because an application may try repeatedly.
 int GpuMemory::refuse(const std::string& why) {
   if (refusals_.insert(why).second) warn("GPU memory cannot be registered: %s", why.c_str());
   return EOPNOTSUPP;

@@ -21,10 +21,10 @@ struct GpuAllocation {
   uint64_t bytes = 0;
   uint32_t users = 0;
   uint32_t device = 0;  // of the copier
-  uint32_t area = 0;    // for that device
+  uint32_t area = 0;    // number of the area for that device
 };
 
-// The GPU memory of this process that is registered, and how it is offered to the copier and to peers.
+// The registered GPU memory of this process, and how the copier and peers access it.
 class GpuMemory {
  public:
   // Returns whether the address is in GPU memory, according to CUDA. False for host memory, even if CUDA
@@ -35,8 +35,9 @@ class GpuMemory {
   // with a GPU's context current tests it, which may take a second; later calls return the same answer.
   const char* explain_refusal();
 
-  // Registers [address, address + bytes). 0 and `gpu` = 1 + index of its SharedGpu, or an errno: EOPNOTSUPP
-  // if no other process can map the memory, or there is no copier; a line on stderr says which.
+  // Registers [address, address + bytes). Returns 0 and sets `gpu` to 1 + the index of its SharedGpu.
+  // Otherwise returns an errno: EOPNOTSUPP if no other process can map the memory, or there is no copier; a
+  // line on stderr gives the reason.
   int attach(uint64_t address, uint64_t bytes, uint32_t& gpu);
   // Ends a registration. If it was the last one of the allocation, no copy of this process accesses the
   // memory afterwards.
@@ -45,7 +46,7 @@ class GpuMemory {
   // Returns whether GPU memory was ever registered.
   bool is_any_registered() const { return is_any_registered_.load(std::memory_order_relaxed); }
 
-  // Of a registration that holds; `gpu` as from attach().
+  // Returns the allocation of a registration; `gpu` is the value from attach().
   const GpuAllocation& get(uint32_t gpu) const { return allocations_[gpu - 1]; }
 
  private:
@@ -54,9 +55,9 @@ class GpuMemory {
   std::mutex mutex_;
   std::array<GpuAllocation, kGpuCount> allocations_;  // users == 0: free
   uint32_t high_water_ = 0;
-  std::set<std::string> refusals_;  // that were said
+  std::set<std::string> refusals_;  // reasons that were logged
   std::mutex trial_mutex_;
-  std::optional<std::string> trial_;  // its refusal; empty: there was none
+  std::optional<std::string> trial_;  // result of the test; empty: not tested
   std::atomic<bool> is_any_registered_{false};
 };
 

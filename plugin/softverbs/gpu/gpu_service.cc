@@ -24,8 +24,8 @@ namespace {
 // free --claim (CAS)--> claimed --> ready --> (owner) done or failed --> free
 enum class RequestState : uint32_t { kFree, kClaimed, kReady, kDone, kFailed };
 
-// A value that is known spares a load, as long as peers add without a pause. What else writes the word then,
-// such as a peer's plain write, is not overlooked for longer.
+// A known value saves a load, as long as peers add without a pause. The limit ensures that other writes of
+// the word, such as a peer's ordinary write, are seen after this time.
 constexpr uint64_t kKnownNs = 50'000;
 constexpr uint64_t kOrphanCheckNs = 10'000'000;
 
@@ -62,7 +62,7 @@ class GpuService {
     uint32_t life = 0;  // of the word's allocation
     uint64_t began_ns = 0, next_check_ns = 0;
   };
-  // What a peer asks for, read once: it may write on.
+  // The request of a peer, copied because the peer may change it.
   struct CopyJob {
     explicit CopyJob(const GpuRequest& request);
     uint64_t address, bytes, stage, stage_block, stage_block_bytes;
@@ -95,7 +95,8 @@ class GpuService {
 
 void GpuService::work() {
   constexpr uint64_t kLeastSpinNs = 50'000, kSweepNs = 1'000'000'000;
-  // Twice as long as a worker, which has another request for it when a message has gone to and fro.
+  // Spins twice as long as a worker, because a worker has its next request after a message has gone there and
+  // back.
   const uint64_t spin_ns = std::max(kLeastSpinNs, 2 * get_config().worker_spin_ns);
   pthread_setname_np(pthread_self(), "softverbs-gpu");
   uint64_t last_work_ns = 0, next_sweep_ns = 0;
@@ -114,7 +115,8 @@ void GpuService::work() {
       pause_briefly();
       continue;
     }
-    // Whoever counts a request after this wakes us; who counted one before has changed the doorbell.
+    // A thread that counts a request after this store wakes this thread. A thread that counted one before has
+    // changed the doorbell.
     table_.is_asleep.store(1);
     wait_for_doorbell(table_.doorbell, seen, kSweepNs);
     table_.is_asleep.store(0);
@@ -140,7 +142,8 @@ void GpuService::start(GpuRequest& request, uint64_t word) {
   if (!(is_change ? start_change(request) : start_copy(request, get_claimer(word)))) answer(request, false);
 }
 
-// In the peer's segment, as is the block that is pinned for it: sums that overflow do not pass.
+// Returns whether the stage lies within the peer's segment and within the block that is pinned for it. Also
+// rejects sums that overflow.
 bool GpuService::CopyJob::is_staged() const {
   const auto is_within = [](uint64_t offset, uint64_t length) {
     return offset >= kArena && offset <= kSegmentBytes && length <= kSegmentBytes - offset;
@@ -159,7 +162,7 @@ GpuService::CopyJob::CopyJob(const GpuRequest& request) {
   is_write = asked.kind == kGpuWrite;
 }
 
-// nullptr unless all of it is registered.
+// Returns nullptr unless the whole range is registered.
 GpuLane* GpuService::find_lane(uint64_t address, uint64_t bytes, uint32_t gpu, AreaAddress& place) {
   if (gpu == 0 || gpu > kGpuCount) return nullptr;
   if (get_life(gpu) % 2 == 0) return nullptr;  // not in use
@@ -247,9 +250,9 @@ bool GpuService::is_reloaded(const Active& active) {
   return is_old;
 }
 
-// False when the word, or what is carried, may not be stored: then nothing is.
+// Returns false, and stores nothing, if the word or the carried words must not be stored.
 bool GpuService::change_word(Active& active) {
-  // Who ends a registration does not wait for a peer for ever: the memory may be another's by now.
+  // Ending a registration does not wait for a peer, so the memory may belong to another allocation by now.
   if (get_life(active.change.gpu) != active.life) return false;
   const volatile GpuRequest& asked = *active.request;
   const uint64_t address = asked.carried_address;
@@ -279,7 +282,7 @@ void GpuService::answer(GpuRequest& request, bool is_done) {
   request.word.store(make_request_word(state, claimer), std::memory_order_release);
 }
 
-// What has been asked for is answered first.
+// Frees the requests of dead peers. A request that is ready is answered first.
 void GpuService::free_orphans() {
   for (GpuRequest& request : table_.requests) {
     uint64_t word = request.word.load();
@@ -308,7 +311,7 @@ bool start_gpu_service(uint32_t device) {
 
 namespace {
 
-// One of [request, end); nullptr while all are in use.
+// Claims one of the requests [request, end). Returns nullptr while all are in use.
 GpuRequest* claim(PeerProcess& owner, uint32_t& request, uint32_t end) {
   GpuServiceTable& table = owner.segment->gpu_service();
   const uint64_t claimed = make_request_word(RequestState::kClaimed, Process::get()->claimer());

@@ -1,6 +1,7 @@
-// The work that the owner of GPU memory does for its peers. It copies between memory that they cannot map and
-// their staging blocks, which are in the peer's segment. It also makes all atomic changes of words, even if
-// peers can map them, so that the changes are atomic among each other without a lock between processes.
+// The work that the owner of GPU memory does for its peers. It copies between memory that peers cannot map
+// and their staging blocks, which are in the peer's segment. It also executes all atomic changes of words,
+// even if peers can map them, so that the changes are atomic among each other without a lock between
+// processes.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@ namespace verbena::softverbs {
 // operating system fails.
 bool start_gpu_service(uint32_t device);
 
-// For a peer: makes a request. Returns false while all request slots are in use.
+// A request to a peer, which owns the GPU memory. submit() returns false while all request slots are in use.
 struct StagedCopy {
   uint64_t address = 0;  // in the owner's GPU memory
   uint64_t bytes = 0;
   uint32_t gpu = 0;
   bool is_write = false;  // into the GPU's memory
-  uint64_t stage = 0;     // offset in our segment
+  uint64_t stage = 0;     // offset in this process's segment
   uint64_t stage_block = 0;
   uint64_t stage_block_bytes = 0;
 };
@@ -28,7 +29,7 @@ bool submit(PeerProcess& owner, const StagedCopy& copy, uint32_t& request);
 struct WordChange {
   uint64_t address = 0;  // aligned
   uint32_t gpu = 0;
-  bool is_swap = false;  // else it adds the operand
+  bool is_swap = false;  // false: adds the operand
   uint64_t operand = 0;  // of a swap: what it compares with
   uint64_t swap = 0;
 
@@ -37,8 +38,8 @@ struct WordChange {
     return before + operand;
   }
 };
-// Requests an atomic change. The owner prepares it at once, and makes it once the gate is open. A change that
-// is withdrawn before that does not happen, and fails.
+// Requests an atomic change. The owner prepares it at once, and executes it once the gate is open. A change
+// that is withdrawn before that is not executed, and fails.
 bool submit(PeerProcess& owner, const WordChange& change, uint32_t& request);
 // Words of the same device that are stored before the change.
 struct CarriedWords {

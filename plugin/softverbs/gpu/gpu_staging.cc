@@ -14,8 +14,8 @@ namespace {
 enum class Side { kLocal, kRemote };
 enum class Flow { kIntoStage, kOutOfStage };
 
-// Copies one operation, chunk by chunk: each chunk fills a stage from the source's side, then drains it into
-// the destination's. Fills run ahead of drains; both may be asynchronous.
+// Copies one operation, chunk by chunk. Each chunk is copied from the source to a stage (fill), and then to
+// the destination (drain). Fills may be ahead of drains; both may be asynchronous.
 class StagedTransfer {
  public:
   StagedTransfer(Operation& op, StagingBlock& block) : op_(op), block_(block), lane_(choose_lane(op)) {}
@@ -46,7 +46,7 @@ class StagedTransfer {
   std::array<Stage, kStages> stages_;
   uint64_t filled_ = 0;  // bytes whose fill has begun
   uint64_t drained_ = 0;
-  uint64_t draining_ = 0;  // bytes whose drain has begun: drains begin in order
+  uint64_t draining_ = 0;  // bytes whose drain has begun; drains begin in order
   StepOutcome outcome_;
 };
 
@@ -56,7 +56,8 @@ StepOutcome StagedTransfer::run(const std::function<void()>& once_begun) {
   const uint64_t total = op_.bytes;
   const auto is_busy = [](const Stage& stage) { return stage.phase != Phase::kFree; };
   while (drained_ < total || std::any_of(stages_.begin(), stages_.end(), is_busy)) {
-    // What drains to the end has happened, and is counted: a queue pair that stops meanwhile changes nothing.
+    // An operation that was drained completely is executed and counted, even if the queue pair stops
+    // meanwhile.
     if (outcome_.step == Step::kDone && draining_ < total) fail(check_progress(op_));
     if (outcome_.step != Step::kDone && std::none_of(stages_.begin(), stages_.end(), is_busy)) break;
     for (uint32_t i = 0; i < kStages; ++i) advance(i);
@@ -64,8 +65,7 @@ StepOutcome StagedTransfer::run(const std::function<void()>& once_begun) {
   return outcome_;
 }
 
-// A failure ends the transfer, but only when nothing is under way any more: the stages are used again
-// afterwards.
+// A failure ends the transfer only after all its copies have ended, because the stages are reused afterwards.
 void StagedTransfer::fail(StepOutcome outcome) {
   if (outcome_.step == Step::kDone) outcome_ = outcome;
 }
@@ -141,7 +141,7 @@ void StagedTransfer::move(Side side, Flow flow, uint32_t index) {
 
 void StagedTransfer::use_lane(const AreaAddress& outside, uint8_t* stage, uint64_t bytes, Flow flow) {
   const AreaAddress inside = address_segment(stage);
-  // No two are joined: each origin is a place of its own.
+  // Each copy has a different origin, so that no two copies are joined.
   if (flow == Flow::kIntoStage) {
     lane_->copy({inside, outside, bytes, inside.offset});
   } else {
@@ -202,7 +202,7 @@ bool StagingBlock::open() {
 void StagingBlock::pin(Copier& copier) {
   const std::lock_guard lock(mutex_);
   if (is_pinned_ || !allocate()) return;
-  std::string why;  // refused, it stays pageable: slower, not wrong
+  std::string why;  // on failure the memory stays pageable, which is slower but correct
   copier.pin(copier::kOwnSegment, offset_, kStagingBytes, why);
   is_pinned_ = true;
 }

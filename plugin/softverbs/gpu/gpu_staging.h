@@ -15,9 +15,8 @@ inline constexpr uint32_t kStages = 4;
 inline constexpr uint64_t kWordsBytes = 4096;  // behind the stages
 inline constexpr uint64_t kStagingBytes = kStages * kStageBytes + kWordsBytes;
 
-// The staging block of one rail. It is in this process's segment, so that owners of GPU memory can copy from
-// and to it too. The first thread that needs it sets it up by open(); the other functions need an earlier
-// open().
+// The staging block of one rail. It is in this process's segment, so that owners of GPU memory can also
+// access it. The first thread that needs it calls open(); the other functions need an earlier open().
 class StagingBlock {
  public:
   // Allocates the block at the first call. Returns false if there is no memory.
@@ -33,24 +32,24 @@ class StagingBlock {
   void give_back(uint64_t* words) { free_words_.push_back(words); }
 
  private:
-  bool allocate();  // with the mutex
+  bool allocate();  // needs the mutex
 
   std::mutex mutex_;
-  uint64_t offset_ = 0;  // once set, it stays
+  uint64_t offset_ = 0;  // does not change once set
   std::vector<uint64_t*> free_words_;
   bool has_words_ = false;
   bool is_pinned_ = false;
 };
 
-// Pinned memory of one rail for datagrams on their way from a GPU to host memory of another process, in parts
-// that send queues have for themselves.
+// Pinned memory of one rail for datagrams from a GPU to host memory of another process. Each send queue takes
+// a part of it.
 class DatagramStages {
  public:
   static constexpr uint64_t kPartBytes = 512 << 10;
 
-  // Allocates and pins it, at the first call. Where blocking is allowed: callers that register memory.
+  // Allocates and pins the memory at the first call. May block, so call it when memory is registered.
   void pin(Copier& copier);
-  // nullptr: there is none, or none left.
+  // Returns nullptr if no memory is left.
   uint8_t* take();
   void give_back(uint8_t* part);
 

@@ -15,7 +15,7 @@ GpuWords::GpuWords(Process& process) {
   const uint64_t offset = process.arena().allocate(kBytes);
   if (offset == 0) throw std::bad_alloc();
   cells_ = process.segment().at<uint64_t>(offset);
-  std::string why;  // refused, it stays pageable: slower, not wrong
+  std::string why;  // on failure the memory stays pageable, which is slower but correct
   process.copier.pin(copier::kOwnSegment, offset, kBytes, why);
 }
 

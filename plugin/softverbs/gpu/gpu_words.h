@@ -11,8 +11,8 @@ namespace verbena::softverbs {
 
 class Process;
 
-// A word in GPU memory that peers change. Its value is cached from its load until no change is outstanding;
-// then the application may write it.
+// A word in GPU memory that peers change. Its value is cached from its load until no change is outstanding.
+// Afterwards the application may write it.
 struct GpuWord {
   uint64_t address = 0;
   AreaAddress place;
@@ -21,7 +21,7 @@ struct GpuWord {
   bool is_known = false;
   uint64_t load_began_ns = 0;
   uint64_t first = 0, last = 0;  // tickets of the load
-  uint32_t looks = 0;            // since it began
+  uint32_t looks = 0;            // number of polls since it began
   uint32_t users = 0;
   uint32_t cell = 0;
 };
@@ -30,21 +30,21 @@ struct GpuWord {
 // the latest store.
 class GpuWords {
  public:
-  // In our segment, where copies load to. Throws std::bad_alloc.
+  // The values are in this process's segment, to which copies load. Throws std::bad_alloc.
   explicit GpuWords(Process& process);
 
-  // At most kGpuRequests users at a time, each for one word. The first one of a word begins its load.
+  // Adds a user of a word; at most kGpuRequests users at a time. The first user of a word begins its load.
   GpuWord& enter(uint64_t address, const AreaAddress& place, GpuLane& lane);
   void leave(GpuWord& word);
   void load(GpuWord& word);
-  // Returns whether the value is known. The word is busy until then.
+  // Returns whether the value is known. Until then the word is busy.
   LaneState look(GpuWord& word);
   static constexpr uint32_t kStoresOfAChange = 1 + kCarriedWords;
   static_assert(kStoresOfAChange <= GpuLane::kMostStores);
 
  private:
   uint64_t* cells_;            // one for each word
-  std::deque<GpuWord> words_;  // they keep their addresses; those without users are free
+  std::deque<GpuWord> words_;  // addresses do not change; words without users are free
 };
 
 }  // namespace verbena::softverbs

@@ -17,7 +17,7 @@ class Caught {
   int error_;
 };
 
-// Called in a handler: turns the current exception into errno, and logs the first one.
+// Call this in an exception handler. Sets errno from the current exception, and logs the first one.
 Caught report_exception() noexcept;
 
 // Ends the body of a function that applications in C call and that allocates memory:

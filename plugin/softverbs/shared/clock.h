@@ -1,4 +1,4 @@
-// The clock of all deadlines and time stamps, and the pause of loops that wait.
+// The clock of all deadlines and time stamps, and the pause in loops that wait.
 #pragma once
 
 #include <time.h>
@@ -13,7 +13,7 @@ inline uint64_t read_clock_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// In loops that wait: what shares the core goes on faster.
+// For loops that wait: lets the other hardware thread of the core run faster.
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -18,12 +18,13 @@ enum class Polled {
   kEmpty,
   kTaken,
   kHeld,      // the producer has not finished, or was killed
-  kHeldApart  // the same, and what is behind may be taken first: step_over()
+  kHeldApart  // the same, but later completions may be taken first: step_over()
 };
 
-// kApart: of a datagram, which is in order with no other sender's. A producer that is stopped while it pushes
-// one, even for minutes, holds up neither the consumer nor other producers: the consumer steps over the slot,
-// and tickets pass it until its producer goes on.
+// kApart is for the completion of a datagram, which need not be in order with those of other senders. A
+// producer may be stopped, even for minutes, while it pushes such a completion. It then delays neither the
+// consumer nor other producers: the consumer steps over the slot, and producers skip its tickets until the
+// stopped producer continues.
 enum class Order { kInQueue, kApart };
 
 inline CompletionSlot& get_completion_slot(Segment& segment, SharedCq& cq, uint64_t ticket) {
@@ -31,12 +32,12 @@ inline CompletionSlot& get_completion_slot(Segment& segment, SharedCq& cq, uint6
   return segment.inside<CompletionSlot>(cq.ring.get() + index * sizeof(CompletionSlot));
 }
 
-// Limited to what is possible: a peer may have overwritten it.
+// Limited to the possible values, because a peer may have overwritten it.
 inline uint64_t count_slots(const SharedCq& cq) {
   return std::min(cq.capacity.get(), kMaxCqEntries);
 }
 
-// False when the ring is full (the queue has been overrun).
+// Returns false if the ring is full (the completion queue has overrun).
 inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& completion, uint32_t claimer,
                             Order order = Order::kInQueue) {
   const SlotState claimed = order == Order::kApart ? SlotState::kHeldApart : SlotState::kHeld;
@@ -54,11 +55,12 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
       return true;
     }
     if (has_ticket(word, ticket) || has_ticket(word, ticket + cq.capacity.get())) {
-      // The slot's producer has not moved the tail yet, and never will if it was killed: move it here.
+      // The slot's producer has not moved the tail yet, and never will if it was killed, so move the tail
+      // here.
       cq.tail.compare_exchange_strong(tail, ticket + 1, std::memory_order_acq_rel);
     } else {
-      // The slot has an entry of an earlier round, which was stepped over. The ring is full if all slots do,
-      // and no other producer took a slot in the meantime.
+      // The slot has an entry of an earlier round, which was stepped over. The ring is full if all slots have
+      // such an entry and no other producer took a slot in the meantime.
       passed = ticket == expected ? passed + 1 : 1;
       expected = ticket + 1;
       if (passed > count_slots(cq)) return false;
@@ -82,7 +84,7 @@ inline bool skip_passed(SharedCq& cq, CompletionSlot& slot, uint64_t word, uint6
   if (word == make_word(ticket, SlotState::kEmpty) &&
       !slot.word.compare_exchange_strong(word, make_word(ticket + cq.capacity.get(), SlotState::kEmpty),
                                          std::memory_order_acq_rel))
-    return true;  // look again
+    return true;  // check again
   cq.head.store(ticket + 1, std::memory_order_relaxed);
   return true;
 }
@@ -108,19 +110,19 @@ inline Polled pop_completion(Segment& segment, SharedCq& cq, Completion& complet
   }
 }
 
-// Slots that the consumer has stepped over; the consumer's own.
+// The slots that the consumer has stepped over. Only the consumer uses this list.
 class SteppedOver {
  public:
   bool is_empty() const { return count_ == 0; }
   bool is_full() const { return count_ == kMost; }
 
-  // The slot at the head, which is kHeldApart. There is room.
+  // Steps over the slot at the head, which is kHeldApart. Call it only if there is space in the list.
   void step_over(SharedCq& cq) {
     const uint64_t ticket = cq.head.load(std::memory_order_relaxed);
     tickets_[count_++] = ticket;
     cq.head.store(ticket + 1, std::memory_order_relaxed);
   }
-  // Returns whether one can be taken, from here or from the ring.
+  // Returns whether a completion can be taken, from this list or from the ring.
   bool has_completion(Segment& segment, SharedCq& cq) const {
     for (uint32_t i = 0; i < count_; ++i)
       if (read_word(segment, cq, tickets_[i]) == make_word(tickets_[i], SlotState::kReady)) return true;
@@ -132,7 +134,7 @@ class SteppedOver {
     }
     return false;
   }
-  // A completion whose producer has gone on.
+  // Takes a completion whose producer has continued.
   bool take(Segment& segment, SharedCq& cq, Completion& completion) {
     for (uint32_t i = 0; i < count_; ++i) {
       if (read_word(segment, cq, tickets_[i]) != make_word(tickets_[i], SlotState::kReady)) continue;
@@ -142,7 +144,7 @@ class SteppedOver {
     }
     return false;
   }
-  // is_dead(claimer)
+  // Gives up the slots whose producers are dead, as is_dead(claimer) reports.
   template <typename IsDead>
   void forget_dead(Segment& segment, SharedCq& cq, const IsDead& is_dead) {
     for (uint32_t i = count_; i-- != 0;) {

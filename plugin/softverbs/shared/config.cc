@@ -17,7 +17,7 @@ constexpr SettingOf<Config> kSettings[] = {
 #define VERBENA_TARGET Config
 #include "settings/as_rows.def"
 #include "settings/softverbs.def"
-// Of the plugin's settings this one is ours too.
+// Softverbs also reads this one of the plugin's settings.
 #include "settings/as_rows.def"
     VERBENA_FLAG(encryption, "VERBENA_ENCRYPTION", "", false, "")
 #include "settings/end.def"
@@ -44,7 +44,7 @@ Config read_environment() {
     if (letter == '/' || letter == '.') letter = '_';
   }
   config.job = config.job.substr(0, 64);
-  // With few CPUs a polling thread probably keeps its peer from running.
+  // With few CPUs, a polling thread probably keeps its peer from running.
   const bool few_cpus = sysconf(_SC_NPROCESSORS_ONLN) < 8;
   if (config.spin_polls < 0) config.spin_polls = few_cpus ? 32 : 1000;
   if (config.worker_spin_us < 0) config.worker_spin_us = few_cpus ? 0 : 100;

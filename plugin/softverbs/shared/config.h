@@ -10,19 +10,20 @@ namespace verbena::softverbs {
 
 inline constexpr uint32_t kMaxDevices = 8;
 
-// Read once, at the first call into the library. settings/softverbs.def has the SOFTVERBS_ variables.
+// The settings, read once at the first call of the library. settings/softverbs.def lists the SOFTVERBS_
+// variables.
 struct Config {
 #include "settings/as_members.def"
 #include "settings/softverbs.def"
 
   bool has_device_count = false;  // SOFTVERBS_DEVICES is set
-  bool encryption = false;        // VERBENA_ENCRYPTION: of what goes to other hosts; needs a key
+  bool encryption = false;        // VERBENA_ENCRYPTION: encrypts data to other hosts; needs a key
   uint64_t worker_spin_ns = 0;
 };
 
 const Config& get_config();
 
-// Writes one line to stderr: the library has no logger of the application.
+// Writes one line to stderr, because the library cannot use the application's logger.
 void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace verbena::softverbs

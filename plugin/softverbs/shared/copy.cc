@@ -10,7 +10,8 @@ namespace verbena::softverbs {
 namespace {
 
 #if defined(__SANITIZE_THREAD__)
-// The application synchronises with these copies through completions, or polls memory on purpose.
+// The thread sanitizer does not check these copies. The application synchronises with them through
+// completions, or polls memory intentionally.
 #define SOFTVERBS_UNCHECKED __attribute__((no_sanitize("thread")))
 #else
 #define SOFTVERBS_UNCHECKED
@@ -18,7 +19,7 @@ namespace {
 
 using Line __attribute__((vector_size(32))) = uint64_t;
 
-// Stores that the compiler may neither merge nor move. Words of up to 16 bytes are one store each.
+// Stores that the compiler may neither merge nor reorder. A word of up to 16 bytes is one store.
 template <typename T>
 SOFTVERBS_UNCHECKED inline void copy_word(uint8_t* destination, const uint8_t* source) {
   T value;
@@ -26,7 +27,7 @@ SOFTVERBS_UNCHECKED inline void copy_word(uint8_t* destination, const uint8_t* s
   __builtin_memcpy(destination, &value, sizeof(T));
   asm volatile("" ::: "memory");
 #if defined(__aarch64__)
-  asm volatile("dmb ishst" ::: "memory");  // x86 keeps the order of stores by itself
+  asm volatile("dmb ishst" ::: "memory");  // x86 orders stores without a fence
 #endif
 }
 
@@ -44,14 +45,15 @@ bool is_misaligned_at(const uint8_t* address, uintptr_t bit) {
   return (reinterpret_cast<uintptr_t>(address) & bit) != 0;
 }
 
-constexpr uint64_t kTailBytes = 8;     // a poller's word: its own piece, so that the kernel stores it last
-constexpr uint64_t kSmallBytes = 512;  // writes up to this appear in order by 64-byte lines
+// The word that a poller reads: a separate piece, so that the kernel stores it last.
+constexpr uint64_t kTailBytes = 8;
+constexpr uint64_t kSmallBytes = 512;  // up to this length, writes appear in order, in lines of 64 bytes
 constexpr uint64_t kSmallLineBytes = 64;
 constexpr uint64_t kFlagLineBytes = 128,
-                   kFlagOffset = 120;  // NCCL's LL128: a line's last word says that it is there
+                   kFlagOffset = 120;  // NCCL's LL128: the last word of a line marks the line as complete
 constexpr size_t kCallPieces = 1024;   // of one system call: the kernel's limit
 
-// How far a piece that lands at `address` may reach.
+// Returns how far a piece that begins at `address` may extend.
 uint64_t find_cut(uint64_t address, bool is_small, bool has_flags) {
   uint64_t reach = UINT64_MAX;
   if (is_small) reach = kSmallLineBytes - address % kSmallLineBytes;
@@ -62,8 +64,8 @@ uint64_t find_cut(uint64_t address, bool is_small, bool has_flags) {
   return reach;
 }
 
-// process_vm_writev copies piece after piece but each in any order it likes. Cuts the source where order
-// matters.
+// process_vm_writev copies the pieces in order, but the bytes of a piece in any order. Splits the source
+// where order matters.
 void cut_for_order(const Pieces& source, const Pieces& destination, uint64_t bytes, Pieces& cut) {
   cut.clear();
   uint64_t done = 0;
@@ -96,7 +98,7 @@ void skip_bytes(Pieces& pieces, size_t& first, uint64_t bytes) {
 
 using Call = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
 
-// Uses up both lists.
+// Consumes both lists.
 int copy_across(Call call, int pid, Pieces& remote, Pieces& local, uint64_t bytes) {
   size_t first_remote = 0, first_local = 0;
   while (bytes > 0) {
@@ -136,7 +138,7 @@ SOFTVERBS_UNCHECKED void copy_inorder(void* destination, const void* source, siz
   copy_if<uint64_t>(to, from, bytes, is_misaligned_at(to, 8));
   copy_if<__uint128_t>(to, from, bytes, is_misaligned_at(to, 16));
   while (bytes > sizeof(Line)) copy_if<Line>(to, from, bytes, true);
-  // The last line by words: its end is what pollers look at.
+  // The last line is copied word by word, because pollers read its end.
   while (bytes >= sizeof(uint64_t)) copy_if<uint64_t>(to, from, bytes, true);
   copy_if<uint32_t>(to, from, bytes, true);
   copy_if<uint16_t>(to, from, bytes, true);
@@ -154,7 +156,7 @@ int write_pieces(int pid, const Pieces& remote, const Pieces& local) {
     copy_within(remote, local);
     return 0;
   }
-  thread_local Pieces there, here;  // keep their capacity
+  thread_local Pieces there, here;  // static, to keep their capacity
   const uint64_t bytes = count_bytes(local);
   there = remote;
   cut_for_order(local, remote, bytes, here);

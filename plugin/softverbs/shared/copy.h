@@ -1,5 +1,5 @@
-// Copies of host memory within a process and between two, by gather lists. Verbs promise the order of
-// bytes only to some pollers; copy_inorder() keeps it for them.
+// Copies of host memory, within a process or between two processes, by gather lists. Some pollers rely on the
+// order in which bytes appear; copy_inorder() keeps this order.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,14 +18,15 @@ using Pieces = std::vector<iovec>;  // a gather list; empty pieces are allowed
 
 uint64_t count_bytes(const Pieces& pieces);
 
-// Between gather lists of equal length. `pid` is 0 for this process, else `remote` lies in that process. 0 or
-// an errno; on an error some of the bytes may have been copied.
+// Copies between gather lists of equal length. If `pid` is 0, `remote` lies in this process, otherwise in the
+// process `pid`. Returns 0 or an errno; on an error, some of the bytes may have been copied.
 int write_pieces(int pid, const Pieces& remote, const Pieces& local);
-// The same in no order, of many destinations at a time, in another process. Uses up both lists.
+// Copies to another process, to many destinations with one call. The bytes may appear in any order. Consumes
+// both lists.
 int write_in_any_order(int pid, Pieces& remote, Pieces& local);
 int read_pieces(int pid, const Pieces& remote, const Pieces& local);
 
-// The part [offset, offset + bytes) of a gather list.
+// Returns the part [offset, offset + bytes) of a gather list.
 Pieces slice_pieces(const Pieces& pieces, uint64_t offset, uint64_t bytes);
 
 }  // namespace verbena::softverbs

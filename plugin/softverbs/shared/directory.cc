@@ -69,8 +69,8 @@ Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   return directory.release();
 }
 
-// If another user has taken our name in a folder that everybody may write to, we can still start: every
-// process of the job notices it and moves to the same other place.
+// Another user may have taken the directory's name in a folder that everybody can write to. The job can
+// still start: each of its processes detects this, and all of them use the same other folder.
 void Directory::find_place() {
   const Config& config = get_config();
   int error = 0;

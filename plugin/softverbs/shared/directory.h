@@ -1,7 +1,6 @@
-// The file that names every process of one user and job: slot -> owner. It is in the job's folder
-// (job_folder.h). A process that is killed leaves its slot behind: the slot is free for the next
-// process that finds its owner dead, because a claim is made under a lock of the file, which the kernel
-// releases with its holder.
+// The file with all processes of one user and job: slot -> owner. It is in the job's folder (job_folder.h).
+// If a process is killed, its slot stays claimed until another process finds the owner dead and claims the
+// slot. Slots are claimed under a lock of the file; the kernel releases the lock when its holder ends.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +28,8 @@ class Directory {
   uint32_t get_generation(uint32_t slot) const {
     return slots_[slot].generation.load(std::memory_order_acquire);
   }
-  // Publishes where this process's segment is: peers open it by the process id and this descriptor. -1: there
-  // is none.
+  // Publishes the descriptor of this process's segment: peers open the segment by the process id and this
+  // descriptor. -1 means that there is none.
   void set_segment(uint32_t slot, int descriptor) {
     slots_[slot].segment.store(static_cast<uint32_t>(descriptor) + 1, std::memory_order_release);
   }
@@ -39,15 +38,14 @@ class Directory {
   }
 
  private:
-  // Opens and locks the table in the first folder that can be trusted. If there is none, errno is that of the
-  // last one.
+  // Opens and locks the table in the first folder that can be trusted. If there is none, errno is the error
+  // of the last folder.
   void find_place();
   bool map();
   Claim claim(uint64_t owner, const Accept& accept);
 
   std::string folder_;
-  int fd_ =
-      -1;  // locked while a process enters or leaves; one byte of it, shared, while the process is there
+  int fd_ = -1;  // locked while a process enters or leaves; each process holds a shared lock of one byte
   DirectorySlot* slots_ = nullptr;
 };
 

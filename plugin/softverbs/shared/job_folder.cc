@@ -34,8 +34,8 @@ bool is_ours(const struct stat& status, mode_t kind) {
   return (status.st_mode & S_IFMT) == kind && status.st_uid == getuid() && (status.st_mode & 022) == 0;
 }
 
-// The owners by slot, 0 beyond the end of the file. Uses read(), because a mapping would fault if the file
-// became shorter.
+// Returns the owners by slot; 0 after the end of the file. Uses read(), because accessing a mapping would
+// fault if the file became shorter.
 std::vector<uint64_t> read_owners(int table) {
   std::vector<DirectorySlot> slots(kProcessSlots);
   [[maybe_unused]] const ssize_t bytes =
@@ -116,7 +116,7 @@ void sweep(const std::string& parent) {
 }
 
 uint64_t read_owner(int pid) {
-  // The first thread's file, since qemu-user makes up the process's own one.
+  // Reads the file of the first thread, because qemu-user fakes the file of the process.
   char path[48], text[512];
   snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,5 +1,6 @@
-// The folders that the processes of one user share, one per job: which processes use them, and how they are
-// removed after all processes of a job were killed. Used by the library and its copier.
+// The folders that the processes of one user share, one folder for each job. Finds out which processes use a
+// folder, and removes it after all processes of the job were killed. The library and its copier use this
+// file.
 #pragma once
 
 #include <cerrno>
@@ -12,37 +13,38 @@ namespace verbena::softverbs {
 // The possible locations of a job's folder: `chosen` (SOFTVERBS_DIR); if that is empty, /dev/shm; or the
 // user's /run/user if another user has taken the name in /dev/shm.
 std::vector<std::string> list_parents(const std::string& chosen);
-// Without the job's own part.
+// Returns the name without the part for the job.
 std::string make_folder_name();
 
 // Opens a folder only if it belongs to this user. -1 with errno on failure; EPERM if the folder belongs to
 // another user.
 int open_folder(int parent, const char* name);
 constexpr char kTable[] = "processes";
-// Opens the table of processes in a folder of ours; -1 with errno on failure.
+// Opens the table of processes in a folder of this user; returns -1 with errno on failure.
 int open_table(int folder, int flags);
 
-// A file lock that shows that this process lives, also to processes of other pid namespaces, which cannot
-// look up its process id. The lock belongs to the open file and ends with its last holder, even if that is
-// killed.
+// Locks a byte of the file to show that this process is alive, also to processes of other pid namespaces,
+// which cannot look up its process id. The lock belongs to the open file, and ends with its last holder, even
+// if that is killed.
 bool lock_life(int table, short kind);
 bool is_anyone_there(int table);
 
-// The table is locked, and no process uses it any more.
+// The table must be locked and unused.
 void remove_folder(int parent, const char* name, int folder);
 
-// Removes the files of jobs whose processes were all killed, in this pid namespace or in another, such as a
-// container's. Other users may be able to write to `parent`: only files of this user that no other user may
-// change are touched.
+// Removes the files of jobs whose processes were all killed, in this pid namespace or in another one, such as
+// a container's. Other users may be able to write to `parent`, so only files that belong to this user and
+// that no other user may change are touched.
 void sweep(const std::string& parent);
 
-// Pid and start time of a process in one word; 0 when there is no such process or it is a zombie; 0 and
-// errno when it cannot be told.
+// Returns pid and start time of a process in one word; 0 if there is no such process or it is a zombie; 0 and
+// errno if this cannot be determined.
 uint64_t read_owner(int pid);
 inline int get_pid(uint64_t owner) {
   return static_cast<int>(owner & 0x3fffff);
 }
-// Also where it cannot be told, for lack of a descriptor: nothing is taken from a process that may live.
+// Returns true also if this cannot be determined (no descriptor is left), because the resources of a live
+// process must not be taken.
 inline bool is_alive(uint64_t owner) {
   if (owner == 0) return false;
   const uint64_t present = read_owner(get_pid(owner));

@@ -16,7 +16,7 @@ constexpr size_t kMaxFileBytes = 64 << 10;
 struct BuiltIn {
   std::string_view name, words;
 };
-// No device that is named here has been tried: docs/limits.md.
+// None of these devices has been tested: docs/limits.md.
 constexpr BuiltIn kBuiltIn[] = {
     {"mlx5", "vendor=0x15b3"},
     {"mlx5-ar", "mlx5 order=any"},

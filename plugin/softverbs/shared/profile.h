@@ -9,19 +9,19 @@
 
 namespace verbena::softverbs {
 
-// In the order of docs/softverbs.md, which says what each imitates.
+// In the order of docs/softverbs.md, which says what each member imitates.
 struct Profile {
   std::string name;                       // empty: softverbs itself
   bool is_valid = true;                   // false: no device is offered
   bool shuffles_writes = false;           // order=any: engine/shuffled_writes.h
-  uint64_t seed = 1;                      // of that order
-  uint32_t vendor = 0x5356, part = 4129;  // perftest knows by 4129 that the device sends inline
+  uint64_t seed = 1;                      // seed of that order
+  uint32_t vendor = 0x5356, part = 4129;  // perftest uses inline sends if it sees part 4129
   bool has_atomics = true;
-  // Of queue pairs and receive queues: more is refused.
+  // Limits of queue pairs and receive queues. Creating a larger one fails.
   uint32_t max_entries = 32768, max_shared_entries = 32768, max_sges = 32, max_inline_bytes = 1024;
   uint32_t max_cq_entries = 1u << 20;
-  bool makes_shared_queues = true;  // srq=N says what is offered, makes_srq=0 that none can be made
-  // Pieces that a receive must have, of a shared queue and of a queue pair's own.
+  bool makes_shared_queues = true;  // srq=N sets the advertised number; makes_srq=0 makes creating one fail
+  // Minimum number of pieces of a receive, for a shared queue and for a queue pair's own queue.
   uint32_t min_shared_pieces = 0, min_own_pieces = 0;
   uint32_t mtu_bytes = 4096;
   uint32_t max_message_bytes = 1u << 30;
@@ -31,7 +31,7 @@ struct Profile {
 
 const Profile& get_profile();
 
-// For get_profile() and tests. `problem` is empty, or says what is wrong.
+// For get_profile() and tests. `problem` is empty, or describes the error.
 struct ParsedProfile {
   Profile profile;
   std::string problem;

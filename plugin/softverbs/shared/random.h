@@ -1,5 +1,5 @@
-// Random numbers that others should not guess: keys, first indices, challenges. Faults have numbers of
-// their own (faults/request_count.h), which a seed repeats.
+// Random numbers that other processes should not be able to guess: keys, first indices, challenges. Faults
+// use different random numbers (faults/request_count.h), which a seed reproduces.
 #pragma once
 
 #include <sys/random.h>
@@ -9,12 +9,12 @@
 
 namespace verbena::softverbs {
 
-// Random bytes from the system. Never waits: false if the system has no randomness yet.
+// Gets random bytes from the system. Never waits: returns false if the system has no randomness yet.
 inline bool draw(std::span<uint8_t> bytes) {
   return getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) == static_cast<ssize_t>(bytes.size());
 }
 
-// Below `bound`; 0 when the system has no randomness yet.
+// Returns a number below `bound`; 0 if the system has no randomness yet.
 inline uint32_t draw_below(uint32_t bound) {
   uint8_t bytes[sizeof(uint64_t)] = {};
   if (!draw(bytes)) return 0;

@@ -1,11 +1,12 @@
-// The shared half of a receive queue, private or shared: the owner produces (one thread at a time),
-// every connected peer consumes.
+// The shared half of a receive queue, private or shared. The owner produces (one thread at a time), and every
+// connected peer consumes.
 //
-// Survives a consumer that is killed at any instruction: a receive that a peer has taken is in its
-// slot, held for the peer's queue pair, or in SharedQp::open_receives, and is recorded there before the
-// slot is given back. The owner looks through both when the peer is dead (recover_receives compares
-// tickets, so that a receive in both places counts once). A head that was not moved is moved by the
-// next consumer. Datagrams take a receive by one compare-and-swap and hold no slot (Take::kAtOnce).
+// It survives a consumer that is killed at any instruction. A receive that a peer has taken is recorded in
+// two places: in its slot, which is held for the peer's queue pair, and then in SharedQp::open_receives. It
+// is recorded in the second place before the slot is released. If the peer is dead, the owner checks both
+// places (recover_receives compares tickets, so that a receive in both places counts once). If the consumer
+// did not move the head, the next consumer moves it. Datagrams take a receive by one compare-and-swap and
+// hold no slot (Take::kAtOnce).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -25,8 +26,8 @@ struct ReceiveRequest {
   std::vector<SharedSge> sges;  // keeps its capacity between messages
 };
 
-// Read it once for each slot: the slot's offset and the number of its pieces must fit together, even if a
-// peer overwrites the value.
+// Read this value only once for each slot: the slot's offset and the number of its pieces must be consistent,
+// even if a peer overwrites the value.
 inline uint32_t count_max_sges(const SharedReceiveQueue& queue) {
   return std::min(queue.max_sge.get(), kMaxSges);
 }
@@ -42,11 +43,12 @@ inline SharedSge* get_sges(ReceiveSlot& slot) {
 
 inline uint64_t count_receives(const SharedReceiveQueue& queue) {
   const uint64_t head =
-      queue.head.load(std::memory_order_acquire);  // before the tail, which never falls behind it
+      queue.head.load(std::memory_order_acquire);  // read before the tail, which is never behind it
   return queue.tail.load(std::memory_order_acquire) - head;
 }
 
-// What a slot holds, read and written word by word: a peer may read it while the owner writes the next one.
+// Copies the content of a slot word by word, because a peer may read the slot while the owner writes the next
+// entry.
 inline void read_slot(ReceiveSlot& slot, uint32_t max_sges, ReceiveRequest& request) {
   const auto read = [](auto& field) { return std::atomic_ref(field).load(std::memory_order_relaxed); };
   request.wr_id = read(slot.wr_id);
@@ -70,10 +72,10 @@ inline void write_slot(ReceiveSlot& slot, const ibv_recv_wr& request) {
   }
 }
 
-// Recorded: the receive is in its queue pair, which is connected to one peer, until its completion has been
-// pushed, so that the owner completes it if that peer dies. The others are flushed, or a datagram's, which
-// any process may send: nobody holds their slot meanwhile, so that no process that dies or is not given a
-// turn keeps it.
+// kRecorded: the queue pair, which is connected to one peer, records the receive until its completion has
+// been pushed. If that peer dies, the owner completes the receive. kAtOnce: for flushed receives, and for
+// datagrams, which any process may send. No process holds the slot, so a process that dies or does not run
+// cannot block it.
 enum class Take { kRecorded, kAtOnce };
 
 inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
@@ -96,7 +98,7 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
     const uint64_t taken = make_word(ticket + queue.capacity.get(), SlotState::kEmpty);
     if (word == make_word(ticket, SlotState::kReady)) {
       const bool is_recorded = take == Take::kRecorded;
-      if (!is_recorded) read_slot(slot, max_sges, request);  // what it read counts if it gets the slot
+      if (!is_recorded) read_slot(slot, max_sges, request);  // valid only if this thread gets the slot
       const uint64_t next = is_recorded ? make_word(ticket, SlotState::kHeld, qp_index) : taken;
       if (!slot.word.compare_exchange_strong(word, next, std::memory_order_acq_rel)) continue;
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
@@ -116,18 +118,18 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
     if (is_taken) {
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
     } else if (has_ticket(word, ticket) || queue.head.load(std::memory_order_acquire) == ticket) {
-      return false;  // nothing is posted here yet
+      return false;  // no receive is posted here yet
     }
   }
 }
 
-// The number of slots, limited to what is possible: a peer may have overwritten it.
+// Returns the number of slots, limited to the possible values, because a peer may have overwritten it.
 inline uint64_t count_slots(const SharedReceiveQueue& queue) {
   return std::min(queue.capacity.get(), kMaxReceiveSlots);
 }
 
-// Owner only, for a queue pair whose peer is dead: a slot that the peer holds becomes an open receive, unless
-// it already was one.
+// For the owner, if the peer of a queue pair is dead: a slot that the peer holds becomes an open receive,
+// unless it is one already.
 inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
   SharedQp& qp = segment.qp(qp_index);
   const uint32_t max_sges = count_max_sges(queue);

@@ -1,13 +1,14 @@
-// The word that guards one slot of a shared ring: the turn of the ring (the ticket), the slot's state,
-// and its holder.
+// The word that guards one slot of a shared ring. It contains the round of the ring (the ticket), the slot's
+// state, and its holder.
 //
-// Survives a kill at any instruction: every step is one compare-and-swap or one store, so the word
-// always names a valid state, and a held slot names its holder. Others give the slot up once they have
-// found the holder dead. There is no lock to inherit.
+// It survives a kill at any instruction: every step is one compare-and-swap or one store, so the word always
+// has a valid state, and a held slot always names its holder. If the holder is dead, other processes give the
+// slot up. There is no lock that a dead process could keep.
 //
-//    empty --claim (CAS)--> held by somebody --store--> ready --> ... --store--> empty in the next turn
+//    empty --claim (CAS)--> held by a process --store--> ready --> ... --store--> empty in the next round
 //
-// kHeldApart: held for an entry that has no order with others, so that nobody waits for its holder.
+// kHeldApart: held for an entry that has no order with other entries, so that no process waits for its
+// holder.
 #pragma once
 
 #include <cstdint>

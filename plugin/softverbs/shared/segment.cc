@@ -26,13 +26,13 @@ uint64_t round_up(uint64_t value, uint64_t grain) {
   return (value + grain - 1) / grain * grain;
 }
 
-// The granularity of a ring's length and start: small for small rings, because there are many rings of a few
-// hundred bytes.
+// Returns the granularity of a ring's length and start. It is small for small rings, because there are many
+// rings of a few hundred bytes.
 uint64_t choose_grain(uint64_t bytes) {
   return bytes < kPageBytes ? kGrainBytes : kPageBytes;
 }
 
-// Above the limit of file sizes ftruncate() would send SIGXFSZ, which ends the process by default.
+// ftruncate() above the limit of file sizes would send SIGXFSZ, which ends the process by default.
 bool is_within_file_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= kSegmentBytes) return true;
@@ -156,7 +156,7 @@ void Arena::free(uint64_t offset) try {
   add_hole(offset, known->second);
   taken_.erase(known);
 } catch (const std::bad_alloc&) {
-  // The block stays taken.
+  // On failure, the block stays allocated.
 }
 
 void Arena::add_hole(uint64_t offset, uint64_t bytes) {

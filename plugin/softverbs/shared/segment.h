@@ -1,6 +1,6 @@
-// The memory that a process shares with its peers (Segment), and what its owner needs to hand out parts
-// of it: ring memory (Arena) and table indices (IndexPool). Only the owner's threads use the last two,
-// so they have a mutex; what peers write is never trusted as an address.
+// The memory that a process shares with its peers (Segment), and two allocators for it: ring memory (Arena)
+// and table indices (IndexPool). Only the owner's threads use the allocators, so the allocators have a mutex.
+// A value that a peer has written is never used as an address without a check.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,13 @@
 
 namespace verbena::softverbs {
 
-// A mapped segment of this process or of a peer: memory without a name, which exists until the last process
-// closes it and which cannot shrink. An offset that a peer has written leads to some place in the segment,
-// never out of it.
+// A mapped segment of this process or of a peer. Its memory has no name, exists until the last process closes
+// it, and cannot shrink. An offset that a peer has written always leads to an address within the segment.
 class Segment {
  public:
   static std::unique_ptr<Segment> create();  // nullptr and errno on failure
-  // Opens the segment behind a descriptor of another process of this user. EPERM: it is something else, or
-  // could shrink.
+  // Opens the segment behind a descriptor of another process of this user. Fails with EPERM if the descriptor
+  // is not a segment, or the segment could shrink.
   static std::unique_ptr<Segment> open(int pid, int descriptor);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -32,7 +31,7 @@ class Segment {
     return reinterpret_cast<T*>(base_ + offset);
   }
   int fd() const { return fd_; }
-  // Its owner has ended: the memory and the descriptor go, the mapping stays.
+  // Call this after the owner has ended: frees the memory and the descriptor. The mapping stays valid.
   void give_back();
   SegmentHeader& header() const { return *at<SegmentHeader>(0); }
   SharedMr& mr(uint32_t index) const { return at<SharedMr>(kMrTable)[index]; }
@@ -42,7 +41,7 @@ class Segment {
     return at<SharedReceiveQueue>(kReceiveQueueTable)[index < kReceiveQueueCount ? index : 0];
   }
   SharedPipe& async_pipe(uint32_t context) const { return header().async_pipes[context % kContextCount]; }
-  // Access to `bytes` of a ring at an offset that a peer may have written.
+  // Returns `bytes` bytes of a ring. A peer may have written the offset, so an invalid offset counts as 0.
   template <typename T>
   T& inside(uint64_t offset, uint64_t bytes = sizeof(T)) const {
     constexpr uint64_t kAligned = ~uint64_t{7};
@@ -51,7 +50,7 @@ class Segment {
   GpuServiceTable& gpu_service() const { return *at<GpuServiceTable>(kGpuService); }
   SharedGpu& gpu(uint32_t index) const { return at<SharedGpu>(kGpuTable)[index % kGpuCount]; }
 
-  // Owner only: allocates the memory now, so that no later access can fault. 0 or an errno.
+  // For the owner: allocates the memory now, so that no later access can fault. Returns 0 or an errno.
   int commit(uint64_t offset, uint64_t bytes);
   template <typename T>
   int commit(T& object) {
@@ -73,7 +72,7 @@ class Arena {
  public:
   explicit Arena(Segment& segment) : segment_(segment) {}
   uint64_t allocate(uint64_t bytes);  // zeroed; 0 and errno on failure
-  // An offset that was not allocated is ignored: a peer may have written it.
+  // Ignores an offset that was not allocated, because a peer may have written it.
   void free(uint64_t offset);
 
  private:
@@ -87,15 +86,15 @@ class Arena {
   std::map<uint64_t, uint64_t> taken_;  // bytes by offset
 };
 
-// Allocates table indices. A freed index is used again as late as possible, so that old numbers stay invalid
-// for long. The first index is random, because queue pair numbers and keys, which others should not guess,
-// are made of indices.
+// Allocates table indices. A freed index is reused as late as possible, so that old numbers stay invalid for
+// long. The first index is random, because queue pair numbers and keys contain indices, and other processes
+// should not be able to guess them.
 class IndexPool {
  public:
   IndexPool(uint32_t first, uint32_t count);
-  int64_t allocate();  // -1 when all are taken
+  int64_t allocate();  // -1 if none is free
   void free(uint32_t index);
-  uint32_t get_high_water();  // above all indices that were ever allocated
+  uint32_t get_high_water();  // one above the highest index ever allocated
 
  private:
   const uint32_t first_;

@@ -1,11 +1,11 @@
-// The layout of the memory that processes share. Every process owns one segment with its queue pairs,
-// keys and rings; its peers map it and change it directly. A peer may be killed at any instruction, so
-// nothing here is a lock: each field is plain data that its reader validates, a word that one store or
-// one compare-and-swap changes from one valid state into another, or a count that only one side writes.
+// The layout of the memory that processes share. Every process owns one segment with its queue pairs, keys
+// and rings. Its peers map the segment and change it directly. A peer may be killed at any instruction, so
+// the segment contains no locks. Each field is one of three kinds: plain data that its reader validates; a
+// word that one store or one compare-and-swap changes from one valid state into another; or a count that only
+// one side writes.
 //
-// SharedQp::started and finished count a peer's requests on the owner's memory. A peer that is killed
-// leaves them apart; the owner waits for a peer that lives, and puts the counts together for one that
-// is dead.
+// SharedQp::started and finished count a peer's requests on the owner's memory. If a peer is killed, the two
+// counts stay different. The owner waits for a live peer, and sets the counts equal for a dead peer.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace verbena::softverbs {
 
 inline constexpr uint32_t kLayoutVersion = 13;
 
-// Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
+// A relaxed atomic: plain data that may change while it is read. The reader validates it afterwards.
 template <typename T>
 class Shared {
  public:
@@ -27,18 +27,18 @@ class Shared {
   std::atomic<T> value_;
 };
 
-// A queue pair's number consists of its process's slot and its index there, so that the number alone leads to
-// its segment.
+// A queue pair number consists of the process's slot and an index, so that the number alone leads to the
+// segment.
 inline constexpr uint32_t kQpIndexBits = 16;
 inline constexpr uint32_t kQpCount = 1u << kQpIndexBits;
 inline constexpr uint32_t kProcessSlots = 256;
-inline constexpr uint32_t kFirstQpIndex = 16;  // 0 and 1 are reserved numbers
+inline constexpr uint32_t kFirstQpIndex = 16;  // 0 and 1 are reserved
 inline constexpr uint32_t kQpsPerGroup = 64;
-// A key: six bits of the entry's life, the index of the entry, and eight bits that the user of a memory
-// window may choose.
+// A key consists of six bits of the entry's life, the index of the entry, and eight bits that the user of a
+// memory window may choose.
 inline constexpr uint32_t kKeyIndexBits = 18, kKeyTagBits = 8;
-inline constexpr uint32_t kKeyLives = 1u
-                                      << (32 - kKeyIndexBits);  // lives that an entry's keys can distinguish
+// The number of lives that the keys of an entry can distinguish.
+inline constexpr uint32_t kKeyLives = 1u << (32 - kKeyIndexBits);
 inline constexpr uint32_t kMrCount = 1u << kKeyIndexBits;
 inline constexpr uint32_t kCqCount = 1u << 16;
 inline constexpr uint32_t kSrqCount = 1u << 12;
@@ -81,16 +81,16 @@ struct SegmentHeader {
   uint32_t slot;
   uint32_t generation;
   uint64_t
-      probe_address;  // of a word in the owner's memory that holds `owner`: a peer that can read it may copy
-  uint64_t base;      // where the owner has mapped the segment
+      probe_address;  // a word in the owner's memory that contains `owner`; a peer that can read it may copy
+  uint64_t base;      // the owner's address of the segment
   std::atomic<uint32_t> closed;
   std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer that holds the lock
   SharedPipe async_pipes[kContextCount];
-  alignas(64) std::atomic<uint32_t> rails_down;  // bits; peers read it at every request
-  // By group of queue pairs: 0 while no peer works for any of them, so that the owner need not look at each.
-  // A peer marks its queue pair (SharedQp::started) and then sets this if it is 0. The owner clears it and
-  // then reads the marks. So one of the two always sees the other. Under traffic it stays set and is not
-  // written.
+  alignas(64) std::atomic<uint32_t> rails_down;  // a bit for each rail; peers read it at every request
+  // For each group of queue pairs: 0 while no peer works on any of them, so that the owner need not check
+  // each one. A peer first marks its queue pair (SharedQp::started), then sets this word if it is 0. The
+  // owner first clears it, then reads the marks. So one of the two always sees the other. Under traffic the
+  // word stays set and is not written.
   alignas(64) std::atomic<uint32_t> busy_groups[kQpCount / kQpsPerGroup];
 };
 
@@ -109,11 +109,11 @@ struct alignas(64) SharedMr {
   Shared<uint64_t> length;
 };
 
-inline constexpr uint32_t kReceive = 1u << 31;  // in Completion::receive
+inline constexpr uint32_t kReceive = 1u << 31;  // bit of Completion::receive
 inline constexpr uint32_t kReceiveCountMask = (1u << 30) - 1;
 inline constexpr uint32_t kFlushedReceive = kReceive | 1u << 30;
 
-// The most messages that one peer may be placing at a time.
+// The maximum number of messages that one peer may be placing at a time.
 inline constexpr uint32_t kOpenReceives = 128;
 
 struct OpenReceive {
@@ -134,31 +134,31 @@ struct alignas(64) SharedQp {
   Shared<uint32_t> min_rnr_timer;
   Shared<uint32_t> receive_cq;
   Shared<uint32_t> receive_queue;  // index into the receive queues
-  Shared<uint32_t> context;        // whose async events report it
+  Shared<uint32_t> context;        // the context that reports async events of the queue pair
   Shared<uint32_t> device;
-  Shared<uint64_t> token;  // the owner's token for it in events
+  Shared<uint64_t> token;  // identifies the queue pair in events for the owner
   Shared<uint32_t> qkey;
-  Shared<uint32_t> life;  // counts resets: completions of an earlier life are not reported
+  Shared<uint32_t> life;  // number of resets: completions of an earlier life are not reported
 
-  // Written by the connected peer only. While `started` is ahead of `finished` the peer may access the
-  // owner's memory. The receives of messages that it is placing are recorded, so that the owner can flush
-  // them if the peer dies.
+  // Only the connected peer writes these members. While `started` is ahead of `finished`, the peer may access
+  // the owner's memory. The receives of the messages that the peer is placing are recorded, so that the owner
+  // can flush them if the peer dies.
   alignas(64) std::atomic<uint32_t> started;
   std::atomic<uint32_t> finished;
   std::atomic<uint32_t> receives_opened;
   std::atomic<uint32_t> receives_closed;
-  Shared<uint32_t> packets;                  // of requests carried out here, as a network would have cut them
+  Shared<uint32_t> packets;                  // packets of the requests executed here, as on a network
   OpenReceive open_receives[kOpenReceives];  // of [closed, opened), by count
 
   // Written by the owner's pollers.
   alignas(64) std::atomic<uint64_t> send_retired;  // send queue entries whose completion was polled
-  Shared<uint32_t> receive_polled;                 // Completion::receive of the last one polled
+  Shared<uint32_t> receive_polled;                 // Completion::receive of the last polled completion
 };
 
 struct Completion {
   uint64_t wr_id;
-  uint64_t send_retired;  // send completions: free the send queue up to here
-  uint64_t stamp_ns;      // by the clock that the queue uses
+  uint64_t send_retired;  // in a send completion: the send queue is free up to here
+  uint64_t stamp_ns;      // in the clock of the queue
   uint16_t status;
   uint16_t opcode;
   uint32_t flags;
@@ -166,11 +166,11 @@ struct Completion {
   uint32_t immediate;
   uint32_t qp_number;
   uint32_t life;
-  uint32_t receive;  // 0: a send completion; else kReceive and its count, or kFlushedReceive
+  uint32_t receive;  // 0: a send completion; otherwise kReceive and its count, or kFlushedReceive
   uint32_t source_qp;
 };
 
-// A slot's word is ticket, state and claimer; see completion_ring.h.
+// A slot's word contains ticket, state and claimer; see completion_ring.h.
 struct alignas(64) CompletionSlot {
   std::atomic<uint64_t> word;
   Completion completion;
@@ -184,13 +184,13 @@ struct alignas(64) SharedCq {
   Shared<uint32_t> context;
   Shared<uint32_t> stamp;  // enum Stamp
   Shared<uint64_t> ring;   // offset in the segment
-  Shared<uint64_t> token;  // the owner's token for it in events
+  Shared<uint64_t> token;  // identifies the queue in events for the owner
   SharedPipe channel;
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
-  std::atomic<uint32_t> armed;  // 0, or which completions make an event: see Armed
+  std::atomic<uint32_t> armed;  // 0, or the kind of completions that cause an event: see Armed
   std::atomic<uint32_t> overrun;
-  std::atomic<uint32_t> passed;  // 1: once tickets were passed, see completion_ring.h
+  std::atomic<uint32_t> passed;  // 1 once tickets were skipped, see completion_ring.h
 };
 
 enum Stamp : uint32_t { kNoStamp = 0, kRawStamp = 1, kWallStamp = 2 };
@@ -203,7 +203,7 @@ struct SharedSge {
   uint32_t lkey;
 };
 
-// Followed by the queue's max_sge SharedSge.
+// The queue's max_sge SharedSge follow.
 struct ReceiveSlot {
   std::atomic<uint64_t> word;
   uint64_t wr_id;
@@ -218,7 +218,7 @@ struct alignas(64) SharedReceiveQueue {
   Shared<uint32_t> pd;
   Shared<uint32_t> is_shared;
   Shared<uint32_t> context;
-  Shared<uint64_t> token;  // the owner's token for it in events
+  Shared<uint64_t> token;  // identifies the queue in events for the owner
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint32_t> limit;  // SRQ limit; 0: disarmed
@@ -232,10 +232,10 @@ inline uint64_t get_receive_slot_bytes(uint32_t max_sge) {
 enum GpuExport : uint32_t { kNotExported = 0, kExportedAsFd = 1, kExportedAsIpc = 2 };
 
 struct alignas(64) SharedGpu {
-  std::atomic<uint32_t> life;  // even: free. Another value is another allocation.
+  std::atomic<uint32_t> life;  // even: free; a new value means a new allocation
   uint32_t kind;               // GpuExport
   int32_t fd;
-  uint32_t device_index;  // of the owner's copier; only to be compared
+  uint32_t device_index;  // index in the owner's copier; only for comparisons
   uint64_t base;
   uint64_t bytes;
   uint8_t device[16];  // its UUID
@@ -245,12 +245,12 @@ struct alignas(64) SharedGpu {
 inline constexpr uint32_t kGpuCount = 1u << 14;
 
 // A request to the owner of GPU memory: a copy between memory that the peer cannot map and the peer's staging
-// block, or a change of a word. `word` holds state and claimer; see gpu_service.h.
+// block, or an atomic change of a word. `word` contains state and claimer; see gpu_service.h.
 enum GpuRequestKind : uint32_t { kGpuRead, kGpuWrite, kGpuAdd, kGpuSwap };
-// A change happens when its gate is open.
+// The owner makes a change only when its gate is open.
 enum GpuRequestGate : uint32_t { kGateClosed, kGateOpen, kGateWithdrawn };
 
-// A short write that is followed by a change may go with it.
+// A short write that is followed by a change may be executed together with it.
 inline constexpr uint32_t kCarriedWords = 4;
 
 struct alignas(64) GpuRequest {
@@ -260,28 +260,29 @@ struct alignas(64) GpuRequest {
   uint32_t gpu;
   uint32_t reserved;
   uint64_t address;
-  // Of a copy.
+  // Of a copy:
   uint64_t bytes;
   uint64_t stage;        // offset in the claimer's segment
   uint64_t stage_block;  // the staging block that contains it
   uint64_t stage_block_bytes;
-  // Of a change.
+  // Of a change:
   uint64_t operand, swap;
-  uint64_t before;  // written by the owner: what the word was
-  // What is stored before the word, from when the gate is open on.
+  uint64_t before;  // written by the owner: the previous value of the word
+  // The words of such a write, which are stored before the change once the gate is open.
   uint64_t carried_address;
   uint32_t carried_gpu;
   uint32_t carried_words;
   uint64_t carried[kCarriedWords];
 };
 
-// The first are for copies, the others for changes: a copy that finds no room fails, a change waits.
+// The first entries are for copies, the others for changes. A copy that finds no free entry fails; a change
+// waits.
 inline constexpr uint32_t kGpuCopies = 64, kGpuChanges = 64;
 inline constexpr uint32_t kGpuRequests = kGpuCopies + kGpuChanges;
 
 struct GpuServiceTable {
   alignas(64) std::atomic<uint32_t> doorbell;  // a futex: counts requests
-  std::atomic<uint32_t> is_asleep;             // the owner has to be woken
+  std::atomic<uint32_t> is_asleep;             // the owner must be woken
   GpuRequest requests[kGpuRequests];
 };
 

@@ -11,12 +11,12 @@ namespace verbena::softverbs {
 namespace {
 
 constexpr int kHeldLooks =
-    200;  // at an unfinished completion, before its producer is checked for being alive
+    200;  // polls of an unfinished completion before checking whether its producer is alive
 
 thread_local uint32_t empty_polls = 0;
 
-// False for completions to drop: those of queue pairs that were destroyed or reset, and the second completion
-// of a receive whose sender was killed while it wrote the first.
+// Returns false for completions to drop: those of queue pairs that were destroyed or reset, and the second
+// completion of a receive whose sender was killed while it wrote the first.
 bool is_current(SharedQp& qp, const Completion& completion) {
   if (qp.number.load(std::memory_order_acquire) != completion.qp_number) return false;
   if (qp.life.get() != completion.life) return false;
@@ -30,8 +30,8 @@ bool is_current(SharedQp& qp, const Completion& completion) {
   return true;
 }
 
-// Of a failed request wr_id, status, vendor_err and qp_num are defined, and nothing else: a device leaves
-// there what it likes.
+// For a failed request only wr_id, status, vendor_err and qp_num are defined. The other fields are
+// overwritten, because a device may leave any values there.
 void spoil_undefined(Completion& completion) {
   completion.opcode = 0xFF;
   completion.byte_length = completion.immediate = completion.source_qp = UINT32_MAX;
@@ -53,7 +53,7 @@ void fill_work_completion(const Completion& completion, ibv_wc& wc) {
   wc.dlid_path_bits = 0;
 }
 
-// Steps over the slot at the head once its producer has been looked at for long enough.
+// Steps over the slot at the head once its producer has been checked often enough.
 bool step_over(SteppedOver& stepped_over, SharedCq& shared) {
   Process* const process = Process::get();
   stepped_over.forget_dead(process->segment(), shared,
@@ -98,8 +98,8 @@ void yield_if_idle(bool has_polled) {
 }
 
 // A producer that looked up a former ring may still push there. A producer that has pushed to the newest ring
-// has pushed its earlier completions before. So look at the newest ring first, then empty the former ones,
-// then take from the newest.
+// has pushed its earlier completions before. So check the newest ring first, then empty the former ones, then
+// take from the newest.
 bool take_completion(Cq& cq, Completion& completion) {
   const uint32_t formers = cq.former_count.load(std::memory_order_acquire);
   const uint32_t newest = cq.index.load();

@@ -12,7 +12,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// Makes a ring in the shared table. False, with errno, on failure.
+// Creates a ring in the shared table. Returns false, with errno, on failure.
 bool open_ring(uint32_t entries, uint32_t& index) {
   Process* process = Process::get();
   const int64_t free_index = process->cqs.allocate();
@@ -65,7 +65,7 @@ uint64_t count_completions(const SharedCq& shared) {
   return is_ahead(tail, head) ? tail - head : 0;
 }
 
-// Sends all later completions to the ring at `index`.
+// Redirects all later completions to the ring at `index`.
 void move_to_ring(Cq& cq, uint32_t index) {
   Process* process = Process::get();
   Segment& segment = process->segment();
@@ -127,7 +127,7 @@ SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_
   return cq == nullptr ? nullptr : &cq->base;
 }
 
-// A queue never shrinks: a larger queue than requested is always allowed.
+// A queue never shrinks, because a queue may always be larger than requested.
 SOFTVERBS_API int ibv_resize_cq(ibv_cq* base, int entries) try {
   Cq& cq = get_cq(base);
   Segment& segment = Process::get()->segment();

@@ -1,4 +1,4 @@
-// What the calls for completion queues share: creation, and the next completion for a poller.
+// Functions that all calls for completion queues share: creating a queue, and taking the next completion.
 #pragma once
 
 #include "softverbs/engine/objects.h"
@@ -14,12 +14,12 @@ struct CompletionQueueRequest {
 
 Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& request);
 
-// The next completion to report, if there is one. The caller holds the queue's poll_mutex.
+// Takes the next completion to report, if there is one. The caller holds the queue's poll_mutex.
 bool take_completion(Cq& cq, Completion& completion);
 // Lets the wire make progress, if there is one.
 bool poll_wire(Cq& cq);
-// Call it after a poll, without that mutex. It may yield, because the peer may need this CPU to send what we
-// wait for.
+// Call this after a poll, without poll_mutex. It may yield, because the peer may need this CPU to send the
+// expected data.
 void yield_if_idle(bool has_polled);
 
 }  // namespace verbena::softverbs

@@ -14,7 +14,7 @@
 #include "softverbs/shared/profile.h"
 #include "softverbs/verbs/extended_verbs.h"
 
-// verbs.h turns these names into macros for applications; here they are functions.
+// verbs.h defines these names as macros for applications. Here they are functions.
 #undef ibv_query_port
 
 namespace verbena::softverbs {
@@ -102,7 +102,8 @@ ibv_context* open_context(ibv_device* device, int command_fd) try {
   base.cmd_fd = command_fd;
   base.num_comp_vectors = 1;
   pthread_mutex_init(&base.mutex, nullptr);
-  base.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);  // "behind me lies a verbs_context"
+  // Marks that a verbs_context precedes this structure.
+  base.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);
   install_operations(*context);
   process->rails.add(*context);
   return &context.release()->verbs.context;
@@ -181,6 +182,6 @@ SOFTVERBS_API void ibv_ack_async_event(ibv_async_event* event) {
       return;
     }
     default:
-      return;  // of a port or the device
+      return;  // an event of a port or the device
   }
 }

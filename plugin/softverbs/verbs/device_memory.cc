@@ -9,7 +9,8 @@
 #include "softverbs/engine/objects.h"
 #include "softverbs/verbs/extended_verbs.h"
 
-// Device memory (ibv_alloc_dm): memory of ours that the application reaches only by copies and work requests.
+// Device memory (ibv_alloc_dm): memory of the library that the application accesses only by copies and work
+// requests.
 namespace verbena::softverbs {
 namespace {
 
@@ -113,7 +114,7 @@ ibv_mr* register_device_memory(ibv_pd* pd, ibv_dm* base, uint64_t offset, size_t
 
 using namespace verbena::softverbs;
 
-// Works only within the process, like every import here.
+// Works only within the process, like every import in this library.
 SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) try {
   std::lock_guard lock(get_table().mutex);
   const auto known = get_table().memories.find(handle);

@@ -76,8 +76,8 @@ uint32_t count_devices() {
   return static_cast<uint32_t>(wired != 0 ? static_cast<int64_t>(wired) : get_config().devices);
 }
 
-// There are exactly two GIDs, one of them IPv4: NCCL then takes that one without reading the GID types from
-// sysfs.
+// There are exactly two GIDs, and one of them is IPv4. NCCL then chooses the IPv4 one without reading the GID
+// types from sysfs.
 ibv_gid get_gid(uint32_t device, int index) {
   static const uint64_t host = hash_host();
   ibv_gid gid{};

@@ -1,4 +1,4 @@
-// The newer verbs, which have no symbols: inline functions of verbs.h call them through the context.
+// The newer verbs, which are not exported symbols: inline functions of verbs.h call them through the context.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -6,17 +6,17 @@
 #include "softverbs/engine/objects.h"
 #include "softverbs/verbs/extended_verbs.h"
 
-// Changes of registered regions, and regions without memory of the application.
+// Changes of registered regions, and regions without the application's memory.
 namespace verbena::softverbs {
 namespace {
 
-// Only checks the arguments: the one thing to do would be to touch the pages.
+// Only checks the arguments, because the advice could only make the library touch the pages.
 int check_advice(ibv_pd* pd, const ibv_sge& piece) {
   const MemoryRequest request{piece.addr, piece.length, piece.lkey, get_pd(pd).id, 0};
   return translate(Process::get()->segment(), request).address == 0 ? EFAULT : 0;
 }
 
-// The region's key is invalid during the change, and the same after it.
+// The region's key is invalid during the change. It has the same value afterwards.
 void change(Mr& mr, const MemoryRange& range, uint32_t gpu) {
   SharedMr& shared = Process::get()->segment().mr(mr.index);
   const uint32_t key = shared.key.exchange(0);
@@ -93,7 +93,7 @@ SOFTVERBS_API int ibv_rereg_mr(ibv_mr* base, int flags, ibv_pd* pd, void* addres
 }
 SOFTVERBS_CATCH
 
-// Works only within the process, like every import here.
+// Works only within the process, like every import in this library.
 SOFTVERBS_API ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) try {
   Segment& segment = Process::get()->segment();
   if (handle == 0 || handle >= Process::get()->mrs.get_high_water()) return fail_with<ibv_mr>(ENOENT);

@@ -93,7 +93,8 @@ void copy_destination(const Qp& qp, SendRequest& stored, const ibv_send_wr& requ
 
 }  // namespace
 
-// Reads only the members that the opcode uses: the struct that NCCL was compiled with is shorter than ours.
+// Reads only the members that the opcode uses, because the struct with which NCCL was compiled is shorter
+// than this one.
 int append(Qp& qp, const ibv_send_wr& request) {
   uint64_t length = 0;
   for (int i = 0; i < request.num_sge; ++i) length += request.sg_list[i].length;

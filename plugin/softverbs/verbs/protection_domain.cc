@@ -64,8 +64,8 @@ int deallocate_thread_domain(ibv_td* base) {
   return 0;
 }
 
-// The caller's allocators are for buffers that a device reads; ours are in shared memory, so the allocators
-// are never called.
+// Never calls the caller's allocators: they are for buffers that a device reads, and this library keeps them
+// in shared memory.
 ibv_pd* allocate_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
   constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if (init->pd == nullptr || (init->comp_mask & ~kKnown) != 0) return fail_with<ibv_pd>(EINVAL);
@@ -100,7 +100,7 @@ SOFTVERBS_API int ibv_dealloc_pd(ibv_pd* base) {
   return 0;
 }
 
-// Works only within the process, like every import here.
+// Works only within the process, like every import in this library.
 SOFTVERBS_API ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
   std::lock_guard lock(get_domains().mutex);
   const auto known = get_domains().domains.find(handle);

@@ -63,7 +63,7 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.phys_port_cnt = 1;
 }
 
-// Memory is never pinned: every registration is on demand.
+// Memory is never pinned, so every registration is on demand.
 void fill_extended(ibv_device_attr_ex& attributes) {
   constexpr uint32_t kConnected = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
   constexpr uint32_t kConnectedOrWritten = kConnected | IBV_ODP_SUPPORT_WRITE;
@@ -81,7 +81,7 @@ void fill_extended(ibv_device_attr_ex& attributes) {
 
 }  // namespace
 
-// `bytes` is the size of the caller's struct, which may be older or newer than ours.
+// `bytes` is the size of the caller's struct, which may be older or newer than this one.
 int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attributes, size_t bytes) {
   if (port != kPort) return EINVAL;
   if (get_context(context).is_dead.load()) return EIO;
@@ -92,7 +92,7 @@ int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attribut
   return 0;
 }
 
-// In nanoseconds, to match hca_core_clock.
+// Returns nanoseconds, to match hca_core_clock.
 int query_clock(ibv_context*, ibv_values_ex* values) {
   const uint32_t wanted = values->comp_mask;
   values->comp_mask = 0;

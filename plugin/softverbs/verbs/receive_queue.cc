@@ -13,7 +13,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// The slot for the next receive; nullptr if the queue is full, or if a live peer still holds the slot.
+// Returns the slot for the next receive, or nullptr if the queue is full or a live peer still holds the slot.
 ReceiveSlot* find_free_slot(ReceiveQueue& queue, uint64_t ticket) {
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   Segment& segment = Process::get()->segment();
@@ -22,7 +22,8 @@ ReceiveSlot* find_free_slot(ReceiveQueue& queue, uint64_t ticket) {
   for (uint64_t since_ns = 0;;) {
     const uint64_t word = slot.word.load(std::memory_order_acquire);
     if (word == make_word(ticket, SlotState::kEmpty)) return &slot;
-    // A peer is still reading the slot's previous receive. If the peer was killed, finish in its place.
+    // A peer is still reading the slot's previous receive. If the peer was killed, this thread finishes in
+    // its place.
     if (get_slot_state(word) != SlotState::kHeld) return nullptr;
     const uint32_t holder = get_holder(word);
     if (holder >= kQpCount) return nullptr;  // no such queue pair: a peer wrote a wrong value

@@ -3,8 +3,8 @@
 
 #include "softverbs/engine/objects.h"
 
-// Functions that a drop-in must export because programs link to them, although this device does not support
-// them. Each call fails in the way that its callers expect.
+// Functions that a drop-in replacement must export because programs link to them, although this device does
+// not support them. Each call fails in the way that its callers expect.
 
 using namespace verbena::softverbs;
 
@@ -59,8 +59,8 @@ SOFTVERBS_API void ibv_copy_ah_attr_from_kern(void*, void*) {}
 
 SOFTVERBS_API void ibv_register_driver(const char*, void*) {}
 
-// Provider libraries link to these to register themselves when they are loaded. They find no device of
-// theirs.
+// Provider libraries link to these functions, and register themselves when they are loaded. They do not find
+// any of their devices.
 #define SOFTVERBS_NO_DRIVER(name) \
   SOFTVERBS_API long name() {     \
     errno = EOPNOTSUPP;           \

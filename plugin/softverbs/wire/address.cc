@@ -53,7 +53,8 @@ std::vector<Interface> list_interfaces() {
   return list;
 }
 
-// False for addresses that no peer can use: the host's own, and those of networks inside the host.
+// Returns false for addresses that no peer can use: the host's own addresses, and those of networks inside
+// the host.
 bool is_for_peers(const Interface& interface) {
   if ((interface.flags & IFF_UP) == 0 || (interface.flags & IFF_LOOPBACK) != 0) return false;
   constexpr const char* kInner[] = {"docker", "virbr", "br-", "veth", "cni", "flannel", "lxc"};
@@ -118,7 +119,7 @@ std::vector<ibv_gid> find_rail_addresses(const std::string& netdevs, uint32_t de
   const size_t found = rails.size();
   if (devices == 0) devices = is_automatic ? 1 : static_cast<uint32_t>(found);
   rails.resize(std::min(devices, kMaxDevices));
-  for (size_t i = found; i < rails.size(); ++i) rails[i] = rails[i % found];  // rails that share an interface
+  for (size_t i = found; i < rails.size(); ++i) rails[i] = rails[i % found];  // rails may share an interface
   return rails;
 }
 

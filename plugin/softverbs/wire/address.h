@@ -9,7 +9,8 @@
 
 namespace verbena::softverbs::wire {
 
-// By rail, as IPv4-mapped or IPv6 GIDs; empty if there is no wire. `devices` 0: one rail for each address.
+// Returns the address of each rail, as an IPv4-mapped or IPv6 GID; an empty list if the network is off.
+// `devices` is the number of rails; 0 means one rail for each address.
 std::vector<ibv_gid> find_rail_addresses(const std::string& netdevs, uint32_t devices);
 
 // The rail addresses of this process, found once. The size is the number of rails.
@@ -21,15 +22,15 @@ inline bool is_enabled() {
 // Returns whether other hosts may reach the address: it is not a loopback address.
 bool is_open_to_others(const ibv_gid& address);
 
-// The GUID of a rail with an IPv4 address encodes that address, so that the link-local GID made from the GUID
-// also leads to the rail. In host byte order; 0 for an IPv6 address.
+// The GUID of a rail with an IPv4 address encodes this address, so that the link-local GID derived from the
+// GUID also leads to the rail. In host byte order; 0 for an IPv6 address.
 uint64_t make_guid(const ibv_gid& address, uint32_t device);
 
-// The address of a GID of either kind. False if it has none.
+// Finds the address of a GID of either kind. Returns false if it has none.
 bool find_address(const ibv_gid& gid, ibv_gid& address);
 
-// Returns whether a GID can belong to another host. It cannot if it has no address, or one that hosts without
-// a wire use.
+// Returns whether a GID can belong to another host. It cannot if it has no address, or an address that hosts
+// without a network use.
 bool leads_away(const ibv_gid& gid);
 
 bool is_same(const ibv_gid& a, const ibv_gid& b);

@@ -1,5 +1,5 @@
-// How many unknown callers a process keeps at a time, and which is dropped when there are more. A peer
-// is unknown until it has identified itself, which takes about a round trip.
+// Limits the number of unidentified clients of a process, and chooses the client to drop when there are more.
+// A peer is unidentified for about one round trip.
 #pragma once
 
 #include <sys/resource.h>
@@ -14,15 +14,15 @@
 
 namespace verbena::softverbs::wire {
 
-// A part of the descriptors that this process may have.
+// Returns a part of the descriptors that this process may have.
 inline size_t get_descriptor_share(uint64_t part, size_t least, size_t most) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return most;
   return std::clamp<size_t>(limit.rlim_cur / part, least, most);
 }
 
-// Finds the entry to drop: the oldest one from the address with the most entries, so that a flood from one
-// address drives out only its own entries. `read` returns an entry's address and its start time.
+// Chooses the entry to drop: the oldest one from the address with the most entries. A flood from one address
+// then only drops entries of that address. `read` returns an entry's address and its start time.
 template <typename Entries, typename Read>
 auto find_most_crowded(Entries& entries, Read read) {
   std::map<std::array<uint8_t, 16>, size_t> crowds;

@@ -11,7 +11,7 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request means: the queue pair's own
+constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request selects the queue pair's own key
 
 ibv_grh make_grh(const ProcessLink& link, uint32_t bytes) {
   ibv_grh header{};

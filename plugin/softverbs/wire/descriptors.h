@@ -1,5 +1,6 @@
-// The wire's descriptors, so that a forked child can close its copies: a connection must end with its
-// owner, not with the last of the owner's children. Lock-free, because the child must not take locks.
+// The descriptors of connections to other hosts, so that a forked child can close its copies: a connection
+// must end with its owner, not with the last child of the owner. Lock-free, because the child must not take
+// locks.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,5 @@
-// The wire's state for a queue pair: outstanding requests to another host, and requests arriving from there.
+// The state of a queue pair for connections to other hosts: outstanding requests to another host, and
+// requests arriving from there.
 #pragma once
 
 #include "softverbs/wire/requester.h"
@@ -6,7 +7,7 @@
 
 namespace verbena::softverbs::wire {
 
-// The wire's state for a queue pair.
+// The state of a queue pair for connections to other hosts.
 struct End {
   Outbound outbound;
   Inbound inbound;

@@ -1,23 +1,24 @@
 // The protocol between hosts, over TCP streams.
 //
-// A process listens on one port of every rail's address: SOFTVERBS_PORT + its slot, and a queue pair's number
-// names the slot. A process with requests connects; all its queue pairs that lead to one process and rail
+// A process listens on one port of every rail's address: SOFTVERBS_PORT + its slot. A queue pair number
+// contains the slot. A process with requests connects; all its queue pairs that lead to one process and rail
 // share that link. A link has several streams. Each stream begins with a Hello in both directions and, with a
-// job key, a Ready: a caller joins a link only after it has proven that it has the key. Then come frames,
+// job key, a Ready: a client joins a link only after it has proven that it has the key. Then frames follow,
 // each a header and `length` bytes of payload; with encryption they are in records
 // (crypto/encrypted_stream.h). Numbers are little-endian.
 //
 //   connecting side: kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram, kAbandon
-//   listening side:  kResponse (what READs and atomics return, in chunks), kAcknowledge, kRefusal
+//   listening side:  kResponse (results of READs and atomics, in chunks), kAcknowledge, kRefusal
 //
-// Chunks of a long message take any stream that has room; a short message stays on its queue pair's
+// The chunks of a long message take any stream that has space. A short message stays on its queue pair's
 // primary stream. Every stream carries chunks in the order in which they were posted, and the responder
 // executes the messages of a queue pair strictly in sequence: it stops reading a stream whose next chunk
-// belongs to a later message. The oldest message of all is never held back, so this cannot deadlock. A
-// refusal for "not ready" starts a new round: the requester sends that message and all later ones again,
-// and the responder drops the rest of the old round. Other refusals end the queue pair. A requester that
-// will not send all of a message sends kAbandon in place of the missing chunk, so that nothing waits for
-// it: the responder drops the rest of the round. A later session of the same queue pair number (after a
+// belongs to a later message. The oldest message is never held back, so this cannot deadlock.
+//
+// A refusal for "not ready" starts a new round: the requester sends that message and all later ones again,
+// and the responder drops the rest of the old round. Other refusals end the queue pair. A requester that will
+// not send all of a message sends kAbandon in place of the missing chunk, so that the responder does not wait
+// for it: the responder drops the rest of the round. A later session of the same queue pair number (after a
 // reset, or in a new process) starts at sequence 0.
 #pragma once
 
@@ -42,11 +43,11 @@ enum Protection : uint32_t { kOpen = 0, kKeyed, kEncrypted };
 struct Hello {
   uint32_t magic;
   uint16_t version;
-  uint16_t refusal;                     // in the answer: 0, or why the caller is refused (Unwelcome)
-  uint64_t link;                        // a random number; streams with the same one form a link
+  uint16_t refusal;                     // in the answer: 0, or why the client is refused (Unwelcome)
+  uint64_t link;                        // random; streams with the same number form a link
   uint32_t stream;                      // index in the link
   uint32_t streams;                     // of the link
-  uint32_t slot;                        // of the process that is called
+  uint32_t slot;                        // of the called process
   uint32_t protection;                  // Protection
   uint8_t source[16], destination[16];  // the rails' addresses as GIDs
   char job[64];
@@ -55,7 +56,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 192);
 
-// With a key: the connecting side's proof, after the listening side's answer.
+// With a key: the connecting side sends this proof after the listening side's answer.
 struct Ready {
   uint8_t mac[kMacBytes];
 };
@@ -84,7 +85,7 @@ enum Reason : uint8_t {
   kOperationError
 };
 
-// A poisoned request has no payload: the responder refuses it, as if its execution had failed with the status
+// A poisoned request has no payload. The responder refuses it, as if its execution had failed with the status
 // in `immediate`.
 enum FrameFlags : uint16_t { kSolicited = 1, kPoisoned = 2 };
 
@@ -115,7 +116,7 @@ inline bool is_atomic_code(uint8_t opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-// The header that abandons a request that will not be sent, or not completely.
+// Returns the header that abandons a request which will not be sent, or not completely.
 inline Header make_abandon(const Header& request) {
   Header header{};
   header.kind = Kind::kAbandon;
@@ -127,8 +128,7 @@ inline Header make_abandon(const Header& request) {
   return header;
 }
 
-// Returns whether the header is one that this protocol can send. Nothing of a header is used before this
-// check.
+// Returns whether this protocol can send such a header. Call this check before using any field of a header.
 bool is_valid(const Header& header, bool is_from_requester);
 
 }  // namespace verbena::softverbs::wire

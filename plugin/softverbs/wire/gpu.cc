@@ -19,8 +19,8 @@ namespace {
 
 constexpr uint64_t kPatienceNs = 10'000'000'000;
 
-// Stores by a system call, which fails, instead of a signal, if the application has unmapped its registered
-// memory.
+// Stores by a system call: if the application has unmapped its registered memory, the call fails, and no
+// signal is raised.
 bool store_host(const iovec& piece, const uint8_t* from) {
   static std::atomic<bool> is_forbidden{false};
   if (!is_forbidden.load(std::memory_order_relaxed)) {
@@ -39,7 +39,7 @@ bool GpuPath::prepare(uint32_t device) {
   return lanes_.prepare(Process::get()->copier, device);
 }
 
-// From `from`, or to `to`.
+// Copies from `from`, or to `to`.
 bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t at, uint64_t bytes, const uint8_t* from, uint8_t* to) {
   const GpuAllocation& allocation = Process::get()->gpu_memory.get(gpu);
   GpuLane* lane = lanes_.find(allocation.device);
@@ -47,14 +47,14 @@ bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t at, uint64_t bytes, const uin
   const AreaAddress there{allocation.area, at - allocation.base};
   const AreaAddress here{kThisProcess, reinterpret_cast<uint64_t>(to != nullptr ? to : from)};
   const uint64_t first = lane->ticket();
-  // With its own origin, so that it is not joined with another copy.
+  // Has its own origin, so that it is not joined with another copy.
   lane->copy(to != nullptr ? GpuCopy{here, there, bytes, first} : GpuCopy{there, here, bytes, first});
   const uint64_t last = lane->ticket(), deadline_ns = read_clock_ns() + kPatienceNs;
   for (;;) {
     const LaneState state = lane->look(first, last);
     if (state != LaneState::kBusy) return state == LaneState::kDone;
     if (read_clock_ns() > deadline_ns) {
-      is_lost_ = true;  // the copy may still happen, so the lane is never looked at again
+      is_lost_ = true;  // the copy may still happen, so this lane is never used again
       return false;
     }
     sched_yield();

@@ -1,4 +1,5 @@
-// GPU memory on the wire: bytes of frames go from and to it through lanes of the loop.
+// GPU memory in connections to other hosts: the bytes of frames are copied from and to it through lanes of
+// the loop.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,13 @@ namespace verbena::softverbs::wire {
 class Loop;
 
 // A loop's access to GPU memory. Its lanes copy through their own memory, so that a copy that does not end in
-// time cannot damage other memory. Only the loop's own thread uses it, while it holds the turn; other threads
-// call only prepare().
+// time cannot damage other memory. Only the loop's own thread uses it, while it holds the loop's turn; other
+// threads call only prepare().
 class GpuPath {
  public:
   // Opens the lane of a device. May block. Returns false if the copier fails.
   bool prepare(uint32_t device);
-  // Copies, and waits for the GPU. Returns false if the copier fails or takes too long; then GPU memory can
+  // Copies, and waits for the GPU. Returns false if the copier fails or takes too long; GPU memory can then
   // no longer be used here.
   bool write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes);
   bool read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes);
@@ -29,8 +30,8 @@ class GpuPath {
   bool is_lost_ = false;
 };
 
-// Returns false if not all bytes could be stored. Only the loop's own thread may store to GPU memory; other
-// threads get false.
+// Returns false if not all bytes could be stored. Only the loop's own thread may store to GPU memory; for
+// other threads the function returns false.
 bool store_memory(Loop& loop, const Memory& memory, const uint8_t* from);
 bool load_memory(Loop& loop, const Memory& memory, uint64_t offset, uint8_t* to, uint64_t bytes);
 // Returns false if the application has unmapped memory that is still being sent.

@@ -18,7 +18,8 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-// For so long after a poll the poller is expected to come back, and the loop's thread leaves the work to it.
+// For this time after a poll, the poller is expected to poll again, and the loop's thread leaves the work to
+// it.
 constexpr uint64_t kPollerNs = 200'000;
 constexpr timespec kStandBack{0, 300'000};
 
@@ -157,7 +158,7 @@ void Loop::quiesce() {
   quiescers_.fetch_sub(1);
 }
 
-// Sleeps until there is something to do.
+// Sleeps until there is work.
 void Loop::sleep() {
   if (has_poller()) {
     pollfd wake{wake_, POLLIN, 0};

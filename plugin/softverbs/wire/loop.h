@@ -1,4 +1,5 @@
-// The threads that serve the wire's sockets, and the turn by which pollers serve them instead.
+// The threads that serve the sockets to other hosts, and the turn (a token) that lets polling threads serve
+// the sockets instead.
 #pragma once
 
 #include <atomic>
@@ -21,42 +22,42 @@ class Watched {
 
 // An epoll set, its thread, and the turn: only the thread that holds the turn reads these sockets and places
 // arriving data. A thread that polls a completion queue takes the turn if it is free, so that no other thread
-// has to wake up for a message; the loop's own thread stays away while a poller does that.
+// has to wake up for a message. Meanwhile the loop's own thread stays away.
 class Loop {
  public:
   bool open();
-  int start();  // the thread, once: 0 or an errno
+  int start();  // starts the thread, once; returns 0 or an errno
 
   bool add(int fd, uint32_t events, Watched& watched);
   void change(int fd, uint32_t events, Watched& watched);
   void remove(int fd);
   // Runs the task soon, on some thread that has the turn.
   void post(std::function<void()> task);
-  // With the turn: keeps an object alive until no event that was already fetched can refer to it.
+  // Needs the turn: keeps an object alive until no fetched event can refer to it.
   void retire(std::shared_ptr<void> object) { retired_.push_back(std::move(object)); }
-  // With the turn: run at the end of this turn.
+  // Needs the turn: runs the task at the end of this turn.
   void at_end(std::function<void()> task) { at_end_.push_back(std::move(task)); }
   // Called about every kHousekeepingMs while there is one, with the turn.
   std::function<void()> housekeeping;
   static constexpr int kHousekeepingMs = 50;
 
-  void poll();  // by a thread that waits for completions
-  // Waits for the end of the current turn: every later turn sees what this thread did before. Must not be
-  // called with any turn.
+  void poll();  // called by a thread that waits for completions
+  // Waits for the end of the current turn. Every later turn sees the earlier changes of this thread. Must not
+  // be called with any turn.
   void quiesce();
   bool is_mine() const;  // this thread has the turn
 
   GpuPath gpu_path;
 
   bool is_own_thread() const;
-  // Runs the task in the loop's own thread, with the turn; pollers do not take the turn until then.
+  // Runs the task in the loop's own thread, with the turn. Pollers do not take the turn until then.
   void post_to_thread(std::function<void()> task);
 
  private:
   bool has_poller() const;
   void keep_house();
   void work();
-  bool run();  // with the turn; true when there was something to do
+  bool run();  // needs the turn; returns true if there was work
   void sleep();
 
   int epoll_ = -1, wake_ = -1;

@@ -1,5 +1,5 @@
-// Messages of the wire at both ends: one that is sent in chunks, and one that arrives in chunks on
-// several streams.
+// Messages between hosts, at both ends: a message that is sent in chunks, and a message that arrives in
+// chunks on several streams.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ struct Target {
   uint32_t life = 0;  // of the queue pair
 };
 
-// The addresses of the part [offset, offset + bytes) of a target. False if a key or the queue pair has
-// changed.
+// Finds the addresses of the part [offset, offset + bytes) of a target. Returns false if a key or the queue
+// pair has changed.
 bool resolve(const Target& target, uint64_t offset, uint64_t bytes, Memory& memory);
 
 // Returns whether the keys of a request's gathered memory are still valid.
@@ -49,17 +49,17 @@ void store_tail(Transfer& transfer, Loop& loop);
 
 inline constexpr uint32_t kAnyStream = UINT32_MAX;
 
-// A message that is to be cut into frames.
+// A message that is divided into frames.
 struct OutMessage {
-  Header header{};                 // of its frames, without length and offset
+  Header header{};                 // of its frames, except length and offset
   Memory local;                    // the payload, as addresses
-  std::unique_ptr<Target> source;  // of a READ's response: its payload instead
-  std::vector<uint8_t> copy;       // the memory behind `local` if it is not the application's
+  std::unique_ptr<Target> source;  // of a READ's response, which has it instead of `local`
+  std::vector<uint8_t> copy;       // the memory of `local` if it does not belong to the application
   uint32_t qp_index = 0;
-  uint32_t primary = 0;  // the stream that must carry it, or kAnyStream
+  uint32_t primary = 0;  // the stream that must carry the message, or kAnyStream
   uint32_t chunk_bytes = kMaxFrameBytes;
   uint32_t payload_bytes = 0;
-  uint32_t cut = 0;  // bytes already given to frames
+  uint32_t cut = 0;  // bytes already passed to frames
 };
 
 }  // namespace verbena::softverbs::wire

@@ -44,7 +44,7 @@ void Port::stop_listening() {
   listener_ = -1;
 }
 
-// After a failure the next call goes on from there.
+// After a failure, the next call continues at the same step.
 int Port::start() {
   const int64_t wanted = get_config().wire_threads;
   const auto count = static_cast<size_t>(
@@ -65,7 +65,8 @@ int Port::start() {
   return 0;
 }
 
-// If all places are taken, earlier callers are served first: their data may have arrived already.
+// If the maximum number of clients is reached, serves earlier clients first, because their data may have
+// arrived already.
 void Port::on_ready(uint32_t) {
   if (callers_.size() >= max_callers_) make_room();
   while (callers_.size() < max_callers_) {
@@ -78,11 +79,11 @@ void Port::on_ready(uint32_t) {
     tune_socket(fd);
     auto caller = std::make_shared<Caller>(*this, fd, read_socket_address(from), read_clock_ns());
     callers_[fd] = caller;
-    if (!loops[0]->add(fd, EPOLLIN, *caller)) dismiss(*caller);  // it calls again
+    if (!loops[0]->add(fd, EPOLLIN, *caller)) dismiss(*caller);  // the client will connect again
   }
 }
 
-// Drops the caller that has been silent for longest.
+// Drops the client that has been silent for longest.
 void Port::make_room() {
   if (callers_.empty()) return;
   const auto found = find_most_crowded(
@@ -92,8 +93,7 @@ void Port::make_room() {
   if (caller->fd >= 0) dismiss(*caller);
 }
 
-// No descriptor is left: if the listener stayed in the epoll set, it would be reported as ready again and
-// again.
+// No descriptor is left. If the listener stayed in the epoll set, it would be reported as ready repeatedly.
 void Port::pause() {
   make_room();
   if (paused_since_ns_ == 0) loops[0]->change(listener_, 0, *this);
@@ -155,7 +155,7 @@ void Port::judge(Caller& caller) {
   caller.received = 0;
 }
 
-// From here on the stream belongs to one of the loops.
+// From now on the stream belongs to one of the loops.
 void Port::admit(Caller& caller) {
   const Hello hello = caller.hello;
   std::shared_ptr<ProcessLink> link = wire.join(*this, hello);

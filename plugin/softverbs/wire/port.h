@@ -1,4 +1,4 @@
-// A listener of this process and the callers that it has not identified yet.
+// A listener of this process, and its clients that have not identified themselves yet.
 #pragma once
 
 #include <map>
@@ -9,8 +9,8 @@ namespace verbena::softverbs::wire {
 
 class Wire;
 
-// One address of this process: its listener, the loops of its streams, and callers that have not identified
-// themselves yet.
+// One address of this process: its listener, the loops of its streams, and its clients that have not
+// identified themselves yet.
 class Port : public Watched {
  public:
   Port(Wire& owner, const ibv_gid& at) : wire(owner), address(at) {}
@@ -22,7 +22,7 @@ class Port : public Watched {
   void stop_listening();
   int start();  // 0 or an errno
   Loop& get_loop(uint32_t stream) { return *loops[stream % loops.size()]; }
-  void on_ready(uint32_t events) override;  // a caller is there
+  void on_ready(uint32_t events) override;  // a client connects
 
  private:
   struct Caller : Watched {
@@ -34,8 +34,8 @@ class Port : public Watched {
     const uint64_t since_ns;
     Hello hello{}, answer{};
     Ready ready{};
-    bool is_answered = false;  // with a key: we wait for the caller's proof
-    size_t received = 0;       // bytes of the record that we wait for
+    bool is_answered = false;  // with a key: waits for the client's proof
+    size_t received = 0;       // bytes of the expected record received so far
     void on_ready(uint32_t events) override;
   };
   void dismiss(Caller& caller);
@@ -47,9 +47,9 @@ class Port : public Watched {
   void keep_house();
 
   int listener_ = -1;
-  uint64_t paused_since_ns_ = 0;  // not 0: no descriptor was left for a caller
+  uint64_t paused_since_ns_ = 0;  // not 0: no descriptor was left for a client
   size_t max_callers_ = 0;
-  std::map<int, std::shared_ptr<Caller>> callers_;  // by descriptor; with the first loop's turn
+  std::map<int, std::shared_ptr<Caller>> callers_;  // by descriptor; needs the first loop's turn
 };
 
 }  // namespace verbena::softverbs::wire

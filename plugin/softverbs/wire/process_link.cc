@@ -17,7 +17,7 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr uint32_t kPostBytes = 32 << 10;  // a posting thread sends messages up to this length itself
+constexpr uint32_t kPostBytes = 32 << 10;  // up to this length, the posting thread itself sends a message
 constexpr uint64_t kLineBytes = 128;
 
 }  // namespace
@@ -45,7 +45,7 @@ void ProcessLink::add_stream(uint32_t index, Loop& loop, int fd, bool is_connect
     }
     owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected, std::move(encryption));
     // Watch the stream before other threads can pump it and change its epoll interest. Messages that were
-    // queued before are sent at the loop's first event, which says that the socket has room.
+    // queued before are sent at the loop's first event, which reports that the socket has space.
     is_watched = owned_[index]->watch();
     streams_[index].store(owned_[index].get(), std::memory_order_release);
   }
@@ -70,7 +70,7 @@ int ProcessLink::begin_connect() {
   return -1;
 }
 
-// Gives the loop a stream that is still connecting; the loop learns the result from epoll.
+// Passes a stream that is still connecting to the loop, which learns the result from epoll.
 bool ProcessLink::connect_stream(uint32_t index) {
   const int fd = begin_connect();
   if (fd < 0) return false;
@@ -123,7 +123,7 @@ void ProcessLink::submit(std::shared_ptr<OutMessage> message, bool from_poster) 
 }
 
 void ProcessLink::cancel(uint32_t qp_index) {
-  // A later message may have overtaken a short one whose primary stream had no room, but never a long one.
+  // A later message may have overtaken a short one whose primary stream had no space, but never a long one.
   std::shared_ptr<OutMessage> overtaken;
   {
     std::lock_guard lock(queue_mutex_);
@@ -141,7 +141,7 @@ void ProcessLink::cancel(uint32_t qp_index) {
   }
 }
 
-// Takes messages in the order of the queue: a stream never carries a chunk before one that was posted
+// Takes messages in the order of the queue: a stream never carries a chunk before a chunk that was posted
 // earlier.
 std::shared_ptr<OutMessage> ProcessLink::cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame,
                                                    bool& is_gpu) {
@@ -157,7 +157,7 @@ std::shared_ptr<OutMessage> ProcessLink::cut_frame(uint32_t stream, bool may_cop
   frame = message->header;
   frame.offset = message->cut;
   frame.length = std::min(message->chunk_bytes, message->payload_bytes - message->cut);
-  // A line of NCCL's LL128 is never cut into two chunks.
+  // A line of NCCL's LL128 is never split between two chunks.
   const bool is_first_of_many = message->cut == 0 && frame.length < message->payload_bytes;
   if (is_first_of_many) frame.length -= static_cast<uint32_t>(frame.address % kLineBytes);
   message->cut += frame.length;

@@ -1,5 +1,5 @@
-// A connection of this process to one rail of a process on another host: several streams and the queue
-// of messages that wait for them.
+// A connection of this process to one rail of a process on another host: several streams, and the queue of
+// messages that wait for them.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@ namespace verbena::softverbs::wire {
 class Port;
 
 // The streams for this process's requests on a rail to a process on another host, or the listening end of
-// such streams. Lives while a queue pair or the wire refers to it.
+// such streams. Lives while a queue pair, or the Wire object, refers to it.
 class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
  public:
   ProcessLink(Port& port, bool is_requester, const Hello& hello, uint16_t remote_port);
 
   Port& port;
   const bool is_requester;
-  const Hello hello;  // the connecting side's
+  const Hello hello;  // sent by the connecting side
   const uint16_t remote_port;
   const uint64_t born_ns;
 
@@ -29,25 +29,27 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   bool is_up() const { return is_up_.load(std::memory_order_acquire); }
   void set_up() { is_up_.store(true, std::memory_order_release); }
 
-  // Adds a stream, or closes the descriptor. With the turn of the stream's loop.
+  // Adds a stream. If the link has failed or has this stream already, closes the descriptor. Needs the
+  // turn of the stream's loop.
   void add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
                   std::shared_ptr<crypto::EncryptedStream> encryption = nullptr);
   Stream* get_stream(uint32_t index) { return streams_[index].load(std::memory_order_acquire); }
   bool connect_stream(uint32_t index);  // requester
   int begin_connect();                  // a connecting descriptor, or -1 with errno
-  void retry_streams();                 // those that the peer closed before they could identify themselves
+  void retry_streams();                 // streams that the peer closed before they could identify themselves
   void connect_rest();                  // all streams after the first, once
 
-  // Any thread. `from_poster`: this thread sends a short message itself if the stream is free.
+  // Any thread may call it. `from_poster`: this thread sends a short message itself if the stream is free.
   void submit(std::shared_ptr<OutMessage> message, bool from_poster);
   uint32_t choose_primary(uint32_t qp_index);  // the primary stream, for its short messages
-  bool has_room(size_t limit = 1 << 16);       // false: too many bytes wait to be sent
+  bool has_room(size_t limit = 1 << 16);       // false: too many bytes are queued
   void cancel(uint32_t qp_index);
-  // The next frame for a stream; null if there is none, or only one that the loop's own thread must send.
+  // Returns the next frame for a stream; null if there is none, or only a frame that the loop's own thread
+  // must send.
   std::shared_ptr<OutMessage> cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu_next);
 
-  // For an accepted link: the caller has proven that it is the peer of one of our queue pairs, or has at
-  // least sent a request to one. Set by its loops.
+  // For an accepted link: whether the client has proven that it is the peer of a queue pair of this process,
+  // or has at least sent a request to one. The link's loops set it.
   bool is_known() const { return is_known_.load(std::memory_order_relaxed); }
   void set_known() {
     if (!is_known()) is_known_.store(true, std::memory_order_relaxed);
@@ -56,11 +58,11 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   uint64_t get_call_ns() const { return called_ns_.load(std::memory_order_relaxed); }
   uint32_t count_streams();  // open ones
 
-  // Ends the link: the loops close its streams, and queue pairs with requests under way fail.
+  // Ends the link: the loops close its streams, and queue pairs with outstanding requests fail.
   void fail(const char* why);
   uint64_t get_silence_ns();
-  // The peer has closed a stream. Earlier acknowledgements may still arrive on the other streams, so a
-  // requester's link ends with its last stream, or when they take too long.
+  // Called when the peer has closed a stream. Earlier acknowledgements may still arrive on the other streams,
+  // so a requester's link ends with its last stream, or when those take too long.
   void end_stream();
   void check_end();
 

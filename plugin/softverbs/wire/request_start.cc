@@ -7,11 +7,11 @@
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 
-// Starts requests: which may go, and as which messages.
+// Starts requests: decides which requests may be sent, and as which messages.
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr size_t kMaxFlying = 256;            // requests of a queue pair under way
+constexpr size_t kMaxFlying = 256;            // maximum number of outstanding requests of a queue pair
 constexpr uint32_t kStripeBytes = 128 << 10;  // longer payloads use all streams
 constexpr uint32_t kMaxChunkBytes = 512 << 10;
 
@@ -94,7 +94,7 @@ void poison(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   get_outbound(qp).link->submit(std::move(message), true);
 }
 
-// Returns false if a rail that is down, or the plan of faults, holds the next request back or makes it fail.
+// Returns false if a rail is down, or if the fault plan delays the next request or makes it fail.
 bool passes_faults(Qp& qp, const SendRequest& request) {
   Outbound& out = get_outbound(qp);
   StepOutcome outcome;
@@ -138,7 +138,7 @@ bool can_start(Qp& qp) {
   return passes_faults(qp, request) && find_link(qp);
 }
 
-// Gives the next request to the link. False if it cannot start.
+// Passes the next request to the link. Returns false if it cannot start.
 bool start_next(Qp& qp) {
   Outbound& out = get_outbound(qp);
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);

@@ -66,7 +66,7 @@ void conclude(Qp& qp) {
   if (queue.executed == out.refused) fail_oldest(qp, out.failure);
 }
 
-// Finds the queue pair whose requests the frame is about, and locks its mutex.
+// Finds the queue pair whose request the frame answers, and locks its mutex.
 Qp* find_requester(const ProcessLink& link, const Header& header, std::unique_lock<std::mutex>& lock) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr) return nullptr;
@@ -82,7 +82,7 @@ Flying* find_flying(Outbound& out, uint64_t number) {
   return index < out.flying.size() ? &out.flying[index] : nullptr;
 }
 
-// Takes back this request and all later ones.
+// Takes back this request and all later ones, which are sent again.
 void rewind(Qp& qp, uint64_t number) {
   Outbound& out = get_outbound(qp);
   out.link->cancel(qp.index);
@@ -154,7 +154,7 @@ void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   qp.idle.notify_all();
 }
 
-// Executes requests without a peer. Only where waiting is allowed.
+// Executes requests that have no peer. May wait.
 void run_local(Qp& qp, std::unique_lock<std::mutex>& lock) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
@@ -248,7 +248,8 @@ void take_refusal(ProcessLink& link, const Header& header) {
   if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
   if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
-  // A completed request is never sent again: if the peer asks for it, it has lost what it acknowledged.
+  // A completed request is never sent again: if the peer asks for it, the peer has lost data that it had
+  // acknowledged.
   const bool is_over = header.sequence < qp->send_queue.executed;
   if (header.code == kGone || is_over) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
   out.acknowledged = std::max(out.acknowledged, header.sequence);

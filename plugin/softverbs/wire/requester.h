@@ -1,4 +1,4 @@
-// The sending half of a queue pair whose peer is on another host: requests under way, acknowledgements,
+// The sending half of a queue pair whose peer is on another host: outstanding requests, acknowledgements,
 // retries.
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace verbena::softverbs::wire {
 
-// A request that was given to the link and is not completed yet.
+// A request that was passed to the link and is not complete.
 struct Flying {
   uint64_t number;
   std::shared_ptr<Transfer> response;  // of READs and atomics
   bool is_answered = false;            // the response is complete
 };
 
-// A queue pair's requests under way. Guarded by the queue pair's mutex.
+// The outstanding requests of a queue pair. Guarded by the queue pair's mutex.
 struct Outbound {
   std::shared_ptr<ProcessLink> link;
   uint64_t session = 0;
@@ -25,23 +25,24 @@ struct Outbound {
   uint64_t acknowledged = 0;  // all requests before this one
   uint32_t answers_owed = 0;
   std::deque<Flying> flying;
-  uint64_t since_ns = 0;    // since when the oldest request is the oldest
-  bool is_waiting = false;  // until the peer is ready
+  uint64_t since_ns = 0;    // since when this request has been the oldest
+  bool is_waiting = false;  // waits until the peer is ready
   // The request that the peer refused; it fails when all requests before it are complete.
   uint64_t refused = UINT64_MAX;
-  bool has_failed = false;  // the oldest one failed; the worker does the rest
+  bool has_failed = false;  // the oldest request failed; the worker handles it
   bool is_reported = false;
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
 
 // Sends posted requests that may start. The caller holds the queue pair's mutex.
 void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);
-// Steps of it, with the mutex held: give the link the requests that may start; let the worker run the queue
-// pair; fail the oldest request and with it the queue pair, in the worker, because that may wait for loops.
+// Steps of run_requests(), with the mutex held: pass the requests that may start to the link; let the worker
+// run the queue pair; fail the oldest request, and with it the queue pair, in the worker, because that may
+// wait for loops.
 void start_all(Qp& qp);
 void call_worker(Qp& qp, uint64_t delay_ns);
 void fail_oldest(Qp& qp, ibv_wc_status status);
-// In RESET: forgets all.
+// For the state RESET: forgets all requests.
 void forget_requests(Qp& qp);
 
 // Called by a loop, with the turn.
@@ -50,9 +51,9 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
 void take_acknowledgement(ProcessLink& link, const Header& header);
 void take_refusal(ProcessLink& link, const Header& header);
 void fail_request(ProcessLink& link, const Header& request,
-                  ibv_wc_status status);  // its payload cannot be read
+                  ibv_wc_status status);  // the payload of the request cannot be read
 void fail_requests(ProcessLink& link);
-void flush_soon(Qp& qp);  // of a queue pair in the state ERR
+void flush_soon(Qp& qp);  // for a queue pair in the state ERR
 // Fails requests of peers that have disappeared.
 void check_deadlines(Port& port);
 

@@ -24,7 +24,7 @@ void refuse(Stream& stream, const Header& request, uint64_t sequence, Reason rea
   stream.control(refusal);
 }
 
-// Lets the held streams try again. With the inbound mutex.
+// Lets the held streams try again. Needs the inbound mutex.
 void release_held(Inbound& in) {
   for (HeldStream& held : in.held) {
     held.stream->loop().post([held] { held.stream->resume(); });
@@ -54,7 +54,7 @@ Verdict refuse_for_good(Qp& qp, Stream& stream, const Header& header, InboundMes
   if (message.op.has_receive) complete_receive(message.op, failure.receive_status);
   const Verdict verdict = refuse_round(get_inbound(qp), stream, header, get_reason(status));
   fail_target(Process::get()->self(), qp.index, failure.event);
-  // A queue pair that is its own peer gets the failure as the requester.
+  // If a queue pair is its own peer, the requester handles the failure.
   const bool is_own =
       header.source_qp == qp.base.qp_num && is_same(stream.link().peer(), stream.link().port.address);
   if (is_own) return verdict;
@@ -110,7 +110,7 @@ ibv_wc_status check_named(InboundMessage& message, Qp& qp) {
   return IBV_WC_SUCCESS;
 }
 
-// The status with which a poisoned request is refused.
+// Returns the status with which a poisoned request is refused.
 ibv_wc_status get_poison(const Header& header) {
   if (header.immediate > IBV_WC_GENERAL_ERR) return IBV_WC_REM_OP_ERR;
   const auto status = static_cast<ibv_wc_status>(header.immediate);
@@ -118,7 +118,7 @@ ibv_wc_status get_poison(const Header& header) {
   return find_peer_failure(status, failure) ? status : IBV_WC_REM_OP_ERR;
 }
 
-// The expected message begins.
+// Begins the expected message.
 Verdict begin_message(Qp& qp, Stream& stream, const Header& header) {
   Inbound& in = get_inbound(qp);
   auto message = make_message(qp, header);
@@ -139,7 +139,7 @@ Verdict begin_message(Qp& qp, Stream& stream, const Header& header) {
   return Verdict::kPlace;
 }
 
-// The expected message has been executed.
+// Called when the expected message has been executed.
 void finish_message(Qp& qp, Inbound& in) {
   count_carried_out(qp, *qp.shared, in.current->request.length);
   in.current.reset();
@@ -172,7 +172,7 @@ bool is_same_caller(const EarlyRound& early, const ProcessLink& link, const Head
   return early.source_qp == header.source_qp && is_same(early.peer, link.peer());
 }
 
-// The queue pair does not know its peer yet: the caller has to try again later.
+// The queue pair does not know its peer yet, so the client has to try again later.
 Verdict refuse_early(Inbound& in, const ProcessLink& link, Stream& stream, const Header& header) {
   constexpr size_t kMost = 16;
   const auto known = std::find_if(in.early.begin(), in.early.end(), [&](const EarlyRound& early) {
@@ -233,8 +233,8 @@ Verdict begin_request(ProcessLink& link, Stream& stream, const Header& header,
   const std::lock_guard lock(in.mutex);
   const ibv_qp_state state = get_state(*qp->shared);
   if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return refuse_early(in, link, stream, header);
-  // A frame that is not from the peer, or from a session that is over, changes nothing here. Its sender gets
-  // a refusal.
+  // A frame that is not from the peer, or from an earlier session, changes nothing here. Its sender gets a
+  // refusal.
   if (state == IBV_QPS_ERR || !is_from_peer(*qp, link, header) || header.session < in.session) {
     if (header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
     return Verdict::kDrop;

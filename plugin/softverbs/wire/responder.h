@@ -22,7 +22,7 @@ struct HeldStream {
   uint64_t since_ns;
 };
 
-// A round that was refused before the queue pair knew its peer. If the caller turns out to be the peer, the
+// A round that was refused before the queue pair knew its peer. If the sender turns out to be the peer, the
 // rest of this round is dropped.
 struct EarlyRound {
   ibv_gid peer;
@@ -37,7 +37,7 @@ struct Inbound {
   uint64_t session = 0;
   uint32_t round = 0;
   uint64_t expected = 0;                    // sequence of the next message
-  std::shared_ptr<InboundMessage> current;  // the next message, once some of it has arrived
+  std::shared_ptr<InboundMessage> current;  // the next message, once a part of it has arrived
   std::vector<HeldStream> held;             // streams whose next chunk belongs to a later message
   bool is_lost = false;                     // the expected message never came
   std::vector<EarlyRound> early;            // a few of them, the latest last
@@ -50,20 +50,20 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
 void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands);
 void deliver_datagram(Loop& loop, ProcessLink& link, const Header& header, const uint8_t* payload);
 
-// Makes the header of a reply; in response.cc.
+// Creates the header of a reply; in response.cc.
 Header make_reply(Kind kind, const Header& request, uint64_t sequence);
 Reason get_reason(ibv_wc_status status);
 void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
              std::vector<uint8_t> copy);
-// For a READ whose memory cannot be read: one sends the refusal to the requester, the other fails the queue
-// pair. A loop calls the second, without the queue pair's mutexes.
+// Two functions for a READ whose memory cannot be read. The first one returns the refusal for the requester.
+// The second one fails the queue pair; a loop calls it without the queue pair's mutexes.
 Header refuse_response(const OutMessage& message, ibv_wc_status status);
 void fail_responder(const Target& source, ibv_wc_status status);
 
 // Gives up on messages for which a held stream has waited too long.
 void check_held(Port& port);
 
-// Called when the queue pair stops receiving. Afterwards no loop places anything for it.
+// Called when the queue pair stops receiving. After it returns, no loop places data for the queue pair.
 void forget_inbound(Qp& qp, bool is_reset);
 
 }  // namespace verbena::softverbs::wire

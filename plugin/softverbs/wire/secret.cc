@@ -38,9 +38,9 @@ struct Secret {
   }
 };
 
-Secret* secret = nullptr;  // set before any other thread of ours exists
+Secret* secret = nullptr;  // set before the library starts any other thread
 
-// The reason why the file is refused; null if it is accepted.
+// Returns why the file is rejected; null if it is accepted.
 const char* read_key(const char* path, std::vector<uint8_t>& key) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return strerror(errno);
@@ -142,7 +142,7 @@ bool check_ready(const Hello& hello, const Hello& answer, const Ready& ready) {
   return compute_ready(hello, answer, mac) && is_same(mac, ready.mac);
 }
 
-// As in HKDF (RFC 5869): derives a key from everything that both ends have sent, and from it a key for each
+// Like HKDF (RFC 5869): derives a key from all data that both ends have sent, and from it a key for each
 // direction.
 std::shared_ptr<crypto::EncryptedStream> make_encryption(const Hello& hello, const Hello& answer,
                                                          bool is_requester) {

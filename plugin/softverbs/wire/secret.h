@@ -1,4 +1,4 @@
-// The job key, and the proof on a connection that the other end has the same key: HMAC-SHA-256 by OpenSSL's
+// The job key, and the proof, on a connection, that the other end has the same key: HMAC-SHA-256 by OpenSSL's
 // libcrypto, which is loaded only if there is a key.
 #pragma once
 
@@ -9,21 +9,21 @@
 
 namespace verbena::softverbs::wire {
 
-// Reads the file that SOFTVERBS_KEY_FILE or VERBENA_JOB_KEY_FILE names, once. False, with a line on stderr,
-// if a file is named and cannot be used.
+// Reads the file that SOFTVERBS_KEY_FILE or VERBENA_JOB_KEY_FILE names, once. Returns false, with a line on
+// stderr, if the file cannot be used.
 bool load_key();
 bool has_key();
 Protection get_protection();
 
-// Each proof covers everything that was sent before, including both challenges. False if it cannot be
+// Each proof covers all data that was sent before, with both challenges. Returns false if it cannot be
 // computed, or is wrong.
 bool sign_welcome(const Hello& hello, Hello& answer);
 bool check_welcome(const Hello& hello, const Hello& answer);
 bool sign_ready(const Hello& hello, const Hello& answer, Ready& ready);
 bool check_ready(const Hello& hello, const Hello& answer, const Ready& ready);
 
-// The encryption of everything after a stream's Ready, in both directions, with keys of this stream alone.
-// Null if it cannot be set up.
+// Returns the encryption of all data after a stream's Ready, in both directions, with keys for this stream
+// alone. Returns null if it cannot be set up.
 std::shared_ptr<crypto::EncryptedStream> make_encryption(const Hello& hello, const Hello& answer,
                                                          bool is_requester);
 

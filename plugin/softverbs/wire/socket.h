@@ -1,4 +1,4 @@
-// Options of the wire's sockets: how soon a dead host is noticed.
+// Options of sockets to other hosts: they determine how soon a dead host is noticed.
 #pragma once
 
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 
 namespace verbena::softverbs::wire {
 
-// A peer that does not answer for so long counts as gone, even if its queue pairs' timeouts are longer.
+// A peer that does not answer for this time counts as gone, even if its queue pairs' timeouts are longer.
 inline constexpr int kUserTimeoutMs = 120'000;
 
 // Probes on an idle connection distinguish a dead host from a silent process.

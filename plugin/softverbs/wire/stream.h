@@ -1,4 +1,4 @@
-// One TCP connection of a link: frames out, frames in.
+// One TCP connection of a link: sends and receives frames.
 #pragma once
 
 #include <sys/uio.h>
@@ -11,13 +11,13 @@ namespace verbena::softverbs::wire {
 
 class ProcessLink;
 
-// What a stream does with a request's chunk.
+// The handling of a request's chunk by a stream.
 enum class Verdict { kPlace, kDrop, kHold, kBreak };
 
 // One TCP connection of a link.
 class Stream : public Watched {
  public:
-  // `encryption`: of an accepted stream; null if there is none.
+  // `encryption` is set for an accepted stream; null without encryption.
   Stream(ProcessLink& link, uint32_t index, Loop& loop, int fd, bool is_connected,
          std::shared_ptr<crypto::EncryptedStream> encryption);
   ~Stream() override;
@@ -28,24 +28,25 @@ class Stream : public Watched {
   bool is_ready() const { return is_ready_.load(std::memory_order_relaxed); }
   bool is_sent_away() const { return is_sent_away_.load(std::memory_order_relaxed); }
 
-  // With the loop's turn.
+  // Needs the loop's turn.
   bool watch();
   void on_ready(uint32_t events) override;
   void resume();  // continues with a chunk that was held
   void close();
   void reconnect();                        // if the peer closed it early
-  void acknowledge(const Header& header);  // merged with others for the same queue pair until the turn ends
+  void acknowledge(const Header& header);  // combined with others for the same queue pair until the turn ends
   void control(const Header& header);      // sent as soon as possible
 
-  // Any thread. Sends as much as possible without waiting.
+  // Any thread may call it. Sends as much as possible without waiting.
   void pump();
   void pump_soon();  // later, in the loop
   // Removes the frames of a queue pair's requests: afterwards the stream does not refer to their memory.
   void cancel(uint32_t qp_index);
   // Called when a registration ends: copies the rest of a request's frame while its memory is still there.
   void forget_memory(uint32_t key);
-  void abandon(const Header& request);  // the request, or the rest of it, will not come
-  // How long nothing has arrived from the other host.
+  // Notifies the peer that the request, or the rest of it, will not come.
+  void abandon(const Header& request);
+  // Returns how long no data has arrived from the other host.
   uint64_t get_silence_ns();
 
  private:
@@ -65,7 +66,7 @@ class Stream : public Watched {
     Stream& stream_;
   };
 
-  // stream_send.cc; with send_mutex_.
+  // stream_send.cc; these functions need send_mutex_.
   void say_hello();
   bool pump_once();
   bool begin_frame();
@@ -78,7 +79,7 @@ class Stream : public Watched {
   void account(size_t bytes);
   bool keep_remainder();
 
-  // stream_receive.cc; with the turn.
+  // stream_receive.cc; these functions need the turn.
   void receive();
   void end();
   Buffered work_off();
@@ -100,7 +101,7 @@ class Stream : public Watched {
   ProcessLink& link_;
   Loop& loop_;
 
-  std::mutex watch_mutex_;  // innermost
+  std::mutex watch_mutex_;  // locked after all others
   bool wants_room_ = false, wants_data_ = true;
   void watch(bool& interest, bool wanted);
 
@@ -109,32 +110,32 @@ class Stream : public Watched {
   // one total order: a holder that checks it after releasing the mutex either sees the request, or a later
   // caller finds the mutex free.
   std::atomic<uint32_t> wants_pump_{0};
-  int fd_;  // -1: closed. Changes with the turn and send_mutex_.
+  int fd_;  // -1: closed; changes with both the turn and send_mutex_
   bool is_connected_;
-  // Null if there is no encryption, or not yet. Changes with both the turn and send_mutex_. The sending half
-  // is used with send_mutex_, the receiving half with the turn.
+  // Null without encryption, or before it is set up. Changes with both the turn and send_mutex_. The sending
+  // half is used with send_mutex_, the receiving half with the turn.
   std::shared_ptr<crypto::EncryptedStream> encryption_;
   std::atomic<bool> is_ready_;  // the Hello was answered: frames may follow
   std::atomic<bool> is_sent_away_{false};
   std::atomic<bool> is_pump_posted_{false};
-  std::vector<uint8_t> greeting_;        // sent before everything else
+  std::vector<uint8_t> greeting_;        // sent before all other data
   Hello said_{};                         // our hello
   std::vector<uint8_t> control_;         // sent between frames
   std::shared_ptr<OutMessage> message_;  // of the frame that is being sent
   Header frame_{};
   std::vector<iovec> output_;  // the rest of the frame
   bool is_begun_ = false;      // a part of the frame was sent
-  bool is_broken_ = false;     // the rest of the frame cannot be read any more
+  bool is_broken_ = false;     // the rest of the frame can no longer be read
   std::vector<uint8_t> remainder_;
 
   Reading reading_ = Reading::kHello;
   std::vector<uint8_t> buffer_;
-  uint32_t begin_ = 0, end_ = 0;        // the bytes in it
+  uint32_t begin_ = 0, end_ = 0;        // the bytes in the buffer
   Header header_{};                     // of the chunk that is arriving
   std::shared_ptr<Transfer> transfer_;  // null: the payload is dropped, or collected as a whole
   uint32_t done_ = 0;                   // of its payload
-  bool has_ended_ = false;              // the peer has closed it
-  bool needs_gpu_ = false;              // the transfer's memory is a GPU's
+  bool has_ended_ = false;              // the peer has closed the stream
+  bool needs_gpu_ = false;              // the transfer has GPU memory
   Memory memory_;
   std::vector<Header> acknowledgements_;
 };

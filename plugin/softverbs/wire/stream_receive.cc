@@ -19,10 +19,10 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr uint32_t kBufferBytes = 160 << 10;  // of a stream: a datagram is taken as a whole
+constexpr uint32_t kBufferBytes = 160 << 10;  // buffer of a stream; holds a whole datagram
 static_assert(kBufferBytes >= kMaxDatagramBytes + sizeof(Header));
 constexpr uint32_t kDirectBytes = 8 << 10;  // longer payloads are received directly at their destination
-constexpr ssize_t kTurnBytes = 2 << 20;     // then other streams get the turn
+constexpr ssize_t kTurnBytes = 2 << 20;     // after this many bytes, other streams are served
 
 // Frames with a small payload that is processed as a whole.
 bool is_whole(const Header& header) {
@@ -42,8 +42,8 @@ void Stream::on_ready(uint32_t events) {
   if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 && fd_ >= 0 && is_connected_) receive();
 }
 
-// A listener with too many callers closes some before they have identified themselves. Those call again a
-// moment later.
+// A listener with too many clients closes some before they have identified themselves. These clients connect
+// again after a moment.
 bool Stream::try_again() {
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   if (reading_ != Reading::kHello || read_clock_ns() - link_.born_ns > kPatienceNs) return false;
@@ -209,7 +209,7 @@ bool Stream::take_header() {
   return false;
 }
 
-// Decides what to do with the frame whose header has been read.
+// Decides how to handle the frame whose header has been read.
 Stream::Buffered Stream::take_up() {
   done_ = 0;
   transfer_.reset();
@@ -244,10 +244,10 @@ Stream::Buffered Stream::take_up() {
     return Buffered::kStopped;
   }
   if (verdict == Verdict::kDrop) header_.kind = Kind::kAcknowledge;  // its payload is dropped
-  // Only to find out whether GPU memory is involved; every store checks again.
+  // Only determines whether GPU memory is involved; every store checks the keys again.
   needs_gpu_ =
       transfer_ != nullptr && resolve(transfer_->target, 0, transfer_->bytes, memory_) && memory_.has_gpu;
-  // What receive a datagram will take is not known.
+  // The receive that a datagram will take is not known yet.
   needs_gpu_ |= header_.kind == Kind::kDatagram && Process::get()->gpu_memory.is_any_registered();
   return Buffered::kNeedsMore;
 }
@@ -310,8 +310,7 @@ ssize_t Stream::receive_more() {
   return received;
 }
 
-// Copies a payload from where it was decrypted to its destination; frames that are processed as a whole are
-// collected first.
+// Copies a decrypted payload to its destination. Frames that are processed as a whole are collected first.
 ssize_t Stream::receive_encrypted() {
   const ssize_t there = encryption_->receive(fd_);
   if (there <= 0) return there;

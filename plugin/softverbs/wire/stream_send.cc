@@ -19,8 +19,8 @@ namespace verbena::softverbs::wire {
 namespace {
 
 constexpr size_t kMaxPieces = 64;        // of one system call
-constexpr int kPosterFrames = 4;         // a posting thread sends so many, and leaves the rest to the loop
-constexpr size_t kMaxControl = 1 << 20;  // the most that waits for a peer that does not read
+constexpr int kPosterFrames = 4;         // frames sent by a posting thread; the loop sends the rest
+constexpr size_t kMaxControl = 1 << 20;  // maximum queued for a peer that does not read
 
 void append(std::vector<uint8_t>& to, const void* from, size_t bytes) {
   const auto* begin = static_cast<const uint8_t*>(from);
@@ -152,7 +152,7 @@ bool Stream::begin_frame() {
   }
 }
 
-// Gives up a frame of which nothing was sent: tells the peer that it will not come, and fails the message.
+// Gives up a frame of which nothing was sent: notifies the peer that it will not come, and fails the message.
 void Stream::give_up_frame(ibv_wc_status status) {
   const std::shared_ptr<OutMessage> message = std::move(message_);
   output_.clear();
@@ -168,8 +168,8 @@ void Stream::give_up_frame(ibv_wc_status status) {
   }
 }
 
-// Finds the payload's memory. Of a request: as gathered when it was posted, if its keys are still valid. Of a
-// response: by the keys as they are now.
+// Finds the payload's memory. For a request: as gathered when it was posted, if its keys are still valid. For
+// a response: by its keys as they are now.
 ibv_wc_status Stream::find_payload(bool is_gpu) {
   Memory whole, *memory = &message_->local;
   uint64_t offset = frame_.offset;
@@ -192,7 +192,7 @@ ibv_wc_status Stream::find_payload(bool is_gpu) {
   return IBV_WC_SUCCESS;
 }
 
-// The greeting is sent unencrypted: the peer needs it before it can decrypt.
+// The greeting is sent unencrypted, because the peer needs it before it can decrypt.
 ssize_t Stream::send_some() {
   if (encryption_ != nullptr && greeting_.empty()) return send_encrypted();
   iovec pieces[kMaxPieces];
@@ -210,7 +210,7 @@ ssize_t Stream::send_some() {
   return sent;
 }
 
-// Data that is sealed counts as sent.
+// Encrypted data counts as sent.
 ssize_t Stream::send_encrypted() {
   if (!encryption_->is_pending()) {
     const size_t bytes = gather(encryption_->room(), encryption_->max_bytes());
@@ -221,7 +221,8 @@ ssize_t Stream::send_encrypted() {
   return encryption_->flush(fd_) ? 0 : -1;
 }
 
-// Copies the next bytes to send. A new frame begins only if all bytes that fit can be read; otherwise 0.
+// Copies the next bytes to send. A new frame begins only if all bytes that fit can be read; otherwise returns
+// 0.
 size_t Stream::gather(uint8_t* to, size_t max_bytes) {
   size_t bytes = 0;
   if (!is_begun_ && is_ready_ && !control_.empty()) {
@@ -270,8 +271,8 @@ void Stream::account(size_t bytes) {
   message_.reset();
 }
 
-// Copies the rest of the frame, so that it no longer refers to the application's memory. False if the bytes
-// are gone: part of the frame was sent, so the connection cannot continue.
+// Copies the rest of the frame, so that the frame no longer refers to the application's memory. Returns false
+// if the bytes are gone: a part of the frame was sent, so the connection cannot continue.
 bool Stream::keep_remainder() {
   if (output_.empty()) return true;
   std::vector<uint8_t> rest(count_bytes(output_));

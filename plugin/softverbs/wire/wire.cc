@@ -119,8 +119,8 @@ std::shared_ptr<ProcessLink> Wire::join(Port& port, const Hello& hello) {
   return accepted_[key] = strangers_.back();
 }
 
-// A link uses descriptors. Links whose caller is not the peer of any queue pair are kept only while there is
-// room.
+// A link uses descriptors. Links whose client is not the peer of any queue pair are kept only while there is
+// space.
 void Wire::limit_strangers() {
   constexpr size_t kLeast = 32, kMost = 4096;
   const size_t limit = get_descriptor_share(4, kLeast, kMost);
@@ -128,7 +128,7 @@ void Wire::limit_strangers() {
   {
     const std::lock_guard lock(links_mutex_);
     std::erase_if(strangers_, [](const auto& link) { return link->is_known() || link->is_dead(); });
-    // Counts at least 1: the first stream of a new link is not added yet.
+    // A link counts at least 1, because the first stream of a new link is not added yet.
     const auto weigh = [](const auto& link) { return std::max<size_t>(link->count_streams(), 1); };
     size_t descriptors = 0;
     for (const auto& link : strangers_) descriptors += weigh(link);

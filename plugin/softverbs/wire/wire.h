@@ -13,9 +13,9 @@ namespace verbena::softverbs::wire {
 class Wire {
  public:
   Wire();
-  // Opens the ports of a slot. False if another process has one of them.
+  // Opens the ports of a slot. Returns false if another process has one of them.
   bool claim(uint32_t slot);
-  int start();  // its threads, once: 0 or an errno
+  int start();  // starts its threads, once; returns 0 or an errno
   bool is_listening() const { return is_listening_; }
   uint32_t slot() const { return slot_; }
 
@@ -23,16 +23,17 @@ class Wire {
   const std::vector<std::unique_ptr<Port>>& ports() const { return ports_; }
   void poll(uint32_t rail);                          // called while the application polls a completion queue
   void quiesce();                                    // see Loop::quiesce(); for all loops
-  bool prepare_gpu(uint32_t rail, uint32_t device);  // false if the copier refuses
+  bool prepare_gpu(uint32_t rail, uint32_t device);  // false if the copier fails
   void leave();                                      // at exit: sends what is still queued
 
-  // The link to a queue pair's process; made if there is none.
+  // Returns the link to a queue pair's process, and creates it if there is none.
   std::shared_ptr<ProcessLink> get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number);
-  void forget_memory(uint32_t key);  // afterwards no stream refers to its memory
+  void forget_memory(uint32_t key);  // after it returns, no stream refers to the memory
   std::shared_ptr<ProcessLink> join(Port& port,
-                                    const Hello& hello);  // the link of an accepted stream; null: refused
+                                    // Returns the link of an accepted stream, or null if it is refused.
+                                    const Hello& hello);
   void forget(const std::shared_ptr<ProcessLink>& link);
-  void limit_strangers();  // among accepted links
+  void limit_strangers();  // limits accepted links whose client is unknown
   void check_links(
       Port& port);  // called by a loop: ends links whose peer has been closing them, or silent, for too long
 
@@ -56,7 +57,7 @@ class Wire {
   std::mutex links_mutex_;
   std::map<LinkKey, std::shared_ptr<ProcessLink>> links_;
   std::map<std::pair<uint64_t, std::array<uint8_t, 16>>, std::shared_ptr<ProcessLink>> accepted_;
-  std::vector<std::shared_ptr<ProcessLink>> strangers_;  // accepted links whose caller is not known yet
+  std::vector<std::shared_ptr<ProcessLink>> strangers_;  // accepted links whose client is not known yet
   std::unique_ptr<std::atomic<Qp*>[]> qps_;              // by index
 };
 

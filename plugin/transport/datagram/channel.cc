@@ -23,7 +23,7 @@ using State = ChannelRequest::State;
 
 namespace {
 
-// Whether one of them is open and reads or writes it.
+// Returns whether an open request reads or writes the memory.
 template <typename Requests>
 bool uses_in(const Requests& requests, const Registration* memory) {
   return std::any_of(requests.begin(), requests.end(), [memory](const auto& request) {
@@ -37,8 +37,9 @@ std::vector<std::string> name_rails(const Engine& engine) {
   return names;
 }
 
-// Each piece is one warp's, and costs it some time besides its bytes: so no more than keep all warps of a
-// block busy.
+// Chooses the length of the pieces into which a message is split. One warp copies a piece and needs some time
+// for each piece in addition to the time for its bytes, so a message has only as many pieces as are needed to
+// occupy all warps of a block.
 uint32_t choose_piece_bytes(uint64_t message_bytes) {
   constexpr uint64_t kEnoughPieces = 32, kMostPieceBytes = 4 * kUnpackPageBytes;
   const uint64_t pages = message_bytes / kEnoughPieces / kUnpackPageBytes;
@@ -64,7 +65,7 @@ void ChannelEnd::fail(Outcome failure) {
   if (has_failed()) return;
   failure_ = failure;
   has_failed_.store(true, std::memory_order_release);
-  if (has_ended_) return;  // its memory was given back: no fault
+  if (has_ended_) return;  // its memory was deregistered; this is not an error
   const char* const side = direction_ == observe::Direction::kSend ? " to " : " from ";
   request_report(ReportCause::kFailure, "datagrams: channel " + std::to_string(wire_) + side +
                                             engine_->peer_of(peer_).text + " failed");
@@ -142,7 +143,7 @@ void ChannelEndOf<End, Requested>::begin_request(Requested& request, uint32_t nu
   request.resent = 0;
 }
 
-// After its test has found it so.
+// Call this after test() has found the request complete.
 template <typename End, typename Requested>
 void ChannelEndOf<End, Requested>::note_done(const Requested& request) {
   if (observed_ == nullptr) return;
@@ -180,7 +181,7 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
-  if (has_failed()) return tell_failure();  // so has one that has ended
+  if (has_failed()) return tell_failure();  // also after the end was closed
   if (has_peer_closed())
     return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer closed the channel", wire_,
                       engine_->peer_of(peer_).text.c_str());
@@ -250,7 +251,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
-  if (has_failed()) return tell_failure();  // so has one that has ended
+  if (has_failed()) return tell_failure();  // also after the end was closed
   const uint32_t number = engine_->core().receive_channel(channel_).next;
   ReceiveRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
@@ -261,7 +262,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   if (message == kNoObject) return {};
   if (engine_->core().is_too_long(message)) {
     engine_->refuse_too_long(*this, room_bytes);
-    end_messages();  // what is parked is copied nowhere
+    end_messages();  // unexpected messages are discarded
     return tell_failure();
   }
   request.data = static_cast<std::byte*>(data);
@@ -280,7 +281,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   return {};
 }
 
-// max_buffers() is 1.
+// Always one buffer, because max_buffers() is 1.
 Outcome ReceiveEnd::post_group(std::span<const ReceiveBuffer> buffers, Request** out) {
   const ReceiveBuffer& only = buffers.front();
   return post(only.data, only.length_bytes, only.memory, ReceiveClass::kNoSlot, out, only.tag);
@@ -306,7 +307,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested, bool* done, int* leng
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::consume(Request& consumed) {
   auto& request = static_cast<ReceiveRequest&>(consumed);
-  if (lending_ == nullptr) return {};  // it was free once it was done
+  if (lending_ == nullptr) return {};  // the request was free as soon as it was done
   if (request.state.load(std::memory_order_relaxed) != State::kReported)
     return base::fail(Status::kInvalidUsage,
                       "irecvConsumed: datagrams: channel %u: a receive was consumed before it was done",
@@ -322,7 +323,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(Request& consumed) {
 
 void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target,
                                uint32_t length_bytes) {
-  // No more pages are lent than the slot has room for.
+  // The engine lends only as many pages as the slot has space for.
   const uint32_t before = lending_->slots.pending(request.slot);
   const uint32_t piece_bytes =
       std::max(choose_piece_bytes(request.length_bytes), lending_->least_piece_bytes());
@@ -332,7 +333,8 @@ void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_
 
 Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request** out) {
   *out = nullptr;
-  const EngineGuard guard(*engine_, EngineGuard::Waits{});  // null would say that nothing is to be done
+  // Waits for the token; a null request would mean that no flush is necessary.
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
   if (has_failed()) return failure_;
   if (!memory->is_gpu_memory || !engine_->has_to_flush()) return {};
   if (flushes_ == nullptr) {

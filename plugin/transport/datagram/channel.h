@@ -1,5 +1,6 @@
-// What NCCL holds of a channel: its sending or its receiving end, each with as many requests as a channel has
-// messages at a time. One thread at a time for each end, beside any others of the engine.
+// The sending and the receiving end of a channel, which NCCL holds. Each has as many requests as a channel
+// has messages at a time. One thread at a time uses an end; other threads may use other ends of the same
+// engine.
 #pragma once
 
 #include <array>
@@ -22,22 +23,22 @@ namespace verbena::transport::datagram {
 
 class Engine;
 
-// Its owner is the end. Free, then open, then done, then reported if the caller will say that it is consumed:
-// an open one is the engine's, any other the end's.
+// The request's owner is its end. A request is free, then open, then done. If the caller will consume it, it
+// is then reported, until it is consumed. An open request belongs to the engine, and any other to its end.
 struct ChannelRequest : Request {
   enum class State : uint8_t { kFree, kOpen, kDone, kReported };
   std::atomic<State> state{State::kFree};
-  // For who observes it; the engine's while it is open.
-  uint8_t rails = 0;    // that have carried some of it: a bit each
-  uint16_t resent = 0;  // packets; no more than it can say
-  uint32_t number = 0;  // of the message
+  // For the observation of the channel. They belong to the engine while the request is open.
+  uint8_t rails = 0;    // a bit for each rail that has carried a part of the message
+  uint16_t resent = 0;  // number of retransmitted packets, saturating
+  uint32_t number = 0;  // number of the message
   uint64_t length_bytes = 0;
   const Registration* memory = nullptr;
 };
 
 struct SendRequest : ChannelRequest {
   const std::byte* data = nullptr;
-  uint32_t posted = 0;  // datagrams that read it and have not left
+  uint32_t posted = 0;  // posted datagrams that read the message and have not been sent
   bool is_acked = false;
 };
 
@@ -45,28 +46,29 @@ struct ReceiveRequest : ChannelRequest {
   std::byte* data = nullptr;
   bool has_slot = false;
   uint32_t slot = 0;
-  uint32_t message = 0;      // the engine's, while it is open or has pages that were lent
-  uint32_t descriptors = 0;  // of lent pages, in its slot, once it is done; until it is consumed
+  uint32_t message = 0;  // the engine's number of the message, while the request is open or pages are on loan
+  uint32_t descriptors = 0;  // number of descriptors in its slot, from completion until it is consumed
 };
 
-// Of an end whose receives a kernel unpacks: NCCL's queue, and the memory behind it.
+// NCCL's unpack queue of an end whose receives a kernel unpacks, and the memory of the queue.
 class LendingQueue {
  public:
-  // Of a message: so many pages, each in up to so many pieces, of at least so many bytes.
+  // Limits for one message: number of pages, number of pieces of each page, and minimum length of a piece in
+  // bytes.
   struct Limits {
     uint32_t pages = 0, pieces = 0, piece_bytes = 0;
   };
-  // For the calling thread's GPU.
+  // Creates the queue for the calling thread's GPU.
   static base::Result<std::unique_ptr<LendingQueue>> create(std::shared_ptr<PageSpace> space,
                                                             const Limits& limits);
   ~LendingQueue() { memories_.give_back(std::move(memory_)); }
   LendingQueue(const LendingQueue&) = delete;
   LendingQueue& operator=(const LendingQueue&) = delete;
 
-  // 0: that GPU does not reach them.
+  // Returns 0 if that GPU cannot access the pages.
   uint32_t most_pages() const { return limits_.pages; }
   uint32_t least_piece_bytes() const { return limits_.piece_bytes; }
-  // For the GPU.
+  // Returns the address of the handle for the GPU.
   void* device_handle() const { return memory_->device_handle(); }
 
  private:
@@ -74,32 +76,32 @@ class LendingQueue {
                std::unique_ptr<UnpackMemory> memory, const Limits& limits)
       : space_(std::move(space)), memories_(memories), memory_(std::move(memory)), limits_(limits) {}
 
-  const std::shared_ptr<PageSpace> space_;  // which has `memories_`
+  const std::shared_ptr<PageSpace> space_;  // owns `memories_`
   UnpackMemories& memories_;
   std::unique_ptr<UnpackMemory> memory_;
-  const Limits limits_;  // no more than it has descriptors for
+  const Limits limits_;  // at most as many as it has descriptors for
 
  public:
   protocol::UnpackQueue slots{memory_->host_meta(), memory_->descriptors()};
 };
 
-// What NCCL asks for before a GPU reads what was received.
+// The request of a flush, which NCCL makes before a GPU reads received data.
 struct ChannelFlush : ChannelRequest {
   const void* data = nullptr;
-  uint32_t rails = 0;        // that are still to be asked
-  uint32_t outstanding = 0;  // reads
+  uint32_t rails = 0;        // rails on which no read was posted yet
+  uint32_t outstanding = 0;  // outstanding reads
 };
 
-// What both ends have.
+// The parts that both ends share.
 class ChannelEnd {
  public:
   uint32_t peer() const { return peer_; }
   uint32_t channel() const { return channel_; }
   uint16_t wire() const { return wire_; }
-  // Null: it is not observed.
+  // Returns null if the end is not observed.
   observe::Connection* observed() const { return observed_.get(); }
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
-  // With the engine's token. The first one counts: others read it.
+  // Needs the engine's token. Only the first failure is kept, because other threads read it.
   void fail(base::Outcome failure);
   void note_peer_closed(int64_t now_ns) {
     if (closed_ns_ == 0) closed_ns_ = now_ns;
@@ -110,43 +112,44 @@ class ChannelEnd {
   ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
              observe::Direction direction);
   ~ChannelEnd();
-  // What the end's thread is told, once it has failed.
+  // Returns the failure to the end's thread, and counts it once.
   base::Outcome tell_failure();
-  // With the engine's token, of an end that has not failed: an error once a message that needs the peer has
-  // been open for the grace time after it closed.
+  // Needs the engine's token. Call it for an end that has not failed. Returns an error if a message that
+  // needs the peer is still open when the grace time after the peer's close is over.
   base::Outcome check_peer(const char* direction, const char* open);
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t peer_, channel_;
   const uint16_t wire_;
   const observe::Direction direction_;
-  std::shared_ptr<observe::Connection> observed_;  // null: nobody wants to know
+  std::shared_ptr<observe::Connection> observed_;  // null if no output is enabled
   bool is_failure_told_ = false;
-  bool has_ended_ = false;  // the engine does not know it any more
+  bool has_ended_ = false;  // the engine no longer knows the end
   std::atomic<bool> has_failed_{false};
-  base::Outcome failure_;  // once it has failed
-  int64_t closed_ns_ = 0;  // when the peer said that its end is closed; 0: it has not
+  base::Outcome failure_;  // valid once the end has failed
+  int64_t closed_ns_ = 0;  // when the peer reported that it closed its end; 0: it has not
   protocol::Statistics statistics_;
 };
 
-// What they do alike, each with requests of its own. `End` is SendEnd or ReceiveEnd.
+// The functions that both ends share, each with its own type of requests. `End` is SendEnd or ReceiveEnd.
 template <typename End, typename Requested>
 class ChannelEndOf : public ChannelEnd {
  protected:
-  // Ends the channel if one of its requests uses the memory.
+  // Ends the channel if one of its open requests uses the memory.
   void release_memory(const Registration* memory);
   ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
                observe::Direction direction)
       : ChannelEnd(std::move(engine), peer, channel, wire, direction) {}
-  // Once `End` is complete: requests name it as their owner.
+  // Sets the owner of the requests. Call it once `End` is fully constructed.
   void own_requests(RequestKind kind);
-  // The engine no longer knows the end once this returns.
+  // After the call returns, the engine no longer knows the end.
   void leave();
-  // With the engine's token.
+  // Needs the engine's token.
   void end_messages();
   void begin_request(Requested& request, uint32_t number, const Registration* memory);
   void note_done(const Requested& request);
-  // Whether it is done; until then, or an error, it stays open. The caller frees it.
+  // Returns whether the request is done. Unless it is done or has failed, the request stays open. The caller
+  // frees it.
   template <typename Looked>
   base::Outcome look(const Looked& request, const char* direction, const char* open, bool* done);
 
@@ -161,34 +164,35 @@ class SendEnd final : public ChannelEndOf<SendEnd, SendRequest>, public SendingE
   }
   ~SendEnd() { leave(); }
 
-  // Null in `*request`: not now. The memory is read until the request is done.
+  // Sets `*request` to null if the message cannot be sent now. The memory is read until the request is done.
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
                      Request** request, int32_t tag) override;
   base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
   void release(const Registration* memory) override { release_memory(memory); }
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }
-  // With the engine's token, of an open one: whether it may need the peer, or only our device.
+  // Needs the engine's token and an open request. Returns whether the request may wait for the peer, and not
+  // only for this device.
   bool awaits_peer(const SendRequest&) const { return true; }
-  bool is_read() const;  // by datagrams that have not left
+  bool is_read() const;  // by datagrams that have not been sent
   bool uses(const Registration* memory) const;
 };
 
 class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public ReceivingEnd {
  public:
-  // `lending`: null if no kernel unpacks here.
+  // `lending` is null if no kernel unpacks the receives.
   ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
              std::unique_ptr<LendingQueue> lending);
   ~ReceiveEnd() { leave(); }
 
-  // By the engine: nothing is written for it any more once this returns.
+  // Called by the engine. After the call returns, no data is written for this end.
   void end_for(const base::Outcome& failure) {
     fail(failure);
     end_messages();
   }
-  int64_t refused_ns = 0;  // when the peer was last told that a message is too long
+  int64_t refused_ns = 0;  // when the peer was last notified that a message is too long
   void* device_handle() const { return lending_ == nullptr ? nullptr : lending_->device_handle(); }
-  // Null in `*request`: not now.
+  // Sets `*request` to null if no receive can be posted now.
   base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,
                      Request** request, int32_t tag) override;
   base::Outcome post_group(std::span<const ReceiveBuffer> buffers, Request** request) override;
@@ -197,12 +201,13 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public
   void release(const Registration* memory) override { release_memory(memory); }
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }
-  // With the engine's token: the pages of a message that is here, in the order of its list.
+  // Needs the engine's token. Adds the pages of a received message, in the order of its list.
   void describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target, uint32_t length_bytes);
   void publish(const ReceiveRequest& request) { lending_->slots.publish(request.slot); }
-  // Makes what was received into `memory` visible to its GPU. Null in `*request`: it is.
+  // Makes the data that was received into `memory` visible to its GPU. Sets `*request` to null if it is
+  // visible already.
   base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
-  // As SendEnd's.
+  // As in SendEnd.
   bool awaits_peer(const ReceiveRequest& request) const;
   bool awaits_peer(const ChannelFlush&) const { return false; }
   bool uses(const Registration* memory) const;
@@ -210,7 +215,7 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public
  private:
   base::Outcome test_flush(ChannelFlush& request, bool* done);
 
-  // Null until the first: few NICs need any.
+  // Null until the first flush, because few NICs need flushes.
   std::unique_ptr<std::array<ChannelFlush, protocol::datagram::kRing>> flushes_;
   const std::unique_ptr<LendingQueue> lending_;
 };

@@ -35,8 +35,8 @@ namespace {
 constexpr uint32_t kLooksBetweenQuestions = 16;
 constexpr int64_t kMaxLingerMs = 500;
 
-// A GPU may be reading lines of NCCL's LL128 there: the last word of each says that the rest is there.
-// memcpy() stores in any order.
+// Copies in ascending order. A GPU may be polling lines of NCCL's LL128 in this memory, and the last word of
+// a line marks the line as complete. memcpy() may store in any order.
 VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t length_bytes) {
   constexpr uint32_t kRestBytes = kDataLineBytes - sizeof(uint64_t);
   const bool has_lines = reinterpret_cast<uintptr_t>(to) % kDataLineBytes == 0;
@@ -50,7 +50,7 @@ VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t 
   if (length_bytes != 0) std::memcpy(to, from, length_bytes);
 }
 
-// Of who was refused the token so often.
+// Waits a while, depending on how often the caller was refused the token.
 void rest(uint32_t tries) {
   constexpr uint32_t kYields = 64;
   constexpr timespec kNap{0, 20'000};
@@ -107,7 +107,7 @@ Engine::~Engine() {
     const std::string counts = describe_counts();
     base::log_info("%s", counts.c_str());
   }
-  retire();  // at last: whoever gives the token away may wake the service
+  retire();  // last, because releasing the token may wake the service
 }
 
 Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
@@ -143,7 +143,8 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
     return outcome;
   process_ = name_own_process();
   name_.secret = drawn.secret;
-  name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
+  // If the top bit is set, a device uses its own key instead.
+  name_.queue_key = drawn.queue_key & ~(1U << 31);
   std::shared_ptr<PageSpace> space;
   if (unpacks || takes_gpu_pages(nic_, unpacks)) {
     auto acquired = PageSpace::acquire(wants_gpu_pages(nic_));
@@ -176,7 +177,8 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   return failure_;
 }
 
-// Whoever has the token may have lost its processor to threads that ask for it again and again.
+// Yields the processor: threads that ask for the token repeatedly may keep the thread that holds it from
+// running.
 void Engine::give_way() {
   constexpr uint32_t kSpins = 16;
   thread_local uint32_t refusals = 0;
@@ -232,7 +234,7 @@ void Engine::note_live_rails(uint32_t live) {
   }
 }
 
-// What goes to memory of GPUs.
+// Starts the copies to GPU memory.
 void Engine::place_pages() {
   std::string cause;
   if (!placer_->progress(live_rails_, now_ns_, &cause,
@@ -240,7 +242,7 @@ void Engine::place_pages() {
     note_placement_failure(cause);
 }
 
-// As long as there are some, `rounds` times at most.
+// Calls `take` as long as it finds completions, at most `rounds` times.
 template <typename Take>
 void Engine::poll(uint32_t rail, verbs::CompletionQueue& queue, int rounds, const Take& take) {
   verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
@@ -275,7 +277,7 @@ void Engine::poll_sends(uint32_t number) {
 }
 
 void Engine::poll_rail(uint32_t number) {
-  constexpr int kRounds = 8;  // of one kind of receives; then the next has its turn
+  constexpr int kRounds = 8;  // for one kind of receives, before the next kind is polled
   Rail& rail = *rails_[number];
   if (rail.is_given_up()) [[unlikely]]
     return;
@@ -315,7 +317,8 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   }
 }
 
-// By the CPU, at once; to and from memory of a GPU by the device, in its time.
+// The CPU copies to and from host memory, and the copy is complete when the call returns. The device copies
+// to and from GPU memory, and the copy completes later.
 bool Engine::copy_page(uint32_t message, uint32_t page, uint64_t offset, uint32_t length_bytes) {
   const ReceiveRequest& request = *receives_of_[message];
   if (request.memory->is_gpu_memory || pool_.is_gpu_memory(page)) {
@@ -333,7 +336,8 @@ void Engine::note_sent(uint32_t message) {
   if (request->posted == 0) finish(message, *request);
 }
 
-// Only now may its memory go: a copy of a packet that had arrived may still have been leaving.
+// The message's memory may be freed only now, because a retransmitted copy of a packet that had already
+// arrived may still have been in a send queue.
 void Engine::finish(uint32_t message, SendRequest& request) {
   core_.forget(message);
   sends_of_[message] = nullptr;
@@ -350,8 +354,8 @@ void Engine::note_received(uint32_t message) {
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
 }
 
-// Until release(): the kernel reads the pages. Descriptors, then the count, then "done", each with release
-// order; what NCCL tells its kernel comes after.
+// Lends the pages to the kernel, until release(). Writes the descriptors, then the count, then marks the
+// request as done, each with release order. NCCL notifies its kernel afterwards.
 void Engine::lend(uint32_t message, ReceiveRequest& request) {
   auto& end = *static_cast<ReceiveEnd*>(request.owner);
   core_.for_each_page(message, [&](uint32_t page, uint64_t offset, uint32_t length_bytes) {
@@ -383,7 +387,9 @@ uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& p
   if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) {
     Peer& newest = *peers_of_[known->second];
     if (!newest.failure.has_failed() || newest.is_gone()) return known->second;
-    if (!newest.is_met) {  // given up by another's word alone: it has sent nothing, and keeps its number
+    // Only another engine has reported that this peer is gone. The peer has sent no packet, so it keeps its
+    // number.
+    if (!newest.is_met) {
       newest.failure = {};
       newest.doubted_ns = 0;
       core_.unmute_peer(known->second);
@@ -464,7 +470,7 @@ void Engine::attach(ReceiveEnd* end) {
   reach(receive_channels_, end->channel()).end = end;
   note_state(*end);
 }
-// Of its peer.
+// Copies the state of the end's peer to the end.
 void Engine::note_state(ChannelEnd& end) const {
   if (const Outcome failure = failure_of(end.peer()); failure.has_failed()) end.fail(failure);
   if (peers_of_[end.peer()]->has_left) end.note_peer_closed(now_ns_);
@@ -477,14 +483,14 @@ void Engine::attach(uint32_t message, ReceiveRequest* request) {
   ++peers_of_[core_.receive_channel(core_.receive_message(message).channel).peer]->open_receives;
 }
 
-// Datagrams that still read messages leave first, or never.
+// Datagrams that still read messages of this end are sent first or are discarded.
 void Engine::detach(SendEnd* end) {
   constexpr int64_t kPatienceMs = 50;
   const uint32_t channel = end->channel(), ring = core_.send_channel(channel).ring;
   core_.close_send(channel);
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) {
     SendRequest* const request = reach(sends_of_, ring * kRing + i);
-    if (request != nullptr) request->is_acked = false;  // the core knows nothing of them any more
+    if (request != nullptr) request->is_acked = false;  // the core no longer knows them
   }
   const auto deadline = base::Deadline::after_ms(kPatienceMs);
   while (end->is_read() && !failure_.has_failed() && !deadline.has_passed()) pass();
@@ -513,7 +519,7 @@ void Engine::detach(ReceiveEnd* end) {
 
 // --- Between NCCL's calls.
 
-// Who waits asks whether the other end is there.
+// While requests wait, checks whether their peers are alive.
 void Engine::look_around() {
   const bool asks_all = now_ns_ / kLookNs % kLooksBetweenQuestions == 0;
   looked_ns_ = now_ns_;
@@ -552,7 +558,7 @@ void Engine::look_around() {
         post_farewell(id, {static_cast<uint16_t>(wire), 1, FarewellKind::kQuestion});
     }
     for (const uint32_t channel : core_.peer(id).send_channels) {
-      // One without its end is not the peer's yet.
+      // A channel without its end does not belong to the peer yet.
       const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
       if (has_end && core_.send_channel(channel).open != 0)
         post_farewell(id, {send_ends_[channel]->wire(), 0, FarewellKind::kQuestion});
@@ -560,7 +566,8 @@ void Engine::look_around() {
   }
 }
 
-// Peers whose ends are open may still wait for our last acknowledgement.
+// Stays alive for a while, because peers with open ends may still wait for this engine's last
+// acknowledgement.
 void Engine::linger() {
   constexpr int64_t kQuestionNs = 20 * base::kNsPerMs;
   const EngineGuard guard(*this, EngineGuard::Waits{});
@@ -590,10 +597,10 @@ void Engine::linger() {
   tell_departure(deadline);
 }
 
-// A peer that does not hear of it keeps what it has of this engine until its own ends.
+// A peer that does not receive this message keeps its state of this engine until its own engine ends.
 void Engine::tell_departure(const base::Deadline& deadline) {
-  constexpr uint32_t kFarewells = 2;      // over different paths, as one may be lost
-  constexpr uint32_t kPeersAtATime = 16;  // which all find room in a queue
+  constexpr uint32_t kFarewells = 2;      // sent over different paths, because one may be lost
+  constexpr uint32_t kPeersAtATime = 16;  // they all fit into a send queue
   const auto have_left = [this] {
     return std::ranges::all_of(
         rails_, [](const auto& rail) { return !rail->is_usable() || rail->control.is_empty(); });
@@ -626,10 +633,10 @@ std::string Engine::describe_counts() const {
   const EngineStatistics& counts = core_.statistics();
   char line[512];
   std::snprintf(line, sizeof(line),
-                "datagrams on %s: engine %016" PRIx64 ", %u peers; packets sent %" PRIu64 ", again %" PRIu64
-                ", spurious %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
-                ", strays %" PRIu64 ", late or marked by a switch %" PRIu64 "; timeouts %" PRIu64
-                ", paths rested %" PRIu64,
+                "datagrams on %s: engine %016" PRIx64 ", %u peers; packets sent %" PRIu64
+                ", retransmitted %" PRIu64 ", spurious %" PRIu64 ", received %" PRIu64 ", duplicates %" PRIu64
+                ", rejected %" PRIu64 ", unmatched %" PRIu64 ", delayed or ECN-marked %" PRIu64
+                "; timeouts %" PRIu64 ", paths quarantined %" PRIu64,
                 nic_.name.c_str(), name_.id, core_.peers(), counts.sent_packets, counts.resent_packets,
                 counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
                 counts.strays, counts.late_marks, counts.timeouts, counts.rested_paths);
@@ -639,15 +646,16 @@ std::string Engine::describe_counts() const {
 std::string Engine::describe() const {
   std::string text = describe_counts() + '\n';
   const protocol::datagram::PageBudget& pages = core_.budget();
-  base::append(
-      text,
-      "  pages: %u held, %u parked, %u lent, %u being copied, %u idle of %u; %u packets granted and not "
-      "here, %llu grants taken back from peers that did not send\n",
-      pages.held(), pages.parked(), pages.lent(), pages.moving(), core_.idle(), pages.pages(),
-      core_.outstanding(), static_cast<unsigned long long>(core_.grants().taken_back()));
+  base::append(text,
+               "  pages: %u in matched messages, %u in unexpected messages, %u on loan to kernels, %u being "
+               "copied, %u idle of %u; %u packets granted but not "
+               "received, %llu grants revoked because their peers did not send\n",
+               pages.held(), pages.parked(), pages.lent(), pages.moving(), core_.idle(), pages.pages(),
+               core_.outstanding(), static_cast<unsigned long long>(core_.grants().taken_back()));
   const protocol::datagram::PageBudget& shorts = core_.short_budget();
   if (shorts.pages() != 0)
-    base::append(text, "  small-message buffers: %u parked, %u being copied, %u idle of %u\n",
+    base::append(text,
+                 "  small-message buffers: %u in unexpected messages, %u being copied,  %u idle of %u\n",
                  shorts.parked(), shorts.held() + shorts.moving(), core_.short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
     base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
@@ -655,24 +663,24 @@ std::string Engine::describe() const {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = core_.peer(id);
     if (!state.is_open) continue;
-    base::append(
-        text,
-        "  %s: %s, heard %.1f s ago, %u packets under way of a window of %u, %u paths of %u rest, %u "
-        "receives open%s%s\n",
-        peers_of_[id]->text.c_str(),
-        peers_of_[id]->failure.has_failed() ? "does not answer"
-        : peers_of_[id]->is_met             ? "met"
-                                            : "not met yet",
-        static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight, state.guard.window(),
-        static_cast<unsigned>(std::popcount(state.paths.resting())),
-        static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives,
-        state.fresh.is_empty() && state.waiting.is_empty() ? "" : ", messages wait for grants",
-        state.lost.is_empty() ? "" : ", packets wait to be sent again");
+    base::append(text,
+                 "  %s: %s, last packet received %.1f s ago, %u packets in flight of a window of %u, %u "
+                 "paths of %u quarantined, %u "
+                 "receives open%s%s\n",
+                 peers_of_[id]->text.c_str(),
+                 peers_of_[id]->failure.has_failed() ? "does not answer"
+                 : peers_of_[id]->is_met             ? "connected"
+                                                     : "not connected yet",
+                 static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight, state.guard.window(),
+                 static_cast<unsigned>(std::popcount(state.paths.resting())),
+                 static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives,
+                 state.fresh.is_empty() && state.waiting.is_empty() ? "" : ", messages wait for grants",
+                 state.lost.is_empty() ? "" : ", packets wait for retransmission");
   }
   return text;
 }
 
-// The thread that has the engine answers in its next pass.
+// If another thread holds the engine, that thread answers in its next pass.
 bool Engine::dump_state(StateDump& answer) {
   if (!enter_as_service()) {
     is_asked_.store(true, std::memory_order_relaxed);
@@ -690,7 +698,8 @@ StateDump Engine::dump() const {
 
 StateDump Engine::dump_from_outside() const {
   char line[160];
-  std::snprintf(line, sizeof(line), "datagrams on %s: engine %016" PRIx64 " is being worked on\n",
+  std::snprintf(line, sizeof(line),
+                "datagrams on %s: engine %016" PRIx64 ": no state, as a thread is working on the engine\n",
                 nic_.name.c_str(), name_.id);
   return {line};
 }

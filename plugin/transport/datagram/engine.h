@@ -1,7 +1,7 @@
-// One end of all datagrams of a net device in this process: protocol/datagram/engine_core.h over verbs. It
-// lives while a listener, a channel or somebody who connects needs it. Whichever thread has the token
-// (service/progress_token.h) works for all: the threads of NCCL in their calls, the service thread between
-// them.
+// One end of all datagrams of a net device in this process: connects protocol/datagram/engine_core.h to
+// verbs. The engine lives while a listener, a channel or a connection attempt needs it. The thread that holds
+// the token (service/progress_token.h) works for all channels: a thread of NCCL during NCCL's calls,
+// otherwise the service thread.
 #pragma once
 
 #include <atomic>
@@ -36,8 +36,8 @@ class Engine final : public ProgressToken, public RegistryMember {
  public:
   using Core = protocol::datagram::EngineCore<Engine>;
 
-  // The device's engine, made if there is none. `nics` has the device. `unpacks`: NCCL is offered that its
-  // kernels do.
+  // Returns the device's engine, and creates it if there is none. `nics` has the device. `unpacks` means that
+  // NCCL was offered UNPACK.
   static base::Result<std::shared_ptr<Engine>> find(const Nic& nic, std::shared_ptr<NicRegistry> nics,
                                                     bool unpacks);
   virtual ~Engine();
@@ -49,37 +49,38 @@ class Engine final : public ProgressToken, public RegistryMember {
   bool has_many_peers() const { return core_.peers() >= kManyPeers; }
 
   using ProgressToken::enter;
-  // Waits for the token, which nobody keeps for long.
+  // Waits for the token, which no thread holds for long.
   void enter_soon();
-  // By whoever was refused the token and will ask again soon.
+  // Call it after the token was refused, if the thread will ask again soon.
   static void give_way();
 
-  // --- All that follows: with the token.
+  // --- All functions below need the token.
 
   Core& core() { return core_; }
-  // Takes what has come, sends what may leave.
+  // Polls completions, and sends the packets that may be sent.
   void pass();
   base::Outcome failure() const { return failure_; }
-  // From any thread.
+  // Any thread may call it.
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
 
-  // Takes a way that datagrams of the rail's control pair may still have to read.
+  // Keeps a way until the datagrams of the rail's control pair no longer read it.
   void retire_way(GreetingWay used);
   Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
-  // Of the engine or of this peer: final, and of all ends that lead there.
+  // Returns the failure of the engine or of this peer. It is final and applies to all ends that lead to the
+  // peer.
   base::Outcome failure_of(uint32_t peer) const {
     return failure_.has_failed() ? failure_ : peers_of_[peer]->failure;
   }
   bool has_met(const protocol::datagram::Greeting& greeting) const {
     return judge(greeting).standing == Standing::kMet;
   }
-  // The peer with this name, known or not yet met. One that was given up while its process lives is met
-  // again, under another number.
+  // Returns the peer with this name, and adds it if it is not known. If the peer was given up but its process
+  // is alive, it is added again with another number.
   uint32_t take_peer(const protocol::datagram::EngineName& name, const protocol::RailRecord& port,
                      const protocol::datagram::ProcessName& process);
-  // From its greeting; only once.
+  // Completes a peer with the data of its greeting. Call it once for each peer.
   base::Outcome meet(uint32_t peer, const protocol::datagram::Greeting& greeting, Ways ways);
-  // A number that none of our channels to this peer has. kNoChannel: all are taken.
+  // Returns a channel number that no channel to this peer uses, or kNoChannel if all are used.
   uint16_t choose_wire(uint32_t peer);
 
   void listen(uint64_t nonce, Listener* listener) { listeners_[nonce] = listener; }
@@ -95,7 +96,7 @@ class Engine final : public ProgressToken, public RegistryMember {
   }
   void welcome(uint32_t peer, uint16_t channel, uint64_t nonce,
                protocol::datagram::GreetingRefusal refusal = protocol::datagram::GreetingRefusal::kNone);
-  // A channel that a peer opened. kNoObject: it is open already.
+  // Opens a channel that the peer has requested. Returns kNoObject if it is open already.
   uint32_t open_receive_of(uint32_t peer, uint16_t wire, uint64_t nonce);
 
   void attach(SendEnd* end);
@@ -105,27 +106,27 @@ class Engine final : public ProgressToken, public RegistryMember {
   void attach(uint32_t message, SendRequest* request);
   void attach(uint32_t message, ReceiveRequest* request);
 
-  // Null: nothing is unpacked here.
+  // Returns null if no receives are unpacked.
   const std::shared_ptr<PageSpace>& space() const { return pool_.space(); }
   bool may_lend() const { return pool_.is_reached_by_kernels(); }
-  // A message is longer than its receive: the end fails, and the other end is told.
+  // Handles a message that is longer than its receive: the end fails, and the other end is notified.
   void refuse_too_long(ReceiveEnd& end, uint64_t room_bytes);
   // See ReceiveEnd::flush().
   bool has_to_flush() const { return placer_->has_to_flush(); }
   void flush(ChannelFlush* request) { placer_->flush(request); }
 
   int64_t now_ns() const { return now_ns_; }
-  std::string describe() const;         // with all peers, in lines
-  std::string describe_counts() const;  // a line, without its end
+  std::string describe() const;         // with all peers, in several lines
+  std::string describe_counts() const;  // one line without the newline
 
  private:
-  // The parts of the core, whose port this is.
+  // The parts of the core. The engine is the port of the core.
   friend Core;
   friend protocol::datagram::SendSide<Engine>;
   friend protocol::datagram::ReceiveSide<Engine>;
   friend protocol::datagram::EngineShared<Engine>;
   static constexpr size_t kManyPeers = 256;
-  static constexpr int64_t kLookNs = 250 * base::kNsPerMs;  // how often peers are looked at
+  static constexpr int64_t kLookNs = 250 * base::kNsPerMs;  // how often peers are checked
 
   Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const protocol::datagram::EngineOptions& options);
   base::Outcome prepare(bool unpacks, uint32_t page_bytes);
@@ -153,9 +154,9 @@ class Engine final : public ProgressToken, public RegistryMember {
   void post_greeting(protocol::datagram::PacketKind kind, const protocol::datagram::Greeting& greeting,
                      const protocol::datagram::EngineName& to, uint32_t rail, ibv_ah* way,
                      uint32_t pair_number);
-  // On the service thread: to who calls a listener that is not there, and is not met.
+  // On the service thread: answers a peer that is not connected and calls a listener that does not exist.
   void refuse_caller();
-  // The token, after leave_as_service().
+  // Takes the token again after leave_as_service().
   void return_as_service();
   void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void poll_rail(uint32_t number);
@@ -168,16 +169,17 @@ class Engine final : public ProgressToken, public RegistryMember {
   void take_control(uint32_t immediate, std::span<const uint8_t> bytes);
   void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
   struct Ended {
-    uint32_t peer = 0, looks = 0;  // since it was noted
-    // What was posted to the queue pairs when it was last sent anything, by rail and mark.
+    uint32_t peer = 0, looks = 0;  // number of checks since it was recorded
+    // Counts of posted datagrams at the time of the last datagram to this peer, by rail and mark.
     std::vector<uint32_t> added;
   };
-  // What the sender of a greeting is to us, by its number for us: of an engine these only go up.
+  // The relation between this engine and the sender of a greeting, by the number that the sender has for this
+  // engine. An engine only increases these numbers.
   enum class Standing : uint8_t {
-    kNew,      // not met, or it has begun anew since
-    kMet,      // `peer`
-    kGivenUp,  // `peer`, and it does not know that
-    kOld,      // sent before it began anew, or not by that engine
+    kNew,      // not connected, or it has restarted since
+    kMet,      // connected as `peer`
+    kGivenUp,  // given up as `peer`, which does not know that
+    kOld,      // sent before the peer restarted, or not sent by that engine
   };
   struct Judgement {
     Standing standing;
@@ -188,7 +190,7 @@ class Engine final : public ProgressToken, public RegistryMember {
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
   void lend(uint32_t message, ReceiveRequest& request);
-  // faults.cc: what fails of a channel, a queue pair, a rail, and who is told.
+  // faults.cc: failures of channels, queue pairs and rails, and who is notified.
   void note_too_long(SendEnd& end);
   void stop(SendEnd& end, const base::Outcome& failure);
   void note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion);
@@ -197,15 +199,16 @@ class Engine final : public ProgressToken, public RegistryMember {
   void mend(uint32_t rail);
   void give_up_rail(uint32_t rail, const std::string& cause);
   void empty_pairs_of(uint32_t first_message, uint32_t messages);
-  // restart.cc: nothing is sent to it or taken of it any more but what follows, and its ends fail.
+  // restart.cc: gives up a peer. Except for the messages below, no packet is sent to the peer or accepted
+  // from it, and its ends fail.
   void give_up(uint32_t peer, const base::Outcome& failure);
-  void note_given_up(uint32_t peer);  // this end, by the peer
+  void note_given_up(uint32_t peer);  // the peer has given up this end
   void answer_given_up(uint32_t peer);
   void look_for_life(uint32_t peer);
   void post_life(uint32_t peer, const protocol::datagram::LifeRecord& record);
-  // `is_awaited`: its ends fail.
+  // If `is_awaited`, the ends of that process fail.
   void note_end(const protocol::datagram::ProcessName& process, bool is_awaited);
-  // A process of this host, that may have ended; by whom that is asked, or kNoObject: by this engine.
+  // A process on this host that may have ended. `asker` is the peer that asks, or kNoObject for this engine.
   struct Suspect {
     protocol::datagram::ProcessName process;
     bool is_awaited = false;
@@ -220,7 +223,7 @@ class Engine final : public ProgressToken, public RegistryMember {
   void note_gone(uint32_t peer);
   void note_departure(uint32_t peer);
   void take_back_pages(uint32_t peer);
-  // Once nothing of this process uses it any more. True: it is done.
+  // Removes a peer that is gone, once this process no longer uses it. Returns true when it is removed.
   bool remove_gone(Ended& ended);
   bool is_used(uint32_t peer) const;
   void note_state(ChannelEnd& end) const;
@@ -239,7 +242,7 @@ class Engine final : public ProgressToken, public RegistryMember {
       if (channel.end != nullptr) body(*channel.end);
   }
 
-  // --- ProgressToken's and RegistryMember's.
+  // --- For ProgressToken and RegistryMember.
   int64_t progress_idle() override;
   int64_t find_next_try() override;
   bool dump_state(StateDump& dump) override;
@@ -250,44 +253,46 @@ class Engine final : public ProgressToken, public RegistryMember {
   const Nic& nic_;
   const std::shared_ptr<NicRegistry> nics_;  // keeps `nic_` alive
   protocol::datagram::EngineName name_{};
-  // By the core's number. Before the rails, whose queue pairs read their address handles until they are gone.
+  // By the core's number. Declared before the rails, because queue pairs may read the peers' address handles
+  // until they are destroyed.
   std::vector<std::unique_ptr<Peer>> peers_of_;
   struct UsedWay {
     GreetingWay used;
-    uint32_t added = 0;  // until so many datagrams of the rail's control pair have left
+    uint32_t added = 0;  // keep until this many datagrams of the rail's control pair were sent
   };
   std::vector<UsedWay> used_ways_;
   PagePool pool_;
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Placer> placer_;
-  base::Outcome failure_;  // of all rails: final
+  base::Outcome failure_;  // of the whole engine; final
   std::atomic<bool> has_failed_{false};
 
   int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;
   uint32_t live_rails_ = 0;
-  std::atomic<bool> is_asked_{false};  // for its state
+  std::atomic<bool> is_asked_{false};  // a state dump was requested
 
   protocol::datagram::ProcessName process_{};
-  std::vector<Ended> ended_;  // peers that say nothing any more
+  std::vector<Ended> ended_;  // peers that send nothing any more
   std::vector<Suspect> suspects_;
-  uint32_t ended_turn_ = 0;                                            // of the peers: who is looked at next
-  std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's
+  uint32_t ended_turn_ = 0;                                            // the peer to check next
+  std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's id
   std::unordered_map<uint64_t, std::vector<uint32_t>> peers_of_host_;  // by ProcessName::space
   std::unordered_map<uint64_t, Listener*> listeners_;                  // by nonce
   std::vector<Connector*> connectors_;
-  std::optional<protocol::datagram::Greeting> refused_;  // the hello that refuse_caller() answers next
+  // The connect request that refuse_caller() answers next.
+  std::optional<protocol::datagram::Greeting> refused_;
   uint32_t refusals_ = 0;
-  std::vector<SendEnd*> send_ends_;  // by the core's number of the channel
+  std::vector<SendEnd*> send_ends_;  // by the core's channel number
   struct ReceiveEntry {
     ReceiveEnd* end = nullptr;
-    uint64_t nonce = 0;  // of the listener that its sender called
+    uint64_t nonce = 0;  // of the listener that the sender called
   };
   std::vector<ReceiveEntry> receive_channels_;
-  std::vector<SendRequest*> sends_of_;  // by the core's number of the message
+  std::vector<SendRequest*> sends_of_;  // by the core's message number
   std::vector<ReceiveRequest*> receives_of_;
 };
 
-// Has the token while it lives.
+// Holds the token during its lifetime.
 class EngineGuard {
  public:
   explicit EngineGuard(Engine& engine) : engine_(engine), is_taken_(engine.enter()) {

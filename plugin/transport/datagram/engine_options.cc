@@ -18,8 +18,9 @@ constexpr uint32_t kPagesPerRail = 2048;
 constexpr uint32_t kLeastCreditBytes = 8 << 20, kEnoughPages = 256;
 constexpr uint32_t kShortPagesPerRail = 256;
 
-// A page takes what a datagram carries: an MTU, or more where a datagram may be longer than one. To and from
-// memory of a GPU each is a copy, which takes as long as many times the bytes of an MTU.
+// Chooses the length of a page: one MTU, or more if a datagram may be longer than an MTU. To and from GPU
+// memory each page is a separate copy. The fixed time of such a copy is as long as the transfer of many
+// times the bytes of an MTU.
 uint32_t choose_page_bytes(const Nic& nic) {
   const auto is_long = [](const verbs::Device* device) {
     return device->long_datagram_bytes() >= PagePool::kMostPageBytes + sizeof(PacketHeader);
@@ -30,8 +31,8 @@ uint32_t choose_page_bytes(const Nic& nic) {
   return base::find_current_gpu() != base::kNoGpu ? PagePool::kMostPageBytes : PagePool::kLeastPageBytes;
 }
 
-// Threads of hosts carry its packets: a round trip is as long as one of them may have to wait, which is no
-// queue of a network, and a packet takes what the CPU needs for it.
+// Options for software devices, whose packets are moved by CPU threads. A long round trip then means that a
+// thread had to wait for a CPU, not that a network queue is long. The time for a packet is the CPU time.
 void fit_software(EngineOptions& options) {
   options.packet_ns = 20'000;
   options.grant_patience_ns = 80'000'000;
@@ -41,15 +42,15 @@ void fit_software(EngineOptions& options) {
       .same_path = 400'000, .across_paths = 1'000'000, .least_timeout = 20'000'000, .ack_delay = 20'000};
 }
 
-// All that there are.
+// Counts the rails of all devices.
 uint64_t count_rails(const NicRegistry& nics) {
   std::set<const verbs::Device*> rails;
   for (int i = 0; i < nics.size(); ++i) rails.insert(nics.find(i)->rails.begin(), nics.find(i)->rails.end());
   return std::max<uint64_t>(rails.size(), 1);
 }
 
-// `sharing_rails`: among which the pages are divided where kernels unpack; 0: nothing is unpacked.
-// Without memory of a GPU no page is short.
+// `sharing_rails` is the number of rails among which the pages are divided if kernels unpack; 0 without
+// unpacking. Pages in host memory need no small-message buffers.
 EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page_bytes, uint32_t random) {
   EngineOptions options;
   options.rails = static_cast<uint32_t>(nic.rails.size());
@@ -60,8 +61,8 @@ EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page
   const uint64_t each_bytes = page_bytes + PagePool::kLineBytes;
   auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
   if (takes_gpu_pages(nic, sharing_rails != 0)) {
-    // An eighth at most. To write into memory of a GPU and tell of it takes longer than to copy a few bytes
-    // there from the host's, which a short message waits for.
+    // At most an eighth of the pages. Small-message buffers are in host memory: a short message is faster if
+    // the CPU copies a few bytes than if the device writes to GPU memory and reports it.
     constexpr uint64_t kShortEachBytes = kShortBytes + PagePool::kLineBytes;
     const uint64_t sharing = std::max<uint64_t>(sharing_rails, 1);
     options.pages.short_pages =
@@ -70,14 +71,15 @@ EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page
     most_bytes -= options.pages.short_pages / options.rails * sharing * kShortEachBytes;
   }
   uint64_t pages = std::min<uint64_t>(most_bytes / each_bytes, uint64_t{kPagesPerRail} * options.rails);
-  // What kernels have not unpacked yet takes as many more as there may be, the rails' fair share each.
+  // Pages of messages that kernels have not unpacked yet come in addition: as many as the setting allows,
+  // divided equally among the rails.
   if (sharing_rails != 0) pages = most_bytes / each_bytes / sharing_rails * options.rails;
   for (const verbs::Device* device : nic.rails) {
     pages = std::min<uint64_t>(pages, device->max_srq_entries());
     pages = std::min<uint64_t>(pages, device->max_cq_entries() / 2);
     if (device->is_software()) fit_software(options);
   }
-  // Of long pages few are enough on their way, and there are few.
+  // If pages are long, there are few of them, and few packets in flight are enough.
   if (page_bytes != PagePool::kLeastPageBytes)
     options.pages.credits =
         std::max(options.pages.credits * PagePool::kLeastPageBytes, kLeastCreditBytes) / page_bytes;

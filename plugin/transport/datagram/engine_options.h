@@ -1,5 +1,5 @@
-// What an engine is made for: how many pages there are, how long they are and where they lie; how much of
-// it may be under way. From the device, the rails' speed and the settings, once.
+// Chooses the sizes of an engine, once: the number, length and memory of its pages, and the number of packets
+// in flight. The choice depends on the device, the speed of the rails and the settings.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@ struct EngineShape {
   protocol::datagram::EngineOptions options;
   uint32_t page_bytes = 0;
 };
-// `unpacks`: NCCL is offered that its kernels do; then the pages are divided among the rails of all `nics`,
-// which may be null otherwise. `random`: where peers' turns begin.
+// `unpacks` means that NCCL was offered UNPACK. In this case the pages are divided among the rails of all
+// `nics`; otherwise `nics` may be null. `random` determines which peer is served first.
 EngineShape choose_shape(const Nic& nic, const NicRegistry* nics, bool unpacks, uint32_t random);
 
-// The smallest of all rails', in bytes; 0: a port is down.
+// Returns the smallest MTU of all rails in bytes, or 0 if a port is down.
 uint32_t find_mtu_bytes(const Nic& nic);
 
-// Pages lie in memory of the GPU where softverbs writes them there, if kernels unpack them: they read them
-// from there ten times as fast.
+// Returns whether pages should be in GPU memory: only if softverbs writes them there and kernels unpack them.
+// Kernels read from GPU memory ten times as fast.
 bool wants_gpu_pages(const Nic& nic);
-// Else they do so only if that is asked for: memory of the host may be received into, too.
+// For other devices, pages are in GPU memory only on request, because receives may also have buffers in host
+// memory.
 bool takes_gpu_pages(const Nic& nic, bool unpacks);
 
 }  // namespace verbena::transport::datagram

@@ -1,7 +1,7 @@
-// What fails of a channel, a queue pair or a rail, and who is told: the channel whose message or memory it
-// is, and nobody else. A queue pair that does not work begins anew under its old number, so that peers need
-// not know; what was in it is lost, and sent again. A rail whose queue pairs cannot is given up, as one whose
-// port is down for good. Only without any rail the engine has failed.
+// Failures of a channel, a queue pair or a rail. Only the channel whose message or memory caused the failure
+// is notified. A queue pair that does not work is reset and keeps its number, so peers need not know; its
+// queued packets are lost and retransmitted. If the queue pairs of a rail keep failing, the rail is given up,
+// like a rail whose port is down for good. The engine fails only if no rail is left.
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/datagram/engine.h"
@@ -15,7 +15,7 @@ using protocol::datagram::make_stamp;
 
 namespace {
 
-constexpr uint32_t kMaxMendings = 64;  // in a row, without anything sent
+constexpr uint32_t kMaxMendings = 64;  // in a row, without a sent packet
 
 std::string name_port(const verbs::Device& device) {
   return device.name() + ":" + std::to_string(device.port_number());
@@ -25,7 +25,7 @@ std::string name_port(const verbs::Device& device) {
 
 // --- Channels.
 
-// Said again with each packet that comes all the same: the other end may not have heard it.
+// Repeated for each further packet, because the other end may not have received the notification.
 void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
   constexpr int64_t kSpacingNs = 1'000'000;
   if (!end.has_failed()) {
@@ -54,7 +54,8 @@ void Engine::stop(SendEnd& end, const base::Outcome& failure) {
   core_.stop_send(end.channel());
 }
 
-// Its memory is not what it was, or the device cannot reach it. What is on its way for others begins again.
+// Copies to GPU memory failed, because the memory changed or the device cannot access it. The copies of other
+// messages start again.
 void Engine::note_placement_failure(const std::string& cause) {
   const Placer::Failed failed = placer_->find_failed();
   ReceiveEnd* end = nullptr;
@@ -83,7 +84,8 @@ void Engine::note_stuck(uint32_t id, uint32_t message) {
 
 // --- Queue pairs.
 
-// By the completion of a datagram: with it all before it have left. Those behind it are flushed.
+// Handles a failed completion of a datagram. All datagrams before it were sent, and those after it are
+// flushed.
 void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion) {
   if (!pair.is_broken() && !verbs::is_flush_error(completion.error))
     base::log_warn("datagrams on %s: cannot send a datagram: %s; resetting its queue pair",
@@ -101,7 +103,7 @@ void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Comp
                   verbs::describe_completion_error(completion.error)));
 }
 
-// Which pair it was may not be known.
+// The queue pair of the failed receive may not be known.
 void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& completion) {
   core_.count_stray();
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
@@ -114,7 +116,8 @@ void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& comple
   }
 }
 
-// What is in a pair is flushed at once, and if not, forgotten: one that is reset reads no memory.
+// Resets a queue pair. Its requests are flushed at once. If they are not, they are ignored, because a queue
+// pair that was reset reads no memory.
 void Engine::mend(uint32_t number) {
   constexpr int64_t kFlushMs = 100;
   Rail& rail = *rails_[number];

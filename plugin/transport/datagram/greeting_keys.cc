@@ -11,7 +11,7 @@ namespace {
 using base::as_bytes;
 using base::as_whole;
 
-// The job's key, bound to `secrets`; without one, these alone.
+// Derives a key from the job's key and `secrets` or, without a job key, from `secrets` alone.
 base::Result<base::HmacKey> make_key(base::Bytes secrets) {
   auto job = base::job_key();
   if (!job) return job.error();

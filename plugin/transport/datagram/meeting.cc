@@ -37,9 +37,9 @@ uint32_t divide_up(uint64_t value, uint64_t by) {
   return static_cast<uint32_t>((value + by - 1) / by);
 }
 
-// What a kernel unpacks of a message whose packets carry so much; longer messages are copied. Each piece
-// takes a descriptor in each of 16 slots: 128 KiB for a channel that has few beside it, and no more for all
-// that there may be. A page always has room.
+// Chooses the longest message that a kernel unpacks, if a packet carries `data_bytes`; longer messages are
+// copied. Each piece needs a descriptor in each of 16 slots. The descriptors need up to 128 KiB for a channel
+// if there are few channels, and a fixed total for all channels together. At least one page always fits.
 LendingQueue::Limits find_limits(uint32_t connections, uint32_t data_bytes) {
   constexpr uint32_t kFew = 256, kMany = 2048;
   const uint32_t descriptors = connections <= kFew ? 512 : connections <= kMany ? 128 : 16;
@@ -55,14 +55,14 @@ LendingQueue::Limits find_limits(uint32_t connections, uint32_t data_bytes) {
   return limits;
 }
 
-// The rails of a greeting that its sender has.
+// Returns the rails in the greeting that its sender really has.
 std::span<const protocol::datagram::EngineRail> rails_of(const Greeting& greeting) {
   return {greeting.rail.data(), greeting.engine.rails};
 }
 
 }  // namespace
 
-// --- The listener.
+// --- Listener.
 
 Listener::Listener(std::shared_ptr<Engine> engine, uint64_t nonce)
     : engine_(std::move(engine)), nonce_(nonce), deadline_(make_deadline()) {}
@@ -118,14 +118,14 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
         Status::kTimeout, "accept on %s: no peer connected by datagrams (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
         engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
   }
-  if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // it takes memory, as the ways do
+  if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // allocates memory, like make_ways()
     const uint32_t data_bytes = std::min(engine_->name().data_bytes(), hello->engine.data_bytes());
     auto made = LendingQueue::create(engine_->space(), find_limits(connections, data_bytes));
     if (!made) return made.error();
     lending_ = std::move(*made);
   }
   Ways ways;
-  if (!is_met) {  // the kernel is asked, so that others have the engine meanwhile
+  if (!is_met) {  // releases the token, because the kernel is called
     auto made = make_ways(engine_->rails(), hello->engine, rails_of(*hello), has_many, &ways);
     if (!made) return made.error();
     if (!*made) return std::unique_ptr<ReceiveEnd>();
@@ -133,7 +133,7 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<ReceiveEnd>();
   const bool is_the_same = hello_ && hello_->engine.id == hello->engine.id && hello_->slot == hello->slot;
-  if (!is_the_same) return std::unique_ptr<ReceiveEnd>();  // its sender has been given up meanwhile
+  if (!is_the_same) return std::unique_ptr<ReceiveEnd>();  // meanwhile its sender was given up
   const uint32_t peer = engine_->take_peer(hello->engine, hello->rail[0].port, hello->process);
   if (peer >= kMaxPeers)
     return base::fail(Status::kSystem, "accept on %s: %s", engine_->nic().name.c_str(),
@@ -149,12 +149,12 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   engine_->attach(end.get());
   engine_->welcome(peer, hello->channel, nonce_);
   engine_->pass();
-  hello_.reset();  // the next caller has a channel of its own
+  hello_.reset();  // the next client gets a separate channel
   is_polled_ = false;
   return end;
 }
 
-// --- The caller.
+// --- Connector.
 
 Connector::Connector(std::shared_ptr<Engine> engine, const DatagramHandle& handle)
     : engine_(std::move(engine)), handle_(handle), deadline_(make_deadline()) {}
@@ -196,7 +196,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
                       static_cast<long long>(base::parameters().connect_timeout_ms));
   }
   const bool is_due = base::monotonic_ns() >= next_hello_ns_;
-  if (is_due && !next_.way) {  // the kernel is asked, so that others have the engine meanwhile
+  if (is_due && !next_.way) {  // releases the token, because the kernel is called
     const auto found = find_greeting_way(engine_->rails(), handle_.port, hellos_, &next_);
     if (!found) return found.error();
     if (!*found) return std::unique_ptr<SendEnd>();
@@ -221,7 +221,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     engine_->pass();
     if (engine_->peer_of(peer_).has_left)
       return base::fail(Status::kRemote,
-                        "%s: its process has closed everything on that device; look at its log",
+                        "%s: the peer's process has closed all its connections on that device; see its log",
                         describe().c_str());
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
       if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
@@ -245,7 +245,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
   return finish(*welcome, is_met, has_many);
 }
 
-// The peer had given this end up, and has not met it since.
+// Restarts the attempt: the peer had given up this end, and is not connected to it again yet.
 void Connector::call_again() {
   engine_->forget_connector(this, peer_);
   engine_->core().close_send(channel_);
@@ -256,17 +256,17 @@ void Connector::call_again() {
 
 Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool is_met, bool has_many) {
   if (welcome.refusal != GreetingRefusal::kNone)
-    return base::fail(Status::kRemote, "%s: it refuses: %s", describe().c_str(),
+    return base::fail(Status::kRemote, "%s: the peer refuses: %s", describe().c_str(),
                       protocol::datagram::describe(welcome.refusal));
   Ways ways;
-  if (!is_met) {  // without the token, as the listener
+  if (!is_met) {  // without the token, as in the listener
     auto made = make_ways(engine_->rails(), welcome.engine, rails_of(welcome), has_many, &ways);
     if (!made) return made.error();
     if (!*made) return std::unique_ptr<SendEnd>();
   }
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<SendEnd>();
-  if (engine_->failure_of(peer_).has_failed()) return std::unique_ptr<SendEnd>();  // poll() says so
+  if (engine_->failure_of(peer_).has_failed()) return std::unique_ptr<SendEnd>();  // poll() reports it
   if (Outcome outcome = engine_->meet(peer_, welcome, std::move(ways)); !outcome) return outcome.error();
   auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
   engine_->attach(end.get());

@@ -1,5 +1,5 @@
-// What comes: pages with data, and control datagrams. Only what has the tag of a peer, or the MAC of a
-// greeting, is looked at.
+// Received packets: pages with data, and control datagrams. A packet is processed only if it has the tag of a
+// peer, or is a greeting with a valid MAC.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -20,7 +20,8 @@ uint32_t Engine::find_peer(const Immediate& immediate) const {
 
 void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t length_bytes) {
   const auto page = static_cast<uint32_t>(cookie);
-  // Taken back: what said that a packet is there lay behind a completion that some process had not written.
+  // The page was taken back: its completion was queued behind a completion that another process had not
+  // written.
   if (!pool_[page].is_posted || pool_[page].posts != Rail::posts_of(cookie)) [[unlikely]]
     return;
   pool_[page].is_posted = false;
@@ -68,9 +69,9 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   }
 }
 
-// Of a peer whose process ended a while ago. softverbs' senders take receives themselves: what it had taken
-// then is nobody's, and its header is there, as that lands first. It is taken for what it is by its tag, of
-// which none is left in pages that were posted since.
+// Takes back pages that a peer's process took before it ended. Senders of softverbs take receives themselves,
+// so the pages that such a process took would never complete. Their headers are in the pages, because the
+// header is written first. The tag identifies them: pages that were posted since have no such tag.
 void Engine::take_back_pages(uint32_t id) {
   const auto is_of_peer = [&](uint32_t page) {
     PacketHeader header;
@@ -84,7 +85,7 @@ void Engine::take_back_pages(uint32_t id) {
       }
     return false;
   };
-  for (uint32_t i = 0; i < rails_.size(); ++i) poll_pages(i, INT_MAX);  // what it had completed is taken
+  for (uint32_t i = 0; i < rails_.size(); ++i) poll_pages(i, INT_MAX);  // takes the pages that had completed
   uint32_t pages = 0;
   for (uint32_t page = 0; page < pool_.count(); ++page) {
     const PagePool::Page posted = pool_[page];
@@ -158,17 +159,17 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
   const bool is_known = known != peers_by_id_.end();
   if (!id_of_name || *id_of_name != greeting->engine.id ||
       (is_known && peers_of_[known->second]->name != greeting->engine)) {
-    core_.count_stray();  // one engine poses as another: it would have the number of its next channel
+    core_.count_stray();  // an engine that uses another engine's id
     return;
   }
   heard_ns_ = now_ns_;
-  if (is_known && peers_of_[known->second]->is_gone()) return core_.count_stray();  // it came late
+  if (is_known && peers_of_[known->second]->is_gone()) return core_.count_stray();  // a delayed packet
   const auto [standing, id] = judge(*greeting);
   if (kind == PacketKind::kWelcome) {
     const bool is_first = is_known && standing == Standing::kNew && !peers_of_[known->second]->is_met;
     const bool is_refusal = is_known && greeting->refusal != GreetingRefusal::kNone;
     if (standing != Standing::kMet && !is_first && !is_refusal) return;
-    peers_of_[known->second]->doubted_ns = 0;  // it is there, whatever another one says
+    peers_of_[known->second]->doubted_ns = 0;  // it is alive, although another engine reported it dead
     for (Connector* connector : connectors_) connector->note_welcome(known->second, *greeting);
     return;
   }
@@ -177,7 +178,7 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
       core_.count_stray();
       return;
     case Standing::kGivenUp:
-      return answer_given_up(id);  // it calls again
+      return answer_given_up(id);  // it connects again
     case Standing::kNew:
       if (is_known && peers_of_[known->second]->is_met) note_given_up(known->second);
       break;
@@ -185,7 +186,7 @@ void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
       const auto& channels = core_.peer(id).receive_channels;
       const uint32_t channel = greeting->channel < channels.size() ? channels[greeting->channel] : kNoObject;
       if (channel != kNoObject && receive_channels_[channel].nonce == greeting->nonce)
-        return welcome(id, greeting->channel, greeting->nonce);  // the first one was lost
+        return welcome(id, greeting->channel, greeting->nonce);  // the first accept message was lost
       if (listeners_.count(greeting->nonce) == 0)
         return welcome(id, greeting->channel, greeting->nonce, GreetingRefusal::kNobodyListens);
     }
@@ -208,8 +209,8 @@ Engine::Judgement Engine::judge(const Greeting& greeting) const {
   return {met.failure.has_failed() ? Standing::kGivenUp : Standing::kMet, id};
 }
 
-// The kernel is asked for a way to the caller, so that others have the engine meanwhile. Of several callers
-// at a time the last one is answered; the others call again.
+// Releases the token while the kernel finds the way to the client. If several clients call at the same time,
+// only the last one is answered; the others call again.
 void Engine::refuse_caller() {
   const Greeting hello = *std::exchange(refused_, std::nullopt);
   const uint32_t turn = refusals_++;
@@ -219,7 +220,7 @@ void Engine::refuse_caller() {
   const auto is_found = find_greeting_way(rails_, theirs.port, turn, &found);
   return_as_service();
   if (!is_found || !*is_found || failure_.has_failed()) return;
-  constexpr uint16_t kAnySlot = 0;  // the caller is given none
+  constexpr uint16_t kAnySlot = 0;  // the client gets no slot
   Greeting refusal = make_greeting(kAnySlot, hello.engine.id, hello.channel, hello.nonce);
   refusal.refusal = GreetingRefusal::kNobodyListens;
   post_greeting(PacketKind::kWelcome, refusal, hello.engine, found, theirs.control);
@@ -229,7 +230,7 @@ void Engine::refuse_caller() {
 
 void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
   const bool is_question = farewell.kind == FarewellKind::kQuestion;
-  const bool is_of_ours = (farewell.of_sender != 0) == is_question;  // the end that sends
+  const bool is_of_ours = (farewell.of_sender != 0) == is_question;  // the sending end
   const auto& channels = is_of_ours ? core_.peer(id).send_channels : core_.peer(id).receive_channels;
   const uint32_t channel = farewell.channel < channels.size() ? channels[farewell.channel] : kNoObject;
   if (is_question) {
@@ -251,7 +252,8 @@ void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
     const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
     if (has_end && farewell.kind == FarewellKind::kTooLong) return note_too_long(*send_ends_[channel]);
     if (has_end) return send_ends_[channel]->note_peer_closed(now_ns_);
-    for (Connector* connector : connectors_) connector->note_farewell(channel, now_ns_);  // it has no end yet
+    // The channel has no end yet.
+    for (Connector* connector : connectors_) connector->note_farewell(channel, now_ns_);
   } else if (core_.receive_channel(channel).is_closed()) {
     core_.forget_receive(channel);
   } else if (receive_channels_[channel].end != nullptr) {

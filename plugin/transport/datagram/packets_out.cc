@@ -1,5 +1,5 @@
-// What leaves: data, acknowledgements, requests, farewells and greetings, each with its header, its tag or
-// MAC, and its immediate.
+// Sent packets: data, acknowledgements, requests, close messages and greetings, each with its header, its tag
+// or MAC, and its immediate.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -14,7 +14,7 @@ using namespace protocol::datagram;
 
 namespace {
 
-// To a peer that is met.
+// Adds a datagram with a tag, to a connected peer.
 VERBENA_HOT_PATH void add_tagged(SendQueue& queue, const Peer& to, verbs::Datagram datagram,
                                  PacketHeader header, const Immediate& immediate,
                                  std::span<const uint8_t> body, uint32_t owner) {
@@ -44,7 +44,7 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
   const bool is_short = !is_granted && to.name.has_short_pages != 0 && packet.message != kNoObject &&
                         core_.send_message(packet.message).packets == 1 &&
                         core_.send_message(packet.message).length_bytes <= kShortBytes;
-  // Long packets of a message follow each other on one pair, so that one call copies many of them.
+  // Long packets of a message use the same queue pair consecutively, so that one call copies many of them.
   const uint32_t pair = is_short ? kGrantedPairs - 1
                         : pool_.has_long_pages()
                             ? 0
@@ -103,7 +103,7 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
   const Peer& to = *peers_of_[id];
   if (!to.is_met || to.is_gone()) return;
   Rail& rail = *rails_[core_.options().rail_of(path)];
-  if (rail.control.room() == 0 || rail.is_given_up()) return;  // whoever needs it sends it again
+  if (rail.control.room() == 0 || rail.is_given_up()) return;  // the sender of a control packet repeats it
   const Immediate immediate{.slot = to.slot,
                             .path = static_cast<uint8_t>(path),
                             .is_last = false,
@@ -119,7 +119,7 @@ void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHea
              header, immediate, body, kNoObject);
 }
 
-// Also of a rail that is given up, which takes nothing any more.
+// Also returns true for a rail that was given up; such a rail discards the packet.
 bool Engine::has_room_for_ack(uint32_t path) const {
   const Rail& rail = *rails_[core_.options().rail_of(path)];
   return rail.control.room() != 0 || rail.is_given_up();

@@ -36,9 +36,9 @@ base::Result<std::shared_ptr<PageSpace>> PageSpace::acquire(bool in_gpu) {
   Space& space = Space::instance();
   const std::lock_guard lock(space.mutex);
   if (auto present = space.present.lock()) return present;
-  // Twice the setting, of which memory is taken as it is needed: an engine that still waits for its peers'
-  // last acknowledgements and its successor have pages here. And what rounding up takes. Descriptors have
-  // offsets of 32 bits.
+  // Twice the setting. An engine that still waits for its peers' last acknowledgements and the engine that
+  // replaces it both have pages here. Memory is allocated only as needed. kRoundingBytes covers rounding.
+  // Descriptors have 32-bit offsets.
   constexpr size_t kMostBytes = size_t{1} << 32, kRoundingBytes = size_t{4} * PagePool::kMostPageBytes;
   const auto bounce_bytes = static_cast<size_t>(base::parameters().bounce_bytes);
   const size_t most_bytes = std::min(2 * round_up(bounce_bytes) + kRoundingBytes, kMostBytes);
@@ -128,8 +128,8 @@ base::Result<PagePool> PagePool::create(const verbs::Device& device, uint32_t pa
   return pool;
 }
 
-// Where most are free, and of such places the first: memory that was in use not long ago is still in a cache.
-// Not where another run is, unless there are no others.
+// Prefers the group with the most free pages and, among equal groups, the first, because recently used memory
+// may still be in a cache. Avoids groups in which another run is, unless there is no other group.
 uint32_t PagePool::take_long(Run& run) {
   uint64_t ahead = run.next == kRunPages ? 0 : free_[run.word] & ~uint64_t{0} << run.next;
   if (ahead == 0) {

@@ -1,4 +1,5 @@
-// The pages in which packets land, and for each a line of host memory for the headers in front of its data.
+// The pages into which packets are received. For each page there is a line of host memory for the headers in
+// front of the data.
 #pragma once
 
 #include <array>
@@ -23,70 +24,73 @@
 
 namespace verbena::transport::datagram {
 
-// One range of addresses for the pages of all engines of this process, where kernels unpack: a kernel's
-// thread block knows a single bounce base, whatever devices it receives over. Thread safe.
+// One range of addresses for the pages of all engines of this process, if kernels unpack. One range is
+// necessary, because a thread block of NCCL's kernel knows only one base address, whatever devices it
+// receives over. Thread safe.
 class PageSpace {
  public:
-  // `in_gpu`: in memory of the calling thread's GPU, if there is one. The first who asks decides.
+  // `in_gpu` requests memory of the calling thread's GPU. The first caller decides.
   static base::Result<std::shared_ptr<PageSpace>> acquire(bool in_gpu);
 
   struct Slice {
     size_t offset_bytes = 0, length_bytes = 0;
   };
-  // None: not so much is left, or the calling thread has no GPU whose kernels could reach it.
+  // Returns no slice if not enough memory is left, or if the calling thread has no GPU whose kernels could
+  // access it.
   base::Result<std::optional<Slice>> take(size_t length_bytes);
   void give_back(Slice slice);
-  // For the NIC; of memory of a GPU not for the CPU.
+  // The address for the NIC. The CPU cannot access it if it is GPU memory.
   std::byte* memory() const {
     return static_cast<std::byte*>(is_gpu_memory() ? gpu_range_.device() : range_.host());
   }
   bool is_gpu_memory() const { return gpu_range_.is_gpu_memory(); }
-  // Whether kernels of the calling thread's GPU do.
+  // Returns whether kernels of the calling thread's GPU can access the range.
   bool is_reached_from_here() const;
   void* bounce_base() const { return is_gpu_memory() ? gpu_range_.device() : range_.device(); }
-  // Of the calling thread's GPU.
+  // For the calling thread's GPU.
   UnpackMemories& unpack_memories();
 
  private:
   PageSpace() = default;
   size_t max_bytes() const { return is_gpu_memory() ? gpu_range_.length_bytes() : range_.max_bytes(); }
 
-  base::GrowingBuffer range_;  // this or the next one
+  base::GrowingBuffer range_;  // either this or the next one is used
   base::Buffer gpu_range_;
-  int gpu_ = base::kNoGpu;  // of gpu_range_
-  bool is_pinned_ = false;  // for GPUs; else there was none
-  std::mutex mutex_;        // guards all below
-  size_t used_bytes_ = 0;   // behind it nothing was ever taken
+  int gpu_ = base::kNoGpu;  // the GPU of gpu_range_
+  bool is_pinned_ = false;  // pinned for GPUs; false if there was no GPU
+  std::mutex mutex_;        // guards the members below
+  size_t used_bytes_ = 0;   // memory after this offset was never used
   std::vector<Slice> free_;
   std::map<int, UnpackMemories> memories_;
 };
 
-// One thread at a time.
+// One thread at a time uses it.
 class PagePool {
  public:
   static constexpr uint32_t kLeastPageBytes = 4096, kMostPageBytes = 131072, kLineBytes = 64;
 
-  // Where it was posted, until a packet has taken it.
+  // The queue to which the page was posted, until a packet has arrived in it.
   struct Page {
     bool is_posted = false;
-    uint8_t posts = 0;  // so far, wrapping
+    uint8_t posts = 0;  // number of times it was posted, wrapping
     uint8_t rail = 0;
     protocol::datagram::PageQueue queue = protocol::datagram::PageQueue::kGranted;
   };
 
-  // In `space`, if there is one and it has room: then kernels reach the pages. Behind them in number so many
-  // short ones in memory of the host. The device is one of those that receive into them.
+  // Allocates the pages in `space` if that is not null and has enough memory; kernels can then access the
+  // pages. After these pages come the small-message buffers, in host memory. `device` is one of the devices
+  // that receive into the pages.
   static base::Result<PagePool> create(const verbs::Device& device, uint32_t pages, uint32_t page_bytes,
                                        std::shared_ptr<PageSpace> space, uint32_t short_pages);
   PagePool() = default;
   PagePool(PagePool&&) = default;
   PagePool& operator=(PagePool&&) = default;
 
-  uint32_t count() const { return static_cast<uint32_t>(pages_.size()); }  // of both kinds
+  uint32_t count() const { return static_cast<uint32_t>(pages_.size()); }  // pages and small-message buffers
   uint32_t long_count() const { return long_count_; }
   uint32_t short_count() const { return count() - long_count_; }
   bool is_short(uint32_t page) const { return page >= long_count_; }
-  uint32_t page_bytes() const { return page_bytes_; }  // of those that are not short
+  uint32_t page_bytes() const { return page_bytes_; }  // of pages, not of small-message buffers
   bool has_long_pages() const { return page_bytes_ != kLeastPageBytes; }
   std::span<std::byte> pages() const { return {memory_.get(), size_t{long_count_} * page_bytes_}; }
   std::span<std::byte> short_pages() const {
@@ -98,23 +102,24 @@ class PagePool {
                           : memory_.get() + size_t{page} * page_bytes_;
   }
   std::byte* line(uint32_t page) const { return lines_.get() + size_t{page} * kLineBytes; }
-  // Then the CPU cannot read what is in the page.
+  // If true, the CPU cannot read the page.
   bool is_gpu_memory(uint32_t page) const {
     return !is_short(page) && is_reached_by_kernels() && space_->is_gpu_memory();
   }
   Page& operator[](uint32_t page) { return pages_[page]; }
   const Page& operator[](uint32_t page) const { return pages_[page]; }
 
-  // Null: nothing is unpacked here.
+  // Returns null if no receives are unpacked.
   const std::shared_ptr<PageSpace>& space() const { return space_; }
   bool is_reached_by_kernels() const { return memory_.get_deleter().slice.has_value(); }
-  // Of the data of a page that is not short, behind the space's bounce base.
+  // Returns the offset of the data of a page from the base address of the space. Not for small-message
+  // buffers.
   uint32_t offset_of(uint32_t page) const {
     return static_cast<uint32_t>(memory_.get_deleter().slice->offset_bytes + size_t{page} * page_bytes_);
   }
 
-  // Pages that are nobody's. There is one. Those of a queue of a rail follow each other in memory as far as
-  // they can: so do those of a message then, and one call copies many of them.
+  // Takes a free page; there must be one. The pages of one queue of a rail are consecutive in memory where
+  // possible. The pages of a message are then consecutive too, and one call copies many of them.
   uint32_t take(uint32_t rail, protocol::datagram::PageQueue queue) {
     const bool is_short = queue == protocol::datagram::PageQueue::kShort;
     const uint32_t page = is_short ? take_short() : take_long(runs_[static_cast<size_t>(queue)][rail]);
@@ -130,7 +135,7 @@ class PagePool {
   }
 
  private:
-  // The 64 pages of which a queue of a rail takes one after the other.
+  // 64 consecutive pages, which one queue of a rail takes one after the other.
   struct Run {
     uint32_t word = 0, next = kRunPages;
   };
@@ -155,8 +160,8 @@ class PagePool {
   verbs::NearMemory short_memory_, lines_;
   uint32_t long_count_ = 0;
   std::vector<Page> pages_;
-  std::vector<uint64_t> free_;        // a bit for each page that is not short
-  std::vector<uint32_t> free_short_;  // has room for all
+  std::vector<uint64_t> free_;        // a bit for each page
+  std::vector<uint32_t> free_short_;  // of small-message buffers; has capacity for all
   std::array<std::array<Run, protocol::datagram::kMaxEngineRails>, 2> runs_{};
 };
 

@@ -16,8 +16,8 @@ using protocol::datagram::EngineName;
 using protocol::datagram::EngineRail;
 using protocol::datagram::kPaths;
 
-// 20 bits, not zero: some devices then choose by themselves. The low byte counts the paths, so that plans of
-// faults can name one; the rest differs from peer to peer.
+// Computes a flow label of 20 bits that is not zero, because some devices replace zero. The low byte counts
+// the paths, so that fault plans can name a path; the rest differs between peers.
 uint32_t make_flow_label(uint64_t peer, uint32_t path) {
   const uint64_t mixed = peer * 0x9E3779B97F4A7C15;
   return (static_cast<uint32_t>(mixed >> 52) << 8) | (path + 1);
@@ -36,7 +36,8 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails, const
                              std::span<const EngineRail> peer, bool has_many, Ways* ways) {
   const PairingOptions options = read_pairing_options();
   *ways = {};
-  // Where the numbers of rails differ, the pairs of rails go round; a path is like the one so many before.
+  // If the two ends have different numbers of rails, the pairs of rails repeat. A path then equals the path
+  // one period earlier.
   std::array<int, size_t{kPaths} * kPaths> known;
   known.fill(-1);
   std::vector<verbs::PortAddress> ours, theirs;

@@ -32,7 +32,7 @@ void Placer::flush(ChannelFlush* request) {
   flushes_.push_back(request);
 }
 
-// The rails in turn.
+// Uses the rails in turn.
 VERBENA_HOT_PATH void Placer::begin(uint32_t live_rails) {
   const auto rails = static_cast<uint32_t>(rails_.size());
   for (uint32_t full = 0; waiting_ != 0 && full < rails;) {
@@ -53,8 +53,8 @@ VERBENA_HOT_PATH void Placer::begin(uint32_t live_rails) {
   }
 }
 
-// A read for each rail that has ever written: it pushes what was written before. One that ceased to work so
-// long ago that no transaction of PCI Express is under way any more is not asked.
+// Posts a read on each rail that has ever written, which flushes the earlier writes. Skips a rail that
+// stopped working so long ago that none of its PCI Express transactions can be outstanding.
 void Placer::progress_flushes(uint32_t live_rails, int64_t now_ns) {
   constexpr int64_t kTransactionNs = 100 * base::kNsPerMs;
   std::erase_if(flushes_, [&](ChannelFlush* flush) {
@@ -73,7 +73,8 @@ void Placer::progress_flushes(uint32_t live_rails, int64_t now_ns) {
   });
 }
 
-// Copies and reads may be done twice: all begin again, none is under way once this returns.
+// Copies and reads may be repeated, so all of them begin again. After the call returns, none of
+// them is outstanding.
 void Placer::restart() {
   loopback_.reset();
   loopback_ = std::make_unique<LoopbackUser>(Loopback::acquire(base::kNoGpu, nic_));

@@ -1,6 +1,7 @@
-// Pages on their way into memory of GPUs, which the CPU does not reach: RDMA writes over a queue pair of a
-// rail to itself (link/loopback.h). In any order, over any rail that works: no line of NCCL's LL128, whose
-// last bytes say that it is there, lies in two packets (Engine::prepare()). One thread at a time.
+// Copies pages to GPU memory, which the CPU cannot access, by RDMA writes of a rail's queue pair that is
+// connected to itself (link/loopback.h). The writes may use any working rail and complete in any order. This
+// is safe for NCCL's LL128, where the last bytes of a line mark it as complete, because no line is split
+// between two packets (Engine::prepare()). One thread at a time uses a placer.
 #pragma once
 
 #include <array>
@@ -19,21 +20,22 @@ namespace verbena::transport::datagram {
 
 class Placer {
  public:
-  // All three outlive it.
+  // All three arguments must outlive the placer.
   Placer(const Nic& nic, PagePool& pool, std::span<const std::unique_ptr<Rail>> rails);
 
   bool is_idle() const { return under_way_.empty() && waiting_ == 0 && flushes_.empty(); }
-  // Whether what NCCL receives into memory of a GPU has to be flushed: a real NIC says that it has written
-  // before the GPU sees it.
+  // Returns whether data that NCCL receives into GPU memory must be flushed. A real NIC reports a write
+  // before the GPU sees its data.
   bool has_to_flush() const { return has_to_flush_ && written_rails_ != 0; }
 
-  // The bytes of a message's page to `target`, which lies in `memory`.
+  // Copies the bytes of a message's page to `target`, which lies in `memory`.
   void add(uint32_t page, uint32_t message, std::byte* target, uint32_t length_bytes,
            const Registration* memory);
-  // `request` is open, and done once the GPU sees all that was placed before.
+  // `request` is open. It is done once the GPU sees all data that was copied before.
   void flush(ChannelFlush* request);
-  // Begins what the rails have room for; done(message) for each page that is in its place and nobody's now.
-  // False, with the cause: memory or device have failed; find_failed() says whose.
+  // Starts as many copies as the rails have space for. Calls done(message) for each page that was copied and
+  // is free now. Returns false, with the cause, if the memory or the device has failed; find_failed() then
+  // returns whose copy failed.
   template <typename Done>
   bool progress(uint32_t live_rails, int64_t now_ns, std::string* failure, const Done& done) {
     if (is_idle()) return true;
@@ -53,15 +55,16 @@ class Placer {
     progress_flushes(live_rails, now_ns);
     return true;
   }
-  // The message whose page cannot be placed, or whose flush; neither: the device has failed for all.
+  // The message or the flush that cannot be completed. If both are unset, the device has failed for
+  // all messages.
   struct Failed {
     uint32_t message = protocol::datagram::kNoObject;
     const ChannelFlush* flush = nullptr;
   };
   Failed find_failed() const;
-  // Those rails do not work any more: what is under way there begins again on others.
+  // These rails no longer work. Their outstanding copies begin again on other rails.
   void leave_rails(uint32_t rails, int64_t now_ns);
-  // Nothing is written for them any more once this returns; their pages are nobody's.
+  // After the call returns, no copy for these messages is outstanding, and their pages are free.
   void drop(uint32_t first_message, uint32_t messages, const MessageEnd* flushes_owner);
 
  private:
@@ -70,8 +73,8 @@ class Placer {
     const Registration* memory = nullptr;
     uint32_t length_bytes = 0;
     uint32_t message = 0;
-    uint32_t rail = 0;         // once it is under way
-    uint32_t outstanding = 0;  // writes: the loopback counts it down
+    uint32_t rail = 0;         // valid once the copy is outstanding
+    uint32_t outstanding = 0;  // number of writes; the loopback decrements it
   };
 
   void wait(uint32_t page) { queue_[(first_ + waiting_++) % queue_.size()] = page; }
@@ -90,13 +93,13 @@ class Placer {
   const std::span<const std::unique_ptr<Rail>> rails_;
   const bool has_to_flush_;
   std::vector<Placement> placements_;  // by page
-  std::vector<uint32_t> under_way_;    // pages, in no order
-  std::vector<uint32_t> queue_;        // a ring of those that wait, with room for all
-  uint32_t first_ = 0, waiting_ = 0;   // of it
+  std::vector<uint32_t> under_way_;    // pages being copied, in any order
+  std::vector<uint32_t> queue_;        // a ring of the pages that wait, with capacity for all
+  uint32_t first_ = 0, waiting_ = 0;   // of the ring
   std::vector<ChannelFlush*> flushes_;
   uint32_t written_rails_ = 0, turn_ = 0;
-  std::array<int64_t, verbs::kMaxRails> left_ns_{};  // when the rail last ceased to work
-  std::unique_ptr<LoopbackUser> loopback_;           // counts down in all of these
+  std::array<int64_t, verbs::kMaxRails> left_ns_{};  // when the rail last stopped working
+  std::unique_ptr<LoopbackUser> loopback_;           // decrements the counters in all members above
 };
 
 }  // namespace verbena::transport::datagram

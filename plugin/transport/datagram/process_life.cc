@@ -32,9 +32,9 @@ struct Status {
   uint64_t start_ticks = 0;
 };
 
-// The fields behind the command's name, which may contain anything. A process whose first thread has ended
-// while others run is shown as a zombie too, but one of several threads. By the first thread's file, since
-// qemu-user makes up the process's own one.
+// Reads the fields after the command's name, which may contain any character. A process whose first thread
+// has ended while others run is also shown as a zombie, but with several threads. Reads the file of the first
+// thread, because qemu-user fakes the file of the process.
 Status read_status(uint32_t pid) {
   constexpr int kThreadsField = 20, kStartField = 22;
   const std::string number = std::to_string(pid);

@@ -1,14 +1,14 @@
-// Who this process is to others of its host, and which of them have ended.
+// The name by which other processes of the host know this process, and a test whether one of them has ended.
 #pragma once
 
 #include "protocol/datagram/greeting.h"
 
 namespace verbena::transport::datagram {
 
-// Of a host: where the kernel's boot id, the process namespace and VERBENA_HOSTID are the same. Its space is
-// 0 where the kernel does not say.
+// Two processes are on one host if the kernel's boot id, the process namespace and VERBENA_HOSTID are equal.
+// `space` is 0 if the kernel does not report them.
 protocol::datagram::ProcessName name_own_process();
-// Of our space. False also where that cannot be seen.
+// Returns whether this process, which has the same `space`, has ended; false if this cannot be determined.
 bool has_ended(const protocol::datagram::ProcessName& process);
 
 }  // namespace verbena::transport::datagram

@@ -15,9 +15,10 @@ using base::Result;
 using protocol::datagram::kGrantedPairs;
 using protocol::datagram::PageQueue;
 
-// With what the device puts in front: any datagram fits. One that does not is a fault of the queue pair,
-// which whoever knows its number and key could send. Where datagrams may be longer than an MTU, what is
-// longer than ours ends in memory that nobody looks at, and buffers lie close together.
+// Length of a buffer for control packets, with the GRH: any datagram fits. A datagram that does not fit makes
+// the queue pair fail, and any sender that knows its number and key could send one. On a device whose
+// datagrams may be longer than an MTU, buffers are short, and the rest of a longer datagram is written to
+// memory that is never read.
 constexpr uint32_t kControlBufferBytes = 4160, kShortControlBufferBytes = 704;
 constexpr uint32_t kDataHeaderBytes = 32;
 static_assert(kControlBufferBytes >= verbs::kGrhBytes + PagePool::kLeastPageBytes);
@@ -135,7 +136,7 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
   return {};
 }
 
-// The headers of its packets come with it.
+// Creates a queue pair with the headers of its packets.
 Result<SendQueue> Rail::make_pair(uint32_t mark, verbs::CompletionQueue& receives,
                                   verbs::SharedReceiveQueue& queue, uint32_t queue_key) {
   auto pair = verbs::DatagramPair::create(

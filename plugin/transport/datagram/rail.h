@@ -1,9 +1,10 @@
-// What an engine has on one rail, however many peers there are: queue pairs, receive queues and completion
-// queues, with the memory of what leaves. One thread at a time.
+// The resources of an engine on one rail, independent of the number of peers: queue pairs, receive queues,
+// completion queues, and the memory of sent headers. One thread at a time uses a rail.
 //
-// Several receive queues, because a packet that finds no receive is dropped in silence: data cannot take the
-// receives of acknowledgements, nor eager packets those of granted ones. Short pages, if there are some, have
-// the last of the queue pairs that are for granted packets elsewhere.
+// There are several receive queues, because a packet that finds no receive is dropped silently. With separate
+// queues, data cannot use up the receives of acknowledgements, and eager packets cannot use up those of
+// granted packets. If there are small-message buffers, they use the last of the queue pairs for granted
+// packets.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 
 namespace verbena::transport::datagram {
 
-// A queue pair, the headers that it is sending from, and whose they are.
+// A queue pair, the headers of its outstanding datagrams, and the owner of each datagram.
 class SendQueue {
  public:
   static constexpr uint32_t kDepth = 128;
@@ -33,37 +34,38 @@ class SendQueue {
 
   uint32_t number() const { return pair_.number(); }
   uint32_t room() const { return kDepth - (added_ - departures_.count()); }
-  // Datagrams added so far, wrapping; whether as many have left.
+  // Returns the number of datagrams added so far, wrapping.
   uint32_t added() const { return added_; }
   bool has_left(uint32_t added) const { return static_cast<int32_t>(departures_.count() - added) >= 0; }
   const protocol::datagram::Departures& departures() const { return departures_; }
-  // Where the next datagram's header goes; there is room.
+  // Returns the memory for the next datagram's header. Call it only if there is space.
   std::byte* next_header() { return headers_ + size_t{added_ % kDepth} * header_bytes_; }
-  // Posted at the latest by flush(). `owner`: see retire(). What cannot be posted breaks the pair.
+  // Adds a datagram, which is posted by flush() at the latest. For `owner` see retire(). If posting fails,
+  // the queue pair is marked as broken.
   void add(verbs::Datagram datagram, uint32_t owner);
   void flush();
-  // What a completion of this pair says: done(owner) for each datagram that has left.
+  // Processes a completion of this queue pair. Calls done(owner) for each datagram that was sent.
   template <typename Done>
   void retire(uint64_t cookie, protocol::datagram::Stamp when, Done&& done) {
     const auto last = static_cast<uint32_t>(cookie);
-    if (last - departures_.count() > added_ - departures_.count()) return;  // of before a restart
+    if (last - departures_.count() > added_ - departures_.count()) return;  // from before a reset
     pair_.retire(cookie);
     leave_until(last, when, done);
   }
-  // Whose datagram this completion is of.
+  // Returns the owner of the datagram to which this completion belongs.
   uint32_t owner_of(uint64_t cookie) const { return owners_[(static_cast<uint32_t>(cookie) - 1) % kDepth]; }
-  // Whether datagrams of these owners have not left.
+  // Returns whether datagrams of these owners are outstanding.
   bool holds(uint32_t first_owner, uint32_t owners) const;
 
-  // --- A pair that does not work: something has failed, or takes too long.
+  // --- For a queue pair that is broken: an operation has failed or takes too long.
   bool is_broken() const { return is_broken_; }
   void set_broken() { is_broken_ = true; }
   bool is_ready() const { return pair_.is_ready(); }
   bool is_empty() const { return departures_.count() == added_; }
-  // What was posted completes soon.
+  // Makes the outstanding datagrams complete soon.
   base::Outcome stop() { return pair_.stop(); }
-  // Begins anew, empty: what has not left is lost. The old datagrams read no memory any more, also if it
-  // fails.
+  // Resets the queue pair. Outstanding datagrams are lost. Even if the call fails, they no longer read
+  // memory.
   template <typename Done>
   base::Outcome restart(protocol::datagram::Stamp when, Done&& done) {
     batched_ = 0;
@@ -73,7 +75,7 @@ class SendQueue {
     leave_until(added_, when, done);
     return outcome;
   }
-  // For good.
+  // Gives up the queue pair for good.
   template <typename Done>
   void destroy(protocol::datagram::Stamp when, Done&& done) {
     is_broken_ = true;
@@ -107,14 +109,14 @@ class SendQueue {
 
 class Rail {
  public:
-  // Marks of queue pairs, below kPairs; granted ones behind these.
+  // Marks of queue pairs, below kPairs. The queue pairs for granted packets come last.
   static constexpr uint32_t kControlMark = 0, kEagerMark = 1, kFirstGrantedMark = 2;
   static constexpr uint32_t kPairs = kFirstGrantedMark + protocol::datagram::kGrantedPairs;
   static constexpr uint32_t kControlBuffers = 512;
   static constexpr uint32_t kMaxControlBytes = 640;  // of a packet without data
   static_assert(kMaxControlBytes >= protocol::datagram::kMaxGreetingBytes);
 
-  // Receive completions of pages name the page, its queue and how often it had been posted.
+  // The cookie of a receive names the page, its queue, and how often it had been posted.
   static uint64_t make_cookie(protocol::datagram::PageQueue queue, uint32_t page, uint8_t posts) {
     return uint64_t{posts} << 40 | static_cast<uint64_t>(queue) << 32 | page;
   }
@@ -123,9 +125,9 @@ class Rail {
     return static_cast<protocol::datagram::PageQueue>(cookie >> 32 & 3);
   }
 
-  // Fails if the device can carry no datagrams: before anything is made.
+  // Returns an error if the device does not support datagrams. Creates nothing.
   static base::Outcome check(const verbs::Device& device);
-  // On a device that has failed the rail has no queue pairs, and is given up.
+  // If the device has failed, the rail has no queue pairs and is given up.
   static base::Result<std::unique_ptr<Rail>> create(verbs::Device& device, const PagePool& pool,
                                                     uint32_t queue_key);
   Rail(const Rail&) = delete;
@@ -134,16 +136,16 @@ class Rail {
   verbs::Device& device() const { return device_; }
   bool is_ethernet() const { return is_ethernet_; }
   uint32_t page_key(bool is_short) const { return (is_short ? short_region_ : pool_region_).local_key(); }
-  // As it is told to peers.
+  // Returns the description of the rail that is sent to peers.
   protocol::datagram::EngineRail describe() const;
   bool has_room() const;
   bool has_failed_queue() const {
     return !is_given_up_ &&
            (sends.has_failed() || control_receives.has_failed() || page_receives.has_failed());
   }
-  // False: a pair is broken.
+  // Returns false if a queue pair is broken.
   bool flush();
-  // It is never used again.
+  // A rail that was given up is never used again.
   bool is_given_up() const { return is_given_up_; }
   void set_given_up() { is_given_up_ = true; }
   bool is_usable() const { return !is_given_up_ && device_.is_healthy(); }
@@ -163,28 +165,29 @@ class Rail {
   base::Result<SendQueue> make_pair(uint32_t mark, verbs::CompletionQueue& receives,
                                     verbs::SharedReceiveQueue& queue, uint32_t queue_key);
 
-  // Queue pairs go before the queues that they use, and these before the memory.
+  // Queue pairs are destroyed before their queues, and queues before the memory.
   verbs::Device& device_;
   const bool is_ethernet_;
   bool is_given_up_ = false;
   verbs::NearMemory memory_;      // control buffers, then headers
-  std::byte* headers_ = nullptr;  // that are no queue pair's yet
-  uint32_t control_bytes_ = 0;    // of a control buffer
+  std::byte* headers_ = nullptr;  // headers not assigned to a queue pair yet
+  uint32_t control_bytes_ = 0;    // length of a control buffer
   verbs::MemoryRegion region_, pool_region_, short_region_, lines_region_;
-  std::byte* waste_ = nullptr;  // for what no packet of ours is long enough to reach
-  uint32_t waste_bytes_ = 0;    // 0: no datagram is
+  std::byte* waste_ = nullptr;  // receives the part of a datagram that no valid packet has
+  uint32_t waste_bytes_ = 0;    // 0 if datagrams cannot be longer than an MTU
 
  public:
-  uint32_t mendings = 0;  // since something was last sent
+  uint32_t mendings = 0;  // number of resets since a packet was last sent
   verbs::CompletionQueue sends, control_receives, page_receives;
-  protocol::datagram::Stamp polled_sends = 0;  // when the last time
+  protocol::datagram::Stamp polled_sends = 0;  // time of the last poll
 
  private:
   verbs::SharedReceiveQueue control_queue_, granted_queue_, eager_queue_, short_queue_;
 
  public:
   SendQueue control, eager;
-  std::array<SendQueue, protocol::datagram::kGrantedPairs> granted;  // the last for short messages, too
+  // The last one also carries short messages.
+  std::array<SendQueue, protocol::datagram::kGrantedPairs> granted;
 };
 
 }  // namespace verbena::transport::datagram

@@ -1,7 +1,8 @@
-// Peers that are there no more, or do not know that this end has given them up: told at once, not after
-// VERBENA_FAILOVER_TIMEOUT_MS. A process that has ended answers nothing, and its successor does not get its
-// packets: it has other queue pairs. So whoever waits asks an engine of the same host, its successor's for
-// one, which sees what the kernel knows. All of this has the tags of packets.
+// Peers that are gone, or that do not know that this end has given them up. They are detected at once, not
+// after VERBENA_FAILOVER_TIMEOUT_MS. A process that has ended does not answer, and a new process does not get
+// its packets because it has other queue pairs. Therefore a waiting engine asks another engine on the peer's
+// host, for example the one of the new process, which can query the kernel. All of these messages have the
+// tags of packets.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -40,7 +41,7 @@ void Engine::note_given_up(uint32_t id) {
               peer.text.c_str()));
 }
 
-// Its tag is right: so is that of the answer.
+// The tag of the packet is valid, so the answer has a tag too.
 void Engine::answer_given_up(uint32_t id) {
   constexpr int64_t kSpacingNs = 10'000'000;
   Peer& peer = *peers_of_[id];
@@ -49,14 +50,14 @@ void Engine::answer_given_up(uint32_t id) {
   post_control(id, core_.pick_control_path(core_.peer(id)), PacketKind::kReset, {}, {});
 }
 
-// A peer is quiet that should not be: has its process ended? By us where that can be seen from here, else by
-// engines of its host that are heard.
+// A peer that should answer is silent: has its process ended? Queries the kernel if the process is on this
+// host; otherwise asks engines of the peer's host that have sent packets recently.
 void Engine::look_for_life(uint32_t id) {
   constexpr uint32_t kMostWitnesses = 2;
   const Peer& quiet = *peers_of_[id];
   if (quiet.process.space == 0) return;
   if (quiet.process.space == process_.space) return suspect({quiet.process, true, kNoObject});
-  // Others each time: those that were asked may be gone too.
+  // Asks other engines each time, because those that were asked may be gone too.
   const std::vector<uint32_t>& neighbours = peers_of_host_[quiet.process.space];
   const auto turn = static_cast<size_t>(now_ns_ / kLookNs) * kMostWitnesses;
   for (size_t i = 0; i < std::min<size_t>(kMostWitnesses, neighbours.size()); ++i) {
@@ -71,12 +72,13 @@ void Engine::post_life(uint32_t id, const LifeRecord& record) {
                {reinterpret_cast<const uint8_t*>(&record), sizeof(record)});
 }
 
-// By its process's end, or by its own word: of which process nothing is said then.
+// Called if the process has ended or the peer has said that it ends. In the latter case, nothing is known
+// about the process.
 void Engine::note_gone(uint32_t id) {
   if (!std::exchange(peers_of_[id]->is_ending, true)) ended_.push_back({id, 0, {}});
 }
 
-// All its ends are closed, and it posts nothing any more. What has arrived is still delivered.
+// The peer has closed all its ends and posts nothing more. Packets that have arrived are still delivered.
 void Engine::note_departure(uint32_t id) {
   Peer& peer = *peers_of_[id];
   if (std::exchange(peer.has_left, true)) return;
@@ -87,9 +89,9 @@ void Engine::note_departure(uint32_t id) {
   note_gone(id);
 }
 
-// Those that nobody waits for are looked at in turn. A process may end with receives that this engine has
-// posted and will hear nothing of. They are back a few looks later: what it has sent over a socket is here by
-// then.
+// Checks the idle peers, one after the other. A process may end while it holds receives that this
+// engine posted. Such receives are taken back a few checks later, because by then all data that the process
+// sent over a socket has arrived.
 void Engine::look_for_ended() {
   constexpr uint32_t kLooks = 4;
   if (!peers_of_.empty()) {
@@ -107,7 +109,7 @@ void Engine::look_for_ended() {
   std::erase_if(ended_, [this](Ended& ended) { return ended.looks >= kLooks && remove_gone(ended); });
 }
 
-// Its address handles stay until the datagrams that read them have left.
+// Keeps the peer's address handles until the datagrams that read them were sent.
 bool Engine::remove_gone(Ended& ended) {
   const uint32_t id = ended.peer;
   Peer& peer = *peers_of_[id];
@@ -149,7 +151,7 @@ bool Engine::is_used(uint32_t id) const {
                              [](uint32_t channel) { return channel != kNoObject; });
 }
 
-// Peers may ask about any process, and ask again.
+// Peers may ask about any process, also repeatedly.
 void Engine::suspect(const Suspect& suspect) {
   constexpr size_t kMaxSuspects = 256;
   if (suspects_.size() == kMaxSuspects || std::ranges::find(suspects_, suspect) != suspects_.end()) return;
@@ -157,7 +159,7 @@ void Engine::suspect(const Suspect& suspect) {
   want();
 }
 
-// On the service thread, without the token: the kernel takes its time.
+// Runs on the service thread without the token, because the kernel may take long.
 void Engine::look_at_suspects() {
   std::vector<Suspect> suspects = std::exchange(suspects_, {});
   leave_as_service();
@@ -183,9 +185,9 @@ void Engine::note_end(const ProcessName& process, bool is_awaited) {
   }
 }
 
-// A peer may say of any other that its process has ended. Who is there answers a question.
+// A peer may falsely report that another process has ended. A live process answers a question.
 void Engine::doubt(const ProcessName& process, uint32_t witness) {
-  if (peers_of_[witness]->process.space != process.space) return;  // it cannot know
+  if (peers_of_[witness]->process.space != process.space) return;  // that peer cannot know
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     Peer& doubted = *peers_of_[id];
     if (doubted.process != process || doubted.failure.has_failed() || doubted.doubted_ns != 0) continue;

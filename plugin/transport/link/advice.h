@@ -1,4 +1,4 @@
-// What several lines about connections say alike: where it happened, and what to try.
+// Texts that several log lines about connections share: the place, and what to try.
 #pragma once
 
 #include <string>
@@ -8,13 +8,14 @@
 
 namespace verbena::transport {
 
-// The peer did what no peer of this build does.
+// The advice after an error that no correct peer of the same build causes.
 inline constexpr char kPeerAdvice[] =
     "; do both hosts run the same build of the plugin? If so, please report it";
 inline constexpr char kLengthAdvice[] = "; do all ranks call the same operations with the same sizes?";
 inline constexpr char kQueueAdvice[] = "it overran or its device is gone; see dmesg";
 
-// `rail mlx5_0:1`, `rails mlx5_0:1 and mlx5_1:1`: where the connection's rails are not told apart.
+// Returns `rail mlx5_0:1`, or `rails mlx5_0:1 and mlx5_1:1`, for a line that concerns all rails of the
+// connection.
 inline std::string name_rails(Link& link) {
   std::string names = link.rails() == 1 ? "rail " : "rails ";
   for (uint32_t r = 0; r < link.rails(); ++r) {

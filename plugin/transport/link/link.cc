@@ -34,17 +34,19 @@ std::string describe_versions(protocol::HandshakeError error, const protocol::Ha
 
 namespace {
 
-// A peer that takes more than it was given is seen before the queue of completions overruns.
+// Additional completion entries. With them, a peer that sends more than its credits allow is detected before
+// the completion queue overruns.
 constexpr uint32_t kUncreditedEntries = 4;
 
-constexpr int64_t kRetiredMs = 1000;  // far longer than a device takes to flush
+constexpr int64_t kRetiredMs = 1000;  // far longer than a device needs to flush
 
-// Of a peer's address that does not answer: as NCCL's own transport has them.
+// Number of tries if a peer's address does not answer, as in NCCL's own transport.
 constexpr uint32_t kAddressTries = 34;
 constexpr int64_t kAddressRetryMs = 100;
-// The same where the connection can begin without it. Both ends may wait for so long, one after the other.
+// The time limit of these tries if the connection can begin without the queue pair. Both ends may wait this
+// long, one after the other.
 constexpr int64_t kPatienceBesideOthersMs = 900;
-// Of one call's asking, while nothing is joined: the caller's thread has more to do.
+// The time limit of one call while no queue pair is connected, because the caller's thread has other work.
 constexpr int64_t kLongRoundMs = 1000;
 
 std::pair<verbs::PortAddress, verbs::QueuePairAddress> read_remote(const protocol::RailRecord& rail,
@@ -90,7 +92,7 @@ base::Result<Link> Link::create(const Options& options) {
                     link.rails() > 1 ? " and the others of its net device" : "");
 }
 
-// A rail without queue pairs needs nothing.
+// A rail without queue pairs needs no completion queue.
 base::Outcome Link::make_rail(uint32_t rail) {
   verbs::Device& device = *rails_[rail];
   uint32_t depth = receive_entries_.empty() ? 0 : kUncreditedEntries;
@@ -101,7 +103,8 @@ base::Outcome Link::make_rail(uint32_t rail) {
     depth += pair_options_.send_depth + (receive_entries_.empty() ? 0 : receive_entries_[q]);
   }
   if (!has_pairs) return {};
-  if (device.has_failed()) return base::Error{base::Status::kSystem, 0};  // create() logs it, if need be
+  // create() logs the cause if necessary.
+  if (device.has_failed()) return base::Error{base::Status::kSystem, 0};
   auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
   if (!queue) return queue.error();
   completions_.push_back({std::move(*queue), rail});
@@ -222,7 +225,7 @@ base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails
     return true;
   }
   if (joining_.asked_pairs == 0 && joining_.tries++ == 0)
-    base::log_info("%s: the peer's address does not answer: trying again",
+    base::log_info("%s: the peer's address does not answer: retrying",
                    describe(static_cast<uint32_t>(std::countr_zero(missing_pairs()))).c_str());
   joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
   return false;
@@ -233,7 +236,8 @@ base::Outcome Link::join_missing(std::span<const protocol::RailRecord> rails,
                                  std::span<const uint8_t> remote_rail_of) {
   const bool is_last = joining_.tries + 1 == kAddressTries;
   const int64_t began_at_ns = base::monotonic_ns();
-  // The kernel may wait a second for an address: whoever goes the same way need not ask in the same round.
+  // The kernel may wait a second for an address. If a path to the same address was tried in this round, the
+  // queue pair is not tried again.
   const auto is_asked = [&](uint32_t q) {
     for (uint32_t earlier = 0; earlier < queue_pairs(); ++earlier) {
       if ((joining_.asked_pairs >> earlier & 1) != 0 && rail_of_[earlier] == rail_of_[q] &&
@@ -275,7 +279,7 @@ bool Link::may_begin_without_missing() const {
   return true;
 }
 
-// Where failover is on at the peer alone.
+// For the case that only the peer has enabled failover.
 base::Outcome Link::check_wanted() const {
   if (joining_.wanted_pairs == all_pairs() || base::parameters().failover) return {};
   const auto left = static_cast<uint32_t>(std::countr_one(joining_.wanted_pairs));

@@ -1,7 +1,8 @@
-// The queue pairs of one connection and the completion queues they report to: one queue of completions for
-// each local rail, so that connections on different threads share no lock. It has room for everything that
-// may be outstanding, as a failure flushes all of it. A new queue pair in the place of one that failed
-// carries nothing before its trial has been polled, which comes behind what the old one flushed.
+// The queue pairs of one connection and their completion queues. Each local rail has its own completion queue
+// for this connection, so that connections on different threads share no lock. A completion queue has space
+// for all outstanding requests, because a failure flushes all of them. A new queue pair that replaces a
+// failed one carries no data before the completion of its test request was polled. That completion comes
+// after the flushed requests of the old queue pair.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +19,9 @@
 
 namespace verbena::transport {
 
-// A message's rails as addresses.
+// Converts a message's rails to addresses.
 std::vector<verbs::PortAddress> read_addresses(const protocol::RailRecord* rails, uint32_t count);
-// ` (ours 2, the peer's 1)` for a version error, otherwise nothing.
+// Returns ` (ours 2, the peer's 1)` for a version error, and an empty string for any other error.
 std::string describe_versions(protocol::HandshakeError error, const protocol::HandshakeHeader& theirs);
 
 class Link {
@@ -29,25 +30,26 @@ class Link {
     std::span<verbs::Device* const> rails;
     uint32_t queue_pairs = 1;
     uint32_t send_depth = 128;
-    // Of each rail: null where its queue pairs have receive queues of their own. Empty: all are null.
+    // The shared receive queue of each rail; null for a rail whose queue pairs have their own receive queues.
+    // An empty span means null for all rails.
     std::span<verbs::SharedReceiveQueue* const> receive_queues;
-    // Receives outstanding at most, of each queue pair; empty: this side receives nothing.
+    // The maximum number of outstanding receives of each queue pair. Empty if this end does not receive.
     std::span<const uint32_t> receive_entries;
-    uint32_t inline_bytes = 0;          // asked of each; what all grant: inline_bytes()
-    verbs::Operations operations = {};  // what will be posted
-    bool out_of_order = false;          // of every queue pair
-    bool receives_to_gpu = false;       // pages of receives are in memory of a GPU
+    uint32_t inline_bytes = 0;          // requested; inline_bytes() is what all queue pairs granted
+    verbs::Operations operations = {};  // the operations that will be posted
+    bool out_of_order = false;          // for every queue pair
+    bool receives_to_gpu = false;       // the pages of receives are in GPU memory
     int traffic_class = -1;
-    std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
-    std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
+    std::span<const uint8_t> rail_of;                // rail of each queue pair; empty: round robin
+    std::span<const verbs::LocalAddress> addresses;  // the addresses sent to the peer; empty: read them again
   };
-  // If the queue pairs of one of several rails cannot be created, as on a device that has failed, the link
-  // does without that rail: has_rail() is false, and describe() reports the rail to the peer as down. An
-  // error if no rail is left.
+  // If no queue pair can be created on one of several rails, for example because its device has failed, the
+  // link continues without that rail: has_rail() is false, and describe() reports the rail to the peer as
+  // down. Returns an error if no rail is left.
   static base::Result<Link> create(const Options& options);
   Link() = default;
   Link(Link&&) noexcept = default;
-  Link& operator=(Link&& other) noexcept;  // the old queue pairs go before the old completion queues
+  Link& operator=(Link&& other) noexcept;  // destroys the old queue pairs before the old completion queues
 
   uint32_t queue_pairs() const { return static_cast<uint32_t>(rail_of_.size()); }
   uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
@@ -56,7 +58,8 @@ class Link {
   const verbs::Device& device(uint32_t rail) const { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
   const verbs::QueuePair& pair(uint32_t queue_pair) const { return pairs_[queue_pair]; }
-  // Before keep(): whether the queue pairs of this rail were created, if it was to have any.
+  // Returns whether the queue pairs of this rail were created. Valid before keep(), for rails that were to
+  // have queue pairs.
   bool has_rail(uint32_t rail) const { return addresses_[rail].port.link_layer != 0; }
   bool is_out_of_order() const { return pair_options_.out_of_order; }
   uint32_t inline_bytes() const {
@@ -65,42 +68,49 @@ class Link {
 
   void describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const;
   std::vector<verbs::PortAddress> addresses() const;
-  // Goes on with these queue pairs, in this order, and destroys the others. Before connect.
+  // Keeps only these queue pairs, in this order, and destroys the others. Call it before connect().
   void keep(std::span<const uint8_t> queue_pairs);
-  // `remote_rail_of`: the peer's rail of each queue pair. Checks that our own addresses still stand.
+  // `remote_rail_of` has the peer's rail of each queue pair. Checks that the addresses of this end have not
+  // changed.
   base::Outcome connect(std::span<const protocol::RailRecord> rails,
                         std::span<const protocol::QueuePairRecord> pairs,
                         std::span<const uint8_t> remote_rail_of);
-  // The same in steps: false while a peer's address does not answer, which may take a network's address
-  // resolution a while as a large job starts; to be called again with the same arguments. With failover, and
-  // another queue pair that is joined, one whose peer does not answer is left to failover after about a
-  // second: its requests fail. Otherwise an error where one does not answer for as often and as long as
-  // NCCL's own transport would ask. `wanted_pairs`: a bit for each that the peer, which was first, has
-  // joined; the others are left to failover at once. So what the second end joins both have joined.
+  // Connects in steps. Returns false while the address of a peer does not answer: address resolution may take
+  // a while when a large job starts. Call it again with the same arguments.
+  //
+  // If failover is on and another queue pair is connected, the function leaves a queue pair whose peer does
+  // not answer to failover after about a second. The requests of this queue pair fail until failover connects
+  // it. Otherwise the function returns an error if an address does not answer for as many tries and as long
+  // as in NCCL's own transport.
+  //
+  // `wanted_pairs` has a bit for each queue pair that the peer, which connects first, has connected. The
+  // other queue pairs are left to failover at once. So both ends have connected the queue pairs that the
+  // second end connects.
   base::Result<bool> try_connect(std::span<const protocol::RailRecord> rails,
                                  std::span<const protocol::QueuePairRecord> pairs,
                                  std::span<const uint8_t> remote_rail_of, uint32_t wanted_pairs = ~0U);
-  // A bit for each that is not left to failover.
+  // Returns a bit for each queue pair that is not left to failover.
   uint32_t joined_pairs() const { return all_pairs() & ~joining_.left_pairs; }
-  // A new queue pair in the place of one that was retired, not connected yet, with the rail's address as it
-  // is now.
+  // Creates a new queue pair in place of a retired one, with the current address of the rail. The new queue
+  // pair is not connected.
   base::Outcome renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, protocol::RailRecord* rail);
   base::Outcome connect_one(uint32_t queue_pair, const protocol::RailRecord& rail,
                             const protocol::QueuePairRecord& pair);
-  // After its stop(): nothing that it completes counts from here on (see poll), and its number stays taken
-  // for as long as anything of it may still come.
+  // Retires a queue pair after its stop(). Its later completions are ignored (see poll()). Its number stays
+  // reserved as long as completions may arrive.
   void retire_pair(uint32_t queue_pair);
   bool is_replaceable(uint32_t queue_pair) const;
   bool is_healthy(uint32_t queue_pair) const { return rails_[rail_of_[queue_pair]]->is_healthy(); }
 
-  // No DMA of this connection starts any more; what is under way is flushed.
+  // Stops all queue pairs. The connection starts no further DMA, and outstanding requests are flushed.
   void stop();
-  // After stop(): no receive is under way any more; a last poll finds what there was.
+  // Returns whether no receive is outstanding after stop(). A last poll then returns all remaining
+  // completions.
   bool is_drained() const;
 
-  // Hands every completion there is, failed ones too, to `handle(completion, queue_pair)`, those of retired
-  // queue pairs to `handle_stale(completion, rail)`. Send completions without error are retired before. False
-  // if a completion queue itself failed.
+  // Passes every completion, also of failed requests, to `handle(completion, queue_pair)`. Completions of
+  // retired queue pairs are passed to `handle_stale(completion, rail)`. Successful send completions are
+  // retired before the call. Returns false if a completion queue itself failed.
   template <typename Handle, typename HandleStale>
   bool poll(Handle&& handle, HandleStale&& handle_stale) {
     for (auto& [queue, rail] : completions_) {
@@ -123,22 +133,22 @@ class Link {
     }
     return true;
   }
-  // Where nothing is ever retired, or its completions mean nothing.
+  // For a link that never retires a queue pair, or whose stale completions can be ignored.
   template <typename Handle>
   bool poll(Handle&& handle) {
     return poll(handle, [](const verbs::Completion&, uint32_t) {});
   }
 
-  // For a wait that has lasted `waited_ns`: whether this queue pair's address is gone. Some devices neither
-  // send again nor fail then. False before VERBENA_PEER_GRACE_MS: a link that bounces may get its address
-  // back. For slow paths.
+  // Returns whether the address of this queue pair is gone, during a wait that has lasted for `waited_ns`.
+  // Some devices neither retransmit nor fail in this case. Returns false before VERBENA_PEER_GRACE_MS,
+  // because a link that goes down briefly may get its address back. For slow paths.
   bool has_lost_address(uint32_t queue_pair, int64_t waited_ns);
-  // `rail <device>:<port>, qp <n>: its address <gid> is gone`.
+  // Returns `rail <device>:<port>, qp <n>: its address <gid> is gone`.
   std::string describe_lost_address(uint32_t queue_pair) const;
-  // `rail <device>:<port>, qp <n>`.
+  // Returns `rail <device>:<port>, qp <n>`.
   std::string describe(uint32_t queue_pair) const;
 
-  // `<peer>, rail <device>:<port>, qp <n>: <cause>` for a failed completion.
+  // Returns `<peer>, rail <device>:<port>, qp <n>: <cause>` for a failed completion.
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
 
  private:
@@ -151,12 +161,14 @@ class Link {
   void leave_rail(uint32_t rail);
   base::Result<verbs::QueuePair> make_pair(uint32_t queue_pair);
   base::Outcome confirm_addresses() const;
-  // Those that are still missing, each path once; an error if one cannot be joined. A round that takes long
-  // with nothing joined goes on in the next call: there are asked_pairs then.
+  // Connects the queue pairs that are not connected yet. Tries each path once. Returns an error if a queue
+  // pair cannot be connected. A round that takes long while no queue pair is connected continues in the next
+  // call; asked_pairs then has the pairs already tried.
   base::Outcome join_missing(std::span<const protocol::RailRecord> rails,
                              std::span<const protocol::QueuePairRecord> pairs,
                              std::span<const uint8_t> remote_rail_of);
-  // Whether the device of this queue pair has failed, and the device of another one that is needed has not.
+  // Returns whether the device of this queue pair has failed while the device of another needed queue pair
+  // works.
   bool may_go_without(uint32_t queue_pair) const;
   bool may_begin_without_missing() const;
   base::Outcome check_wanted() const;
@@ -165,9 +177,9 @@ class Link {
   uint32_t all_pairs() const { return (1U << queue_pairs()) - 1; }
   bool is_missing(uint32_t queue_pair) const { return (missing_pairs() >> queue_pair & 1) != 0; }
   uint32_t missing_pairs() const { return joining_.wanted_pairs & ~joining_.joined_pairs; }
-  // Whether there are queue pairs on several rails.
+  // Returns whether the queue pairs use several rails.
   bool has_other_rails() const;
-  // Two devices may give out the same number.
+  // Needs the rail, because two devices may assign the same queue pair number.
   uint32_t find_pair(uint32_t rail, uint32_t qp_number) const {
     const uint32_t count = queue_pairs();
     uint32_t q = 0;
@@ -176,11 +188,11 @@ class Link {
   }
 
   std::vector<verbs::Device*> rails_;
-  std::vector<verbs::LocalAddress> addresses_;  // one a rail, as the peer is told
-  std::vector<uint8_t> rail_of_;                // one a queue pair
-  verbs::QueuePairOptions pair_options_;        // of all, but for the rail's receive queue and address
-  std::vector<verbs::SharedReceiveQueue*> receive_queues_;  // one a rail, or none
-  std::vector<uint32_t> receive_entries_;                   // one a queue pair, or none
+  std::vector<verbs::LocalAddress> addresses_;  // one for each rail, as sent to the peer
+  std::vector<uint8_t> rail_of_;                // one for each queue pair
+  verbs::QueuePairOptions pair_options_;  // of all queue pairs, without the rail's receive queue and address
+  std::vector<verbs::SharedReceiveQueue*> receive_queues_;  // one for each rail, or empty
+  std::vector<uint32_t> receive_entries_;                   // one for each queue pair, or empty
   std::vector<RailQueue> completions_;  // of each rail with queue pairs; destroyed after the queue pairs
   struct Retired {
     verbs::QueuePair pair;
@@ -188,10 +200,10 @@ class Link {
   };
   std::vector<Retired> retired_;
   std::vector<verbs::QueuePair> pairs_;
-  struct Joining {                                // of try_connect()
-    uint32_t wanted_pairs = 0, joined_pairs = 0;  // a bit for each
-    uint32_t left_pairs = 0;                      // to failover
-    uint32_t asked_pairs = 0;                     // in this round, in vain
+  struct Joining {                                // state of try_connect()
+    uint32_t wanted_pairs = 0, joined_pairs = 0;  // a bit for each queue pair
+    uint32_t left_pairs = 0;                      // left to failover
+    uint32_t asked_pairs = 0;                     // tried without an answer in this round
     uint32_t tries = 0;
     int64_t began_at_ns = 0, retry_at_ns = 0;
   };

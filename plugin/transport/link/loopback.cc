@@ -66,7 +66,7 @@ base::Outcome Loopback::make(Rail& rail) {
   return {};
 }
 
-// Makes, or makes anew, what does not; not more often than VERBENA_RAIL_RETRY_MS.
+// Creates the rail's queue pair if there is none or it does not work, at most once in VERBENA_RAIL_RETRY_MS.
 bool Loopback::is_working(Rail& rail) {
   const bool is_made = !rail.slots.empty();
   if (is_made && rail.cause.empty()) return true;
@@ -82,12 +82,12 @@ bool Loopback::is_working(Rail& rail) {
   return rail.cause.empty();
 }
 
-// False: not now.
+// Returns false if the operation cannot be posted now.
 bool Loopback::post(LoopbackUser& user, uint32_t ticket_index) {
   auto& ticket = user.tickets_[ticket_index];
   Rail& rail = rails_[ticket.rail];
   if (!is_working(rail) || rail.link.pair(0).free_slots() == 0) return false;
-  // There is a free one, as no more are posted.
+  // A slot is free, because no more operations are posted than there are slots.
   while (rail.slots[rail.next_slot % kDepth].is_posted) ++rail.next_slot;
   const uint32_t slot = rail.next_slot++ % kDepth;
   verbs::WorkRequest request = ticket.request;
@@ -108,7 +108,7 @@ bool Loopback::post(LoopbackUser& user, uint32_t ticket_index) {
 
 void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
   Slot& slot = rail.slots[completion.cookie % kDepth];
-  if (!rail.cause.empty() || !slot.is_posted) return;  // flushed
+  if (!rail.cause.empty() || !slot.is_posted) return;  // a flushed request
   if (completion.error != 0) [[unlikely]] {
     const bool is_final = !base::parameters().failover || verbs::is_request_at_fault(completion.error);
     const std::string cause = rail.link.describe_failure(completion, 0);
@@ -124,12 +124,12 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
   slot = {};
 }
 
-// What is posted waits for another queue pair, which is made once this one is gone: it is never done twice at
-// once.
+// Outstanding operations wait for a new queue pair. It is created after the old one has been destroyed, so
+// that no operation runs twice at the same time.
 void Loopback::give_up(Rail& rail, const std::string& cause) {
   rail.cause = cause;
   if (!std::exchange(rail.is_reported, true))
-    base::log_warn("loopback: %s; its queue pair is created again", cause.c_str());
+    base::log_warn("loopback: %s; creating the queue pair again", cause.c_str());
   rail.link.pair(0).stop();
   for (Slot& slot : rail.slots) {
     if (slot.user != nullptr)
@@ -138,15 +138,15 @@ void Loopback::give_up(Rail& rail, const std::string& cause) {
   }
 }
 
-// The old queue pair is gone when this returns true, and with it whatever it had begun. Its completions, if
-// any are left, name a number that nobody has.
+// Returns true after the old queue pair has been destroyed, together with all its requests. Completions that
+// are left have a queue pair number that is no longer in use.
 bool Loopback::rebuild(Rail& rail) {
   protocol::QueuePairRecord pair;
   protocol::RailRecord address;
   return rail.link.renew(0, &pair, &address) && rail.link.connect_one(0, address, pair);
 }
 
-// Its memory may be gone, or somebody else's, once this returns.
+// After the call returns, the memory of the user's operations may be freed or reused.
 void Loopback::withdraw(LoopbackUser& user) {
   for (Rail& rail : rails_) {
     bool is_busy = false;
@@ -156,14 +156,15 @@ void Loopback::withdraw(LoopbackUser& user) {
       is_busy = true;
     }
     if (!is_busy) continue;
-    const bool was_reported = std::exchange(rail.is_reported, true);  // nothing has failed
+    // Suppresses the log line, because the rail has not failed.
+    const bool was_reported = std::exchange(rail.is_reported, true);
     give_up(rail, rail.link.describe(0) + ": a connection was closed during an operation");
     rail.is_reported = was_reported;
     if (rebuild(rail)) rail.cause.clear();
   }
 }
 
-// --- A connection's share.
+// --- LoopbackUser.
 
 LoopbackUser::~LoopbackUser() {
   if (outstanding_ == 0) return;
@@ -198,7 +199,7 @@ void LoopbackUser::add(uint32_t rail, const verbs::WorkRequest& request, bool is
     ticket_count_ = static_cast<uint32_t>(shared_->rails_.size()) * kDepth;
     tickets_ = std::make_unique<Ticket[]>(ticket_count_);
   }
-  // There is a free one, as no rail has more than kDepth.
+  // A ticket is free, because no rail has more than kDepth operations.
   while (tickets_[next_ticket_].state.load(std::memory_order_relaxed) != State::kFree)
     next_ticket_ = (next_ticket_ + 1) % ticket_count_;
   Ticket& ticket = tickets_[next_ticket_];
@@ -211,7 +212,7 @@ void LoopbackUser::add(uint32_t rail, const verbs::WorkRequest& request, bool is
   ++*outstanding;
   ++outstanding_;
   ++counts_[rail];
-  // Otherwise poll() does.
+  // If another thread has the mutex, poll() posts the operation later.
   if (const std::unique_lock lock(shared_->mutex_, std::try_to_lock); lock)
     static_cast<void>(shared_->post(*this, next_ticket_));
 }

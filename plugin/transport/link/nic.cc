@@ -19,7 +19,7 @@ std::string make_name(const verbs::Device& device, bool has_sibling_port) {
   return name;
 }
 
-// Devices before this one that are other functions of the same card.
+// Counts the devices before this one that are other functions of the same card.
 int count_other_functions(const verbs::Device& device, const std::string& path,
                           const std::vector<std::unique_ptr<Nic>>& before) {
   if (path.empty()) return 0;
@@ -28,15 +28,15 @@ int count_other_functions(const verbs::Device& device, const std::string& path,
   }));
 }
 
-// NCCL takes what has one path for one PCI device with one link to share.
+// NCCL treats devices with the same path as one PCI device whose link they share.
 std::string find_path(const verbs::Device& device) {
   if (!device.data_direct_path().empty()) return topology::trim_to_pci_device(device.data_direct_path());
   const std::string path = topology::trim_to_pci_device(device.sysfs_path());
   return base::parameters().merge_vfs ? topology::find_card_path(path) : path;
 }
 
-// Why no connection could be made on this device; empty: it is fit. NCCL would not look for another transport
-// once it has chosen this one.
+// Returns why no connection could be made on this device, or an empty string if the device is usable. The
+// plugin checks this before NCCL chooses the device, because NCCL would not try another transport afterwards.
 std::string explain_unfit(verbs::Device& device, uint32_t* inline_bytes) {
   auto completions = verbs::CompletionQueue::create(device, 1);
   if (!completions) return "it cannot make a completion queue";

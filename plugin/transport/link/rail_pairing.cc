@@ -39,7 +39,7 @@ std::vector<RailPath> pair_by(Reach least, std::span<const PortAddress> sender,
   return paths;
 }
 
-// "2 rails: Ethernet ::ffff:10.0.0.1 (RoCE v2) in 10.0.0.0/24, Ethernet ..."
+// Returns a text such as "2 rails: Ethernet ::ffff:10.0.0.1 (RoCE v2) in 10.0.0.0/24, Ethernet ...".
 std::string describe_rails(std::span<const PortAddress> rails, int ipv4_prefix_bits) {
   std::string text = std::to_string(rails.size()) + (rails.size() == 1 ? " rail:" : " rails:");
   for (size_t r = 0; r < rails.size(); ++r) {

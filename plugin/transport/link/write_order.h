@@ -1,5 +1,5 @@
-// Whether a write that must not overtake the writes before it has to wait for their completions
-// (VERBENA_WORD_ORDER).
+// Decides whether a write that must not overtake earlier writes has to wait for the completions of those
+// writes (VERBENA_WORD_ORDER).
 #pragma once
 
 #include "base/parameters.h"

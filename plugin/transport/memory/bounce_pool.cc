@@ -17,20 +17,24 @@ namespace verbena::transport {
 namespace {
 
 constexpr uint32_t kPostBatch = 64;
-// Of a shared receive queue, at least: what the queue pairs of one connection on one rail may ask for.
+// Minimum length of a shared receive queue: as many entries as the queue pairs of one connection may request
+// on one rail.
 constexpr uint32_t kMinSharedEntries = 1024;
 constexpr uint32_t kStepBytes = 1 << 20;
-// Of a pool: kept for modest requests. What is above it goes to the first connections, a quarter of the rest
-// at most to each.
+// A part of the pool, kKept / kKeptOf, is kept for modest requests. The pages above it go to the first
+// connections: each gets at most a quarter of those that are left.
 constexpr uint32_t kKept = 5, kKeptOf = 6, kMaxOfTheRest = 4;
-// Of retired connections by each that closes: more than one, so that they do not pile up, and no more with
-// their number, so that closing many takes no longer for each.
+// Number of retired connections that each closing connection checks. It is more than one, so that retired
+// connections do not accumulate. It is constant, so that the time to close a connection does not grow
+// with the number of retired connections.
 constexpr size_t kLooksPerClose = 4;
-constexpr int64_t kDrainMs = 1000;  // devices that say nothing: longer than any receive that has begun
+// For devices that do not report draining: longer than any receive in progress.
+constexpr int64_t kDrainMs = 1000;
 
 struct Pools {
   std::mutex mutex;
-  std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> known;  // by GPU and by whether there are pages
+  // The key is the GPU, and whether the entries have pages.
+  std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> known;
 
   bool is_idle() {
     const std::lock_guard lock(mutex);
@@ -43,7 +47,7 @@ Pools& get_pools() {
   return *pools;
 }
 
-// Once for a GPU and a device: what the data of this pair crosses.
+// Logs, once for each GPU and device, the distance between them.
 void log_distance(int gpu, const verbs::Device& device) {
   const std::string address = base::find_gpu_pci_address(gpu);
   if (address.empty() || topology::trim_to_pci_device(device.sysfs_path()).empty()) return;
@@ -53,7 +57,8 @@ void log_distance(int gpu, const verbs::Device& device) {
                  topology::describe(machine.measure_distance(address, device.sysfs_path())));
 }
 
-// Why a device makes no shared receive queue, ever. Anything else may pass, as a lack of memory does.
+// Returns whether the error means that the device can never create a shared receive queue. Other errors, such
+// as a lack of memory, may be temporary.
 bool is_unsupported(int errno_value) {
   return errno_value == EOPNOTSUPP || errno_value == ENOSYS || errno_value == EINVAL;
 }
@@ -188,7 +193,8 @@ std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint
   return queue;
 }
 
-// Some devices refuse an entry without a piece, or build it wrongly in a shared queue.
+// Some devices reject a receive without a buffer, or build it incorrectly in a shared queue. For these
+// devices, registers a small buffer.
 base::Outcome BouncePool::register_bare(verbs::Device& device, Rail& rail) {
   if (!is_bare() || device.abilities().empty_receives) return {};
   auto region = verbs::MemoryRegion::register_memory(device, bare_memory_.data(), sizeof(bare_memory_),
@@ -210,8 +216,9 @@ base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
   return {};
 }
 
-// One that has enough left, else a new one if that would have more, else the one that has most. Null if the
-// first cannot be made: the queue pairs have their own.
+// Returns a queue that has enough entries left; otherwise a new queue, if it would have more; otherwise the
+// queue that has the most. Returns null if the first queue cannot be created; then each queue pair has its
+// own.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
                                                           uint32_t enough_entries) {
   Queue* best = nullptr;
@@ -233,7 +240,7 @@ base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device,
   return rail.queues.back().get();
 }
 
-// Every step that there is and that this rail does not know yet.
+// Registers every step of the region that is not registered on this rail yet.
 base::Outcome BouncePool::register_steps(verbs::Device& device, Rail& rail) {
   if (device.has_failed()) return {};
   for (auto step = static_cast<uint32_t>(rail.regions.size()); step < usable_steps_; ++step) {
@@ -248,7 +255,7 @@ base::Outcome BouncePool::register_steps(verbs::Device& device, Rail& rail) {
   return {};
 }
 
-// Gives the first `pages` memory, on all rails.
+// Allocates memory for the first `pages` pages, on all rails.
 base::Outcome BouncePool::make_usable(uint32_t pages) {
   if (is_bare()) return {};
   const uint32_t steps = (pages + step_pages_ - 1) / step_pages_;
@@ -263,7 +270,7 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
   return {};
 }
 
-// To each queue pair.
+// Chooses the number of entries for each queue pair.
 uint32_t BouncePool::choose_grant(uint32_t left_entries, const WindowRequest& request,
                                   uint32_t queue_pairs) const {
   if (queue_pairs == 0) return 0;
@@ -317,7 +324,7 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_own(verbs::Device& dev
   return Reservation{&queue, granted, std::move(*pages)};
 }
 
-// So many that nobody has, with memory. There are.
+// Takes `count` free pages that have memory. The caller has checked that there are enough.
 base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
   std::vector<uint32_t> pages;
   if (is_bare()) pages.resize(count);
@@ -358,7 +365,7 @@ base::Outcome BouncePool::post_pages(Queue& queue, uint32_t first_page, uint32_t
   return {};
 }
 
-// None, without an error, where too few pages lie together or no queue can be made.
+// Returns no reservation, without an error, if too few consecutive pages are free or no queue can be created.
 base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& device, Rail& rail,
                                                               const WindowRequest& request,
                                                               uint32_t queue_pairs) {
@@ -387,7 +394,7 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& dev
   return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted, {}};
 }
 
-// Of a run: with the receive queue go the entries that are still posted in it.
+// Frees the pages of a run. The entries that are still posted are destroyed with the receive queue.
 void BouncePool::free_if_unused(Queue& queue) {
   if (!queue.is_run_ || queue.reserved_entries_ != 0 || queue.retiring_links_ != 0) return;
   const FreePages::Run pages{queue.first_page_, queue.capacity_entries_};
@@ -420,10 +427,10 @@ base::Outcome BouncePool::post_own(const Queue& queue, verbs::QueuePair& pair,
                       [&](std::span<const verbs::ReceiveBuffer> batch) { return pair.post_receives(batch); });
 }
 
-// Waits for nobody: whoever holds a mutex here may be waiting for a device.
+// Never waits for a mutex, because the thread that holds it may be waiting for a device.
 std::string BouncePool::describe() {
-  std::string text = is_bare() ? "receive entries without pages" : "pages";
-  text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
+  std::string text = is_bare() ? "receive entries without bounce pages" : "bounce pages";
+  text += gpu_ == base::kNoGpu ? " in host memory" : " in memory of GPU " + std::to_string(gpu_);
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     if (!is_bare())
       base::append(text, ": %u of %u in use, %u bytes each", pages_ - free_pages_.count(), pages_,
@@ -434,19 +441,20 @@ std::string BouncePool::describe() {
         posted += queue->posted_entries_;
         reserved += queue->reserved_entries_;
       }
-      base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
+      base::append(text, "; rail %s:%d: %u posted, %u reserved", device->name().c_str(),
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
-      if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
+      if (!rail->runs.empty())
+        base::append(text, "; %zu connections with a contiguous run of pages each", rail->runs.size());
       if (rail->own != nullptr)
         base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
   } else {
-    text += ": are being posted or registered just now";
+    text += ": no count, as another thread is posting or registering pages";
   }
   const std::unique_lock lock(retired_mutex_, std::try_to_lock);
   if (lock && !retired_.empty())
-    base::append(text, "; of %zu closed connections not all are back", retired_.size());
+    base::append(text, "; %zu closed connections have not returned all their pages", retired_.size());
   return text;
 }
 
@@ -470,7 +478,7 @@ void BouncePool::reap(size_t most_looks) {
     if (look_at(retired_.front())) {
       const std::vector<Queue*> queues = std::move(retired_.front().queues);
       const std::vector<uint32_t> pages = std::move(retired_.front().own_pages);
-      retired_.pop_front();  // the queue pairs go before their receive queues
+      retired_.pop_front();  // destroys the queue pairs before their receive queues
       free(pages);
       const std::lock_guard queues_lock(mutex_);
       for (Queue* queue : queues) {
@@ -484,9 +492,9 @@ void BouncePool::reap(size_t most_looks) {
   }
 }
 
-// True: nothing of it is under way any more, or nobody will ever know.
+// Returns true if no receive of the link is outstanding, or if this can no longer be determined.
 bool BouncePool::look_at(Retired& retired) {
-  // Asked before the look: whatever came until then is found by it.
+  // Read before the poll, so that the poll finds all completions that came before.
   const bool is_last_look = retired.link.is_drained() || retired.deadline.has_passed();
   const auto take_page = [&](const verbs::Completion& completion, uint32_t rail) {
     if (!is_page_cookie(completion.cookie)) return;

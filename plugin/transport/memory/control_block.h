@@ -1,4 +1,4 @@
-// The sender's ControlBlock (protocol/wire.h) in memory that every rail may be asked to write.
+// The sender's ControlBlock (protocol/wire.h), in memory that the peer can write through every rail.
 #pragma once
 
 #include <array>

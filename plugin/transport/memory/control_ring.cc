@@ -11,7 +11,7 @@ base::Result<std::unique_ptr<ControlRing>> ControlRing::create(std::span<verbs::
   ring->lines_ = std::make_unique<Line[]>(count);
   for (verbs::Device* device : rails) {
     auto& key = ring->regions_.emplace_back();
-    if (device->has_failed()) continue;  // no queue pair is there to use a key
+    if (device->has_failed()) continue;  // no queue pair needs a key
     auto region = verbs::MemoryRegion::register_memory(*device, ring->lines_.get(), count * sizeof(Line), {});
     if (!region && device->has_failed()) continue;
     if (!region) return region.error();

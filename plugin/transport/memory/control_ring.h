@@ -1,5 +1,5 @@
-// Where a receiving end's grants and credit lines lie while a device sends them that does not take so many
-// bytes inline.
+// Buffers for the grants and credit lines of a receiving end, for a device that cannot send this many bytes
+// inline.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@ class ControlRing {
   static base::Result<std::unique_ptr<ControlRing>> create(std::span<verbs::Device* const> rails,
                                                            uint32_t queue_pairs);
 
-  // A copy that stays until the queue pair has posted kControlDepth more: it has room for no more at a time,
-  // so the device is done with it by then.
+  // Copies a line to memory that stays unchanged until kControlDepth further lines were posted on the queue
+  // pair. The queue pair has space for no more at a time, so the device has sent the line by then.
   const void* put(uint32_t queue_pair, const void* line);
   uint32_t local_key(uint32_t rail) const { return regions_[rail].local_key(); }
 
@@ -29,9 +29,9 @@ class ControlRing {
     uint8_t bytes[sizeof(protocol::Grant)];
   };
 
-  std::unique_ptr<Line[]> lines_;  // kControlDepth of each queue pair
+  std::unique_ptr<Line[]> lines_;  // kControlDepth for each queue pair
   std::array<uint32_t, protocol::kMaxQueuePairs> puts_{};
-  std::vector<verbs::MemoryRegion> regions_;  // one a rail; destroyed before the lines
+  std::vector<verbs::MemoryRegion> regions_;  // one for each rail; destroyed before the lines
 };
 
 }  // namespace verbena::transport

@@ -10,11 +10,12 @@ namespace verbena::transport {
 
 namespace {
 
-// NCCL exports a dma-buf anew for every registration, each with an inode of its own, so CUDA's name for the
-// memory comes first. An inode is one dma-buf (kernels that register dma-bufs give each its own); it names
-// the memory together with the address that its start would have. No inode is 0, so the two never meet.
-// Descriptors of one allocation with different mappings count as the same: a region that the device took
-// reaches the same bytes, whichever it was taken by.
+// Identifies memory. NCCL exports a new dma-buf for every registration, each with its own inode, so CUDA's
+// identifier of the memory is preferred. An inode identifies one dma-buf (kernels that can register dma-bufs
+// give each one its own inode); together with the address that corresponds to its start, it identifies the
+// memory. No inode is 0, so the two kinds of identifiers never collide. Descriptors of one allocation with
+// different mappings count as equal, because a region that the device has registered reaches the same bytes
+// through any of them.
 verbs::MemoryIdentity identify(const verbs::RegionRequest& request) {
   if (request.kind == verbs::MemoryKind::kHost) return {};
   const auto* start = static_cast<const std::byte*>(request.address);
@@ -53,7 +54,7 @@ base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, vo
     request.access.data_direct = fd >= 0 && !nic.rails[rail]->data_direct_path().empty();
     auto region = nic.rails[rail]->regions().take(request);
     if (!region && nic.rails[rail]->has_failed()) continue;
-    if (!region) return region.error();  // and the rails before it give theirs back
+    if (!region) return region.error();  // the earlier rails' regions are released
     is_on_any = true;
     registration->remote_keys[rail] = region->remote_key();
     registration->regions[rail] = std::move(*region);

@@ -1,5 +1,5 @@
-// Caller memory made known to every rail of a connection's device: what NCCL holds as an mhandle. It belongs
-// to one connection; the memory regions behind it are shared by all who registered the same memory.
+// Memory of the caller, registered on every rail of a connection's device. NCCL holds it as an mhandle. A
+// registration belongs to one connection. All registrations of the same memory share the memory regions.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@ struct Registration {
   void* address = nullptr;
   size_t length_bytes = 0;
   bool is_gpu_memory = false;
-  uint32_t ordinal = 0;  // the how-many-th registration of its connection, from 0
-  std::array<verbs::RegionLease, verbs::kMaxRails> regions;  // one a rail
-  std::array<uint32_t, verbs::kMaxRails> remote_keys{};      // theirs, as grants carry them
+  uint32_t ordinal = 0;  // number among the registrations of its connection, from 0
+  std::array<verbs::RegionLease, verbs::kMaxRails> regions;  // one for each rail
+  std::array<uint32_t, verbs::kMaxRails> remote_keys{};      // remote keys, as in grants
 
   bool covers(const void* data, size_t length) const {
     const auto start = reinterpret_cast<uintptr_t>(data), base = reinterpret_cast<uintptr_t>(address);
@@ -27,8 +27,9 @@ struct Registration {
   }
 };
 
-// fd -1: by address; otherwise through a dma-buf whose start is offset_bytes. All rails or none.
-// A rail whose device has failed has no key: no queue pair there works.
+// If fd is -1, registers by address; otherwise by a dma-buf, in which the memory begins at offset_bytes.
+// Registers on all rails or on none. A rail whose device has failed gets no key, because no queue pair works
+// there.
 base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, void* address,
                                                               size_t length_bytes, bool is_gpu_memory, int fd,
                                                               uint64_t offset_bytes);

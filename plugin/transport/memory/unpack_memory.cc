@@ -9,8 +9,8 @@ namespace verbena::transport {
 namespace {
 
 constexpr size_t kCountBytes = sizeof(NetUnpackMeta::cnt);
-constexpr size_t kHandleStrideBytes = 64;  // the GPU writes each handle's head
-// The counts of two queues must not meet either.
+constexpr size_t kHandleStrideBytes = 64;  // the GPU writes the beginning of each handle
+// The counts of two queues must not overlap.
 constexpr uint32_t kMinDescriptors = kCountBytes / sizeof(LoadMeta);
 static_assert(kUnpackMaxDescriptors % kMinDescriptors == 0);
 

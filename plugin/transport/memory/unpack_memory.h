@@ -1,14 +1,15 @@
-// The memory behind the unpack queues of one GPU's connections. NCCL fixes the layout for one connection,
-// half a megabyte with room for 2048 descriptors in each slot, but what is staged needs a few of them, all at
-// the slot's start. So a block holds many queues, each beginning a little behind the one before: the slots of
-// all lie side by side, and what a queue does not use is its neighbours'.
+// The memory of the unpack queues of one GPU's connections. NCCL fixes the layout for one connection: half a
+// megabyte, with space for 2048 descriptors in each slot. A staged message needs only a few descriptors, all
+// at the start of a slot. Therefore one block holds many queues, each of which begins at a small offset from
+// the previous one. The slots of all queues are adjacent, and the part of a slot that one queue does not use
+// belongs to the next queues.
 //
 //   block + 0      slot 0 of queue 0, 1, 2 ...   (each `descriptors` x 16 bytes)
 //   block + 32 KiB slot 1 of queue 0, 1, 2 ...
 //   ...
 //   block + 512 KiB the counts of queue 0, 1, 2 ... at the same distance
 //
-// Nothing is given back before the pool goes: allocating and freeing pinned memory may wait for the GPU.
+// Memory is freed only with the pool, because allocating and freeing pinned memory may wait for the GPU.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,13 @@
 
 namespace verbena::transport {
 
-// What one connection has.
+// The unpack queue of one connection.
 class UnpackMemory {
  public:
-  // For the CPU. Only the first descriptors() of each slot are this queue's.
+  // The address for the CPU. Only the first descriptors() of each slot belong to this queue.
   NetUnpackMeta* host_meta() const { return host_meta_; }
   uint32_t descriptors() const { return descriptors_; }
-  // For the GPU: where the UnpackDeviceHandle is.
+  // The address of the UnpackDeviceHandle for the GPU.
   void* device_handle() const { return device_handle_; }
 
  private:
@@ -45,21 +46,22 @@ class UnpackMemory {
 // Thread safe.
 class UnpackMemories {
  public:
-  // A queue with room for `descriptors` in each slot, at most kUnpackMaxDescriptors, and a fresh handle.
+  // Returns a queue with space for `descriptors` in each slot, at most kUnpackMaxDescriptors, and with a new
+  // handle.
   base::Result<std::unique_ptr<UnpackMemory>> take(uint32_t descriptors, void* bounce_base);
-  // No GPU looks at it any more.
+  // Returns a queue. No GPU may be using it.
   void give_back(std::unique_ptr<UnpackMemory> memory);
 
  private:
   struct Block {
-    base::Buffer metas;    // host
+    base::Buffer metas;    // host memory
     base::Buffer handles;  // GPU memory
   };
   base::Outcome add_block(uint32_t descriptors);
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below
   std::vector<std::unique_ptr<Block>> blocks_;
-  std::map<uint32_t, std::vector<std::unique_ptr<UnpackMemory>>> spare_;  // by descriptors
+  std::map<uint32_t, std::vector<std::unique_ptr<UnpackMemory>>> spare_;  // by number of descriptors
 };
 
 }  // namespace verbena::transport

@@ -22,7 +22,7 @@ base::Result<std::unique_ptr<AddRings>> AddRings::create(std::span<verbs::Device
 
 bool AddAgent::serve(Lane& lane, std::string* problem) {
   const uint32_t& held = held_[lane.index()];
-  if (held != 0 && !loop_->is_collecting()) return true;  // its next adds wait for those under way
+  if (held != 0 && !loop_->is_collecting()) return true;  // its later adds wait for the outstanding ones
   for (AddEntry entry; lane.find_asked(held, &entry);) {
     const LocalRegion* region = regions_.find_local(entry.region());
     std::byte* const place = region == nullptr ? nullptr : region->address + entry.offset;

@@ -1,9 +1,9 @@
-// This rank's agent on devices without atomics: adds to words of its memory for its peers, which write what
-// to add into rings here (protocol/add_ring.h). All adds to a rank's words go through its agent, its own adds
-// too, so they are atomic with each other, and, in host memory, with the CPU's atomics. Words in memory of
-// GPUs are changed by the device (word_loop.h).
+// This rank's agent, used on devices without atomics. It adds to words of this rank's memory for its peers,
+// which write their requests into rings in this memory (protocol/add_ring.h). All adds to a rank's words go
+// through its agent, also the rank's own adds. They are therefore atomic with each other and, in host memory,
+// with atomics of the CPU. The device adds to words in GPU memory (word_loop.h).
 //
-// Setup makes and registers the rings; the rest is the driver's, in its poll().
+// Setup creates and registers the rings. The driver's poll() makes all other calls.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@
 
 namespace verbena::transport {
 
-// The rings of all lanes to one peer, in this rank's memory, and where the peer has its own.
+// The rings of all lanes to one peer, in this rank's memory, and the address of the peer's rings.
 struct AddRings {
   std::unique_ptr<protocol::AddRing[]> rings;               // by lane
-  std::vector<verbs::MemoryRegion> registrations;           // by our rail; go before the rings
+  std::vector<verbs::MemoryRegion> registrations;           // by local rail; destroyed before the rings
   uint64_t remote = 0;                                      // address of the peer's first ring
   std::array<uint32_t, protocol::kMaxRails> remote_keys{};  // by the peer's rail
 
@@ -33,9 +33,9 @@ struct AddRings {
 
 struct AddAgentOptions {
   std::span<verbs::Device* const> devices{};        // by rail
-  std::span<verbs::CompletionQueue> completions{};  // the same
-  uint32_t lanes = 0;                               // of the endpoint, to all peers
-  bool loops_all = false;                           // adds to all memory as to that of GPUs
+  std::span<verbs::CompletionQueue> completions{};  // by rail
+  uint32_t lanes = 0;                               // of the endpoint, for each peer
+  bool loops_all = false;                           // use the device also for adds to host memory
 };
 
 class AddAgent {
@@ -43,24 +43,24 @@ class AddAgent {
   AddAgent(const RegionTable& regions, const AddAgentOptions& options)
       : regions_(regions), options_(options), held_(options.lanes) {}
 
-  // Carries out the adds that the peer has asked for on this lane; those to memory of GPUs from begin() to a
-  // finish() later. False, with the cause: one of them makes no sense.
+  // Executes the adds that the peer has requested on this lane. Adds to GPU memory take from begin() until a
+  // later finish(). Returns false, with the cause, if a request is invalid.
   bool serve(Lane& lane, std::string* problem);
   void begin(uint32_t rail);
-  // `refuse(lane, problem)`: an add of this lane cannot be carried out.
+  // Calls `refuse(lane, problem)` if an add of this lane cannot be executed.
   template <typename Refuse>
   void finish(const Refuse& refuse);
-  // Whether adds wait for finish().
+  // Returns whether adds wait for finish().
   bool is_busy() const { return !jobs_.empty(); }
-  // Of the queue pair of this rail to itself.
+  // Takes a completion of this rail's queue pair that is connected to itself.
   void take_completion(uint32_t rail, const verbs::Completion& completion) {
     if (loop_ != nullptr) loop_->take_completion(rail, completion);
   }
-  // Why nothing can be added any more; empty: it can.
+  // Returns why no adds are possible any more, or an empty string.
   const std::string& failure() const { return failure_; }
 
  private:
-  struct Job {  // in the batch of loop_
+  struct Job {  // an add in the batch of loop_
     Lane* lane;
     uint32_t word;
     uint64_t operand;
@@ -69,9 +69,9 @@ class AddAgent {
 
   const RegionTable& regions_;
   const AddAgentOptions options_;
-  std::unique_ptr<WordLoop> loop_;  // made for the first word in memory of a GPU
+  std::unique_ptr<WordLoop> loop_;  // created for the first word in GPU memory
   std::vector<Job> jobs_;
-  std::vector<uint32_t> held_;  // by lane: how many of its adds are in jobs_
+  std::vector<uint32_t> held_;  // by lane: number of its adds in jobs_
   std::string failure_;
 };
 

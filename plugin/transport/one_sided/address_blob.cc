@@ -13,13 +13,13 @@ constexpr uint16_t kVersion = 3;
 constexpr uint16_t kPeerKind = 1, kRegionKind = 2;
 constexpr uint32_t kMagic = 0x31535656;  // "VVS1"
 
-// No padding in any of these: every byte means something.
+// These structures have no padding, so that every byte has a meaning.
 struct Head {
   uint32_t magic;
   uint16_t version, kind;
   uint64_t nonce;
   uint32_t from, to, count_ranks;
-  uint32_t count;  // lanes, or the region's id
+  uint32_t count;  // number of lanes, or the region's id
 };
 static_assert(sizeof(Head) == 32 && std::has_unique_object_representations_v<Head>);
 
@@ -50,7 +50,7 @@ uint32_t count_of(uint32_t lanes, uint32_t rails) {
 
 using Sum = uint64_t;
 
-// Each step is a bijection of the sum so far, so that a change of one byte always shows.
+// Each step is a bijection of the previous sum, so a change of a single byte always changes the result.
 Sum compute_sum(std::span<const std::byte> bytes) {
   Sum sum = 0xcbf29ce484222325;
   for (const std::byte byte : bytes) sum = (sum ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
@@ -83,7 +83,7 @@ bool refuse(std::string* problem, const char* what, uint64_t found, uint64_t exp
   return false;
 }
 
-// The length is right: the head and the sum.
+// Checks the head and the checksum. The caller has checked the length.
 bool check(std::span<const std::byte> bytes, const Head& expected, std::string* problem) {
   std::span<const std::byte> rest = bytes;
   const Head head = take<Head>(rest);
@@ -124,7 +124,7 @@ size_t measure_region_address() {
   return sizeof(Head) + sizeof(RegionRecord) + sizeof(Sum);
 }
 
-// Rails that the endpoint does not have are zeros, so that all addresses have one length.
+// Rails that the endpoint does not have are zeros, so that all addresses have the same length.
 std::vector<std::byte> encode(const PeerAddress& address, uint32_t lanes, uint32_t rails) {
   std::vector<std::byte> bytes;
   bytes.reserve(measure_peer_address(lanes, rails));

@@ -1,8 +1,8 @@
-// What ranks tell each other to reach one another: where a rank's lanes are, on each of its rails, and one
+// The addresses that ranks exchange to reach each other: the lanes of a rank on each of its rails, and a
 // region of its memory.
-// Pure. Fixed lengths; little endian, as both ends are; the last eight bytes are a sum over all others, so
-// that no byte goes unchecked. That finds mistakes, not malice: who may join a group is the bootstrap's
-// business.
+//
+// Pure functions. Fixed lengths, little endian. The last eight bytes are a checksum of all other bytes. It
+// detects mistakes but not attacks; the bootstrap decides who may join a group.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace verbena::transport {
 
 inline constexpr uint32_t kMaxLanes = 16;
 
-// Who tells whom.
+// The sender and the receiver of a blob.
 struct BlobNames {
   uint64_t nonce = 0;
   uint32_t from = 0, to = 0;
@@ -35,16 +35,16 @@ struct RailAddress {
 
 struct PeerAddress {
   BlobNames names;
-  uint32_t word_rail = 0;  // on which of `rails` its words are reached
+  uint32_t word_rail = 0;  // the rail of `rails` on which its words are accessed
   uint64_t add_rings = 0;  // where its agent takes adds (add_agent.h); 0: its device adds
-  std::array<uint32_t, protocol::kMaxRails> add_keys{};  // of them, by rail of the endpoint
-  std::vector<RailAddress> rails{};    // of the endpoint; at most as many as the group has agreed on
-  base::SocketAddress records{};       // where its records are taken (record_links.h), and what proves
-  bootstrap::Nonce nonce{}, secret{};  // that a caller was told
+  std::array<uint32_t, protocol::kMaxRails> add_keys{};  // keys of the add rings, by rail of the endpoint
+  std::vector<RailAddress> rails{};                      // at most as many as the group has agreed on
+  base::SocketAddress records{};                         // where it receives records (record_links.h)
+  bootstrap::Nonce nonce{}, secret{};                    // authenticate the sender of a record
 };
 
 struct RegionAddress {
-  BlobNames names;  // `to` is not used: the same for all
+  BlobNames names;  // `to` is unused, because the blob is the same for all ranks
   uint32_t id = 0;
   uint64_t base = 0, bytes = 0;
   std::array<uint32_t, protocol::kMaxRails> keys{};  // by rail of the endpoint
@@ -53,12 +53,12 @@ struct RegionAddress {
 size_t measure_peer_address(uint32_t lanes, uint32_t rails);
 size_t measure_region_address();
 
-// `rails`: how many the group has agreed on.
+// `rails` is the number of rails that the group has agreed on.
 std::vector<std::byte> encode(const PeerAddress& address, uint32_t lanes, uint32_t rails);
 std::vector<std::byte> encode(const RegionAddress& address);
 
-// False, with what is wrong in *problem, unless it was made for `expected`: group, sender, receiver, number
-// of lanes and rails, or region.
+// Returns false, with the reason in *problem, unless the blob was made for `expected`: the same group,
+// sender, receiver, number of lanes and rails, or region.
 bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t lanes, uint32_t rails,
             PeerAddress* address, std::string* problem);
 bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t id, RegionAddress* address,

@@ -1,4 +1,4 @@
-// Completions and failures: from the queue pairs to the driver.
+// Completions and failures: passes them from the queue pairs to the driver.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -12,8 +12,8 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr uint32_t kMaxBatches = 8;           // of completions of one rail in one poll
-constexpr uint32_t kIdlePollsPerLook = 4096;  // at the clock, for what a device never says
+constexpr uint32_t kMaxBatches = 8;           // batches of completions of one rail in one poll
+constexpr uint32_t kIdlePollsPerLook = 4096;  // between readings of the clock, to detect silent devices
 
 }  // namespace
 
@@ -61,7 +61,8 @@ uint32_t OneSidedEndpoint::tell_failures(std::span<EndpointCompletion> out) {
   return static_cast<uint32_t>(count);
 }
 
-// One completion for each operation with a cookie, and one for all others up to the next or the last.
+// Reports one completion for each operation with a cookie. Operations without a cookie are combined into the
+// next reported completion, or into one completion at the end.
 uint32_t OneSidedEndpoint::tell_lane(Lane& lane, std::span<EndpointCompletion> out, bool* is_told) {
   uint32_t filled = 0;
   *is_told = false;
@@ -97,7 +98,7 @@ uint32_t OneSidedEndpoint::tell_lane(Lane& lane, std::span<EndpointCompletion> o
     has_more = true;
     if (cookie != 0) tell(cookie, value, is_answer_lost);
   }
-  if (has_more) tell(0, 0, false);  // while it is so, there is room for one
+  if (has_more) tell(0, 0, false);  // in this case there is space for one more
   return filled;
 }
 
@@ -146,7 +147,7 @@ uint32_t OneSidedEndpoint::poll(std::span<EndpointCompletion> out) {
   return filled;
 }
 
-// As an agent for peers, and as a peer of agents.
+// Serves the adds of peers as their agent, and takes answers from the agents of peers.
 void OneSidedEndpoint::serve_adds() {
   agent_->finish([&](const Lane& lane, const std::string& problem) {
     fail_peer(lane.peer(), "rail " + describe_rail() + ": " + problem);
@@ -156,7 +157,7 @@ void OneSidedEndpoint::serve_adds() {
     if (!agent_->serve(lane, &problem)) [[unlikely]]
       return fail_peer(lane.peer(), "rail " + describe_rail() + ": " + problem);
     if (!lane.take_answers() && !lane.has_answers()) return;
-    if (lane.has_unissued()) lane.issue();  // words that wait for an idle queue pair, first
+    if (lane.has_unissued()) lane.issue();  // words that wait for an idle queue pair come first
     lane.issue_answers();
     list(lane);
   });
@@ -165,7 +166,8 @@ void OneSidedEndpoint::serve_adds() {
     fail_all(agent_->failure());
 }
 
-// What was added is answered before this rank goes: its peers cannot know it otherwise.
+// Answers the adds that were executed before this rank closes, because its peers cannot learn their results
+// in another way.
 void OneSidedEndpoint::finish_answers() {
   constexpr int64_t kPatienceMs = 500;
   const auto deadline = base::Deadline::after_ms(kPatienceMs);
@@ -187,7 +189,7 @@ void OneSidedEndpoint::fail_peer(uint32_t peer, const std::string& cause) {
   base::log_warn("endpoint of rank %u: %s", options_.rank, failed.error.c_str());
   for (const auto& lane : failed.lanes) {
     lane->stop();
-    EndpointCompletion told[16];  // what was complete before comes first
+    EndpointCompletion told[16];  // earlier completions come first
     for (bool is_told = false; !is_told;) {
       const uint32_t count = tell_lane(*lane, told, &is_told);
       failures_.insert(failures_.end(), told, told + count);

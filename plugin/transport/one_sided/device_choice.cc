@@ -23,7 +23,7 @@ topology::Distance measure(const verbs::Device& device, const std::string& gpu) 
 }  // namespace
 
 base::Result<Devices> choose_devices(const std::string& filter, int gpu, uint32_t most) {
-  static std::mutex discovery;  // which is not thread safe
+  static std::mutex discovery;  // device discovery is not thread safe
   const std::lock_guard lock(discovery);
   auto found = verbs::discover_selected_devices(filter.empty() ? base::parameters().hca : filter);
   if (!found) return found.error();

@@ -1,4 +1,4 @@
-// Which ports an endpoint uses.
+// Chooses the ports of an endpoint.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace verbena::transport {
 
-// The healthy ports nearest to that GPU (an ordinal; kNoGpu: all), at most so many; GPUs with the same ones
-// near begin with different ones, by ordinal. `filter` as VERBENA_HCA, which counts if it is empty. Thread
-// safe.
+// Returns the healthy ports nearest to a GPU (`gpu` is an ordinal; kNoGpu selects all ports), up to a maximum
+// number. GPUs that are near the same ports start with different ports, by ordinal. `filter` has the syntax
+// of VERBENA_HCA, which is used if `filter` is empty. Thread safe.
 base::Result<std::vector<std::unique_ptr<verbs::Device>>> choose_devices(const std::string& filter, int gpu,
                                                                          uint32_t most);
 

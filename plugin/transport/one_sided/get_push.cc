@@ -67,7 +67,8 @@ void GetPush::look_for_silence(Rail& rail) {
 
 void GetPush::take_completion(uint32_t r, const verbs::Completion& completion) {
   Rail& rail = rails_[r];
-  if (!rail.is_under_way || completion.qp_number != rail.pair.number()) return;  // of one that was replaced
+  // A completion of a replaced queue pair.
+  if (!rail.is_under_way || completion.qp_number != rail.pair.number()) return;
   rail.is_under_way = false;
   if (completion.error != 0) {
     return fail(rail, verbs::describe_completion_error(completion.error),
@@ -82,8 +83,8 @@ void GetPush::take_completion(uint32_t r, const verbs::Completion& completion) {
   covered_ = 0;
 }
 
-// A queue pair to ourselves that fails says nothing about a peer: as long as it does, nobody's gets can be
-// trusted.
+// The failure of a queue pair that is connected to itself does not concern any peer. But while it fails, the
+// data of no get can be trusted.
 void GetPush::fail(Rail& rail, const char* what, bool is_final) {
   const int64_t now_ns = base::monotonic_ns();
   const auto& parameters = base::parameters();
@@ -103,7 +104,8 @@ void GetPush::repair(Rail& rail) {
   ask(rail);
 }
 
-// One READ a rail for all gets that are done by now, whatever GPU memory of this endpoint they went to.
+// Posts one READ on each rail for all gets that are complete, whatever GPU memory of this endpoint they
+// wrote.
 bool GetPush::begin_batch() {
   while (released_ < held_.size() && !held_[released_].place) ++released_;
   for (size_t i = released_; i < held_.size(); ++i) {

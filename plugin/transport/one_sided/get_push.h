@@ -1,8 +1,8 @@
-// What a get brought into GPU memory may still be on its way there when the NIC says that the get is done:
-// the completion lies in host memory, and took another way. A READ of one byte of that memory, which the NIC
-// asks of itself, comes back behind all writes before it. Completions that tell of such gets wait here for
-// theirs, and whatever is told later waits behind them, so that each lane is told of in order. A queue pair
-// that fails is made anew, and its READ asked for again. The driver's.
+// Flushes the data of gets to GPU memory. When the NIC reports a get as complete, its data may still be on
+// the way to the GPU, because the completion is written to host memory over another route. A READ of one byte
+// of the GPU memory, which the NIC requests from itself, returns after all earlier writes. Completions of
+// such gets wait here for this READ. Later completions wait behind them, so that each lane's completions stay
+// in order. A queue pair that fails is created again, and its READ is repeated. Only the driver calls it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace verbena::transport {
 
-// Memory that a get went to, as this rank's own NIC on that rail reaches it.
+// Memory that a get has written, with the key by which this rank's NIC on that rail accesses it.
 struct PushedPlace {
   const void* address = nullptr;
   uint32_t key = 0;
@@ -29,25 +29,26 @@ class GetPush {
  public:
   static constexpr uint32_t kSendDepth = 16;
 
-  // Over a queue pair a rail that is connected to itself, made for the first get: a port may not reach its
-  // own address. Its requests' cookie: the rail's of `cookies`.
+  // Uses one queue pair for each rail, connected to itself. It is created with the first get, because a port
+  // may not reach its own address. The cookie of a request is the rail's entry of `cookies`.
   static base::Result<std::unique_ptr<GetPush>> create(std::span<verbs::Device* const> devices,
                                                        std::span<verbs::CompletionQueue> completions,
                                                        std::vector<uint64_t> cookies);
   ~GetPush();
 
   bool is_empty() const { return held_.empty(); }
-  // `place`: memory that a get in it, or before it, went to; none if there was no such get.
+  // `place` is memory that a get of this completion, or an earlier one, has written; empty if there was no
+  // such get.
   void hold(const EndpointCompletion& completion, const std::optional<PushedPlace>& place) {
     held_.push_back({completion, place});
   }
-  // A completion of that rail's queue pair.
+  // Takes a completion of that rail's queue pair.
   void take_completion(uint32_t rail, const verbs::Completion& completion);
-  // Nothing more is told of this peer.
+  // Reports no further completions of this peer.
   void drop(uint32_t peer);
-  // How many of `out` were filled; asks for the next READs.
+  // Fills `out` and returns the number of completions. Posts the next READs.
   uint32_t release(std::span<EndpointCompletion> out);
-  // Why nothing can be told any more; empty: it can.
+  // Returns why no completions can be reported any more, or an empty string.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -60,10 +61,11 @@ class GetPush {
     verbs::Device* device;
     verbs::CompletionQueue* completions;
     uint64_t cookie;
-    std::unique_ptr<uint64_t> word;  // before its registration, and that before the pair
+    // Declared before its registration, which is declared before the queue pair.
+    std::unique_ptr<uint64_t> word;
     verbs::MemoryRegion region;
     verbs::QueuePair pair;
-    std::optional<PushedPlace> asked;  // of the READ under way, or that has to be asked for again
+    std::optional<PushedPlace> asked;  // of the outstanding READ, or of the READ to be repeated
     bool is_under_way = false;
     int64_t posted_at_ns = 0;
     int64_t failed_since_ns = 0, retry_at_ns = 0;  // 0: it works
@@ -77,8 +79,9 @@ class GetPush {
 
   std::vector<Rail> rails_;
   std::deque<Held> held_;
-  size_t released_ = 0;  // of them, from the front: may be told
-  size_t covered_ = 0;   // behind those: wait for the READs under way; 0: there are none
+  size_t released_ = 0;  // number of completions, from the front, that may be reported
+  // Number of completions after those that wait for the outstanding READs; 0: there are none.
+  size_t covered_ = 0;
   std::string failure_;
 };
 

@@ -158,7 +158,7 @@ void Lane::post(uint32_t q, const Core::Request& request) {
   note_refusal(q, chain.append(work));
 }
 
-// --- Adds by agents.
+// --- Adds by the peer's agent.
 
 protocol::AddRing& Lane::ring_of_adds() const {
   return options_.add_rings->rings[options_.lane];
@@ -225,7 +225,7 @@ void Lane::ring() {
     give_up_refused();
 }
 
-// Acted on where nothing of the core is under way.
+// The error is handled later, when no function of the core is running.
 void Lane::note_refusal(uint32_t q, base::Outcome outcome) {
   if (outcome) [[likely]]
     return;
@@ -306,14 +306,14 @@ bool Lane::renew_pair(uint32_t q, protocol::LaneRecord& record) {
   return true;
 }
 
-// To itself where the peer is this rank: then `record` is our own.
+// If the peer is this rank itself, `record` is this rank's own record.
 bool Lane::connect_pair(uint32_t q, const protocol::LaneRecord& record) {
   verbs::PortAddress port;
   std::memcpy(&port, record.address.bytes, sizeof(port));
   const verbs::QueuePairAddress address{record.pair.number, record.pair.first_psn,
                                         std::bit_cast<verbs::EceOptions>(record.pair.ece),
                                         endpoint_.outstanding_reads_of(peer())};
-  endpoint_.list(*this);  // what tries it is to be rung
+  endpoint_.list(*this);  // the requests that test it must be posted
   return chains_[q].pair().connect(port, address, rails() > 1).is_ok();
 }
 
@@ -327,12 +327,12 @@ void Lane::fail(protocol::LaneFailure failure, uint32_t q) {
 
 void Lane::note_lost(uint32_t q) {
   endpoint_.note_trouble();
-  if (causes_[q].empty()) causes_[q] = describe(q) + ": failed at the peer, whose log says why";
+  if (causes_[q].empty()) causes_[q] = describe(q) + ": failed at the peer; the peer's log gives the cause";
   if (observed_ != nullptr) observed_->note_rail_down(options_.rails[q].here, q);
 }
 
 void Lane::note_settled(uint32_t q, uint32_t repeated) {
-  endpoint_.list(*this);  // some may be complete by that
+  endpoint_.list(*this);  // some operations may now be complete
   if (repeated != 0 && observed_ != nullptr) observed_->note_replay(0, options_.rails[q].here, repeated);
   base::log_warn(
       "endpoint of rank %u: rank %u, lane %u, %s; %u of %u queue pairs are left; repeating %u requests",
@@ -341,8 +341,8 @@ void Lane::note_settled(uint32_t q, uint32_t repeated) {
 
 void Lane::note_revived(uint32_t q) {
   if (observed_ != nullptr) observed_->note_rail_up(options_.rails[q].here, q);
-  base::log_info("endpoint of rank %u: rank %u, lane %u, %s: is used again", endpoint_.rank(), peer(),
-                 number(), describe(q).c_str());
+  base::log_info("endpoint of rank %u: rank %u, lane %u, %s: works again", endpoint_.rank(), peer(), number(),
+                 describe(q).c_str());
   causes_[q].clear();
 }
 

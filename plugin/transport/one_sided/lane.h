@@ -1,8 +1,10 @@
-// protocol/lane_core.h over verbs: a lane to one peer, with a queue pair on each rail that both ends share.
+// Connects protocol/lane_core.h to verbs: a lane to one peer, with a queue pair on each rail that both ends
+// share.
 //
-// Requests are collected in a chain for each queue pair and leave together. They are signaled where somebody
-// asked, where the device needs it (every so many) and at the end of each chain, so that whatever was posted
-// is told of. Words have a registered place each, that of their operation in the ring.
+// The requests of each queue pair are collected in a chain and posted together. A request is signaled if the
+// core asks for it, if the device needs it (after a number of requests), and at the end of each chain, so
+// that every posted request is covered by a completion. Each operation on a word has a registered buffer,
+// selected by the operation's position in the ring.
 #pragma once
 
 #include <array>
@@ -27,11 +29,11 @@ struct LaneTypes {
   using Remote = RemoteRegion;
 };
 
-// A queue pair and what is to be posted to it.
+// A queue pair and the requests that will be posted to it.
 class PairChain {
  public:
   static constexpr uint32_t kMaxRequests = 32;
-  static constexpr uint32_t kMaxInterval = 32;  // requests from one that is signaled to the next
+  static constexpr uint32_t kMaxInterval = 32;  // maximum distance between signaled requests
 
   PairChain() { pending_.reserve(kMaxRequests); }
 
@@ -43,20 +45,20 @@ class PairChain {
   }
   bool has_pending() const { return !pending_.empty(); }
   void drop_pending() { pending_.clear(); }
-  // A full chain goes out at once.
+  // Adds a request. A full chain is posted at once.
   base::Outcome append(const verbs::OneSidedRequest& request);
   base::Outcome ring();
 
  private:
   verbs::QueuePair pair_;
-  std::vector<verbs::OneSidedRequest> pending_;  // capacity kMaxRequests
+  std::vector<verbs::OneSidedRequest> pending_;  // has capacity kMaxRequests
 };
 
-// Where a completion belongs; travels as the cookie of its request.
+// The cookie of a request, which tells where its completion belongs.
 struct LaneCookie {
-  uint32_t lane;      // its index in the endpoint, 20 bits
+  uint32_t lane;      // index of the lane in the endpoint, 20 bits
   uint32_t rail;      // of the pair of endpoints, 3 bits
-  uint32_t life;      // of the queue pair, its generation's low 9 bits
+  uint32_t life;      // low 9 bits of the queue pair's generation
   uint32_t position;  // of the request
 
   static constexpr uint32_t kLaneBits = 20, kRailBits = 3, kLifeBits = 9;
@@ -64,10 +66,11 @@ struct LaneCookie {
   uint64_t pack() const;
 };
 
-inline constexpr uint32_t kPushIndex = (1U << LaneCookie::kLaneBits) - 1;  // no lane's: get_push.h
-inline constexpr uint32_t kLoopIndex = kPushIndex - 1;                     // no lane's: word_loop.h
+// Used by get_push.h, not by a lane.
+inline constexpr uint32_t kPushIndex = (1U << LaneCookie::kLaneBits) - 1;
+inline constexpr uint32_t kLoopIndex = kPushIndex - 1;  // used by word_loop.h, not by a lane
 
-// Which rails of two endpoints meet: the same list, in the same order, at both ends.
+// The pairs of rails that two endpoints share. Both ends have the same list in the same order.
 struct RailPair {
   uint8_t here = 0, there = 0;
 };
@@ -83,21 +86,21 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
     std::vector<protocol::LaneOperation<LaneTypes>> operations;
     std::vector<protocol::LaneShare> shares;
     std::vector<protocol::LanePosted> posted;
-    std::unique_ptr<uint64_t[]> words;  // by operation, registered by each rail
+    std::unique_ptr<uint64_t[]> words;  // by operation, registered on each rail
   };
   struct Options {
-    uint32_t peer = 0, lane = 0, index = 0;  // index: of the lane in its endpoint
+    uint32_t peer = 0, lane = 0, index = 0;  // `index` is the number of the lane in its endpoint
     std::vector<RailPair> rails{};
     protocol::LaneRole role = protocol::LaneRole::kOffers;
     uint32_t send_depth = 256;
     uint64_t max_request_bytes = UINT64_MAX;
-    AddRings* add_rings = nullptr;  // null: adds are atomics of the device
+    AddRings* add_rings = nullptr;  // null if the device executes adds as atomics
   };
-  // With queue pairs that are connected, by rail of the pair of endpoints.
+  // The queue pairs are connected, and in the order of the shared rails.
   static base::Result<std::unique_ptr<Lane>> create(OneSidedEndpoint& endpoint, const Options& options,
                                                     std::vector<verbs::QueuePair> pairs);
   Lane(OneSidedEndpoint& endpoint, const Options& options, std::unique_ptr<Memory> memory);
-  // Nothing that the device may still do reaches memory that goes with it.
+  // After the destructor returns, the device does not access the lane's memory.
   ~Lane();
 
   uint32_t peer() const { return options_.peer; }
@@ -107,47 +110,49 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
   RailPair rail(uint32_t q) const { return options_.rails[q]; }
   const verbs::QueuePair& pair(uint32_t q) const { return chains_[q].pair(); }
 
-  // Into the room there is. `small`: the bytes of a put of at most eight, which are taken now.
+  // Takes an operation; there must be space for it. `small` has the bytes of a put of at most eight bytes,
+  // which are copied now.
   void take(const Core::Operation& operation, const void* small);
   uint64_t count_taken() const { return count_taken_; }
   uint64_t count_done() const { return count_done_; }
   void ring();
-  // A completion of this queue pair's life; false if it is stale.
+  // Takes a completion. Returns false if it belongs to an earlier generation of the queue pair.
   bool take_completion(const LaneCookie& cookie, const verbs::Completion& completion);
-  // Adds by agents (add_agent.h). Takes the answers of the peer's agent that have come; whether there were
-  // any.
+  // For adds by agents (add_agent.h): takes the answers of the peer's agent. Returns whether there were any.
   bool take_answers();
-  // Asks for a sign of life where the peer's agent owes an answer and nothing is under way.
+  // Posts a request that tests whether the peer is alive, if the peer's agent must answer and no request is
+  // outstanding.
   void probe_agent();
-  // As the peer's agent: the add that it asks for `ahead` adds after the next, if that is there; and what the
-  // word of the next was before.
+  // For this rank's agent: finds the add that the peer requested `ahead` adds after the next one; returns
+  // false if it has not arrived. The next function answers the next add with the previous value of the word.
   bool find_asked(uint32_t ahead, protocol::AddEntry* entry) const;
   void answer_asked(uint64_t value);
 
-  // Of an operation that is complete: what came back.
+  // Returns the result of a complete operation on a word.
   uint64_t read_word(uint32_t slot) const { return memory_->words[slot]; }
   void take_told();
   void stop();
 
-  // `rail mlx5_0:1, qp 17`.
+  // Returns a text such as `rail mlx5_0:1, qp 17`.
   std::string describe(uint32_t q) const;
-  // Of every queue pair that does not live, why it failed last.
+  // Returns, for every queue pair that is not live, why it failed last.
   std::string describe_causes() const;
   void note_cause(uint32_t q, std::string cause) { causes_[q] = std::move(cause); }
   const std::string& cause(uint32_t q) const { return causes_[q]; }
-  // A queue pair with requests under way of which none has been completed since the last look: since when.
+  // Returns since when a queue pair has outstanding requests of which none has completed since the last
+  // check.
   int64_t find_silent_since(uint32_t q, int64_t now_ns);
-  // The same of the peer's agent, which owes answers.
+  // Returns since when the peer's agent has not answered, if it must answer.
   int64_t find_unanswered_since(int64_t now_ns);
   bool has_lost_address(uint32_t q) { return chains_[q].pair().has_lost_address(); }
   observe::Connection* observed() const { return observed_.get(); }
-  // Whether it is on its endpoint's list of lanes to look at.
+  // Whether the lane is in its endpoint's list of lanes to process.
   bool is_listed = false;
 
  private:
   friend Core;
 
-  // --- Its port.
+  // --- The port of the core.
   int64_t now_ns() const;
   uint32_t packets_of(uint32_t q, uint64_t bytes) const { return chains_[q].pair().count_packets(bytes); }
   void post(uint32_t q, const Core::Request& request);
@@ -176,18 +181,20 @@ class Lane final : public protocol::LaneCore<Lane, LaneTypes> {
 
   OneSidedEndpoint& endpoint_;
   const Options options_;
-  std::unique_ptr<Memory> memory_;  // before what refers to it
+  std::unique_ptr<Memory> memory_;  // declared before the members that refer to it
   std::vector<verbs::MemoryRegion> word_regions_;
   std::array<PairChain, protocol::kMaxRails> chains_;
-  std::array<verbs::LocalAddress, protocol::kMaxRails> told_{};  // where the peer was told that a new pair is
+  // Address of a new queue pair that the peer was told.
+  std::array<verbs::LocalAddress, protocol::kMaxRails> told_{};
   std::array<uint32_t, protocol::kMaxRails> outstanding_reads_{};
   std::array<std::string, protocol::kMaxRails> causes_;
   std::array<Progress, protocol::kMaxRails> progress_{};
   Progress answers_{};
-  std::array<uint32_t, protocol::kAddSlots> asked_slots_{};  // of adds that the peer's agent owes an answer
-  uint32_t refused_ = 0;  // a bit for each queue pair whose device refused what was posted
+  // The adds that the peer's agent has not answered.
+  std::array<uint32_t, protocol::kAddSlots> asked_slots_{};
+  uint32_t refused_ = 0;  // a bit for each queue pair whose device rejected a request
   uint64_t count_taken_ = 0, count_done_ = 0;
-  std::shared_ptr<observe::Connection> observed_;  // null: nobody wants to know
+  std::shared_ptr<observe::Connection> observed_;  // null if no output is enabled
 };
 
 }  // namespace verbena::transport

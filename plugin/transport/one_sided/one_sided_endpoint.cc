@@ -1,4 +1,4 @@
-// Operations: from a call to their lane.
+// Operations: passes a call to its lane.
 #include "transport/one_sided/one_sided_endpoint.h"
 
 #include <cstdarg>
@@ -30,7 +30,7 @@ Posting OneSidedEndpoint::refuse(const char* format, ...) {
   return Posting::kRefused;
 }
 
-// Null, with the reason in refusal_, unless operations may be posted there.
+// Returns null, with the reason in refusal_, if no operation can be posted on this lane.
 Lane* OneSidedEndpoint::admit(uint32_t peer, uint32_t lane) {
   if (peer >= options_.count_ranks || lane >= options_.lanes) [[unlikely]] {
     refuse("the lane does not exist (rank %u of %u, lane %u of %u)", peer, options_.count_ranks, lane,
@@ -77,7 +77,8 @@ Posting OneSidedEndpoint::move(LaneOperationKind kind, const Transfer& transfer,
   operation.cookie = cookie;
   const void* small = nullptr;
   if (kind == LaneOperationKind::kPut && transfer.bytes <= kWordBytes && operation.local->is_host) {
-    small = operation.local->address + transfer.local_offset;  // read now: nothing refers to it later
+    // Copied now, because the source may change after the call.
+    small = operation.local->address + transfer.local_offset;
     operation.local = nullptr;
   }
   return take(*lane, operation, small);

@@ -1,7 +1,7 @@
-// The endpoint (verbena/endpoint.h) over queue pairs: a few ports, a completion queue for each, lanes to each
-// peer. What becomes of an operation the lanes decide (protocol/lane_core.h); what goes over all lanes is
-// here: checks, completions in the caller's words, records between endpoints, on which rail words are
-// reached.
+// The endpoint (verbena/endpoint.h) over queue pairs: a few ports, a completion queue for each port, and
+// lanes to each peer. The lanes decide how operations proceed (protocol/lane_core.h). This class does the
+// work that concerns all lanes: checks of arguments, completions in the caller's format, records between
+// endpoints, and the choice of the rail on which words are accessed.
 #pragma once
 
 #include <atomic>
@@ -23,20 +23,22 @@
 
 namespace verbena::transport {
 
-// The ports of an endpoint; who opened them for it alone gives them away.
+// The ports of an endpoint. The caller has opened them for this endpoint and passes them on.
 struct EndpointRails {
   std::vector<verbs::Device*> devices;
   std::vector<std::unique_ptr<verbs::Device>> owned;
-  std::shared_ptr<const void> keeps_alive;  // what the others belong to
+  std::shared_ptr<const void> keeps_alive;  // owns the objects to which the other members belong
 };
 
 class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
  public:
-  // The most requests of a lane, up to `wished`, whose completions fit one queue of a device. The least that
-  // there may be if nothing fits: open_on() says why.
+  // Returns the largest number of requests for each lane, at most `wished`, whose completions fit into one
+  // completion queue of a device. If not even the minimum fits, returns the minimum; open_on() then reports
+  // the error.
   static uint32_t fit_send_depth(uint64_t max_cq_entries, uint32_t count_ranks, uint32_t lanes,
                                  uint32_t wished);
-  // Logged, with *error, if a number is out of range or something cannot be made.
+  // Creates an endpoint. If a number is out of range or an object cannot be created, logs the error and
+  // writes it to *error.
   static std::unique_ptr<OneSidedEndpoint> open_on(const EndpointOptions& options, EndpointRails rails,
                                                    std::string* error);
   ~OneSidedEndpoint() override;
@@ -51,14 +53,15 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
 
   std::vector<std::byte> local_address(uint32_t peer, std::string* error) override;
   bool connect(uint32_t peer, std::span<const std::byte> address, std::string* error) override;
-  // The two halves of connect(), for groups that connect all or none: nobody uses the peer between them.
-  // After drop() instead of publish() the peer needs a new local_address(), at both ends.
+  // The two steps of connect(), for groups in which all ranks connect or none. Between the two steps the peer
+  // must not be used. If drop() is called instead of publish(), the peer needs a new local_address(), at both
+  // ends.
   bool prepare(uint32_t peer, std::span<const std::byte> address, std::string* error);
   void publish(uint32_t peer);
   void drop(uint32_t peer);
   bool add_region(uint32_t id, const EndpointMemory& memory, std::string* error) override;
   std::vector<std::byte> region_address(uint32_t id) const override;
-  // Where the peer has its region; 0: it is not known.
+  // Returns the address of the peer's region, or 0 if it is not known.
   uint64_t find_remote_base(uint32_t peer, uint32_t id) const {
     const RemoteRegion* region = regions_.find_remote(peer, id);
     return region == nullptr ? 0 : region->base;
@@ -82,11 +85,12 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   uint64_t count_taken(uint32_t peer, uint32_t lane) const override;
 
   uint32_t rank() const { return options_.rank; }
-  // Of queue pairs that are made from now on; -1: VERBENA_TC. Before local_address().
+  // Sets the traffic class of queue pairs created later; -1 selects VERBENA_TC. Call it before
+  // local_address().
   void set_traffic_class(int traffic_class) {
     traffic_class_.store(traffic_class, std::memory_order_relaxed);
   }
-  // Of all lanes so far; the driver's.
+  // Returns the sum over all lanes. Only the driver calls it.
   protocol::LaneCounts count_failures() const;
 
   // --- For its lanes.
@@ -95,9 +99,10 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   base::Result<verbs::QueuePair> make_pair(uint32_t rail, uint32_t lane, const verbs::LocalAddress& told);
   void send_record(uint32_t peer, const protocol::LaneRecord& record);
   void fail_lane(const Lane& lane, protocol::LaneFailure failure, uint32_t q);
-  // It has something to issue, to hand to the device or to tell.
+  // Adds the lane to the list of lanes that have operations to issue, requests to post or completions to
+  // report.
   void list(Lane& lane);
-  // Something has failed, or lives again: step() is due.
+  // Requests a call of step(), because a queue pair has failed or works again.
   void note_trouble() { is_troubled_ = true; }
   std::shared_ptr<observe::Connection> observe_lane(const Lane& lane) const;
   void end_observation_of(std::shared_ptr<observe::Connection>& observed) const;
@@ -111,27 +116,28 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
  private:
   enum class State : uint8_t { kNew, kAddressed, kConnected, kFailed };
   struct Peer {
-    // kConnected publishes the lanes to the driver; kFailed is the driver's.
+    // kConnected passes the lanes to the driver. Only the driver sets kFailed.
     std::atomic<State> state{State::kNew};
-    std::unique_ptr<AddRings> add_rings{};  // with an agent; before the lanes, which use them
+    std::unique_ptr<AddRings> add_rings{};  // with an agent; declared before the lanes, which use them
     std::vector<std::unique_ptr<Lane>> lanes{};
-    std::vector<std::vector<verbs::QueuePair>> pairs{};  // by lane, our rail; until it is connected
-    std::vector<verbs::LocalAddress> told{};             // by our rail: where the peer was told that it is
-    std::vector<std::byte> address{};                    // what it was told
-    std::vector<RailPair> rails{};                       // that both share
-    uint32_t outstanding_reads = 1;                      // that the peer serves at a time
+    // The indices are the lane and the local rail. Used until the peer is connected.
+    std::vector<std::vector<verbs::QueuePair>> pairs{};
+    std::vector<verbs::LocalAddress> told{};  // by local rail: the addresses that the peer was sent
+    std::vector<std::byte> address{};         // the address that the peer was sent
+    std::vector<RailPair> rails{};            // rails that both ends share
+    uint32_t outstanding_reads = 1;           // number of reads that the peer serves at a time
     std::string error{};
-    // The driver's: records about words that it has sent us, and that we have sent it.
+    // For the driver: numbers of records about words that the peer has sent, and that were sent to the peer.
     uint32_t word_moves_heard = 0, word_moves_told = 0;
-    std::vector<protocol::LaneRecord> early{};  // that came before it was connected
+    std::vector<protocol::LaneRecord> early{};  // records that came before the peer was connected
   };
 
   OneSidedEndpoint(const EndpointOptions& options, EndpointRails rails,
                    std::vector<verbs::CompletionQueue> completions, std::unique_ptr<RecordLinks> links);
-  // Before anything else, for devices whose writes to GPU memory are to be pushed.
+  // Called first, for devices whose writes to GPU memory must be flushed.
   base::Outcome open_get_push();
 
-  // Setup, with setup_mutex_ held.
+  // Setup. Needs setup_mutex_.
   BlobNames name_blob(uint32_t from, uint32_t to) const;
   bool make_pairs(uint32_t peer, std::string* error);
   void choose_word_rail(std::span<const verbs::LocalAddress> told);
@@ -164,7 +170,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   void fail_peer(uint32_t peer, const std::string& cause);
   void fail_all(const std::string& cause);
 
-  // What is not everyday: recovery.cc.
+  // Rare events: recovery.cc.
   void attend();
   void absorb_records();
   void absorb(uint32_t peer, const protocol::LaneRecord& record);
@@ -178,7 +184,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
       for (uint32_t lane = 0; lane < options_.lanes && works(peer); ++lane) act(*peers_[peer].lanes[lane]);
   }
 
-  // What it tells of itself.
+  // Diagnosis.
   bool dump_state(StateDump& dump) override;
   StateDump dump_from_outside() const override;
   StateDump describe() const;
@@ -187,28 +193,29 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   const EndpointRails rails_;
   uint64_t max_message_bytes_;
   uint32_t outstanding_reads_;
-  std::mutex setup_mutex_;  // guards lanes and regions while they are made, against each other
+  std::mutex setup_mutex_;                           // serialises the setup of lanes and regions
   std::vector<verbs::CompletionQueue> completions_;  // by rail
   RegionTable regions_;
   std::unique_ptr<RecordLinks> links_;
   std::vector<Peer> peers_;
   protocol::WordRail word_rail_;
-  std::unique_ptr<GetPush> get_push_;         // null: gets need none
-  std::unique_ptr<AddAgent> agent_;           // null: devices add
-  std::vector<Lane*> listed_;                 // with something to issue, to ring or to tell; capacity: all
-  std::vector<EndpointCompletion> failures_;  // not told yet
+  std::unique_ptr<GetPush> get_push_;  // null if gets need no flush
+  std::unique_ptr<AddAgent> agent_;    // null if devices execute adds
+  // Lanes with operations to issue, requests to post or completions to report; has capacity for all.
+  std::vector<Lane*> listed_;
+  std::vector<EndpointCompletion> failures_;  // not reported yet
   std::string refusal_;
 
-  bool is_troubled_ = false;                  // a queue pair does not live, or did not a moment ago
-  std::atomic<bool> needs_attention_{false};  // a peer has connected, or somebody asks for its state
+  bool is_troubled_ = false;                  // a queue pair is not live, or was not live recently
+  std::atomic<bool> needs_attention_{false};  // a peer has connected, or a state dump was requested
   std::atomic<bool> is_asked_{false};
   int64_t attended_at_ns_ = 0, looked_at_ns_ = 0;
   uint32_t idle_polls_ = 0;
-  std::vector<int64_t> down_since_ns_;        // by rail; 0: it is up
+  std::vector<int64_t> down_since_ns_;        // by rail; 0 if it is up
   std::vector<protocol::StallClock> stalls_;  // by lane
   const int64_t opened_at_ns_;
-  bool is_registered_ = false;            // for the state dump
-  std::atomic<uint32_t> told_word_rail_;  // word_rail_'s, for those who connect
+  bool is_registered_ = false;            // in the registry of the state dump
+  std::atomic<uint32_t> told_word_rail_;  // a copy of word_rail_'s rail for threads that connect
   std::atomic<int> traffic_class_{-1};
 };
 

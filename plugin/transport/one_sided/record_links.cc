@@ -15,7 +15,7 @@ namespace {
 using bootstrap::FrameKind;
 using bootstrap::Refusal;
 
-constexpr int64_t kIdleNs = 5'000 * base::kNsPerMs;  // after which a link is closed
+constexpr int64_t kIdleNs = 5'000 * base::kNsPerMs;  // a link that is idle for this time is closed
 
 unsigned char* as_chars(void* data) {
   return static_cast<unsigned char*>(data);
@@ -61,7 +61,7 @@ void RecordLinks::know(uint32_t peer, const base::SocketAddress& address, const 
   peers_[peer].secret = secret;
 }
 
-// --- Ours.
+// --- Links to peers.
 
 void RecordLinks::send(uint32_t peer, const protocol::LaneRecord& record) {
   Peer& to = peers_[peer];
@@ -112,7 +112,7 @@ void RecordLinks::advance_own(uint32_t peer, int64_t now_ns) {
   --count_connected_;
 }
 
-// --- Others'.
+// --- Links from peers.
 
 bootstrap::Callers::Verdict RecordLinks::judge(const bootstrap::Hello& hello) const {
   if (!bootstrap::is_same_nonce(hello.nonce, nonce_)) return {Refusal::kOtherJob};

@@ -1,8 +1,8 @@
-// How the endpoints of a group tell each other that a queue pair has failed: TCP connections, made when there
-// is something to tell and closed when there has been nothing for long. Each end sends on the one that it has
-// made itself and takes what comes on those that were made to it, so that two that call at the same time do
-// not meet. A caller proves the job's key, or the secret in the address that it was told. The driver's, but
-// for know().
+// TCP connections over which the endpoints of a group notify each other of failed queue pairs. A connection
+// is opened when there is a record to send, and closed when it was idle for long. Each end sends on the
+// connections that it has opened, and receives on those that peers have opened, so two ends that connect at
+// the same time do not conflict. The connecting end authenticates itself with the job's key, or with the
+// secret in the address that it was sent. Only the driver calls these functions, except know().
 #pragma once
 
 #include <atomic>
@@ -28,11 +28,11 @@ class RecordLinks {
   RecordLinks(const RecordLinks&) = delete;
   RecordLinks& operator=(const RecordLinks&) = delete;
 
-  // What peers are told.
+  // The address that peers are sent.
   const base::SocketAddress& address() const { return callers_.address(); }
   const bootstrap::Nonce& nonce() const { return nonce_; }
   const bootstrap::Nonce& secret() const { return secret_; }
-  // What a peer has told, before anything is sent to it. Any thread.
+  // Sets a peer's address and secrets. Call it before sending to the peer. Any thread may call it.
   void know(uint32_t peer, const base::SocketAddress& address, const bootstrap::Nonce& nonce,
             const bootstrap::Nonce& secret);
 
@@ -41,25 +41,25 @@ class RecordLinks {
     uint32_t peer;
     protocol::LaneRecord record;
   };
-  // The next record that has come; those of one peer in order.
+  // Returns the next record. The records of one peer come in order.
   std::optional<Arrival> take();
-  // Its process has gone, as far as a connection of ours has found out.
+  // Returns whether the peer's process is gone, as far as a connection to it has shown.
   bool is_gone(uint32_t peer) const { return peers_[peer].is_gone; }
 
-  // Whether somebody calls; once it is true, advance() until is_idle().
+  // Returns whether a peer connects. Once this is true, call advance() until is_idle().
   bool has_caller() const { return has_caller_.load(std::memory_order_acquire); }
   bool is_idle() const {
     return callers_.is_empty() && from_peers_.empty() && count_connected_ == 0 && !has_caller();
   }
-  // Moves everything that can move now.
+  // Sends and receives all data that does not block.
   void advance(int64_t now_ns);
 
  private:
   struct Peer {
     base::SocketAddress address;
     bootstrap::Nonce nonce{}, secret{};
-    std::unique_ptr<bootstrap::FrameLink> link;  // ours to it
-    std::deque<bootstrap::Record> unsent;        // until it is connected
+    std::unique_ptr<bootstrap::FrameLink> link;  // the connection to the peer
+    std::deque<bootstrap::Record> unsent;        // records that wait for the connection
     int64_t used_at_ns = 0;
     bool is_gone = false;
   };
@@ -78,9 +78,9 @@ class RecordLinks {
   bootstrap::Callers callers_;
   bootstrap::Nonce nonce_{}, secret_{};
   std::atomic<bool> has_caller_{false};  // set by the event thread
-  std::mutex mutex_;                     // guards what know() writes
+  std::mutex mutex_;                     // guards the data that know() writes
   std::vector<Peer> peers_;
-  uint32_t count_connected_ = 0;  // links of ours
+  uint32_t count_connected_ = 0;  // number of connections to peers
   std::vector<std::unique_ptr<bootstrap::FrameLink>> from_peers_;
   std::deque<Arrival> arrived_;
 };

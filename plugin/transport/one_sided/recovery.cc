@@ -1,5 +1,5 @@
-// What an endpoint does when something has failed: records from peers, rails that are given up, where its
-// words are reached, and what it tells of its state. In the driver's poll(), which comes here only then.
+// The reaction of an endpoint to failures: records from peers, rails that are given up, the rail of words,
+// and the state dump. Called in the driver's poll(), and only after a failure.
 #include <algorithm>
 #include <utility>
 
@@ -19,8 +19,8 @@ using protocol::LaneRecordKind;
 
 namespace {
 
-constexpr int64_t kAttendNs = 100'000;               // between looks at peers' records
-constexpr int64_t kLookNs = 1'000 * base::kNsPerMs;  // between looks for what devices never say
+constexpr int64_t kAttendNs = 100'000;               // between checks for records from peers
+constexpr int64_t kLookNs = 1'000 * base::kNsPerMs;  // between checks for silent devices
 
 }  // namespace
 
@@ -73,12 +73,13 @@ void OneSidedEndpoint::absorb(uint32_t peer, const protocol::LaneRecord& record)
   switch (record.kind) {
     case LaneRecordKind::kGivenUp:
       return fail_peer(
-          peer, "rail " + describe_rail() + ": the peer has dropped this rank; the peer's log says why");
+          peer, "rail " + describe_rail() +
+                    ": the peer has closed its connection to this rank; the peer's log gives the cause");
     case LaneRecordKind::kWordRail: {
       const auto found = std::find_if(from.rails.begin(), from.rails.end(),
                                       [&](const RailPair& rail) { return rail.there == record.rail; });
       if (found == from.rails.end() || record.generation <= from.word_moves_heard)
-        return fail_peer(peer, "its words moved to a rail that does not connect it with this rank");
+        return fail_peer(peer, "it moved its words to a rail that does not reach this rank");
       from.word_moves_heard = record.generation;
       for (const auto& lane : from.lanes) lane->set_main(static_cast<uint32_t>(found - from.rails.begin()));
       return;
@@ -106,7 +107,7 @@ void OneSidedEndpoint::stop_rail(uint32_t rail) {
     for (uint32_t q = 0; q < lane.rails(); ++q) {
       if (lane.rail(q).here != rail) continue;
       if (lane.recovery().is_live(q))
-        lane.note_cause(q, lane.describe(q) + ": this rank's words move to another rail");
+        lane.note_cause(q, lane.describe(q) + ": moving the words of this rank to another rail");
       lane.fail_queue_pair(q);
     }
   });
@@ -134,8 +135,8 @@ void OneSidedEndpoint::tell_word_rail(uint32_t rail, uint32_t moves) {
   }
 }
 
-// Of the queue pairs that carry something those whose port is down: at once if another rail can go on, else
-// when the device has had its time.
+// Gives up queue pairs with outstanding requests whose port is down: at once if another rail works, otherwise
+// after the time limit of the device.
 void OneSidedEndpoint::give_up_dying(int64_t now_ns) {
   for (uint32_t rail = 0; rail < rails(); ++rail) {
     int64_t& since_ns = down_since_ns_[rail];
@@ -177,7 +178,7 @@ void OneSidedEndpoint::step(int64_t now_ns) {
       }
     }
     if (!works(peer)) continue;
-    if (of.word_moves_told != word_rail_.moves()) {  // it has connected since the last move
+    if (of.word_moves_told != word_rail_.moves()) {  // the peer has connected since the last move
       of.word_moves_told = word_rail_.moves();
       protocol::LaneRecord record;
       record.kind = LaneRecordKind::kWordRail;
@@ -198,8 +199,8 @@ void OneSidedEndpoint::step(int64_t now_ns) {
                                              [](int64_t since_ns) { return since_ns != 0; });
 }
 
-// A device that says nothing of a request any more, and an address that went: some neither send again nor
-// fail then. And the line about a stall.
+// Detects a device that no longer completes requests, and an address that is gone, because some devices
+// neither retransmit nor fail then. Also logs stalls.
 void OneSidedEndpoint::look_for_silence() {
   const int64_t now_ns = base::monotonic_ns();
   for_lanes([&](Lane& lane) {
@@ -230,7 +231,7 @@ void OneSidedEndpoint::look_for_silence() {
     if (!stall.is_line_due(longest_ns)) return;
     if (lane.observed() != nullptr) lane.observed()->note_stall(longest_ns);
     base::log_warn(
-        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, and none has completed for %s "
+        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, none completed for %s "
         "(VERBENA_STALL_WARNING_MS)",
         options_.rank, lane.peer(), lane.number(), lane.open_operations(),
         base::show_duration(longest_ns).c_str());
@@ -251,11 +252,12 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
       return lane.cause(q);
     case LaneFailure::kOverdue:
     case LaneFailure::kNoWordRail:
-      return rails + (failure == LaneFailure::kOverdue ? "" : "; and no other rail reaches its words") +
+      return rails +
+             (failure == LaneFailure::kOverdue ? "" : "; no other rail reaches the words of this rank") +
              " (VERBENA_FAILOVER_TIMEOUT_MS " + std::to_string(base::parameters().failover_timeout_ms) +
              " ms)";
     case LaneFailure::kPeerGone:
-      return rails + "; and its process has exited";
+      return rails + "; the process of that rank has exited";
     case LaneFailure::kUncertain:
       return lane.cause(q) +
              "; writes of words were in flight, and the device does not report which of them were executed";
@@ -268,7 +270,7 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
   return lane.describe(q) + ": invalid recovery record: both ranks need the same version of verbena";
 }
 
-// On the service thread. The driver answers in its next poll.
+// Called on the service thread. The driver answers in its next poll.
 bool OneSidedEndpoint::dump_state(StateDump&) {
   is_asked_.store(true);
   needs_attention_.store(true, std::memory_order_release);
@@ -276,7 +278,7 @@ bool OneSidedEndpoint::dump_state(StateDump&) {
 }
 
 StateDump OneSidedEndpoint::dump_from_outside() const {
-  return {"endpoint of rank " + std::to_string(options_.rank) + ": its thread does not poll\n"};
+  return {"endpoint of rank " + std::to_string(options_.rank) + ": its thread does not poll the endpoint\n"};
 }
 
 StateDump OneSidedEndpoint::describe() const {
@@ -287,11 +289,11 @@ StateDump OneSidedEndpoint::describe() const {
                describe_rail().c_str());
   if (communicator_id() != 0) base::append(text, ", communicator 0x%llx", as_ull(communicator_id()));
   text += ", open" + describe_since(opened_at_ns_);
-  base::append(text, "; its words are reached on %s\n", name_rail(device(word_rail_.rail())).c_str());
+  base::append(text, "; its words are accessed over %s\n", name_rail(device(word_rail_.rail())).c_str());
   for (uint32_t peer = 0; peer < options_.count_ranks; ++peer) {
     if (!peers_[peer].error.empty()) {
       dump.is_idle = false;
-      base::append(text, "  has failed: %s\n", peers_[peer].error.c_str());
+      base::append(text, "  failed: %s\n", peers_[peer].error.c_str());
     }
   }
   for_lanes([&](const Lane& lane) {
@@ -300,7 +302,7 @@ StateDump OneSidedEndpoint::describe() const {
     if (is_idle) return;
     base::append(text, "  rank %u, lane %u: %u operations open, %u of them not issued%s; %llu complete",
                  lane.peer(), lane.number(), lane.open_operations(), lane.unissued_operations(),
-                 lane.waits_for_word_rail() ? " (a word waits for its rail)"
+                 lane.waits_for_word_rail() ? " (a request for a word waits until the rail of words works)"
                  : lane.awaits_answers()    ? " (adds wait for the peer to poll)"
                                             : "",
                  as_ull(lane.count_done()));
@@ -311,7 +313,7 @@ StateDump OneSidedEndpoint::describe() const {
                    as_ull(counts.replayed_requests));
     text += "\n";
     for (uint32_t q = 0; q < lane.rails(); ++q) {
-      base::append(text, "    %s%s: %s, %u requests under way", lane.describe(q).c_str(),
+      base::append(text, "    %s%s: %s, %u requests in flight", lane.describe(q).c_str(),
                    q == lane.main() ? " (words)" : "", describe_life(lane.recovery(), q).c_str(),
                    lane.under_way(q));
       if (!lane.cause(q).empty()) base::append(text, "; failed last because: %s", lane.cause(q).c_str());

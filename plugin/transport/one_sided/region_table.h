@@ -1,6 +1,7 @@
-// What memory an endpoint may touch, here and at its peers, by the ids that both sides agreed on. The driver
-// looks up without a lock; an entry is filled in first and published then (release, acquire), and so is a
-// block of entries, made when its first id is used and kept.
+// The memory that an endpoint may access, its own and that of its peers, by ids on which both sides have
+// agreed. The driver looks up entries without a lock. An entry is filled in before it is published (release,
+// acquire). The same holds for a block of entries, which is allocated when its first id is used and then
+// kept.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ struct LocalRegion {
   std::byte* address = nullptr;
   uint64_t bytes = 0;
   bool is_host = false;
-  std::vector<verbs::MemoryRegion> registrations{};  // by our rail
+  std::vector<verbs::MemoryRegion> registrations{};  // by local rail
 };
 
 struct RemoteRegion {
@@ -35,7 +36,7 @@ class RegionTable {
 
   uint32_t max_regions() const { return max_regions_; }
 
-  // Null if there is none. `peer` is a rank; any id may be asked for.
+  // Returns null if there is no such region. `peer` is a rank; any id is allowed.
   const LocalRegion* find_local(uint32_t id) const {
     const Block* block = find_block(id);
     return block == nullptr ? nullptr : block->local[id % kBlock].find();
@@ -45,7 +46,7 @@ class RegionTable {
     return block == nullptr ? nullptr : block->remote[size_t{peer} * kBlock + id % kBlock].find();
   }
 
-  // One thread at a time, ids in range. False: the id is taken.
+  // One thread at a time; ids must be in range. Returns false if the id is in use.
   bool add_local(uint32_t id, LocalRegion region) {
     return make_block(id).local[id % kBlock].publish(std::move(region));
   }
@@ -62,7 +63,7 @@ class RegionTable {
   }
 
  private:
-  static constexpr uint32_t kBlock = 64;  // regions
+  static constexpr uint32_t kBlock = 64;  // number of regions
 
   template <typename T>
   class Entry {
@@ -86,7 +87,7 @@ class RegionTable {
   struct Block {
     explicit Block(uint32_t count_ranks) : local(kBlock), remote(size_t{count_ranks} * kBlock) {}
     std::vector<Entry<LocalRegion>> local;
-    std::vector<Entry<RemoteRegion>> remote;  // of a peer side by side
+    std::vector<Entry<RemoteRegion>> remote;  // the regions of a peer are contiguous
   };
   struct Slot {
     std::unique_ptr<Block> owned;

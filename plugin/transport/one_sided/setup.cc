@@ -1,4 +1,4 @@
-// Making an endpoint, its lanes and its regions.
+// Setup of an endpoint, its lanes and its regions.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -33,7 +33,8 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr uint32_t kOwnRequests = GetPush::kSendDepth + WordLoop::kMaxWords;  // to this rank itself
+// Requests of this rank to itself.
+constexpr uint32_t kOwnRequests = GetPush::kSendDepth + WordLoop::kMaxWords;
 constexpr uint32_t kMinDepth = 16, kMaxDepth = 32768;
 constexpr uint32_t kMaxRegions = 65536;
 
@@ -43,7 +44,7 @@ bool fail(std::string* error, const std::string& text) {
   return false;
 }
 
-// Where a frame below has logged the cause.
+// For errors that a called function has logged already.
 bool pass(std::string* error, const std::string& text) {
   *error = "endpoint: " + text + "; the log says why";
   return false;
@@ -98,7 +99,8 @@ uint32_t OneSidedEndpoint::fit_send_depth(uint64_t max_cq_entries, uint32_t coun
 std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOptions& options,
                                                             EndpointRails rails, std::string* error) {
   if (!check(options, error)) return nullptr;
-  // A failure flushes all that is under way: there is room for every request of every lane.
+  // A failure flushes all outstanding requests, so the completion queue has space for every request of every
+  // lane.
   const uint64_t depth = uint64_t{options.count_ranks} * options.lanes * options.send_depth + kOwnRequests;
   std::vector<verbs::CompletionQueue> completions;
   for (verbs::Device*& device : rails.devices) {
@@ -121,7 +123,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
       return nullptr;
     }
     completions.push_back(std::move(*queue));
-    device->tells_carried_out();  // tried now, and not when it is needed
+    device->tells_carried_out();  // tests it now, because a failure is too late for the test
   }
   std::erase(rails.devices, nullptr);
   if (rails.devices.empty()) {
@@ -175,7 +177,7 @@ OneSidedEndpoint::OneSidedEndpoint(const EndpointOptions& options, EndpointRails
   listed_.reserve(size_t{options.count_ranks} * options.lanes);
 }
 
-// softverbs tells of a get when the bytes are in the GPU's memory.
+// With softverbs no flush is needed: it completes a get only after the bytes are in GPU memory.
 base::Outcome OneSidedEndpoint::open_get_push() {
   const bool is_softverbs = std::all_of(rails_.devices.begin(), rails_.devices.end(),
                                         [](const auto* device) { return device->is_softverbs(); });
@@ -189,7 +191,7 @@ base::Outcome OneSidedEndpoint::open_get_push() {
   return {};
 }
 
-// Nothing may reach memory that its owner frees next.
+// After the destructor returns, no device accesses memory that its owner may free next.
 OneSidedEndpoint::~OneSidedEndpoint() {
   if (is_registered_) Registry::instance().remove(this);
   if (agent_ != nullptr) finish_answers();
@@ -198,7 +200,7 @@ OneSidedEndpoint::~OneSidedEndpoint() {
   }
   get_push_.reset();
   agent_.reset();
-  peers_.clear();  // lanes before completion queues
+  peers_.clear();  // lanes are destroyed before completion queues
 }
 
 std::string OneSidedEndpoint::describe_rail() const {
@@ -251,7 +253,7 @@ base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, uint32
   return verbs::QueuePair::create(device(rail), completions_[rail], pair);
 }
 
-// A rail that is down now, or whose device has failed, stays out of what is shared with this peer.
+// Creates the queue pairs to a peer. Omits a rail that is down or whose device has failed.
 bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
   Peer& made = peers_[peer];
   std::vector<std::vector<verbs::QueuePair>> pairs(options_.lanes);
@@ -286,8 +288,8 @@ bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
   return true;
 }
 
-// The rail of our words may have gone down since it was chosen. Peers that know it are told of a move in
-// another way.
+// Chooses the rail of words. The rail chosen before may have gone down since. Peers that know it already are
+// notified of a move by a record.
 void OneSidedEndpoint::choose_word_rail(std::span<const verbs::LocalAddress> told) {
   const auto is_up = [](const verbs::LocalAddress& rail) { return rail.port.link_layer != 0; };
   const auto is_new = [](const Peer& peer) {
@@ -326,7 +328,8 @@ std::vector<std::byte> OneSidedEndpoint::local_address(uint32_t peer, std::strin
   return of.address;
 }
 
-// Both ends come to the same list: as the lower rank's rails go round, each meets one of the higher's.
+// Both ends compute the same list: the rails of the lower rank are paired, in turn, with the rails of the
+// higher rank.
 std::vector<RailPair> OneSidedEndpoint::pair_rails(uint32_t peer, const PeerAddress& address) const {
   std::vector<RailPair> pairs;
   std::vector<verbs::PortAddress> ours, theirs;
@@ -389,7 +392,7 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
         return pass(error, "rail " + name_rail(device(rail.here)) + " has changed its address");
       verbs::QueuePair& pair = pairs.emplace_back(std::move(joined.pairs[number][rail.here]));
       const RailAddress& there = address.rails[rail.there];
-      // Few put anything to themselves: a port whose own address does not answer fails them, and no others.
+      // Few ranks put data to themselves. If the port's own address does not answer, only such puts fail.
       const bool is_own = peer == options_.rank;
       const bool is_connected = (!is_own || device(rail.here).abilities().reaches_itself) &&
                                 pair.connect(there.port, there.lanes[number], shared.size() > 1);
@@ -449,7 +452,7 @@ void OneSidedEndpoint::drop(uint32_t peer) {
   forget(peer);
 }
 
-// Some of its queue pairs may be used up: whoever tries again begins with new ones.
+// Some queue pairs of a failed attempt cannot be used again, so the next attempt creates new ones.
 void OneSidedEndpoint::forget(uint32_t peer) {
   peers_[peer].lanes.clear();
   peers_[peer].pairs.clear();

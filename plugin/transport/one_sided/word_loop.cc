@@ -29,7 +29,8 @@ WordLoop::~WordLoop() {
 }
 
 uint32_t WordLoop::find_word(const LocalRegion& region, uint64_t offset) {
-  const uint64_t address = reinterpret_cast<uintptr_t>(region.address) + offset;  // of several regions maybe
+  // Several regions may contain the address.
+  const uint64_t address = reinterpret_cast<uintptr_t>(region.address) + offset;
   const auto found = std::ranges::find(words_, address, &Word::address);
   if (found != words_.end()) return static_cast<uint32_t>(found - words_.begin());
   if (words_.size() == kMaxWords) return kMaxWords;
@@ -67,7 +68,7 @@ void WordLoop::advance(uint32_t rail) {
   post();
 }
 
-// A device that has failed may never say what became of a request.
+// A device that has failed may never complete a request.
 void WordLoop::look_for_silence(uint32_t rail) {
   const int64_t now_ns = base::monotonic_ns();
   const bool is_up = rails_[rail_].device->is_healthy();
@@ -82,7 +83,7 @@ void WordLoop::look_for_silence(uint32_t rail) {
   fail(is_down ? "the port is down" : "its device reports no completions of its requests");
 }
 
-// All words of the batch in one chain, of which the last request is signaled.
+// Posts all words of the batch as one chain. Only the last request is signaled.
 void WordLoop::post() {
   Rail& rail = rails_[rail_];
   if (rail.pair.number() == 0 && !connect(rail))
@@ -114,7 +115,8 @@ void WordLoop::post() {
 
 void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) {
   Rail& rail = rails_[r];
-  if (!is_under_way_ || r != rail_ || completion.qp_number != rail.pair.number()) return;  // it was replaced
+  // Ignores completions of a replaced queue pair.
+  if (!is_under_way_ || r != rail_ || completion.qp_number != rail.pair.number()) return;
   is_under_way_ = false;
   if (completion.error != 0) {
     const char* const what = verbs::describe_completion_error(completion.error);
@@ -122,7 +124,7 @@ void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) 
     if (!verbs::is_request_at_fault(completion.error) || word >= words_.size()) return fail(what);
     words_[word].refusal = what;
     rail.pair = {};
-    return;  // the others go on
+    return;  // the other words continue
   }
   rail.pair.retire();
   failed_since_ns_ = 0;

@@ -22,7 +22,7 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr unsigned kForAll = 0644, kForOwner = 0600;  // what collects counters is often another user
+constexpr unsigned kForAll = 0644, kForOwner = 0600;  // another user may collect counters
 
 int64_t realtime_ns() {
   timespec now{};
@@ -30,7 +30,7 @@ int64_t realtime_ns() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// Writes the file of VERBENA_STATS, as long as there are connections.
+// Writes the file of VERBENA_STATS while connections are open.
 class StatsFile final : public ProgressToken {
  public:
   static StatsFile& instance() {
@@ -54,7 +54,7 @@ class StatsFile final : public ProgressToken {
     const std::string text = observe::write_prometheus(observe::Registry::instance().read_totals(),
                                                        static_cast<uint64_t>(getpid()), now_s);
     const int error = base::replace_file(path, text, kForAll);
-    if (error != 0 && error != last_error_)  // once, not each time
+    if (error != 0 && error != last_error_)  // logged once, not for each attempt
       base::log_warn("stats: cannot write %s (VERBENA_STATS): %s (errno %d)", path.c_str(), strerror(error),
                      error);
     last_error_ = error;
@@ -67,11 +67,11 @@ class StatsFile final : public ProgressToken {
     return base::monotonic_ns() + base::parameters().stats_interval_ms * base::kNsPerMs;
   }
 
-  std::mutex mutex_;  // one writes at a time; guards what follows
+  std::mutex mutex_;  // serialises writers; guards the members below
   int last_error_ = 0;
 };
 
-// `trace.json` becomes `trace.<name>.json`.
+// Converts `trace.json` to `trace.<name>.json`.
 std::string insert_name(const std::string& path, const std::string& name) {
   if (name.empty()) return path;
   const std::string ending = ".json";
@@ -80,7 +80,7 @@ std::string insert_name(const std::string& path, const std::string& name) {
          (has_ending ? ending : "");
 }
 
-// A line for each way that messages went, of the whole process so far.
+// Logs a line for each direction and path, with all messages of the process so far.
 void log_latencies() {
   const observe::Totals totals = observe::Registry::instance().read_totals();
   for (const auto direction :

@@ -1,6 +1,6 @@
-// Which connections are observed (plugin/observe), and when what was seen is written: to the file of
-// VERBENA_STATS by the service thread (progress_token.h), again and again; to the file of VERBENA_TRACE at
-// what state_dump.h tells of. Both once more when the last connection closes.
+// Decides which connections are observed (plugin/observe), and when the results are written. The service
+// thread (progress_token.h) writes the file of VERBENA_STATS periodically. The file of VERBENA_TRACE is
+// written at the events of state_dump.h. Both are written once more when the last connection closes.
 #pragma once
 
 #include <memory>
@@ -12,23 +12,25 @@
 
 namespace verbena::transport {
 
-// `<device>:<port>`, as counters name a rail.
+// Returns `<device>:<port>`, the name of a rail in the counters.
 std::string name_rail(const verbs::Device& device);
-// Null if nobody wants to know. At most so many messages are open at a time.
+// Returns null if no output is enabled. `open_messages` is the maximum number of open messages.
 std::shared_ptr<observe::Connection> observe_end(observe::Direction direction, const std::string& peer,
                                                  std::vector<std::string> rails,
                                                  uint32_t open_messages = observe::kOpenMessages);
 std::shared_ptr<observe::Connection> observe_end(observe::Direction direction, const std::string& peer,
                                                  Link& link);
-// Nobody writes to it any more. Null is ignored, and what it leaves.
+// Ends the observation. The caller must no longer write to it. Sets the pointer to null; a null pointer is
+// ignored.
 void end_observation(std::shared_ptr<observe::Connection>& observed);
 
-// In the first init: at unloading what is made here goes after what still calls write_last_observations().
+// Called in the first init, so that these objects are destroyed after all callers of
+// write_last_observations() when the library is unloaded.
 void prepare_observations();
 bool is_traced();
-// `name` comes into the file's name, `cause` into the trace. Any thread.
+// `name` becomes part of the file's name, and `cause` part of the trace. Any thread may call it.
 void write_trace_file(const std::string& name, const std::string& cause);
-// Of connections that nobody has closed.
+// Writes the results of connections that were never closed.
 void write_last_observations();
 
 }  // namespace verbena::transport

@@ -27,7 +27,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-// The thread starts with the first connection that needs it and ends with the last.
+// The service thread starts with the first connection that needs it, and ends with the last.
 class Service {
  public:
   static Service& instance() {
@@ -35,10 +35,11 @@ class Service {
     return *service;
   }
 
-  // Asked when the library is unloaded or the process ends. With connections that nobody closed the thread
-  // ends here: its code may be about to go.
+  // Called when the library is unloaded or the process ends. If connections were not closed, the thread ends
+  // here, because its code may be unloaded next.
   bool is_idle() {
-    const bool is_alone = Registry::instance().is_empty();  // its mutex is taken before ours elsewhere
+    // Elsewhere the registry's mutex is taken before this one.
+    const bool is_alone = Registry::instance().is_empty();
     std::unique_lock lock(mutex_);
     if (due_.empty() && !thread_.joinable()) return is_alone;
     end_thread(lock);
@@ -47,7 +48,8 @@ class Service {
 
   void wake(ProgressToken* token) {
     const std::lock_guard lock(mutex_);
-    // Not before those that are due already: one that is woken again and again keeps nobody waiting.
+    // Never earlier than the tokens that are already due, so that a token that is woken repeatedly does not
+    // delay others.
     const int64_t now_ns = base::monotonic_ns();
     if (!is_known(token)) {
       token->is_known_.store(true, std::memory_order_relaxed);
@@ -67,7 +69,7 @@ class Service {
     std::unique_lock lock(mutex_);
     drop(token);
     changed_.wait(lock, [&] { return running_ != token; });
-    drop(token);  // it may have been woken since
+    drop(token);  // it may have been woken since then
     if (!due_.empty() || !thread_.joinable()) return;
     end_thread(lock);
     if (!due_.empty()) start();
@@ -88,7 +90,7 @@ class Service {
     token->is_known_.store(false, std::memory_order_relaxed);
   }
 
-  // The mutex is given away meanwhile: the thread needs it to end.
+  // Releases the mutex meanwhile, because the thread needs it to end.
   void end_thread(std::unique_lock<std::mutex>& lock) {
     if (!thread_.joinable()) return;
     is_stopping_ = true;
@@ -98,13 +100,13 @@ class Service {
     if (getpid() == owner_pid_) {
       ended.join();
     } else {
-      ended.detach();  // in a forked child there is no such thread
+      ended.detach();  // a forked child has no such thread
     }
     lock.lock();
     is_stopping_ = false;
   }
 
-  // Under the mutex. Without a thread the data threads still do everything in their calls.
+  // Needs the mutex. If the thread cannot be started, the data threads do all work in their calls.
   void start() {
     if (is_stopping_) return;  // forget() starts it again
     const base::BlockedSignals blocked;
@@ -129,7 +131,7 @@ class Service {
       if (due_ns == kNever) {
         changed_.wait(lock);
       } else if (due_ns > now_ns) {
-        changed_.wait_for(lock, std::chrono::nanoseconds(due_ns - now_ns));  // by a clock that nobody sets
+        changed_.wait_for(lock, std::chrono::nanoseconds(due_ns - now_ns));  // a monotonic clock
       } else {
         reschedule(next, kNever);
         progress_idle(lock, next);
@@ -137,7 +139,7 @@ class Service {
     }
   }
 
-  // The connection lives as long as running_ names it.
+  // The connection is not destroyed while running_ points to it.
   void progress_idle(std::unique_lock<std::mutex>& lock, ProgressToken* token) {
     running_ = token;
     lock.unlock();
@@ -147,10 +149,10 @@ class Service {
                                              std::memory_order_seq_cst)) {
       next_ns = token->progress_idle();
       token->turn_.store(ProgressToken::Turn::kNobody, std::memory_order_seq_cst);
-      if (token->is_wanted()) next_ns = base::monotonic_ns();  // since
+      if (token->is_wanted()) next_ns = base::monotonic_ns();  // requested in the meantime
     } else {
-      next_ns =
-          token->find_next_try();  // its data thread does it, and wakes us when it leaves if it is asked
+      // Its data thread works on it, and wakes the service on leaving if there is a request.
+      next_ns = token->find_next_try();
     }
     lock.lock();
     running_ = nullptr;
@@ -158,9 +160,9 @@ class Service {
     changed_.notify_all();
   }
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::set<std::pair<int64_t, ProgressToken*>> due_;  // all that are known, by when each is to be token
+  std::set<std::pair<int64_t, ProgressToken*>> due_;  // all known tokens, by due time
   ProgressToken* running_ = nullptr;
   std::thread thread_;
   pid_t owner_pid_ = 0;
@@ -171,7 +173,7 @@ void ProgressToken::wake() {
   Service::instance().wake(this);
 }
 
-// What the service has forgotten may be retired once more when the service itself is gone.
+// A token that the service has already dropped may be retired again after the service is gone.
 void ProgressToken::retire() {
   if (is_known_.load(std::memory_order_relaxed)) Service::instance().forget(this);
 }

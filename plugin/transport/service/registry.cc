@@ -33,7 +33,8 @@ uint64_t Registry::begin_round() {
   return ++round_;
 }
 
-// The mutex is given away between members: theirs may be waiting to answer, or to leave.
+// Releases the mutex between members, because the thread of a member may be waiting for it to answer or to
+// leave.
 size_t Registry::ask(uint64_t round) {
   size_t silent = 0;
   for (uint64_t key = 0;;) {

@@ -12,18 +12,19 @@ namespace verbena::transport {
 
 struct StateDump {
   std::string text;
-  bool is_idle = false;  // nothing is open and nothing is wrong
+  bool is_idle = false;  // no request is open and there is no error
 };
 
 class RegistryMember {
  public:
-  // NCCL's communicator that it belongs to; 0: not known.
+  // Sets the id of NCCL's communicator; 0 if unknown.
   void name_communicator(uint64_t id) { communicator_id_.store(id, std::memory_order_relaxed); }
 
  protected:
-  // Its state in full. False: another thread has it, and was asked to answer (Registry::answer).
+  // Writes the full state. Returns false if another thread holds the member; that thread was then asked to
+  // answer (Registry::answer).
   virtual bool dump_state(StateDump& dump) = 0;
-  // What can be read while another thread has it; fields may be torn.
+  // Returns the state that can be read while another thread holds the member. Fields may be inconsistent.
   virtual StateDump dump_from_outside() const = 0;
   uint64_t communicator_id() const { return communicator_id_.load(std::memory_order_relaxed); }
   ~RegistryMember() = default;
@@ -31,38 +32,40 @@ class RegistryMember {
  private:
   friend class Registry;
   std::atomic<uint64_t> communicator_id_{0};
-  uint64_t key_ = 0;  // under the registry's mutex; 0: not in it
+  uint64_t key_ = 0;  // guarded by the registry's mutex; 0 if not registered
 };
 
-// Thread safe. A member's functions are called under the mutex, one member at a time; they must not lock
-// anything that a caller of the registry may hold.
+// Thread safe. Calls the members' functions with the mutex held, one member at a time. They must not lock a
+// mutex that a caller of the registry may hold.
 class Registry {
  public:
   static Registry& instance();
   bool is_empty();
 
   void add(RegistryMember* member);
-  // Once this returns no thread calls the member any more.
+  // After the call returns, no thread calls the member.
   void remove(RegistryMember* member);
-  // By the thread that has the member.
+  // Called by the thread that holds the member.
   void answer(const RegistryMember* member, StateDump dump);
 
-  // Begins a new dump; answers from now on belong to it.
+  // Begins a new dump. Later answers belong to this dump.
   uint64_t begin_round();
-  // Asks members that have not answered in this round. Returns how many still have not.
+  // Asks the members that have not answered in this round. Returns the number of members that still have not
+  // answered.
   size_t ask(uint64_t round);
-  // All answers, in the order of registration. Members that have not answered are read from outside.
+  // Returns all answers, in the order of registration. Reads the members that have not answered by
+  // dump_from_outside().
   std::vector<StateDump> take_dumps(uint64_t round);
 
  private:
   struct Entry {
     RegistryMember* member = nullptr;
-    uint64_t round = 0;  // the newest that it answered
+    uint64_t round = 0;  // the newest round that it answered
     StateDump dump;
   };
 
-  std::mutex mutex_;                   // guards all below
-  std::map<uint64_t, Entry> entries_;  // by the order of joining
+  std::mutex mutex_;                   // guards the members below
+  std::map<uint64_t, Entry> entries_;  // in the order of registration
   uint64_t next_key_ = 1;
   uint64_t round_ = 0;
 };

@@ -25,7 +25,8 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr int64_t kPatienceMs = 500;  // for threads to call: those with open requests do all the time
+// Time for threads to call the plugin; threads with open requests call it continuously.
+constexpr int64_t kPatienceMs = 500;
 constexpr int64_t kPollMs = 2;
 constexpr int64_t kNever = INT64_MAX;
 
@@ -34,7 +35,7 @@ struct DumpRequest {
   std::string what;
 };
 
-// `2026-11-21T14:05:09Z`.
+// Returns a text such as `2026-11-21T14:05:09Z`.
 std::string show_now() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -53,8 +54,8 @@ void log_lines(const std::string& text, bool is_warning) {
   }
 }
 
-// What somebody has asked for is a warning, so that it is seen at any level of the log; what nobody has asked
-// for is not, and leaves out those that rest.
+// A dump that a signal requested is logged as warnings, so that it is shown at any log level. Any other dump
+// is logged at level INFO, without idle connections.
 void write_report(const DumpRequest& request, const std::vector<StateDump>& dumps) {
   const std::string path = base::expand_path(base::parameters().dump);
   const bool is_asked_for = request.cause == ReportCause::kSignal;
@@ -69,9 +70,9 @@ void write_report(const DumpRequest& request, const std::vector<StateDump>& dump
       text += dump.text;
     }
   }
-  if (left_out != 0) base::append(text, "%zu that rest are left out\n", left_out);
+  if (left_out != 0) base::append(text, "%zu idle connections are left out\n", left_out);
   text += "end of the state\n";
-  if (path.empty() && request.cause == ReportCause::kFailure) return;  // asked for by the trace alone
+  if (path.empty() && request.cause == ReportCause::kFailure) return;  // only the trace wanted this report
   if (path.empty()) return log_lines(text, is_asked_for);
   if (base::append_to_file(path, text)) {
     base::log_info("state of %zu connections and handshakes added to %s: %s", dumps.size(), path.c_str(),
@@ -79,7 +80,7 @@ void write_report(const DumpRequest& request, const std::vector<StateDump>& dump
   }
 }
 
-// Each under a name of its own: what came before a stall is not to be lost to the next.
+// Each trace has its own file name, so that a later stall does not overwrite it.
 void write_trace(const DumpRequest& request) {
   static constexpr const char* kNames[] = {"signal", "stall", "failure"};
   static std::atomic<int> number{0};
@@ -91,7 +92,7 @@ void write_trace(const DumpRequest& request) {
 class StateReport final : public ProgressToken {
  public:
   static StateReport& instance();
-  // Since the last stop(): the service thread knows it.
+  // Returns whether a report was requested since the last stop(). Then the service thread knows this object.
   bool is_used() {
     const std::lock_guard lock(mutex_);
     return is_used_;
@@ -145,7 +146,7 @@ class StateReport final : public ProgressToken {
     return is_pending_ ? now_ns : kNever;
   }
 
-  // True while there is one to be made.
+  // Returns true if there is a report to make.
   bool begin() {
     const std::lock_guard lock(mutex_);
     if (is_running_) return true;
@@ -158,7 +159,7 @@ class StateReport final : public ProgressToken {
     return true;
   }
 
-  std::mutex mutex_;  // guards what more than the service thread touches: the next six
+  std::mutex mutex_;  // guards the next six members, which several threads use
   DumpRequest pending_;
   bool is_pending_ = false, is_running_ = false, is_used_ = false;
   uint64_t round_ = 0;
@@ -168,7 +169,7 @@ class StateReport final : public ProgressToken {
   int64_t deadline_ns_ = 0;
 };
 
-// One goes with the other: whoever is in the registry may ask for a report.
+// The registry and the report are destroyed together, because a member of the registry may request a report.
 struct Shared {
   Registry registry;
   StateReport report;
@@ -210,14 +211,16 @@ bool request_report(ReportCause cause, const std::string& what) {
 }
 
 void start_reports() {
-  // Made now, in the first init: at unloading it goes after what still calls stop_reports().
+  // Created now, in the first init, so that it is destroyed after all callers of stop_reports() when the
+  // library is unloaded.
   static_cast<void>(StateReport::instance());
   prepare_observations();
   const int signal = find_signal(base::parameters().dump_signal);
   if (signal == 0) return;
-  const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "a signal asked for it"); };
+  const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "requested by a signal"); };
   if (base::take_signal(signal, on_signal, nullptr)) return;
-  base::log_warn("dump: VERBENA_DUMP_SIGNAL has no effect: the line before says why; name another signal");
+  base::log_warn(
+      "dump: VERBENA_DUMP_SIGNAL has no effect: the previous line gives the cause; choose another signal");
 }
 
 void stop_reports() {

@@ -17,14 +17,15 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr int64_t kMaxHelloMs = 10000;  // a peer says hello as soon as it is connected; a stranger may never
+// A peer sends its request as soon as it is connected; other clients may never.
+constexpr int64_t kMaxHelloMs = 10000;
 
 int64_t choose_hello_ms() {
   return std::min(kMaxHelloMs, base::parameters().connect_timeout_ms);
 }
 
-// Data and grants share a queue pair, and each end chooses the traffic class of what it sends: here grants,
-// credits and acknowledgements.
+// Returns the traffic class of this end: of grants, credits and acknowledgements. Data and grants share a
+// queue pair, but each end chooses the traffic class of the packets that it sends.
 int choose_traffic_class(const verbs::Device& device, int of_data) {
   const auto of_control = static_cast<int>(base::parameters().control_traffic_class);
   return of_control >= 0 && device.address().link_layer == verbs::kEthernet ? of_control : of_data;
@@ -51,13 +52,13 @@ Acceptor::~Acceptor() {
 
 StateDump Acceptor::dump_from_outside() const {
   static constexpr const char* kWaits[] = {
-      "waits for the caller to say who it is",      "waits for a control socket that it will share",
-      "waits for the peer's address to answer",     "waits for the socket to take its answer",
-      "waits for the peer to say that it is ready", "stands"};
+      "waits for the peer's connect request", "waits for a control socket that it will share",
+      "waits until the peer's port answers",  "waits for space in the socket's send buffer",
+      "waits for the peer's ready message",   "connected"};
   return {describe("accept from " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }
 
-// What a Receiver would have given back, had it come to that.
+// Returns to the pool what a Receiver would return, if no Receiver was created.
 void Acceptor::give_back() {
   if (!parts_) return;
   parts_->give_back();
@@ -67,7 +68,7 @@ void Acceptor::give_back() {
 base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
   while (get_step() != Step::kStanding) {
     auto advanced = advance();
-    if (!advanced && get_step() == Step::kJoining) return advanced.error();  // our own cause
+    if (!advanced && get_step() == Step::kJoining) return advanced.error();  // the error is this end's own
     if (!advanced && get_step() == Step::kAwaitingHello)
       return dismiss(own_->socket().explain_end() != nullptr
                          ? own_->socket().explain_end()
@@ -79,7 +80,8 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
         return Verdict::kWaiting;
       }
       if (get_step() == Step::kAwaitingHello)
-        return dismiss("handshake unfinished (no hello for " + std::to_string(choose_hello_ms()) + " ms)");
+        return dismiss("handshake unfinished (no connect request for " + std::to_string(choose_hello_ms()) +
+                       " ms)");
       return turn_away(base::fail(
           base::Status::kTimeout, "accept from %s: handshake unfinished (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
           peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms)));
@@ -96,7 +98,8 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
   return Verdict::kStanding;
 }
 
-// Nobody's handshake fails by what somebody else says who merely saw the nonce, which travels in the clear.
+// A client that only saw the nonce, which is sent unencrypted, must not make the handshake of another process
+// fail.
 base::Result<Acceptor::Verdict> Acceptor::turn_away(const base::Error& error) const {
   return auth_.is_keyed() ? Verdict::kStranger : base::Result<Verdict>(error);
 }
@@ -109,7 +112,7 @@ base::Result<bool> Acceptor::advance() {
       return place();
     case Step::kJoining: {
       auto joined = join();
-      if (!joined) refuse(protocol::Refusal::kResources);  // we report our own cause
+      if (!joined) refuse(protocol::Refusal::kResources);  // this end reports its own cause
       return joined;
     }
     case Step::kSendingWelcome: {
@@ -126,14 +129,15 @@ base::Result<bool> Acceptor::advance() {
   }
 }
 
-// A message of another version, which may be shorter, or a stranger's, is known by its header.
+// A message of another version may be shorter. Such a message, or one of an unauthenticated client, is
+// recognised by its header.
 base::Result<bool> Acceptor::receive_hello() {
   if (offset_bytes_ < sizeof(hello_.header)) {
     auto received = own_->socket().receive_exact(&hello_, sizeof(hello_.header), offset_bytes_);
     if (!received || !*received) return received;
   }
   const auto error = protocol::check_header(hello_.header, sizeof(hello_), nonce_);
-  if (error != protocol::HandshakeError::kNone) return true;  // judge_hello() says what it is
+  if (error != protocol::HandshakeError::kNone) return true;  // judge_hello() names the error
   return own_->socket().receive_exact(&hello_, sizeof(hello_), offset_bytes_);
 }
 
@@ -158,7 +162,7 @@ base::Outcome Acceptor::confirm_ready() {
                     peer_.c_str(), kPeerAdvice);
 }
 
-// Which control socket the connection will have: one that there is, else the handshake's own.
+// Chooses the control socket of the connection: an existing one, else the socket of this handshake.
 bool Acceptor::place() {
   const auto choice = PeerSockets::instance().find_to_offer(hello_.process);
   if (choice.is_late && choice.socket == nullptr && !placing_deadline_.has_passed()) return false;
@@ -171,7 +175,7 @@ bool Acceptor::place() {
   return true;
 }
 
-// A scanner may call as often as it likes.
+// Later lines are not warnings, because a port scanner may connect as often as it likes.
 Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
   if (std::exchange(*has_told_of_strangers_, true)) {
     base::log_info("accept from %s: %s", peer_.c_str(), cause.c_str());
@@ -187,7 +191,7 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
   auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
                                      count_queue_pairs_per_rail(nic_));
   if (error == protocol::HandshakeError::kNone && hello_.out_of_order != 0 && !nic_.takes_out_of_order)
-    error = protocol::HandshakeError::kMalformed;  // our handle has not offered it
+    error = protocol::HandshakeError::kMalformed;  // this end's handle has not offered it
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_, protocol::agree(hello_.header.limits));
   auto auth = HandshakeAuth::create();
   if (!auth) {
@@ -207,7 +211,7 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
     base::Outcome outcome = build(options);
     while (!outcome && leave_failed_rails()) outcome = build(options);
     if (!outcome) {
-      refuse(protocol::Refusal::kResources);  // we report our own cause
+      refuse(protocol::Refusal::kResources);  // this end reports its own cause
       return outcome.error();
     }
     return Verdict::kWaiting;
@@ -233,7 +237,8 @@ void Acceptor::choose_paths() {
       pair_rails(read_addresses(hello_.rail, hello_.rails), own, hello_.queue_pairs, read_pairing_options());
 }
 
-// After build() has failed. True: it may succeed without the rails on which nothing can be created.
+// Call this after build() has failed. Returns true if build() may succeed without the rails on which no queue
+// pair can be created.
 bool Acceptor::leave_failed_rails() {
   bool has_left = false;
   for (const RailPath& path : paths_) {
@@ -253,7 +258,7 @@ base::Error Acceptor::refuse_unreachable() {
   return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), cause.c_str());
 }
 
-// The peer learns at once that waiting is in vain.
+// Tells the peer at once that it waits for nothing.
 void Acceptor::refuse(protocol::Refusal refusal) {
   welcome_.refusal = static_cast<uint32_t>(refusal);
   size_t sent_bytes = 0;
@@ -261,7 +266,8 @@ void Acceptor::refuse(protocol::Refusal refusal) {
 }
 
 base::Outcome Acceptor::build(const AcceptOptions& options) {
-  // Of our communicator, else of the sender's: acknowledgements and credits travel as the data does.
+  // The traffic class of this rank's communicator, or else of the sender's, because acknowledgements and
+  // credits should use the same class as the data.
   const int traffic_class = options.traffic_class >= 0 ? options.traffic_class : hello_.traffic_class;
   give_back();
   parts_.emplace();
@@ -281,7 +287,7 @@ base::Outcome Acceptor::build(const AcceptOptions& options) {
   return {};
 }
 
-// What was built, to the peer.
+// Sends the connection's parameters to the peer, and connects the queue pairs.
 base::Result<bool> Acceptor::join() {
   std::array<protocol::QueuePairRecord, protocol::kMaxQueuePairs> remote_pairs{};
   std::array<uint8_t, protocol::kMaxQueuePairs> remote_rails{};
@@ -291,7 +297,7 @@ base::Result<bool> Acceptor::join() {
   }
   auto joined = parts_->link.try_connect(hello_.rail, remote_pairs, remote_rails);
   if (!joined || !*joined) return joined;
-  for (uint32_t q = 0; q < paths_.size(); ++q) {  // the peer sends nothing before the welcome
+  for (uint32_t q = 0; q < paths_.size(); ++q) {  // the peer sends nothing before it has the accept message
     if (nic_.rails[paths_[q].receiver_rail]->has_failed()) continue;
     if (auto filled = parts_->fill_own_queue(parts_->link.pair(q), q, {}); !filled) return filled.error();
   }
@@ -300,7 +306,8 @@ base::Result<bool> Acceptor::join() {
   return true;
 }
 
-// Pages if anything will be staged and there are enough; else entries for direct messages only.
+// Reserves pages if messages may be staged and the pool has enough pages. Otherwise reserves entries without
+// pages, for direct messages only.
 base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
   if (options.unpacks) {
     const PageChoice choice = choose_pages(nic_);
@@ -331,7 +338,7 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
                     peer_.c_str(), paths_.size(), request.least, nic_.name.c_str());
 }
 
-// False, and nothing taken, if the pool has too few.
+// Returns false, and reserves nothing, if the pool has too few pages or entries.
 base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& pool,
                                              const BouncePool::WindowRequest& request) {
   parts_->give_back_entries();
@@ -394,7 +401,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   }
   if (!link) return link.error();
   parts_->link = std::move(*link);
-  if (!is_whole) return base::Error{base::Status::kSystem, 0};  // logged
+  if (!is_whole) return base::Error{base::Status::kSystem, 0};  // the cause has been logged
   if (parts_->link.inline_bytes() >= sizeof(protocol::Grant)) return {};
   auto ring = ControlRing::create(nic_.rails, link_options.queue_pairs);
   if (!ring) return ring.error();
@@ -402,9 +409,10 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   return {};
 }
 
-// What real NICs write to memory of a GPU is pushed, on the rails that it came by; softverbs says "done" when
-// the bytes are there. And what is staged may have to be copied to such memory, on the first rail that works.
-// Whose GPU it is, and whether this thread has chosen one, is not known before the memory is registered.
+// The loopback has two uses. It flushes writes of real NICs to GPU memory, on each rail that carried data.
+// (Softverbs completes a write only when its bytes are visible.) It also copies staged data to GPU memory, on
+// the first working rail. Which GPU has the memory is not known before the memory is registered, so the
+// loopback is always offered.
 void Acceptor::offer_loopback() {
   parts_->flushes = !nic_.rails[0]->is_softverbs();
   const bool is_offered = nic_.supports_gpu_pointers || nic_.supports_dmabuf;

@@ -1,5 +1,5 @@
-// The listening (receiving) side's half of one handshake, polled until it yields a Receiver. Owns everything
-// made so far: dropping it half-way leaks nothing.
+// The listening (receiving) side of one handshake. The caller polls it until it returns a Receiver. It owns
+// all objects created so far, so destroying it early leaks nothing.
 #pragma once
 
 #include <atomic>
@@ -21,21 +21,25 @@ namespace verbena::transport {
 
 class Acceptor final : public WatchedHandshake {
  public:
-  // `has_told_of_strangers` is the listener's: the first is a warning, the others are not.
+  // The listener owns `has_told_of_strangers`. It is set after the first warning about an unauthenticated
+  // client; later lines are not warnings.
   Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket, bool* has_told_of_strangers);
   ~Acceptor();
 
   enum class Verdict : uint8_t { kWaiting, kStanding, kStranger };
-  // kStranger: whoever called is no peer of ours, or with a job key has not proven to be one; it was logged,
-  // the listener goes on. An error: it was our peer, and the connection cannot be made.
+  // Returns kStranger if the client is not a peer or, with a job key, has not authenticated itself. poll()
+  // has logged this, and the listener continues. Returns an error if the client is the peer but the
+  // connection cannot be made.
   base::Result<Verdict> poll(const AcceptOptions& options);
-  // Once, after kStanding.
+  // Call this once, after poll() has returned kStanding.
   base::Result<std::unique_ptr<Receiver>> finish();
-  // Where NCCL's kernels find the unpack queue; null if this connection has none. Valid after kStanding.
+  // Returns the handle by which NCCL's kernels find the unpack queue, or null if this connection has none.
+  // Valid after kStanding.
   void* device_handle() const { return device_handle_; }
-  // Has not said yet who it is.
+  // Returns whether the client has not sent its connect request yet.
   bool is_unknown() const { return get_step() == Step::kAwaitingHello; }
-  // There is a job key, and the caller may only repeat what it heard from somebody who has it.
+  // Returns whether the client may be replaying the messages of another process. Only with a job key, and
+  // until the handshake is complete.
   bool is_unproven() const { return auth_.is_keyed() && get_step() != Step::kStanding; }
 
  private:
@@ -76,18 +80,18 @@ class Acceptor final : public WatchedHandshake {
   const Nic& nic_;
   uint64_t nonce_;
   bool* has_told_of_strangers_;
-  std::shared_ptr<PeerSocket> own_;       // the handshake's
-  std::unique_ptr<PeerChannel> channel_;  // over the socket that was offered, if one was
+  std::shared_ptr<PeerSocket> own_;       // the socket of this handshake
+  std::unique_ptr<PeerChannel> channel_;  // uses the offered socket, if one was offered
   std::string peer_;
   base::Deadline deadline_, placing_deadline_;
-  std::atomic<Step> step_{Step::kAwaitingHello};  // changed by poll() alone; relaxed
+  std::atomic<Step> step_{Step::kAwaitingHello};  // only poll() changes it; relaxed
   size_t offset_bytes_ = 0;
   protocol::Hello hello_{};
   protocol::Welcome welcome_{};
   protocol::Ready ready_{};
   HandshakeAuth auth_;
-  std::vector<verbs::LocalAddress> addresses_;  // of our rails, as the peer is told
-  std::vector<RailPath> paths_;                 // one a queue pair
+  std::vector<verbs::LocalAddress> addresses_;  // of the local rails, as sent to the peer
+  std::vector<RailPath> paths_;                 // one for each queue pair
   std::optional<Receiver::Parts> parts_;
   void* device_handle_ = nullptr;
 };

@@ -46,13 +46,13 @@ Connector::~Connector() {
 }
 
 StateDump Connector::dump_from_outside() const {
-  static constexpr const char* kWaits[] = {"waits for the peer's port to take the connection",
-                                           "waits for the socket to take its hello",
-                                           "waits for the peer's answer: it has not called accept",
-                                           "waits for the peer's address to answer",
+  static constexpr const char* kWaits[] = {"waits for the TCP connection to the peer",
+                                           "waits until the socket has sent the connect request",
+                                           "waits for the peer's reply: the peer has not called accept",
+                                           "waits until the peer's port answers",
                                            "waits for a control socket that it will share",
-                                           "waits for the socket to take its last word",
-                                           "stands"};
+                                           "waits until the socket has sent the ready message",
+                                           "connected"};
   return {describe("connect to " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }
 
@@ -123,7 +123,7 @@ base::Result<std::unique_ptr<Sender>> Connector::poll() {
   return finish();
 }
 
-// True: the step is done.
+// Returns true if the step is complete.
 base::Result<bool> Connector::advance() {
   switch (get_step()) {
     case Step::kConnecting:
@@ -152,7 +152,7 @@ base::Result<bool> Connector::advance() {
   }
 }
 
-// Goes on over the socket that the peer offers, if we have it too.
+// Continues on the control socket that the peer offers, if this process has it too.
 base::Result<bool> Connector::place() {
   if (welcome_.offered != 0) {
     auto choice = PeerSockets::instance().find_offered(welcome_.process, welcome_.offered);
@@ -164,14 +164,14 @@ base::Result<bool> Connector::place() {
   return true;
 }
 
-// One of another version may be shorter: its header says all that we need.
+// A message of another version may be shorter. Its header is enough to recognise it.
 base::Result<bool> Connector::receive_welcome() {
   if (offset_bytes_ < sizeof(welcome_.header)) {
     auto received = own_->socket().receive_exact(&welcome_, sizeof(welcome_.header), offset_bytes_);
     if (!received || !*received) return received;
   }
   const auto error = protocol::check_header(welcome_.header, sizeof(welcome_), handle_.header.nonce);
-  if (error != protocol::HandshakeError::kNone) return true;  // accept_welcome() says what it is
+  if (error != protocol::HandshakeError::kNone) return true;  // accept_welcome() names the error
   return own_->socket().receive_exact(&welcome_, sizeof(welcome_), offset_bytes_);
 }
 
@@ -181,7 +181,7 @@ base::Outcome Connector::accept_welcome() {
     return base::fail(base::Status::kRemote, "connect to %s: %s%s", peer_.c_str(), protocol::describe(error),
                       describe_versions(error, welcome_.header).c_str());
   }
-  if (welcome_.refusal != 0) return fail_refused();  // anybody may refuse: that needs no proof
+  if (welcome_.refusal != 0) return fail_refused();  // a refusal needs no authentication
   if (!auth_.verify(hello_, welcome_)) {
     return base::fail(base::Status::kRemote, "connect to %s: %s", peer_.c_str(),
                       describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
@@ -242,7 +242,8 @@ base::Result<std::unique_ptr<Sender>> Connector::finish() {
   return sender;
 }
 
-// The slower of both ends' links, each shared by the queue pairs that run on it.
+// Returns the speed of each queue pair: the slower of both ends' links, divided by the number of queue pairs
+// that share the link.
 protocol::RailShare::Speeds Connector::find_speeds() {
   const uint32_t pairs = link_.queue_pairs();
   std::array<uint32_t, protocol::kMaxQueuePairs> here{}, there{};

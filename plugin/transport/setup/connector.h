@@ -1,5 +1,5 @@
-// The connecting (sending) side's half of the handshake, polled until it yields a Sender. Owns everything
-// made so far: dropping it half-way leaks nothing.
+// The connecting (sending) side of the handshake. The caller polls it until it returns a Sender. It owns all
+// objects created so far, so destroying it early leaks nothing.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ namespace verbena::transport {
 
 class Connector final : public WatchedHandshake {
  public:
-  // `handle` has passed protocol::check_handle.
+  // `handle` must have passed protocol::check_handle.
   static base::Result<std::unique_ptr<Connector>> start(const Nic& nic, const protocol::Handle& handle,
                                                         int traffic_class);
-  // Null until the connection stands. An error ends the attempt.
+  // Returns null until the connection is established. An error ends the attempt.
   base::Result<std::unique_ptr<Sender>> poll();
   ~Connector();
   uint64_t nonce() const { return handle_.header.nonce; }
@@ -50,12 +50,12 @@ class Connector final : public WatchedHandshake {
 
   const Nic& nic_;
   protocol::Handle handle_;
-  std::shared_ptr<PeerSocket> own_;       // the handshake's
-  std::unique_ptr<PeerChannel> channel_;  // of the connection
+  std::shared_ptr<PeerSocket> own_;       // the socket of this handshake
+  std::unique_ptr<PeerChannel> channel_;  // the channel of the connection
   std::string peer_;
   base::Deadline deadline_, placing_deadline_;
-  std::atomic<Step> step_{Step::kConnecting};  // changed by poll() alone; relaxed
-  size_t offset_bytes_ = 0;                    // of the message that is being sent or received
+  std::atomic<Step> step_{Step::kConnecting};  // only poll() changes it; relaxed
+  size_t offset_bytes_ = 0;                    // progress in the message that is being sent or received
   Link link_;
   ControlMemory control_;
   protocol::Hello hello_{};

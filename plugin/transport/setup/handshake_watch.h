@@ -1,5 +1,4 @@
-// A handshake, or the wait for one, as far as others in the process have to do with it: how long it has
-// lasted, in the words of a state report and of a stall.
+// The watch of a handshake, or of the wait for one: describes it in the state dump, and warns if it stalls.
 #pragma once
 
 #include <atomic>
@@ -15,18 +14,19 @@ class WatchedHandshake : public RegistryMember {
  protected:
   WatchedHandshake();
   ~WatchedHandshake() = default;
-  // By the constructor and the destructor of the whole: between them any thread may ask it.
+  // The constructor and the destructor of the derived class call these two functions. Between the calls any
+  // thread may ask for the state.
   void register_self() { Registry::instance().add(this); }
   void unregister_self();
 
-  // Of the thread that polls.
+  // Called by the thread that polls.
   void restart_watch();
   void warn_if_stalled();
-  // `<who>: <wait> for 3.1 s of at most 300.0 s`, a line.
+  // Returns a line such as `<who>: <wait>, for 3.1 s of at most 300.0 s`.
   std::string describe(const std::string& who, const char* wait) const;
 
  private:
-  // Everything of it may be looked at by any thread.
+  // Any thread may read all of the state.
   bool dump_state(StateDump& dump) final {
     dump = dump_from_outside();
     return true;

@@ -13,7 +13,7 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr size_t kMaxHandshakes = 16;  // at a time
+constexpr size_t kMaxHandshakes = 16;  // at the same time
 
 base::Deadline make_deadline() {
   return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
@@ -32,8 +32,8 @@ Listener::~Listener() {
 
 StateDump Listener::dump_from_outside() const {
   const std::string who = "accept on " + base::describe(socket_.address());
-  if (is_over_.load(std::memory_order_relaxed)) return {who + ": its connection stands\n", true};
-  return {describe(who, "waits for its peer to connect")};
+  if (is_over_.load(std::memory_order_relaxed)) return {who + ": connected\n", true};
+  return {describe(who, "waits for the peer to connect")};
 }
 
 base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol::Handle* handle) {
@@ -98,8 +98,9 @@ base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& opti
                     static_cast<long long>(base::parameters().connect_timeout_ms));
 }
 
-// A peer says at once who it is; callers that do not must not keep it out. Nor may, with a job key, those who
-// repeat what it said: they come after it, so that the latest goes.
+// Drops the oldest client that has sent no request, because a peer sends its request at once and silent
+// clients must not keep it out. If all clients have sent one, drops the newest unauthenticated client: a
+// client that replays the messages of a peer connects after that peer.
 void Listener::drop_stranger() {
   const auto latest = acceptors_.end() - 1;
   auto stranger =
@@ -109,7 +110,7 @@ void Listener::drop_stranger() {
                                        [](const auto& acceptor) { return acceptor->is_unproven(); });
     if (unproven != acceptors_.rend()) stranger = unproven.base() - 1;
   }
-  base::log_info("accept on %s: dropped a caller that did not prove who it is",
+  base::log_info("accept on %s: disconnected a client that did not authenticate itself",
                  base::describe(socket_.address()).c_str());
   acceptors_.erase(stranger);
 }

@@ -1,4 +1,4 @@
-// Where one sender is awaited: a TCP port whose address, with a nonce, is the handle that NCCL carries to the
+// Waits for one sender on a TCP port. The port's address and a nonce form the handle that NCCL passes to the
 // peer.
 #pragma once
 
@@ -17,8 +17,8 @@ class Listener final : public WatchedHandshake {
  public:
   static base::Result<std::unique_ptr<Listener>> open(const Nic& nic, protocol::Handle* handle);
 
-  // Null until a peer's connection stands; strangers are logged and dropped. `*device_handle` then is the
-  // address of the unpack queue's handle, or null.
+  // Returns null until the connection of a peer is established. Unauthenticated clients are logged and
+  // disconnected. Sets `*device_handle` to the address of the unpack queue's handle, or to null.
   base::Result<std::unique_ptr<Receiver>> poll(const AcceptOptions& options, void** device_handle);
   ~Listener();
   const Nic& nic() const { return nic_; }
@@ -32,9 +32,9 @@ class Listener final : public WatchedHandshake {
   base::Listener socket_;
   uint64_t nonce_;
   base::Deadline deadline_;
-  bool is_polled_ = false;  // the deadline runs from the first poll
+  bool is_polled_ = false;  // the deadline starts with the first poll
   bool has_told_of_strangers_ = false;
-  std::atomic<bool> is_over_{false};  // a connection stands: nobody is awaited any more
+  std::atomic<bool> is_over_{false};  // the connection is established, so no further peer is expected
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
 };
 

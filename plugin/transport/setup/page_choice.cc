@@ -9,14 +9,14 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr uint32_t kMinPagesPerPair = 2;  // of a window that the user has set
+constexpr uint32_t kMinPagesPerPair = 2;  // minimum, if the user sets the window
 constexpr uint32_t kMinWindowPages = 32, kMaxWindowPages = 256;
-constexpr uint32_t kDirectEntries = 32;  // a whole ring of messages of one chunk
-// Of softverbs, which copies into a GPU's memory page by page: a copy takes microseconds whatever its length,
-// and what lies in order on both sides is one copy.
+constexpr uint32_t kDirectEntries = 32;  // a full ring of messages of one chunk each
+// For softverbs, which copies to GPU memory page by page. A copy takes microseconds whatever its length, and
+// pages that are consecutive on both sides need only one copy.
 constexpr uint64_t kLongMessageBytes = 65536;
 constexpr uint32_t kRunPageBytes = 65536;
-constexpr uint64_t kRunMessageBytes = 1 << 20;  // the slices of NCCL's buffers, unless they are made longer
+constexpr uint64_t kRunMessageBytes = 1 << 20;  // the default length of a slice of NCCL's buffers
 
 BouncePool::Kind choose_kind(const Nic& nic) {
   if (!std::ranges::all_of(nic.rails, &verbs::Device::receives_to_gpu)) {
@@ -28,7 +28,7 @@ BouncePool::Kind choose_kind(const Nic& nic) {
     case base::BouncePlace::kHost:
       return BouncePool::Kind::kHostPages;
     case base::BouncePlace::kGpu:
-      // The pool's pages are registered by their addresses.
+      // The pages of the pool are registered by their addresses.
       if (nic.supports_gpu_pointers) return BouncePool::Kind::kGpuPages;
       base::log_info("device %s: takes no addresses of GPU memory: bounce pages are in host memory",
                      nic.name.c_str());
@@ -36,8 +36,9 @@ BouncePool::Kind choose_kind(const Nic& nic) {
     case base::BouncePlace::kAuto:
       break;
   }
-  // A software device copies to GPU memory in microseconds, to host memory in less than one: that counts for
-  // short messages. Long ones a kernel reads from its own GPU's memory at ten times the speed.
+  // A software device needs microseconds to copy to GPU memory, and less than one to copy to host memory.
+  // This matters for short messages. For long messages GPU memory is better, because a kernel reads its own
+  // GPU's memory ten times as fast as host memory.
   const bool is_fast = !nic.rails[0]->is_software() || find_threshold_bytes() > kLongMessageBytes;
   return nic.supports_gpu_pointers && is_fast ? BouncePool::Kind::kGpuPages : BouncePool::Kind::kHostPages;
 }
@@ -49,8 +50,9 @@ uint64_t find_threshold_bytes() {
   return std::min<uint64_t>(wanted, kUnpackMaxSliceBytes);
 }
 
-// Eight of the longest staged messages, as NCCL keeps eight receives open; at least two, as a message may
-// need half. Shared by the queue pairs, but any of them may carry a direct message's whole chunk.
+// Returns a window for eight of the longest staged messages, because NCCL keeps eight receives open, and for
+// at least two, because a message may need half of it. The queue pairs share the window, but each one needs
+// enough entries for all chunks of a direct message.
 BouncePool::WindowRequest choose_window(uint32_t pairs, uint32_t page_bytes, bool wants_run) {
   const auto share = [pairs](uint32_t pages, uint32_t least) {
     return std::max((pages + pairs - 1) / pairs, least);
@@ -64,7 +66,7 @@ BouncePool::WindowRequest choose_window(uint32_t pairs, uint32_t page_bytes, boo
     return static_cast<uint32_t>((bytes + page_bytes - 1) / page_bytes);
   };
   const uint32_t pages = count_pages(find_threshold_bytes());
-  if (wants_run) {  // not shared with other connections, so no longer than it must be
+  if (wants_run) {  // a run is not shared with other connections, so it is no longer than necessary
     const uint32_t slice = std::min(pages, count_pages(kRunMessageBytes));
     return {.wanted = share(std::min(8 * slice, 2 * pages), kMinEntries),
             .modest = share(2 * slice, kMinEntries),
@@ -77,7 +79,8 @@ BouncePool::WindowRequest choose_window(uint32_t pairs, uint32_t page_bytes, boo
           .least = kMinEntries};
 }
 
-// What there is in one receive queue is enough for all, as long as that gives each what NCCL can use.
+// Divides the entries of one receive queue among all connections, if this gives each one as many as NCCL can
+// use.
 BouncePool::WindowRequest choose_direct_window(uint32_t connections) {
   const uint32_t share = BouncePool::kBareQueueEntries / std::max(connections, 1U);
   const uint32_t entries = std::clamp(share, kMinEntries, kDirectEntries);

@@ -1,4 +1,4 @@
-// How many receive entries a connection asks the bounce pool for, and where its pages live.
+// Chooses how many receive entries a connection reserves from the bounce pool, and the memory of its pages.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,23 @@
 
 namespace verbena::transport {
 
-// Of a queue pair, unless the user wants fewer: NCCL keeps 8 messages open, and entries come back in runs.
+// Entries of a queue pair, unless the user sets fewer. NCCL keeps 8 messages open, and entries are returned
+// in batches.
 inline constexpr uint32_t kMinEntries = 12;
 
-// The longest message that may be staged, as a slot and a window allow.
+// Returns the length of the longest message that may be staged. The unpack slot and the window limit it.
 uint64_t find_threshold_bytes();
-// Where a connection's pages live, how long they are, and whether each of its rails gets a run of its own.
+// The memory and length of a connection's pages, and whether each of its rails gets a run of pages.
 struct PageChoice {
   BouncePool::Kind kind = BouncePool::Kind::kHostPages;
   uint32_t page_bytes = 0;
   bool wants_runs = false;
 };
 PageChoice choose_pages(const Nic& nic);
-// Of pages, for each of a connection's queue pairs.
+// Returns the number of pages for each queue pair of a connection.
 BouncePool::WindowRequest choose_window(uint32_t pairs, uint32_t page_bytes, bool wants_run = false);
-// Of bare entries, for each queue pair. `connections`: as many as are expected on this GPU; 0: not known.
+// Returns the number of entries without pages for each queue pair. `connections` is the number of connections
+// expected on this GPU; 0 if unknown.
 BouncePool::WindowRequest choose_direct_window(uint32_t connections);
 
 }  // namespace verbena::transport

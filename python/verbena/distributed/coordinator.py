@@ -54,7 +54,7 @@ class GroupCoordinator:
         """Dispatch and combine of mixture of experts among the group's ranks. Needs enable_symmetric_memory()."""
         if self._all2all_manager is None:
             if self.team is None:
-                raise RuntimeError(f"{self.unique_name} has no memory in common: call enable_symmetric_memory() first, on all ranks of the world")
+                raise RuntimeError(f"{self.unique_name} has no symmetric memory: call enable_symmetric_memory() first, on all ranks of the world")
             self._all2all_manager = All2AllManager(self.team)
         return self._all2all_manager
 

@@ -1,4 +1,4 @@
-"""The all-to-all of mixture of experts among a group's ranks, with the names of AITER's MoriAll2AllManager."""
+"""The all-to-all of mixture of experts among a group's ranks, with the method names of AITER's MoriAll2AllManager."""
 from typing import TYPE_CHECKING, Any
 
 from verbena.team import SymmetricTeam
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class All2AllManager:
-    """Keeps an op for each configuration. `team` has the group's ranks, on one host."""
+    """Caches one op for each configuration. `team` has the group's ranks, which must be on one host."""
 
     internode = False
 
@@ -19,10 +19,12 @@ class All2AllManager:
         self.rank, self.world_size = team.rank, team.size
 
     def get_handle(self, kwargs: dict[str, Any], index: int = 0) -> "EpDispatchCombineOp":
-        """Returns the op of a configuration, the same for the same `kwargs` and `index`. The first call for each is collective over the
-        context, and not for graph capture; calls that overlap need ops of different `index`. Of `kwargs` count rank, num_ep_ranks,
-        input_dtype, quant_dtype, token_hidden_size, scale_dim, scale_type_size, max_num_tokens_per_dp_rank, num_local_experts and
-        num_experts_per_token, and block_num, the maximum of blocks of a kernel; gpu_per_node, quant_type and low_latency have no effect."""
+        """Returns the op of a configuration. Calls with the same `kwargs` and `index` return the same op. The first call for each is
+        collective over the context and must not be captured in a CUDA graph. Calls that overlap in time need ops with different `index`.
+
+        `kwargs` has rank, num_ep_ranks, input_dtype, quant_dtype, token_hidden_size, scale_dim, scale_type_size,
+        max_num_tokens_per_dp_rank, num_local_experts, num_experts_per_token, and optionally block_num, the maximum number of blocks of a
+        kernel. gpu_per_node, quant_type and low_latency have no effect."""
         key = (index, *sorted(kwargs.items()))
         if key not in self._handles:
             self._handles[key] = self._make(**kwargs)
@@ -41,17 +43,18 @@ class All2AllManager:
         return EpDispatchCombineOp(config, self._team.context, self._team)
 
     def dispatch(self, hidden_states: Any, topk_weights: Any, topk_ids: Any, scales: Any = None) -> tuple[Any, Any, Any, Any, Any]:
-        """Sends tokens to the ranks of their experts, by the op that get_handle() returned last. Returns the rows that came, their
-        weights, scales and ids, and their count."""
+        """Sends tokens to the ranks of their experts, with the op that get_handle() returned last. Returns the received rows, their
+        weights, scales and ids, and the number of received rows."""
         return self._get_last().dispatch(hidden_states, topk_weights, scales, topk_ids)
 
     def combine(self, hidden_states: Any, topk_ids: Any) -> Any:
-        """Sends the experts' rows back, already weighted and added on this rank, and returns one row for each token."""
+        """Sends the rows of the experts back and returns one row for each token. The rows must already be weighted and added over the
+        experts of this rank."""
         return self._get_last().combine(hidden_states, None, topk_ids)[0]
 
     def _get_last(self) -> "EpDispatchCombineOp":
         if self._last is None:
-            raise RuntimeError("the shapes of a dispatch are not known: call get_handle() first")
+            raise RuntimeError("no op was chosen: call get_handle() first")
         return self._last
 
     def destroy(self) -> None:
@@ -63,6 +66,6 @@ class All2AllManager:
 
 
 def _count_bytes(dtype: Any) -> int:
-    """Of an element. PyTorch 1's types do not say."""
+    """Returns the size of an element in bytes. PyTorch 1 has no attribute for it."""
     import torch
     return int(torch.empty(0, dtype=dtype).element_size())

@@ -428,11 +428,11 @@ def _name_readers(count: int, count_local: int | None, local: Sequence[int] | No
                   ranks: Sequence[int] | None) -> tuple[list[int], tuple[int, ...]]:
     """Checks the arguments, and returns (ranks declared local, ranks of all readers)."""
     if count_local is not None and not 0 <= count_local <= count:
-        raise ValueError(f"{count_local} local readers are more than the total, {count}")
+        raise ValueError(f"n_local_reader is {count_local}, more than n_reader, {count}")
     if local is None:
         local = range(count_local or 0)
     elif count_local is not None and len(local) != count_local:
-        raise ValueError(f"{count_local} local readers, but local_reader_ranks names {list(local)}")
+        raise ValueError(f"n_local_reader is {count_local}, but local_reader_ranks names {list(local)}")
     if ranks is None:
         others = range(count) if count_local is None and not local else [ANY_READER] * (count - len(local))
         ranks = [*local, *others]
@@ -440,7 +440,7 @@ def _name_readers(count: int, count_local: int | None, local: Sequence[int] | No
         local = list(ranks)[:count_local]
     named = [rank for rank in ranks if rank != ANY_READER]
     if len(ranks) != count or len(set(named)) != len(named):
-        raise ValueError(f"{count} readers, but reader_ranks names {tuple(ranks)}")
+        raise ValueError(f"n_reader is {count}, but reader_ranks names {tuple(ranks)}")
     return list(local), tuple(ranks)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class EventHandle:
-    """What the current stream has to do until now. Without CUDA, for tensors of the host: nothing."""
+    """A CUDA event that records all work enqueued so far on the current stream. Does nothing without CUDA, for tensors in host memory."""
 
     def __init__(self) -> None:
         import torch
@@ -19,13 +19,13 @@ class EventHandle:
 
 
 class EventOverlap:
-    """An event, and tensors that have to live until a stream has waited for it. As a context manager: waits at the end."""
+    """An event, and tensors that stay alive until a stream has waited for the event. As a context manager, waits at the end of the block."""
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event, self.extra_tensors, self._releases = event, extra_tensors, False
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
-        """The current stream waits for the event. With `release_handle`, the event is dropped then."""
+        """Makes the current stream wait for the event. With `release_handle`, drops the event afterwards."""
         if self.event is None:
             raise ValueError("the call has no event: pass async_finish=True")
         self.event.current_stream_wait()
@@ -45,7 +45,7 @@ class EventOverlap:
 
 
 class CommStream:
-    """A separate stream for communication. Without CUDA, for tensors of the host: none."""
+    """A separate stream for communication. Without CUDA, for tensors in host memory, there is no separate stream."""
 
     def __init__(self) -> None:
         self._stream: Any = None
@@ -58,8 +58,9 @@ class CommStream:
 
     def run(self, body: Callable[[], tuple[Iterable[Any], Iterable[Any]]], inputs: Iterable[Any], previous_event: EventOverlap | EventHandle | None,
             is_async: bool) -> Any:
-        """Calls `body` with this stream current, after `previous_event` or else after what the current stream has to do. `body` returns
-        its results and the tensors in them. Unless `is_async`, the current stream waits for them. Returns the results and the event."""
+        """Calls `body` with the communication stream current, and returns the results of `body` and an event. The stream first waits for
+        `previous_event` or, if it is None, for all earlier work of the current stream. `body` returns its results and the tensors in them.
+        Unless `is_async`, the current stream then waits for the communication stream."""
         import torch
         previous = getattr(previous_event, "event", previous_event)
         if not torch.cuda.is_available():

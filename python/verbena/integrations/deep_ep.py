@@ -1,10 +1,10 @@
-"""DeepEP 1.2's `Buffer` and DeepEP 2's `ElasticBuffer`, over verbena.moe: for engines that import a module named deep_ep. The
-module has this name only in a folder that is on no path by default:
+"""DeepEP 1.2's `Buffer` and DeepEP 2's `ElasticBuffer` over verbena.moe, for engines that import a module named deep_ep. A separate folder
+contains a module with this name. Python does not search this folder by default, so add it to PYTHONPATH:
 
     PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
 
-Ranks are the GPUs of one host. Results have DeepEP's shapes, types and order of additions; rows are in the order of source ranks and
-tokens, in every run."""
+All ranks must be GPUs of one host. Results have the shapes and types of DeepEP's results, and sums are added in the same order. Received
+rows are always sorted by source rank and token."""
 import dataclasses
 import functools
 import pathlib
@@ -19,7 +19,7 @@ from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
 __all__ = ["Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap"]
 
-_MISSING = "is missing in Verbena's deep_ep, which serves the GPUs of one host; use DeepEP itself for it"
+_MISSING = "is not implemented: Verbena's deep_ep supports the GPUs of one host only; use DeepEP itself"
 
 
 def __getattr__(name: str) -> Any:
@@ -30,13 +30,14 @@ def __getattr__(name: str) -> Any:
 
 
 class Config:
-    """Numbers that tune DeepEP's kernels; num_sms limits the blocks of a call."""
+    """DeepEP's tuning parameters. Only num_sms has an effect: it limits the blocks of a call."""
 
     def __init__(self, num_sms: int = 20, *_: int) -> None:
         self.num_sms = num_sms
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns the bytes that high-throughput calls allocate on each rank for the maximum of tokens. hidden_bytes: of a BF16 row."""
+        """Returns the bytes of GPU memory that high-throughput calls allocate on each rank for the maximum number of tokens. `hidden_bytes`
+        is the length of a BF16 row in bytes."""
         return RankRows.workspace_bytes(num_ranks, MAX_TOKENS, hidden_bytes // 2)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
@@ -44,9 +45,12 @@ class Config:
 
 
 class RankHandle(Sequence[Any]):
-    """What a high-throughput dispatch leaves for its combine. As a sequence, DeepEP's between the GPUs of a host, as if of one channel:
-    [i, r]: rows that ranks up to i have for rank r; of each rank, rows for it; zeros; the token at its source rank of each row; the ranks
-    of this rank's tokens (bool); and the tokens' numbers among the rows for each rank. Computed when they are asked for."""
+    """The handle that a high-throughput dispatch returns for its combine.
+
+    As a sequence, it has the six tensors of DeepEP's intranode handle, with one channel: a matrix whose element [i, r] is the number of
+    rows that ranks 0 to i send to rank r; the number of rows that this rank sends to each rank; zeros; the number of each row's token at
+    its source rank; the ranks to which this rank's tokens go (bool); and the position of each token among the rows for each rank. Each
+    tensor is computed when it is accessed."""
 
     def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int) -> None:
         self.matrix, self.is_token_in_rank, self.sent, self.rank = matrix, is_token_in_rank, sent, rank
@@ -75,9 +79,11 @@ class RankHandle(Sequence[Any]):
 
 
 class LowLatencyHandle(Sequence[Any]):
-    """What a dispatch leaves for its combine. As a sequence, DeepEP's: the token at its source rank of each row (int32 [experts, rows],
-    -1 without a token); begin << 32 | count of the rows of each source rank (int64 [experts, ranks]); max tokens, hidden, experts. The
-    first two are computed when they are asked for."""
+    """The handle that a low-latency dispatch returns for its combine.
+
+    As a sequence, it has the elements of DeepEP's handle: the number of each row's token at its source rank (int32 [experts, rows], -1
+    without a token); begin << 32 | count of the rows from each source rank (int64 [experts, ranks]); the maximum number of tokens; the
+    hidden size; and the number of experts. The first two are computed when they are accessed."""
 
     def __init__(self, exchange: ExpertExchange, dispatched: Dispatched, hidden: int, num_experts: int) -> None:
         self.exchange, self.dispatched = exchange, dispatched
@@ -107,11 +113,13 @@ class LowLatencyHandle(Sequence[Any]):
 
 
 class Buffer:
-    """DeepEP's Buffer. Collective over `group`: a process group of torch.distributed, a TorchComms communicator, or a SymmetricContext.
+    """DeepEP's Buffer. Creating it is collective over `group`: a process group of torch.distributed, a TorchComms communicator, or a
+    SymmetricContext.
 
-    Memory is allocated by the first call of each shape, which is therefore collective and not for graph capture; sizes that the caller
-    passes are ignored. High-throughput calls run on a separate stream, with at most 4,096 tokens of a rank; low-latency calls on the
-    current one, with two results alive, and in flight, at a time. Errors and late ranks: as verbena.moe.ExpertExchange."""
+    The first call with a new shape allocates memory. It is therefore collective and must not be captured in a CUDA graph. The buffer sizes
+    that the caller passes are ignored. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each rank.
+    Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may be in
+    use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange."""
 
     num_sms = 20
 
@@ -129,7 +137,7 @@ class Buffer:
         self._rows, self._stream = RankRows(self._context), CommStream()
 
     def destroy(self) -> None:
-        """Frees the memory. Collective; no kernel of any rank may use it."""
+        """Frees the memory. No kernel of any rank may still be using it. Collective."""
         for pair in self._exchanges.values():
             for exchange in pair:
                 exchange.free()
@@ -145,7 +153,7 @@ class Buffer:
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
         if new_num_sms % 2:
-            raise ValueError(f"num_sms is {new_num_sms}; it has to be even")
+            raise ValueError(f"num_sms is {new_num_sms}, but must be even")
         Buffer.num_sms = new_num_sms
 
     @staticmethod
@@ -155,7 +163,7 @@ class Buffer:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int,
                                        num_topk: int = 8) -> int:
-        """Returns the bytes that low-latency calls allocate on each rank."""
+        """Returns the bytes of GPU memory that low-latency calls allocate on each rank."""
         return 2 * ExpertExchange.workspace_bytes(num_ranks, **_options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk))
 
     @staticmethod
@@ -170,14 +178,15 @@ class Buffer:
         return self._stream.find()
 
     def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
-        """Returns separate memory, without a size none: callers only clear it."""
+        """Returns a new tensor of zeros with the given size; without a size, an empty tensor. The tensor does not share memory with the
+        buffer, because callers only clear it."""
         import torch
         return torch.zeros(0 if size is None else size, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu")
 
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Any = None, async_finish: bool = False,
                             allocate_on_comm_stream: bool = False) -> Any:
-        """Returns the tokens for each rank (int32 [ranks]); None; the tokens for each expert (int32 [experts]); whether a token goes to a
-        rank (bool [tokens, ranks]); the event."""
+        """Returns the number of tokens for each rank (int32 [ranks]); None; the number of tokens for each expert (int32 [experts]); whether
+        each token goes to each rank (bool [tokens, ranks]); and the event."""
         def count() -> tuple[Any, list[Any]]:
             per_rank, per_expert, last = count_routing(topk_idx, num_experts, self.group_size)
             tensors = [per_rank, None, per_expert, last >= 0]
@@ -188,18 +197,21 @@ class Buffer:
                  is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None, topk_weights: Any = None,
                  expert_alignment: int = 1, num_worst_tokens: int = 0, config: Config | None = None, previous_event: Any = None,
                  async_finish: bool = False, allocate_on_comm_stream: bool = False) -> Any:
-        """Sends each row of `x` [tokens, hidden], or of a pair with its scales, to the ranks of `is_token_in_rank`, as
-        get_dispatch_layout() returns it with the counts.
+        """Sends each row of `x` [tokens, hidden] to the ranks that `is_token_in_rank` names. `x` may be a pair (rows, scales).
+        get_dispatch_layout() returns `is_token_in_rank` and the counts.
 
-        Returns the rows that came, by source rank and token; the experts of this rank among `topk_idx` (int64; -1: another rank's); their
-        weights, 0 where the id is -1; the number of rows for each expert of this rank, aligned; the handle; the event. num_worst_tokens, the
-        same on all ranks and at least the tokens of a rank times the ranks, makes it the number of rows: the list is empty, and the host does
-        not wait for the GPU. With the `handle` of an earlier dispatch, the rows go where those went, and only they come."""
+        Returns: the received rows, sorted by source rank and token; for each row, the ids of this rank's experts among `topk_idx` (int64;
+        -1 for an expert of another rank); their weights, 0 where the id is -1; a list with the number of rows for each expert of this rank,
+        rounded up to `expert_alignment`; the handle; and the event.
+
+        If `num_worst_tokens` is given, the result has this number of rows, the list is empty, and the host does not wait for the GPU. It
+        must be the same on all ranks, and at least the number of ranks times the largest number of tokens of a rank. With the `handle` of
+        an earlier dispatch, the rows go to the same ranks as in that dispatch, and all results except the rows and the event are None."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is None and (num_tokens_per_rank is None or is_token_in_rank is None or num_tokens_per_expert is None):
             raise ValueError("a dispatch without a handle needs num_tokens_per_rank, is_token_in_rank and num_tokens_per_expert")
         if (topk_idx is None) != (topk_weights is None) or handle is not None and topk_idx is not None:
-            raise ValueError("topk_idx and topk_weights come together, and not with a handle")
+            raise ValueError("pass both topk_idx and topk_weights, or neither; pass neither with a handle")
         blocks = (config or self.get_dispatch_config(self.group_size)).num_sms
 
         def move() -> tuple[Any, list[Any]]:
@@ -237,8 +249,9 @@ class Buffer:
     def combine(self, x: Any, handle: RankHandle, topk_weights: Any = None, bias: Any = None, config: Config | None = None,
                 previous_event: Any = None, async_finish: bool = False,
                 allocate_on_comm_stream: bool = False) -> Any:
-        """Returns [tokens, hidden]: for each token the sum of its ranks' rows of `x`, which are as the dispatch's, in float and in the order
-        of ranks, after one or two tensors `bias`, rounded once; the sum of `topk_weights`; the event."""
+        """Returns the combined rows [tokens, hidden], the sum of `topk_weights`, and the event. A combined row is the sum of one or two
+        tensors `bias` and of the rows of `x` that all ranks hold for the token. It is added in float32, first the biases, then the rows in
+        rank order, and rounded once. `x` has the layout of the rows that the dispatch returned."""
         blocks = (config or self.get_combine_config(self.group_size)).num_sms
         biases = list_biases(bias)
 
@@ -249,10 +262,10 @@ class Buffer:
         return self._stream.run(move, (x, topk_weights, *biases), previous_event, async_finish)
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Does nothing: each call leaves the memory empty."""
+        """Does nothing, because each call leaves the buffer clean."""
 
     def _next_exchange(self, max_tokens: int, hidden: int, experts: int, top_k: int) -> ExpertExchange:
-        """Returns one of two exchanges in turn, so that a batch can be sent before the one before has been received."""
+        """Returns one of two exchanges in turn, so that a batch can be sent before the previous batch has been received."""
         shape = (max_tokens, hidden, experts, top_k)
         if shape not in self._exchanges:
             blocks = share_multiprocessors()
@@ -269,8 +282,9 @@ class Buffer:
         return [exchange for pair in self._exchanges.values() for exchange in pair]
 
     def low_latency_update_mask_buffer(self, rank: int, mask: bool) -> None:
-        """Leaves a rank out of later calls (mask=True), on all ranks that go on, between the same two calls. A late rank is not left out by
-        itself: the call after it raises an error that names it; then low_latency_clean_mask_buffer() on all ranks, and this."""
+        """Excludes a rank from later calls (mask=True) or includes it again (mask=False). All ranks that continue must call it between the
+        same two calls. A late rank is not excluded automatically: the call after the timeout raises an error that names the rank. Then call
+        low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
         before = set(self._left_out)
         (self._left_out.add if mask else self._left_out.discard)(rank)
         changed: list[ExpertExchange] = []
@@ -284,11 +298,11 @@ class Buffer:
             raise
 
     def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
-        """Writes 1 for each rank that is left out and 0 for others to `mask_status`, int32 [ranks]."""
+        """Writes 1 for each excluded rank, and 0 for every other rank, to `mask_status` (int32 [ranks])."""
         mask_status.copy_(mask_status.new_tensor([int(rank in self._left_out) for rank in range(self.group_size)]))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Lets all ranks take part again. Collective, with the ranks that were left out: resets the exchanges."""
+        """Includes all ranks again, and resets the exchanges. Collective over all ranks, the excluded ranks too."""
         self._left_out.clear()
         for exchange in self._list_exchanges():
             exchange.reset()
@@ -298,12 +312,13 @@ class Buffer:
                              cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None, use_fp8: bool = True,
                              round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
                              return_recv_hook: bool = False) -> tuple[Any, Any, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
-        """Sends BF16 rows `x` [tokens, hidden] to the ranks of their experts `topk_idx` (int64 [tokens, top_k], -1: none).
+        """Sends BF16 rows `x` [tokens, hidden] to the ranks of their experts `topk_idx` (int64 [tokens, top_k]; -1 for no expert).
 
-        Returns rows [experts of this rank, ranks * max tokens, hidden], grouped by expert, with FP8 a pair of e4m3 rows and their
-        scales in columns; the rows of each expert (int32); the handle; the event; and with return_recv_hook a function that
-        receives: until it is called, no kernel runs, and the rows are not there. Do not change `x` and `topk_idx` before the hook has
-        run: it reads this rank's own rows and ids from them. dispatch_wait_recv_cost_stats is left as it is."""
+        Returns: the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert, with FP8 a pair of e4m3 rows and
+        column-major scales; the number of rows for each expert (int32); the handle; the event; and a hook. With return_recv_hook the hook
+        is a function that receives the rows: the rows are not valid before the hook is called, and no kernel runs between the dispatch and
+        the hook. Do not change `x` and `topk_idx` before the hook has run, because it reads this rank's own rows and ids from them. Without
+        return_recv_hook the hook is None. dispatch_wait_recv_cost_stats is not written."""
         exchange = self._next_exchange(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
         cast = None if not use_fp8 else "fp8_block_exponent" if use_ue8m0 else "fp8_block_power" if round_scale else "fp8_block"
         call = functools.partial(exchange.dispatch, x, topk_idx, cast=cast, grouping=Grouping.EXPERT, column_scales=use_fp8)
@@ -323,9 +338,9 @@ class Buffer:
     def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: LowLatencyHandle, use_logfmt: bool = False,
                             zero_copy: bool = False, async_finish: bool = False, return_recv_hook: bool = False, out: Any = None,
                             combine_wait_recv_cost_stats: Any = None) -> tuple[Any, EventOverlap, Callable[[], None] | None]:
-        """Returns [tokens, hidden]: for each token the sum of its experts' rows of `x`, in float, with `topk_weights` (float32) and in
-        top-k order, rounded once. `x` has the shape of the dispatched rows; with zero_copy, the memory that
-        get_next_low_latency_combine_buffer() returned is read instead. use_logfmt changes nothing: rows are sent as they are."""
+        """Returns [tokens, hidden]: for each token the weighted sum of the rows of its experts, with `topk_weights` (float32), added in
+        float32 in top-k order and rounded once. `x` has the shape of the dispatched rows. With zero_copy, reads the memory that
+        get_next_low_latency_combine_buffer() returned instead of `x`. use_logfmt has no effect, because rows are sent as they are."""
         rows = handle.combine_rows if zero_copy else x
         if rows is None:
             raise ValueError("zero_copy needs the memory of get_next_low_latency_combine_buffer(handle)")
@@ -337,7 +352,7 @@ class Buffer:
         return combined, _finish(async_finish, (rows, topk_weights, handle, combined)), receive if return_recv_hook else None
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Any:
-        """Returns memory for the rows of a combine with zero_copy, BF16 in the shape of the dispatched rows."""
+        """Returns memory for the rows of a combine with zero_copy: BF16, in the shape of the dispatched rows."""
         import torch
         if handle.combine_rows is None:
             rows = handle.dispatched.rows
@@ -369,7 +384,7 @@ def _finish(async_finish: bool, tensors: tuple[Any, ...]) -> EventOverlap:
 
 
 def find_folder() -> pathlib.Path:
-    """Returns the folder in which the module has the name deep_ep."""
+    """Returns the folder that contains the module named deep_ep."""
     return pathlib.Path(__file__).parent / "as_deep_ep"
 
 

@@ -15,7 +15,8 @@ _ABSENT = ("engram_write", "engram_fetch", "pp_set_config", "pp_send", "pp_recv"
 
 @dataclasses.dataclass
 class EPHandle:
-    """What a dispatch leaves for its combine and for dispatches of other rows to the same experts. Tensors are on the GPU."""
+    """The handle of a dispatch. combine() uses it, and so do later dispatches that send other rows to the same experts. Tensors are in GPU
+    memory."""
     do_expand: bool
     num_experts: int
     expert_alignment: int
@@ -39,10 +40,10 @@ class EPHandle:
 
 
 class ElasticBuffer:
-    """DeepEP's ElasticBuffer. Collective over `group`, as verbena.integrations.deep_ep.Buffer.
+    """DeepEP's ElasticBuffer. Creating it is collective over `group`, which may be the same as for verbena.integrations.deep_ep.Buffer.
 
-    Rows are in the order of source ranks and tokens, in every run. The first call of each kind allocates memory and is collective.
-    num_bytes, num_cpu_bytes, queue pairs and time limits are ignored: VERBENA_SYMM_TIMEOUT_MS limits waits."""
+    Received rows are always sorted by source rank and token. The first call with a new shape allocates memory and is collective. num_bytes,
+    num_cpu_bytes and the numbers of queue pairs are ignored. The time limits are ignored too; VERBENA_SYMM_TIMEOUT_MS limits waits."""
 
     def __init__(self, group: Any, num_bytes: int | None = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0, hidden: int = 0,
                  num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
@@ -63,7 +64,7 @@ class ElasticBuffer:
         self._stream = CommStream()
 
     def destroy(self) -> None:
-        """Frees the memory. Collective; no kernel of any rank may use it."""
+        """Frees the memory. No kernel of any rank may still be using it. Collective."""
         self._rows.free()
         if self._owns_context:
             self._context.close()
@@ -71,7 +72,7 @@ class ElasticBuffer:
     @staticmethod
     def get_buffer_size_hint(group: Any, num_max_tokens_per_rank: int, hidden: int, num_topk: int = 0, use_fp8_dispatch: bool = False,
                              allow_hybrid_mode: bool = True, allow_multiple_reduction: bool = True) -> int:
-        """Returns the bytes that dispatch and combine without biases allocate on each rank."""
+        """Returns the bytes of GPU memory that dispatch and combine allocate on each rank. Biases need additional memory."""
         size = group.size if isinstance(group, SymmetricContext) else adapt(group).size
         return RankRows.workspace_bytes(size, num_max_tokens_per_rank, hidden)
 
@@ -95,7 +96,7 @@ class ElasticBuffer:
         return min(num_sms, self.num_allocated_qps)
 
     def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
-        """Waits until the GPUs of all ranks have done what they had to do."""
+        """Waits until the GPUs of all ranks have completed all work enqueued before the barrier."""
         import torch
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -107,14 +108,15 @@ class ElasticBuffer:
                  async_with_compute_stream: bool = False, allocate_on_comm_stream: bool = False, handle: EPHandle | None = None,
                  do_handle_copy: bool = True, do_cpu_sync: bool | None = None, do_expand: bool = False, do_zero_padding: bool = False,
                  use_tma_aligned_col_major_sf: bool = False) -> Any:
-        """Sends each row of `x` [tokens, hidden], or of a pair with its scales, to the ranks of its experts `topk_idx` (-1: none).
+        """Sends each row of `x` [tokens, hidden] to the ranks of its experts `topk_idx` (-1 for no expert). `x` may be a pair (rows,
+        scales).
 
-        Returns the rows that came, with do_expand one for each expert, grouped by expert; the experts of this rank (-1: another rank's;
-        None with do_expand); the weights; the handle; the event. Without do_cpu_sync, which a cached `handle` implies, there are as many
-        rows as any routing needs, and those after the rows that came are not written."""
+        Returns: the received rows, with do_expand one row for each expert, grouped by expert; the ids of this rank's experts (-1 for an
+        expert of another rank; None with do_expand); the weights; the handle; and the event. Without do_cpu_sync, the number of rows is the
+        maximum that any routing needs, and rows after the received rows are not written. A dispatch with a `handle` never uses do_cpu_sync."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is not None and (topk_idx is not None or do_cpu_sync or handle.do_expand != do_expand):
-            raise ValueError("with a handle, topk_idx is None, do_cpu_sync is not set, and do_expand is as it was")
+            raise ValueError("with a handle, pass neither topk_idx nor do_cpu_sync, and the do_expand of the handle's dispatch")
 
         def move() -> tuple[Any, list[Any]]:
             _wait_for(previous_event_before_epilogue)
@@ -167,7 +169,8 @@ class ElasticBuffer:
                         listed, from_ranks, ((ends - aligned + counts) if do_expand else ends).int(), counts, metadata, slot, sent, None, None, None)
 
     def _place(self, handle: EPHandle, ids: Any) -> None:
-        """Finds the experts of the rows that came, and the expanded rows of each of them: by expert, then in their order."""
+        """Finds the experts of the received rows, and the position of each expert's row in the expanded output, which is sorted by expert
+        and then by row."""
         import torch
         local = handle.num_experts // self.num_ranks
         handle.local_idx, _ = localise(ids.to(handle.topk_idx.dtype), None, handle.sent, self.rank_idx * local, local)
@@ -211,9 +214,11 @@ class ElasticBuffer:
     def combine(self, x: Any, handle: EPHandle, topk_weights: Any = None, bias: Any = None, num_sms: int = 0, num_qps: int = 0,
                 previous_event: Any = None, previous_event_before_epilogue: Any = None, async_with_compute_stream: bool = False,
                 allocate_on_comm_stream: bool = False) -> Any:
-        """Returns [tokens, hidden]: for each token the sum of the BF16 rows `x`, which are as the dispatch's, without weights; and the sum
-        of `topk_weights` [rows, top_k], or [rows] of an expanded dispatch. A rank adds its rows of a token in top-k order and rounds; the
-        token's rank adds these sums to the biases in the order of their last slots. Without allow_multiple_reduction it adds all rows."""
+        """Returns the combined rows [tokens, hidden] and the sum of `topk_weights` ([rows, top_k], or [rows] after an expanded dispatch). A
+        combined row is the sum of the token's BF16 rows of `x`, without weights. `x` has the layout of the rows that the dispatch returned.
+
+        Each rank adds its rows of a token in top-k order and rounds the sum. The token's rank then adds these sums to the biases, in the
+        order of the ranks' last slots. Without allow_multiple_reduction, the token's rank adds all rows, without intermediate rounding."""
         import torch
         biases = list_biases(bias)
         blocks = num_sms or handle.num_sms
@@ -241,12 +246,12 @@ class ElasticBuffer:
 
     def __getattr__(self, name: str) -> Any:
         if name in _ABSENT:
-            raise NotImplementedError(f"ElasticBuffer.{name}() is missing in Verbena's deep_ep; use DeepEP itself for it")
+            raise NotImplementedError(f"ElasticBuffer.{name}() is not implemented in Verbena's deep_ep; use DeepEP itself")
         raise AttributeError(f"ElasticBuffer has no attribute {name!r}")
 
 
 def open_context(group: Any) -> tuple[SymmetricContext, bool]:
-    """Returns the context of a group, and whether it was made here."""
+    """Returns the context of a group, and whether this call created it."""
     if isinstance(group, SymmetricContext):
         return group, False
     ranks = adapt(group)
@@ -254,7 +259,7 @@ def open_context(group: Any) -> tuple[SymmetricContext, bool]:
 
 
 def _wait_for(event: Any) -> None:
-    """There is no separate epilogue: all of the call waits."""
+    """Waits for the event. Verbena has no separate epilogue, so the whole call waits."""
     if event is not None:
         event.current_stream_wait()
 
@@ -264,6 +269,6 @@ def list_biases(bias: Any) -> Sequence[Any]:
 
 
 def list_tensors(of: Any) -> list[Any]:
-    """The tensors in a dataclass."""
+    """Returns the tensors in a dataclass."""
     values = (getattr(of, field.name) for field in dataclasses.fields(of))
     return [value for value in values if hasattr(value, "data_ptr")]

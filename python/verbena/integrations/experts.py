@@ -1,4 +1,4 @@
-"""Exchanges of mixture of experts for inference engines: the layers of a model share them."""
+"""Exchanges of mixture of experts for inference engines. All layers of a model share these exchanges."""
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,23 +21,23 @@ def switch_on_experts_if_asked(engine: str, switch_on: Callable[[], None]) -> No
 
 
 class Exchanges:
-    """The exchanges of a process group, which are created once for each shape. Creating them is collective over the group."""
+    """The exchanges of a process group. Creates one set of exchanges for each shape. Creating a set is collective over the group."""
 
     def __init__(self, group: Any) -> None:
-        """`group`: a process group over gloo, whose all-gather goes through the host."""
+        """Creates an empty cache. `group` is a process group over gloo, whose all-gather goes through the host."""
         set_time_limit()
         ranks = ProcessGroupCommunicator(group)
         self.rank, self.size = ranks.rank, ranks.size
         hosts = {place.rstrip(b"\0") for place in ranks.all_gather(read_host().ljust(64, b"\0"))}
         if len(hosts) > 1:
-            raise RuntimeError(f"the {self.size} ranks of the experts are on {len(hosts)} hosts, and all have to be on one")
+            raise RuntimeError(f"the {self.size} ranks of the experts are on {len(hosts)} hosts, but must all be on one host")
         if self.size < 2:
-            raise RuntimeError("one rank has all experts")
+            raise RuntimeError("all experts are on one rank, so no exchange is needed")
         self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
         self._made: dict[Any, list[ExpertExchange]] = {}
 
     def get(self, count: int = 1, **options: Any) -> list[ExpertExchange]:
-        """Returns `count` exchanges with these options, for batches that overlap."""
+        """Returns `count` exchanges with these options. Batches that overlap in time use different exchanges."""
         key = tuple(sorted(options.items()))
         made = self._made.setdefault(key, [])
         while len(made) < count:
@@ -45,7 +45,7 @@ class Exchanges:
         return made[:count]
 
     def close(self) -> None:
-        """Frees the exchanges. Collective; no kernel of any rank may use them."""
+        """Frees the exchanges. No kernel of any rank may still be using them. Collective."""
         for made in self._made.values():
             for exchange in made:
                 exchange.free()
@@ -57,8 +57,8 @@ _exchanges: dict[Any, Exchanges | None] = {}
 
 
 def find_exchanges(group: Any) -> Exchanges | None:
-    """Returns the exchanges of a group, or None, and warns, if there can be none. The first call for a group is collective, and its result
-    is the same on all ranks."""
+    """Returns the exchanges of a group. Returns None, with a warning, if exchanges cannot be created. The first call for a group is
+    collective, and its result is the same on all ranks."""
     if group not in _exchanges:
         try:
             _exchanges[group] = Exchanges(group)
@@ -77,8 +77,8 @@ def close_exchanges() -> None:
 
 
 def list_sizes(max_tokens: int) -> list[int]:
-    """Returns the sizes of the exchanges for batches up to `max_tokens` of a rank."""
+    """Returns the sizes of the exchanges that serve batches of up to `max_tokens` tokens of each rank."""
     if not 1 <= max_tokens <= MAX_TOKENS:
-        raise ValueError(f"a rank may have up to {max_tokens} tokens in a batch, but an exchange takes at most {MAX_TOKENS}")
+        raise ValueError(f"a batch may have up to {max_tokens} tokens of a rank, but an exchange takes at most {MAX_TOKENS}")
     return [*(size for size in SMALL_TOKENS if size < max_tokens), max_tokens]
 

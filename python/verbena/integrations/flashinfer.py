@@ -1,9 +1,9 @@
-"""A communication backend "verbena" of FlashInfer's layers of experts (flashinfer.moe_ep, since 0.7), on one host:
+"""A communication backend "verbena" for FlashInfer's mixture-of-experts layers (flashinfer.moe_ep, since FlashInfer 0.7), on one host:
 
     verbena.integrations.flashinfer.register()
     flashinfer.moe_ep.SplitConfig(comm="verbena", ...)
 
-Rows come by source rank, each token at most once, with the ids of this rank's experts."""
+Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
 import functools
 import importlib
 from typing import Any
@@ -17,7 +17,7 @@ _COMMUNICATION = "flashinfer.moe_ep.core.comm.communication"
 
 
 def register() -> Any:
-    """Registers the backend and returns its class. Raises ImportError if this FlashInfer has no registry of backends."""
+    """Registers the backend and returns its class. Raises ImportError if this version of FlashInfer has no registry of backends."""
     return _make_class()
 
 
@@ -27,8 +27,8 @@ def _make_class() -> Any:
 
     @comm.register_communication(NAME)
     class VerbenaCommunication(comm.MoEEpCommunication):  # type: ignore[misc]
-        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating one is collective over the group; calls neither allocate
-        more than their results nor synchronise with the GPU."""
+        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating it is collective over the group. Calls allocate only their
+        results and do not synchronise with the GPU."""
 
         def __init__(self, bootstrap: Any, params: Any, config: Any = None) -> None:
             super().__init__(bootstrap, params)
@@ -36,9 +36,9 @@ def _make_class() -> Any:
             group = bootstrap.process_group
             exchanges = find_exchanges(torch.distributed.group.WORLD if group is None else group)
             if exchanges is None:
-                raise RuntimeError("there are no exchanges between these ranks; a warning says why")
+                raise RuntimeError("no exchanges could be created between these ranks; an earlier warning gives the reason")
             if (exchanges.rank, exchanges.size) != (self.ep_rank, self.ep_size):
-                raise ValueError(f"this is rank {exchanges.rank} of {exchanges.size} in the process group, and rank {self.ep_rank} of "
+                raise ValueError(f"this process is rank {exchanges.rank} of {exchanges.size} in the process group, but rank {self.ep_rank} of "
                                  f"{self.ep_size} in the bootstrap configuration")
             self._exchanges = [exchanges.get(experts=params.num_experts, max_tokens=tokens, top_k=params.top_k, hidden=params.hidden_size,
                                              max_scale_bytes=4 * -(-params.hidden_size // 64))[0]
@@ -56,14 +56,14 @@ def _make_class() -> Any:
         def dispatch(self, hidden_states: Any, topk_ids: Any, topk_weights: Any = None, *, hidden_states_scale: Any = None,
                      max_tokens_per_rank: int | None = None, eplb_local_stats: Any = None) -> Any:
             if self._sent is not None:
-                raise RuntimeError("dispatch() has to be followed by combine() before the next dispatch()")
+                raise RuntimeError("call combine() before the next dispatch()")
             if eplb_local_stats is not None:
-                raise ValueError("statistics of the experts' load do not travel with the tokens: gather them separately")
+                raise ValueError("statistics of the experts' load are not sent with the tokens: gather them separately")
             import torch
             tokens = self.params.max_tokens_per_rank if max_tokens_per_rank is None else max_tokens_per_rank
             exchange = next((one for one in self._exchanges if one.max_tokens >= tokens), None)
             if exchange is None:
-                raise ValueError(f"a rank has {tokens} tokens, and max_tokens_per_rank is {self.params.max_tokens_per_rank}")
+                raise ValueError(f"a rank has {tokens} tokens, more than max_tokens_per_rank, {self.params.max_tokens_per_rank}")
             weights = None if topk_weights is None else topk_weights.to(torch.float32)
             scales = None if hidden_states_scale is None else hidden_states_scale.contiguous()
             sent = exchange.dispatch(hidden_states, topk_ids, weights, scales=scales)
@@ -77,12 +77,12 @@ def _make_class() -> Any:
 
         def combine(self, expert_output: Any, *, output: Any = None) -> Any:
             if self._sent is None:
-                raise RuntimeError("combine() without dispatch() before it")
+                raise RuntimeError("combine() was called without dispatch()")
             (exchange, sent), self._sent = self._sent, None
             rows = expert_output.view(exchange.ranks, exchange.max_tokens, exchange.hidden)
             return exchange.combine(rows, sent, Order.ROWS, out=output)
 
         def destroy(self) -> None:
-            """Does nothing: exchanges are shared. verbena.integrations.experts.close_exchanges() frees them."""
+            """Does nothing, because exchanges are shared. verbena.integrations.experts.close_exchanges() frees them."""
 
     return VerbenaCommunication

@@ -1,5 +1,5 @@
-"""MORI's dispatch and combine of mixture of experts over verbena.moe, among the GPUs of one host: the classes that AITER, ATOM, vLLM and
-SGLang use of the module `mori` on AMD's GPUs.
+"""MORI's dispatch and combine of mixture of experts over verbena.moe, among the GPUs of one host. Has the classes that AITER, ATOM, vLLM
+and SGLang use from the module `mori` on AMD GPUs.
 
     context = verbena.SymmetricContext.from_environment()
     op = EpDispatchCombineOp(EpDispatchCombineConfig(
@@ -8,7 +8,7 @@ SGLang use of the module `mori` on AMD's GPUs.
     rows, weights, scales, ids, count = op.dispatch(x, topk_weights, x_scales, topk_ids)
     y, _ = op.combine(experts(rows, weights, scales, ids, count), None, topk_ids)
 
-Received rows are in the order of source ranks and tokens, in every run. Rows after the count have ids of -1."""
+Received rows are always sorted by source rank and token. Rows after the count have ids of -1."""
 import dataclasses
 import enum
 import functools
@@ -29,7 +29,8 @@ MAX_TOKENS = 4096  # of a rank in a call: verbena/moe.h
 
 
 class EpDispatchCombineKernelType(enum.Enum):
-    """MORI's kernels. Verbena has one kernel for one host; AsyncLL asks for the calls in two parts."""
+    """MORI's kinds of kernels. The value has no effect: Verbena uses one kernel for the GPUs of a host. Engines choose AsyncLL to call the
+    send and receive methods separately."""
     InterNode = 0
     IntraNode = 1
     InterNodeV1 = 2
@@ -39,16 +40,17 @@ class EpDispatchCombineKernelType(enum.Enum):
 
 
 class EpDispatchCombineQuantType(enum.Enum):
-    """How MORI quantises rows of a combine. Verbena sends them as they are."""
+    """MORI's quantisation of the rows of a combine. The value has no effect, because Verbena sends these rows as they are."""
     None_ = 0
     Fp8DirectCast = 1
 
 
 @dataclasses.dataclass
 class EpDispatchCombineConfig:
-    """MORI's numbers. `block_num` is the maximum of blocks of a kernel. These have no effect: warp_num_per_block, rdma_block_num,
-    num_qp_per_pe, gpu_per_node, kernel_type, quant_type, use_external_inp_buf (a combine reads any memory), and max_total_recv_tokens
-    (there is memory for all tokens)."""
+    """MORI's configuration. `block_num` is the maximum number of blocks of a kernel.
+
+    These fields have no effect: warp_num_per_block, rdma_block_num, num_qp_per_pe, gpu_per_node, kernel_type, quant_type,
+    use_external_inp_buf (a combine can read any memory), and max_total_recv_tokens (there is always memory for all tokens)."""
     data_type: Any
     rank: int
     world_size: int
@@ -76,35 +78,37 @@ class EpDispatchCombineConfig:
 
 @dataclasses.dataclass
 class _Sent:
-    """A dispatch in flight. The kernel that receives takes the arguments of the kernel that sent."""
+    """A dispatch in flight. The kernel that receives takes the same arguments as the kernel that sends."""
     receive: Any
     sent: Dispatched
     results: tuple[Any, Any, Any, Any, Any]
 
 
 class EpDispatchCombineOp:
-    """One dispatch and one combine at a time. Creating and freeing it is collective over the context. Calls never synchronise with the
-    GPU, except get_dispatch_src_token_pos(), and may be captured in a CUDA graph.
+    """Runs one dispatch and one combine at a time. Creating and freeing it is collective over the context. Calls may be captured in a CUDA
+    graph. They never synchronise with the GPU, except get_dispatch_src_token_pos().
 
-    A row goes once to each rank that has an expert of its token, with all of the token's ids and weights and with its scales, which are
-    not interpreted: quantise before the dispatch. Rows come as one piece, since for the exchange each rank is one expert."""
+    A row is sent once to each rank that has an expert of its token. All ids and weights of the token and the scales of the row go with it.
+    Scales are not interpreted, so quantise the rows before the dispatch. Received rows are contiguous, because the underlying exchange
+    treats each rank as one expert."""
 
     def __init__(self, config: EpDispatchCombineConfig, context: SymmetricContext | None = None, team: SymmetricTeam | None = None) -> None:
-        """`context`: None: that of shmem_torch_process_group_init()."""
+        """Creates the op. Collective. If `context` is None, uses the context of shmem_torch_process_group_init()."""
         self.config = config
         if context is None:
             context = _get_context()
         members = context.world if team is None else team
         if (members.rank, members.size) != (config.rank, config.world_size):
-            raise ValueError(f"the config is of rank {config.rank} of {config.world_size}, and this process is rank {members.rank} of "
+            raise ValueError(f"the config says rank {config.rank} of {config.world_size}, but this process is rank {members.rank} of "
                              f"{members.size}")
         if not 0 < config.num_experts_per_token <= config.num_experts_per_rank * config.world_size:
-            raise ValueError(f"{config.num_experts_per_token} experts of a token, of {config.num_experts_per_rank * config.world_size}")
+            raise ValueError(f"num_experts_per_token is {config.num_experts_per_token}; it must be from 1 to "
+                             f"{config.num_experts_per_rank * config.world_size}, the number of experts")
         self._scale_bytes = -(-config.scale_dim * config.scale_type_size // _WORD_BYTES) * _WORD_BYTES
         self._max_tokens = min(config.max_num_inp_token_per_rank, MAX_TOKENS)
         if self._max_tokens < config.max_num_inp_token_per_rank:
             warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}: a batch may have at most {MAX_TOKENS} "
-                          "tokens of a rank; a rank with more raises, and the other ranks time out", stacklevel=2)
+                          "tokens of a rank; a rank with more tokens raises an error, and the other ranks time out", stacklevel=2)
         self._exchange = ExpertExchange(
             context, team, experts=config.world_size, max_tokens=self._max_tokens, top_k=config.num_experts_per_token,
             hidden=config.hidden_dim, max_row_bytes=config.hidden_dim * max(2, config.max_token_type_size),
@@ -116,11 +120,11 @@ class EpDispatchCombineOp:
         self._combine_inputs: dict[Any, Any] = {}
 
     def free(self) -> None:
-        """Frees the memory. Collective; no kernel of any rank may use it."""
+        """Frees the memory. No kernel of any rank may still be using it. Collective."""
         self._exchange.free()
 
     def check_error(self) -> None:
-        """Raises VerbenaError, which names the late rank, if an earlier call timed out, so that its result is not valid."""
+        """Raises VerbenaError if an earlier call timed out, so that its result is not valid. The error names the late rank."""
         self._exchange.check_error()
 
     def reset(self) -> None:
@@ -132,16 +136,16 @@ class EpDispatchCombineOp:
                  warp_per_block: int = -1) -> tuple[Any, Any, Any, Any, Any]:
         """Sends the rows `input` [tokens, elements] to the ranks of their experts `indices` (int32 or int64 [tokens, top_k]).
 
-        Returns what all ranks have sent to this one, [ranks * max tokens, ...] each, and after the count nothing: rows; weights
-        (float32; None if `weights` is None); scales (None if `scales` is None); ids of all ranks' experts (int32), -1 after the count;
-        and the count, int32 [1]."""
+        Returns five tensors. The first four have ranks * max tokens rows: the received rows; their weights (float32; None if `weights` is
+        None); their scales (None if `scales` is None); and the ids of their experts on all ranks (int32). The fifth is the number of
+        received rows, int32 [1]. Rows after this number are not valid, and their ids are -1."""
         flight = self._dispatch(input, weights, scales, indices, Phase.BOTH)
         self._unpack(flight)
         return flight.results
 
     def dispatch_send(self, input: Any, weights: Any, scales: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1,
                       warp_per_block: int = -1) -> tuple[Any, Any, Any, Any, Any]:
-        """dispatch() up to what this rank sends. The results are complete after dispatch_recv()."""
+        """Sends the rows of a dispatch(). The results are complete after dispatch_recv()."""
         self._in_flight = self._dispatch(input, weights, scales, indices, Phase.SEND)
         return self._in_flight.results
 
@@ -151,10 +155,11 @@ class EpDispatchCombineOp:
         import torch
         top_k = self.config.num_experts_per_token
         if input.shape[0] > self._max_tokens:
-            raise ValueError(f"{input.shape[0]} tokens are more than max_num_inp_token_per_rank, {self.config.max_num_inp_token_per_rank}, or "
+            raise ValueError(f"the batch has {input.shape[0]} tokens, more than max_num_inp_token_per_rank, "
+                             f"{self.config.max_num_inp_token_per_rank}, or "
                              f"than {MAX_TOKENS}")
         if list(indices.shape) != [input.shape[0], top_k]:
-            raise ValueError(f"indices are [{input.shape[0]}, {top_k}], not {list(indices.shape)}")
+            raise ValueError(f"indices must have the shape [{input.shape[0]}, {top_k}], not {list(indices.shape)}")
         # Floor division keeps -1, and ids beyond all experts name no rank.
         ranks = torch.div(indices, self.config.num_experts_per_rank, rounding_mode="floor")
         is_repeated = (ranks.unsqueeze(2) == ranks.unsqueeze(1)).tril(-1).any(2)
@@ -171,7 +176,7 @@ class EpDispatchCombineOp:
         return _Sent(call, sent, results)
 
     def dispatch_recv(self, block_num: int = -1, warp_per_block: int = -1) -> None:
-        """Receives the rows of dispatch_send()."""
+        """Receives the rows of the last dispatch_send()."""
         if self._in_flight is None:
             raise RuntimeError("no dispatch is in flight: call dispatch_send() first")
         flight, self._in_flight = self._in_flight, None
@@ -179,7 +184,7 @@ class EpDispatchCombineOp:
         self._unpack(flight)
 
     def _unpack(self, flight: _Sent) -> None:
-        """Copies what has come with the rows to the results."""
+        """Copies the scales, ids and weights that arrived with the rows to the results."""
         import torch
         sent, (_, out_weights, out_scales, out_ids, _) = flight.sent, flight.results
         end, id_bytes = self._scale_bytes, _WORD_BYTES * self.config.num_experts_per_token
@@ -194,11 +199,12 @@ class EpDispatchCombineOp:
 
     def combine(self, input: Any, weights: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1, warp_per_block: int = -1,
                 use_external_inp_buf: int = -1, call_reset: bool = False) -> tuple[Any, Any]:
-        """Sends the rows `input` [ranks * max tokens, hidden], BF16 or FP16, back to their tokens: one row for each row that came,
-        already added and weighted. `indices`: those of the dispatch.
+        """Sends the rows `input` [ranks * max tokens, hidden], BF16 or FP16, back to their tokens' ranks. `input` has one row for each
+        received row, already weighted and added over the experts of this rank. `indices` are the indices of the dispatch.
 
-        Returns ([tokens, hidden]: the sum of each token's rows, in the order of ranks; its weights times the number of these ranks, or
-        None if `weights` is None). `weights` themselves are not read: a rank knows those that it has sent."""
+        Returns the combined rows [tokens, hidden] and the combined weights. A combined row is the sum of the token's rows, added in rank
+        order. The combined weights are the weights of the dispatch times the number of ranks to which the token went; None if `weights` is
+        None. The values of `weights` are not read, because each rank knows the weights that it sent."""
         results = self._combine(input, weights, indices, Phase.BOTH)
         if call_reset:
             self.reset()
@@ -206,7 +212,7 @@ class EpDispatchCombineOp:
 
     def combine_send(self, input: Any, weights: Any, indices: Any, block_num: int = -1, rdma_block_num: int = -1,
                      warp_per_block: int = -1) -> tuple[Any, Any]:
-        """combine() up to what this rank sends. The results are complete after combine_recv()."""
+        """Sends the rows of a combine(). The results are complete after combine_recv()."""
         return self._combine(input, weights, indices, Phase.SEND)
 
     def _combine(self, input: Any, weights: Any, indices: Any, phase: Phase) -> tuple[Any, Any]:
@@ -214,7 +220,7 @@ class EpDispatchCombineOp:
         if self._combine_in_flight is not None:
             raise RuntimeError("a combine is in flight: call combine_recv() first")
         if indices is not None and len(indices) != sent.tokens:
-            raise ValueError(f"indices are those of the dispatch, of {sent.tokens} tokens, not of {len(indices)}")
+            raise ValueError(f"pass the indices of the dispatch: it had {sent.tokens} tokens, but indices have {len(indices)}")
         rows = input if len(input) == len(sent.rows) else _lengthen(input, len(sent.rows))
         call = functools.partial(self._exchange.combine, rows, sent, Order.REDUCED)
         out = call(phase=phase)
@@ -226,20 +232,20 @@ class EpDispatchCombineOp:
         return out, own * ((ranks >= 0) & (ranks < self.config.world_size)).sum(1, keepdim=True)
 
     def combine_recv(self, block_num: int = -1, warp_per_block: int = -1) -> None:
-        """Receives the rows of combine_send()."""
+        """Receives the rows of the last combine_send()."""
         if self._combine_in_flight is None:
             raise RuntimeError("no combine is in flight: call combine_send() first")
         receive, self._combine_in_flight = self._combine_in_flight, None
         receive()
 
     def get_dispatch_src_token_pos(self) -> Any:
-        """Returns of each row that came: source rank * max_num_inp_token_per_rank + token, int32 [rows]. Waits for the GPU."""
+        """Returns the origin of each received row, source rank * max_num_inp_token_per_rank + token, as int32 [rows]. Waits for the GPU."""
         sent = self._get_dispatched()
         rows = sent.row_sources[:int(sent.expert_counts[0])]
         return rows // self._max_tokens * self.config.max_num_inp_token_per_rank + sent.sources.flatten()[rows.long()]
 
     def get_registered_combine_input_buffer(self, dtype: Any, hidden_dim: int = -1) -> Any:
-        """Returns memory for the rows of a combine, the same in each call. Other memory is as good."""
+        """Returns memory for the input of a combine, the same memory in each call. Other memory may be used too, and is not slower."""
         import torch
         kind = (dtype, self.config.hidden_dim if hidden_dim <= 0 else hidden_dim)
         if kind not in self._combine_inputs:
@@ -256,7 +262,7 @@ class EpDispatchCombineOp:
         return scales is not None and len(scales.shape) > 1 and self.config.scale_dim > 0
 
     def _pack(self, scales: Any, ids: Any, weights: Any) -> Any:
-        """Returns what goes with each row: its scales, ids and weights, as bytes."""
+        """Returns the scales, ids and weights of each row, as bytes that travel with the row."""
         import torch
         tokens, parts = len(ids), []
         if self._scale_bytes > 0:
@@ -264,14 +270,14 @@ class EpDispatchCombineOp:
             if self._has_scales(scales):
                 row_bytes = math.prod(scales.shape[1:]) * scales.element_size()
                 if len(scales) != tokens or row_bytes != kept:
-                    raise ValueError(f"scales are of {len(scales)} tokens with {row_bytes} bytes each, and rows of {tokens}; "
+                    raise ValueError(f"scales must have {tokens} rows of {kept} bytes, but have {len(scales)} rows of {row_bytes} bytes; "
                                      f"scale_dim * scale_type_size is {kept}")
                 parts.append(scales.contiguous().view(torch.uint8).reshape(tokens, kept))
             missing = self._scale_bytes - (kept if parts else 0)
             if missing > 0:
                 parts.append(ids.new_zeros([tokens, missing], dtype=torch.uint8))
         if weights is not None and list(weights.shape) != list(ids.shape):
-            raise ValueError(f"weights are {list(ids.shape)}, not {list(weights.shape)}")
+            raise ValueError(f"weights must have the shape {list(ids.shape)}, not {list(weights.shape)}")
         numbers = torch.zeros_like(ids) if weights is None else weights.to(torch.float32).contiguous()
         return torch.cat([*parts, ids.contiguous().view(torch.uint8), numbers.view(torch.uint8)], 1)
 
@@ -293,7 +299,7 @@ def _get_context() -> SymmetricContext:
 
 
 def _init_from_group(group: Any) -> None:
-    """MORI's shmem_torch_process_group_init: `group` is a process group of torch.distributed, or the name of one."""
+    """MORI's shmem_torch_process_group_init(). `group` is a process group of torch.distributed, or its name."""
     if isinstance(group, str):
         import torch.distributed.distributed_c10d as c10d
         group = c10d._resolve_process_group(group)

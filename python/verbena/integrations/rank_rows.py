@@ -1,6 +1,7 @@
-"""Rows that go once to each rank that wants them, and their sums, over verbena.moe: what DeepEP's high-throughput calls move.
+"""Sends each row at most once to each rank, and adds the rows that come back, over verbena.moe. DeepEP's high-throughput calls use it.
 
-To an exchange, a rank is an expert. A rank's rows then are a single group of Grouping.RAGGED: contiguous, by source rank and token."""
+The underlying exchange treats each rank as one expert. The rows that a rank receives are therefore a single group of Grouping.RAGGED:
+contiguous, sorted by source rank and token."""
 import dataclasses
 import functools
 import operator
@@ -18,7 +19,7 @@ _PARTS = 3            # bfloat16 values whose sum is a float32
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """The rows that came, and what a sum of others of their kind needs."""
+    """The received rows, and the data needed to send rows of the same layout back and add them."""
     rows: Any        # [rows, elements]; not written after the rows that came
     words: Any       # int32 [rows, words]: what came with each row; or None
     sources: Any     # int32 [rows]: source rank * max_tokens + number among its rows; -1 after the rows that came
@@ -32,7 +33,7 @@ class Sent:
 
     @property
     def tokens(self) -> Any:
-        """int32 [rows]: the row's token at its source rank; -1 after the rows that came."""
+        """int32 [rows]: the number of the row's token at its source rank; -1 for rows after the received rows."""
         return self._mask(self.dispatched.sources.flatten()[self.sources.clamp(min=0).long()])
 
     def _mask(self, values: Any) -> Any:
@@ -40,7 +41,7 @@ class Sent:
 
 
 class RankRows:
-    """Moves rows between the ranks of a context. Memory is allocated by the first call of each kind, which is collective."""
+    """Moves rows between the ranks of a context. The first call with a new shape allocates memory and is collective."""
 
     def __init__(self, context: SymmetricContext) -> None:
         self._context = context
@@ -51,7 +52,7 @@ class RankRows:
         return self._context.size
 
     def free(self) -> None:
-        """Collective."""
+        """Frees the exchanges. Collective."""
         for exchange in self._exchanges.values():
             exchange.free()
         self._exchanges.clear()
@@ -69,8 +70,8 @@ class RankRows:
         return self._exchanges[key]
 
     def exchange_counts(self, per_expert: Any, per_rank: Any, tokens: int) -> tuple[Any, Any, Any]:
-        """Returns how many rows this rank's experts get (int32 [experts of a rank]); [i, r]: the rows that rank i has for rank r; and the
-        tokens of each rank."""
+        """Returns three tensors: the number of rows for each expert of this rank (int32 [experts of a rank]); a matrix whose element [i, r]
+        is the number of rows that rank i sends to rank r; and the number of tokens of each rank."""
         import torch
         ranks, local = self.ranks, per_expert.numel() // self.ranks
         width = -(-(local + ranks + 1) // 4) * 4
@@ -83,25 +84,26 @@ class RankRows:
         return came[:, :local].sum(0, dtype=torch.int32), came[:, local:local + ranks], came[:, local + ranks]
 
     def check_error(self) -> None:
-        """Raises an error for what an earlier call has found."""
+        """Raises the error of an earlier call, if there is one."""
         for exchange in self._exchanges.values():
             exchange.check_error()
 
     def send(self, x: Any, ranks: Any, words: Any, rows: int, max_tokens: int | ExpertExchange, blocks: int = 0) -> Sent:
-        """Sends row t of `x` to the ranks ranks[t], and `words` (int32 [tokens, words] or None) with it. `rows`: at least as many as come.
-        `max_tokens`: of all ranks, the same on each; or the exchange of an earlier call."""
+        """Sends row t of `x` to the ranks in ranks[t], together with row t of `words` (int32 [tokens, words] or None). `rows` is the number
+        of rows to allocate, at least the number of rows that arrive. `max_tokens` is the maximum number of tokens of any rank, the same on
+        all ranks, or the exchange of an earlier call."""
         exchange = max_tokens if isinstance(max_tokens, ExpertExchange) else self._find_for_rows(x.shape[1], max_tokens)
         if exchange.hidden != x.shape[1]:
             exchange = self._find_for_rows(x.shape[1], exchange.max_tokens)
         if x.shape[0] > exchange.max_tokens:
-            raise ValueError(f"this rank has {x.shape[0]} tokens, more than the maximum of a rank in this call, {exchange.max_tokens}")
+            raise ValueError(f"this rank has {x.shape[0]} tokens, more than the maximum of this call, {exchange.max_tokens}")
         came = self._route(exchange, x, ranks, words, rows, 1, blocks)
         return Sent(came.rows, came.scales, came.row_sources, ranks, exchange, dataclasses.replace(came, rows=None, scales=None))
 
     def _find_for_rows(self, hidden: int, max_tokens: int) -> ExpertExchange:
-        """Returns one that is large enough; all ranks have the same."""
+        """Returns an exchange for at least `max_tokens` tokens of each rank. All ranks choose the same exchange."""
         if max_tokens > MAX_TOKENS:
-            raise ValueError(f"a rank has {max_tokens} tokens; a call takes {MAX_TOKENS} of a rank")
+            raise ValueError(f"a rank has {max_tokens} tokens, but a call takes at most {MAX_TOKENS} tokens of each rank")
         options = _options(self.ranks, max_tokens, hidden)
         enough = [key for key in self._exchanges if key[:3] == (hidden, self.ranks, self.ranks) and key[3] >= max_tokens and key[5] == options["max_scale_bytes"]]
         size = min(key[3] for key in enough) if enough else max(_MIN_TOKENS, 1 << (max_tokens - 1).bit_length())
@@ -112,15 +114,17 @@ class RankRows:
         return exchange.dispatch(x, ids, scales=words, grouping=Grouping.RAGGED, alignment=alignment, out=out, blocks=_limit(blocks))
 
     def add(self, rows: Any, sent: Sent, bias: Sequence[Any] = (), blocks: int = 0) -> Any:
-        """Returns [tokens, hidden]: for each of this rank's tokens the sum of the rows that its ranks give for it here, in the order of
-        sent.ranks and after the biases, in float, rounded once. `rows` [rows, hidden], BF16, are as those that came."""
+        """Returns [tokens, hidden]: for each token of this rank, the sum of the biases and of the rows that other ranks hold for the token.
+        Adds in float32, first the biases, then the rows in the order of sent.ranks, and rounds once. `rows` [rows, hidden] is BF16 and has
+        the layout of the received rows."""
         if not bias:
             return sent.exchange.combine(rows, sent.dispatched, Order.EXACT, blocks=_limit(blocks))
         return self.add_slots(rows, sent.ranks, 1, 1, bias, sent.exchange.max_tokens, blocks)
 
     def add_slots(self, rows: Any, slots: Any, experts: int, alignment: int, bias: Sequence[Any], max_tokens: int, blocks: int = 0) -> Any:
-        """The same sum, of the rows of experts, of which a rank has `experts`, for the tokens' experts `slots` [tokens, slots] in this order.
-        `rows` are grouped by expert, as by Grouping.RAGGED. A bias is the row of one more expert on the token's rank."""
+        """Computes the same sum as add(), but over the rows of experts instead of ranks. Each rank has `experts` experts. `slots` [tokens,
+        slots] lists the experts of each token, in the order in which their rows are added. `rows` are grouped by expert, as with
+        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank."""
         import torch
         tokens, count = slots.shape[0], len(bias)
         exchange = self._find(rows.shape[1], self.ranks * (experts + count), slots.shape[1] + count, max_tokens)
@@ -133,8 +137,8 @@ class RankRows:
         return exchange.combine(rows, routed, Order.EXACT, blocks=_limit(blocks))
 
     def add_weights(self, weights: Any, sent: Sent, blocks: int = 0) -> Any:
-        """Returns float32 [tokens, top_k]: the sum of the ranks' `weights` [rows, top_k] for each token. Each weight travels as three
-        bfloat16 values whose sum it is, in columns of its rank, and so arrives with all its bits."""
+        """Returns float32 [tokens, top_k]: for each token, the sum of the `weights` [rows, top_k] of all ranks. Each weight is split into
+        three bfloat16 values whose sum is the weight, and each rank uses separate columns, so the weight arrives with all its bits."""
         import torch
         ranks, top_k = self.ranks, weights.shape[1]
         width = _PARTS * top_k
@@ -151,8 +155,8 @@ class RankRows:
 
 
 def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any, Any]:
-    """Returns the tokens for each rank (int32 [ranks]) and each expert (int32 [experts]), and of each token the last of its slots whose
-    expert is on a rank ([tokens, ranks]; -1: none)."""
+    """Returns the number of tokens for each rank (int32 [ranks]), the number of tokens for each expert (int32 [experts]), and for each
+    token and rank the last slot of the token whose expert is on that rank ([tokens, ranks]; -1 if there is none)."""
     import torch
     is_valid = (topk_idx >= 0) & (topk_idx < num_experts)
     rank_of = torch.where(is_valid, topk_idx // (num_experts // ranks), -1)
@@ -165,17 +169,17 @@ def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any
 
 
 def pack_words(scales: Any, topk_idx: Any, topk_weights: Any) -> Any:
-    """Returns what travels with the rows of a token, int32 [tokens, words]; or None."""
+    """Returns the scales, ids and weights that travel with each row, as int32 [tokens, words]; None if there are none."""
     import torch
     for one in (scales, topk_weights):
         if one is not None and one.element_size() != 4:
-            raise TypeError(f"scales and weights have elements of 4 bytes, float32 or packed exponents, not {one.dtype}")
+            raise TypeError(f"scales and weights must have elements of 4 bytes (float32 or packed exponents), not {one.dtype}")
     parts = [one.contiguous().view(torch.int32) for one in (scales, None if topk_idx is None else topk_idx.int(), topk_weights) if one is not None]
     return torch.cat(parts, 1) if parts else None
 
 
 def unpack_words(words: Any, scales: Any, top_k: int, num_weights: int) -> tuple[Any, Any, Any]:
-    """Returns the scales, of the type and width of `scales`, and the ids and weights."""
+    """Returns the scales, ids and weights that pack_words() has packed. The scales have the type and width of `scales`."""
     import torch
     width = 0 if scales is None else scales.shape[1]
     came = None if scales is None else words[:, :width].contiguous().view(scales.dtype)
@@ -185,14 +189,16 @@ def unpack_words(words: Any, scales: Any, top_k: int, num_weights: int) -> tuple
 
 
 def localise(ids: Any, weights: Any, sent: Sent, first: int, experts: int) -> tuple[Any, Any]:
-    """Returns the ids of the experts of this rank, counted from 0; -1: another rank's, or no row. And their weights, 0 where the id is -1."""
+    """Returns the expert ids relative to the first expert of this rank, and the weights. An expert of another rank, or a row without a
+    token, has the id -1 and the weight 0."""
     import torch
     is_mine = (ids >= first) & (ids < first + experts) & (sent.sources >= 0).unsqueeze(1)
     return torch.where(is_mine, ids - first, -1), None if weights is None else torch.where(is_mine, weights, 0.0)
 
 
 def share_multiprocessors() -> int:
-    """Returns the blocks of each of two exchanges whose kernels run at the same time, beside a few other kernels."""
+    """Returns the number of blocks for each of two exchanges whose kernels run at the same time. Leaves some multiprocessors to other
+    kernels."""
     import torch
     if not torch.cuda.is_available():
         return 0
@@ -200,7 +206,7 @@ def share_multiprocessors() -> int:
 
 
 def _limit(blocks: int) -> int:
-    """Blocks of a call: no more than its exchange has."""
+    """Limits the number of blocks of a call to the blocks of its exchange."""
     return min(blocks, share_multiprocessors())
 
 

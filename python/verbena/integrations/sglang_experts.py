@@ -28,8 +28,8 @@ def create_dispatcher(original: Callable[..., Any], *arguments: Any, **named: An
 
 
 def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
-    """Returns a dispatcher over Verbena's exchanges, or None, and warns, if SGLang has to use its own. Collective over the ranks of the
-    experts; the choice is the same on all of them."""
+    """Returns a dispatcher over Verbena's exchanges. Returns None, with a warning, if SGLang must use its own dispatcher. Collective over
+    the ranks of the experts; all of them make the same choice."""
     utils: Any = importlib.import_module(_UTILS)
     if not utils.get_moe_a2a_backend().is_deepep():
         return None  # no all-to-all, or one with other formats
@@ -46,7 +46,7 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
         options = {"experts": config.num_experts, "top_k": config.top_k, "hidden": config.hidden_size,
                    "max_scale_bytes": 4 * -(-config.hidden_size // 128)}
         if utils.is_sbo_enabled():
-            raise NotImplementedError("--enable-single-batch-overlap combines rows block by block, while they are computed")
+            raise NotImplementedError("--enable-single-batch-overlap is not supported, because it combines rows while they are computed")
         mode = utils.get_deepep_mode()
         batches = 2 if utils.is_tbo_enabled() else 1
         small = exchanges.get(batches, max_tokens=tokens, **options) if mode.enable_low_latency() else []
@@ -75,8 +75,9 @@ def _make_classes() -> tuple[Any, Any]:
     recorder: Any = importlib.import_module("sglang.srt.eplb.expert_distribution")
 
     class VerbenaDispatcher(base.BaseDispatcher):  # type: ignore[misc]
-        """SGLang's dispatcher of one of two batches that overlap. Formats: DEEPEP_LL, rows by expert, for decode; DEEPEP_NORMAL, the rows
-        that came, for prefill, whose number the call waits for. Rows are cast to e4m3 on the way if SGLang asks for FP8."""
+        """SGLang's dispatcher of one of two batches that overlap in time. In decode it uses the format DEEPEP_LL, with rows grouped by
+        expert. In prefill it uses DEEPEP_NORMAL, which returns only the received rows; for this the call waits until their number is known
+        on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
 
         dispatch_mode: Any = None
 
@@ -105,7 +106,7 @@ def _make_classes() -> tuple[Any, Any]:
 
         def _step(self, stage: _Stage, following: _Stage) -> None:
             if self._stage != stage:
-                raise RuntimeError(f"{stage.value}() was called where {self._stage.value}() has to come next")
+                raise RuntimeError(f"{stage.value}() was called, but the next call must be {self._stage.value}()")
             self._stage = following
 
         def dispatch_a(self, hidden_states: Any, topk_output: Any) -> None:
@@ -120,10 +121,10 @@ def _make_classes() -> tuple[Any, Any]:
             return receive()
 
         def _find_cast(self) -> str | None:
-            """Of the rows of this batch. Without DeepGEMM, SGLang's experts of a prefill take BF16."""
+            """Returns the cast for the rows of this batch. Without DeepGEMM, SGLang's experts take BF16 in a prefill."""
             kind = utils.get_deepep_output_dtype(self).value
             if kind not in ("fp8", "bf16"):
-                raise NotImplementedError(f"rows are dispatched as bf16 or fp8, not {kind}: set --deepep-dispatcher-output-dtype")
+                raise NotImplementedError(f"rows cannot be dispatched as {kind}: set --deepep-dispatcher-output-dtype to bf16 or fp8")
             if kind == "bf16" or (self._exchange is self._large and not gemm.ENABLE_JIT_DEEPGEMM):
                 return None
             return "fp8_block_exponent" if gemm.ENABLE_JIT_DEEPGEMM and gemm.DEEPGEMM_BLACKWELL else "fp8_block"
@@ -145,7 +146,8 @@ def _make_classes() -> tuple[Any, Any]:
         def _send_large(self, x: Any, topk_output: Any) -> Callable[[], Any]:
             exchange = self._exchange = self._get(self._large)
             if x.shape[0] > exchange.max_tokens:
-                raise ValueError(f"a batch has {x.shape[0]} tokens, and an exchange takes up to {exchange.max_tokens}: set --chunked-prefill-size")
+                raise ValueError(f"the batch has {x.shape[0]} tokens, but an exchange takes at most {exchange.max_tokens}: lower "
+                                 "--chunked-prefill-size")
             cast = self._find_cast()
             call = functools.partial(exchange.dispatch, x, topk_output.topk_ids, topk_output.topk_weights.float(), cast=cast)
             sent = self._sent = call(phase=Phase.SEND)
@@ -156,7 +158,7 @@ def _make_classes() -> tuple[Any, Any]:
             return receive
 
         def _pack(self, exchange: ExpertExchange, sent: Dispatched) -> Any:
-            """The rows that came, as one piece; waits for their number, which SGLang wants on the host."""
+            """Returns the received rows as one contiguous tensor. Waits until their number is known, because SGLang needs it on the host."""
             import torch
             self._places = places = (sent.sources.flatten() >= 0).nonzero().flatten()
             exchange.check_error()
@@ -195,11 +197,11 @@ def _make_classes() -> tuple[Any, Any]:
 
         def _get(self, exchange: ExpertExchange | None) -> ExpertExchange:
             if exchange is None:
-                raise RuntimeError(f"there is no exchange for this batch: --deepep-mode is {self.deepep_mode.value}")
+                raise RuntimeError(f"--deepep-mode {self.deepep_mode.value} does not support this kind of batch: set --deepep-mode auto")
             return exchange
 
     class VerbenaDispatchers(base.BaseDispatcher):  # type: ignore[misc]
-        """The dispatchers of batches that overlap, as SGLang's MaybeTboDeepEPDispatcher has them."""
+        """The dispatchers of batches that overlap, with the interface of SGLang's MaybeTboDeepEPDispatcher."""
 
         def __init__(self, inners: list[VerbenaDispatcher]) -> None:
             super().__init__()

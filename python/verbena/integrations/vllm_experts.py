@@ -40,8 +40,8 @@ def switch_on() -> None:
 
 def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = None, allow_new_interface: bool = False,
                           use_monolithic: bool = False, all2all_manager: Any = None, input_dtype: Any = None) -> Any:
-    """Takes the arguments of vLLM's maybe_make_prepare_finalize(). Returns an object of VerbenaPrepareAndFinalize, or None, and warns, if
-    vLLM has to use its own. Collective over the EP group; the choice is the same on all ranks."""
+    """Takes the arguments of vLLM's maybe_make_prepare_finalize(). Returns a VerbenaPrepareAndFinalize. Returns None, with a warning, if
+    vLLM must use its own implementation. Collective over the EP group; all ranks make the same choice."""
     parallel = moe.moe_parallel_config
     if parallel.use_passthrough_all2all or not parallel.use_all2all_kernels:
         return None  # nothing to move
@@ -69,23 +69,24 @@ def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_mono
                       config: Any) -> None:
     size = manager.world_size
     if use_monolithic:
-        raise NotImplementedError("the experts' kernel routes the tokens itself")
+        raise NotImplementedError("the experts' kernel does its own routing")
     if moe.is_lora_enabled:
-        raise NotImplementedError("LoRA sends more tensors with the tokens")
+        raise NotImplementedError("LoRA is not supported, because it sends additional tensors with the tokens")
     if moe.num_experts % size != 0 or moe.num_local_experts * size != moe.num_experts:
         raise NotImplementedError(f"{moe.num_experts} experts are not divided evenly between {size} ranks")
     if config.expert_placement_strategy != "linear" and routing_tables is None:
-        raise NotImplementedError(f"experts are placed {config.expert_placement_strategy}, and have to be linear")
+        raise NotImplementedError(f"the expert placement strategy is {config.expert_placement_strategy}; it must be linear")
     if quant_config is None or quant_config.quant_dtype is None:
         return
     if moe.hidden_dim % 32 != 0:
-        raise NotImplementedError(f"quantised rows of {moe.hidden_dim} elements are no multiple of 16 bytes")
+        raise NotImplementedError(f"the hidden size, {moe.hidden_dim}, must be a multiple of 32 for quantised rows")
     is_cast = _is_cast(quant_config)
     if is_batched and not is_cast:
-        raise NotImplementedError(f"batches by expert are of {moe.in_dtype} or quantised in blocks of 128, not {quant_config.quant_dtype}")
+        raise NotImplementedError(f"rows grouped by expert must be {moe.in_dtype}, or quantised in blocks of 128 elements, not "
+                                  f"{quant_config.quant_dtype}")
     if not is_batched and not is_cast and not quant_config.per_act_token_quant and quant_config.block_shape is None \
             and not isinstance(quant_config.quant_dtype, str) and quant_config.a1_scale is None:
-        raise NotImplementedError("activations have one scale for all tokens of a rank")
+        raise NotImplementedError("activations with one scale for all tokens of a rank are not supported")
 
 
 def _is_cast(quant_config: Any) -> bool:
@@ -101,11 +102,11 @@ def _make_class() -> Any:
     forward: Any = importlib.import_module("vllm.forward_context")
 
     class VerbenaPrepareAndFinalize(kernel.FusedMoEPrepareAndFinalizeModular):  # type: ignore[misc]
-        """vLLM's steps before and after the experts.
+        """vLLM's steps before and after the experts. Calls allocate only their results and do not synchronise with the GPU.
 
-        Standard format: rows are quantised as vLLM's own all-gather does, and come by source rank, [ranks * max tokens, hidden]; ids of
-        rows without a token are of another rank's expert, which the experts' kernels skip. BatchedExperts: rows come by expert, cast to
-        e4m3 on the way if the weights are quantised in blocks. No call allocates more than its results, or synchronises with the GPU."""
+        In the Standard format, rows are quantised as in vLLM's own all-gather, and received rows are sorted by source rank, [ranks * max
+        tokens, hidden]. Rows without a token get the id of another rank's expert, so the expert kernels skip them. In the BatchedExperts
+        format, received rows are grouped by expert, and the dispatch casts them to e4m3 if the weights are quantised in blocks."""
 
         def __init__(self, exchanges: list[list[ExpertExchange]], rank: int, is_batched: bool, quant_config: Any, routing_tables: Any) -> None:
             super().__init__()
@@ -148,13 +149,13 @@ def _make_class() -> Any:
             return True
 
         def allocate_fused_expert_output(self, shape: Any, dtype: Any, device: Any, weight_and_reduce_impl: Any) -> Any:
-            """None: a combine reads the experts' rows where vLLM has them write."""
+            """Returns None: vLLM allocates the experts' output, and the combine reads it from there."""
             return None
 
         def prepare_async(self, a1: Any, topk_weights: Any, topk_ids: Any, num_experts: int, expert_map: Any,
                           apply_router_weight_on_input: bool, quant_config: Any, defer_input_quant: bool = False) -> Any:
-            """Returns (hook that receives, function that returns the results). Where batches do not overlap, the second function alone:
-            one kernel sends and receives."""
+            """Returns a hook that receives, and a function that returns the results. If batches do not overlap, returns only the function,
+            because one kernel sends and receives."""
             phase = Phase.SEND if batches.dbo_enabled() else Phase.BOTH
             receive, finish = self._prepare(a1, topk_weights, topk_ids, apply_router_weight_on_input, quant_config, defer_input_quant, phase)
             return finish if phase == Phase.BOTH else (receive, finish)
@@ -167,7 +168,7 @@ def _make_class() -> Any:
                      defer_input_quant: bool, phase: Phase) -> tuple[Callable[[], None], Callable[[], Any]]:
             if apply_router_weight_on_input:
                 if topk_ids.shape[1] != 1:
-                    raise ValueError("weights can be applied to the input of top-1 only")
+                    raise ValueError("router weights can be applied to the input only with top-1")
                 a1, topk_weights = a1 * topk_weights.to(a1.dtype), None
             if topk_weights is not None:
                 topk_weights = topk_weights.float()  # most routers give float32
@@ -179,7 +180,7 @@ def _make_class() -> Any:
             if not self._is_batched:
                 rows, given, scale = naive._quantize_and_setup_dispatch(a1, quant_config, defer_input_quant)
             elif defer_input_quant and self._cast is not None:
-                raise NotImplementedError("experts that quantise their input themselves take no batches by expert")
+                raise NotImplementedError("experts that quantise their own input are not supported with rows grouped by expert")
             if not rows.is_contiguous():
                 rows = rows.contiguous()
             call = functools.partial(
@@ -194,7 +195,7 @@ def _make_class() -> Any:
             return receive, lambda: finish(sent, scale if given is None else None, quant_config)
 
         def _choose(self, tokens: int) -> list[ExpertExchange]:
-            """Returns the exchanges for the batches of this step. All ranks know the largest of them."""
+            """Returns the exchanges for the batches of this step. Chooses by the largest batch, whose size all ranks know."""
             if len(self._exchanges) == 1:
                 return self._exchanges[0]
             metadata = forward.get_forward_context().dp_metadata if forward.is_forward_context_available() else None
@@ -230,7 +231,7 @@ def _make_class() -> Any:
             number = batches.dbo_current_ubatch_id()
             found = self._sent[number]
             if found is None:
-                raise RuntimeError("finalize() without prepare() before it")
+                raise RuntimeError("finalize() was called without prepare()")
             exchange, sent = found
             self._sent[number] = None  # each layer has such an object: none keeps rows until its next batch
             place = [exchange.ranks, exchange.max_tokens]

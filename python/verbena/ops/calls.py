@@ -142,7 +142,7 @@ def find_reduction(reduction: Any) -> Reduction:
     try:
         return _REDUCTIONS[named.lower()]
     except KeyError:
-        raise ValueError(f"there is no kernel for the reduction {named!r}: sum, mean (avg), min and max have one; for another "
+        raise ValueError(f"the reduction {named!r} is not supported: use sum, mean (avg), min or max; for another "
                          "reduction use torch.distributed") from None
 
 
@@ -157,9 +157,9 @@ def need_type(tensor: Any) -> DataType:
 def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
     """Returns the tensor. `dtype`: the type that it must have; None: any. Kernels trust both and would write beyond its end."""
     if dtype is not None and tensor.dtype != dtype:
-        raise TypeError(f"a tensor of {dtype} is needed, not of {tensor.dtype}")
+        raise TypeError(f"the tensor must be of type {dtype}, not {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():
-        raise ValueError(f"a contiguous tensor of shape {list(shape)} is needed, not a tensor of shape {list(tensor.shape)}")
+        raise ValueError(f"the tensor must be contiguous, of shape {list(shape)}; its shape is {list(tensor.shape)}")
     return tensor
 
 

@@ -180,7 +180,7 @@ def find_codec(name: str) -> Algorithm:
 
 def _as_rows(tensor: Any, hidden: int) -> Any:
     if tensor.shape[-1] != hidden or (tensor.dim() > 1 and tensor.stride(-1) != 1):
-        raise ValueError(f"contiguous rows of {hidden} elements are needed, not a tensor of shape {list(tensor.shape)}")
+        raise ValueError(f"the tensor must have contiguous rows of {hidden} elements; its shape is {list(tensor.shape)}")
     return tensor.view(-1, hidden) if tensor.dim() != 2 else tensor
 
 

@@ -19,15 +19,16 @@ CAST_BLOCK = 128  # elements of a row that share a scale
 
 
 class Order(enum.IntEnum):
-    """How combine() adds a token's rows. Sums are float; each rank that adds rounds once."""
+    """The order in which combine() adds a token's rows. Sums are computed in float32. Each rank that adds rows rounds its sum once."""
     ROWS = 0     # rows [ranks, max_tokens, hidden]: the rank of the experts has added and weighted them
     REDUCED = 1  # rows [ranks, max_tokens, top_k, hidden]: weighted and added there in top-k order, then in the order of ranks
     EXACT = 2    # the same rows, which all go to the token's rank: weighted and added in top-k order
 
 
 class Phase(enum.IntEnum):
-    """A call at once, or as two. RECEIVE takes the arguments of SEND, and the result of SEND as `out`; its `blocks` may differ.
-    RECEIVE_IDS, between the two in a dispatch that groups by expert, receives all of the handle's tensors but the places."""
+    """Runs a call at once (BOTH) or as two calls (SEND, then RECEIVE). RECEIVE takes the arguments of SEND, and the result of SEND as
+    `out`; only `blocks` may differ. In a dispatch that groups by expert, RECEIVE_IDS may be called between SEND and RECEIVE: it receives
+    all tensors of the handle except `places`."""
     BOTH = 0
     SEND = 1
     RECEIVE = 2
@@ -43,8 +44,8 @@ class Grouping(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
-    """The tokens that a dispatch has received: tensors on the GPU, complete once the kernel has run. [ranks, max_tokens] counts the rows
-    that came, in every grouping: by source rank, in the order of its tokens."""
+    """The tokens that a dispatch has received. The tensors are in GPU memory and complete once the kernel has run. In every grouping,
+    tensors of shape [ranks, max_tokens] list the received rows by source rank, in the order of the source rank's tokens."""
     rows: Any     # as `grouping` says, [..., elements of a row]; rows without a token are not written
     scales: Any   # the same rows, [..., scales of a row]; or None
     handle: Any   # uint8; combine() reads it; the other tensors are views of it
@@ -63,28 +64,29 @@ class Dispatched:
 
 
 class ExpertExchange(CollectivePart):
-    """Dispatch and combine of a team (None: of all ranks of the context), in the ranks' current streams. The ranks are on one host, or
-    evenly distributed over several.
+    """Dispatch and combine among the ranks of a team, or of the whole context if `team` is None. The ranks are on one host, or evenly
+    distributed over several hosts. Kernels run on each rank's current stream.
 
-    All members make the same calls in the same order; the number of tokens, ids and addresses may differ. Calls never
-    synchronise with the GPU, and may be captured in a CUDA graph: ids, weights and rows are read when the kernel runs. One
-    thread and one stream at a time use an exchange. Batches that overlap need an exchange each. Creating and freeing it is
-    collective over the context."""
+    All members make the same calls in the same order; the number of tokens, the ids and the addresses may differ. Calls never synchronise
+    with the GPU, and may be captured in a CUDA graph: ids, weights and rows are read when the kernel runs. One thread and one stream at a
+    time use an exchange. Batches that overlap in time need separate exchanges. Creating and freeing an exchange is collective over the
+    context."""
 
     _name = "exchange"
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, experts: int, max_tokens: int, top_k: int,
                  hidden: int, is_member: bool = True, max_row_bytes: int = 0, max_scale_bytes: int = 0, exact: bool = False,
                  blocks: int = 0, programmatic_launch: bool = False) -> None:
-        """Creates an exchange. Collective, with the same numbers on all ranks.
+        """Creates an exchange. Collective, with the same arguments on all ranks.
 
         Args:
-            experts: of all ranks, a multiple of their number; rank r has those from r * experts / ranks on.
-            max_tokens: of a rank in a call.
-            max_row_bytes: of a dispatched row; 0: 2 * hidden.
-            max_scale_bytes: of a row's scales.
-            exact: allocates memory for Order.EXACT. Not if the ranks are on several hosts.
-            blocks: max blocks of a kernel; 0: as many as fit on the GPUs.
+            experts: number of experts on all ranks together, a multiple of the number of ranks n. Rank r has the experts r * experts / n
+                to (r + 1) * experts / n - 1.
+            max_tokens: maximum number of tokens of each rank in a call.
+            max_row_bytes: maximum length of a dispatched row in bytes; 0 for 2 * hidden.
+            max_scale_bytes: maximum length of a row's scales in bytes.
+            exact: allocates memory for Order.EXACT. Not supported if the ranks are on several hosts.
+            blocks: maximum number of blocks of a kernel; 0 for as many as fit on the GPU.
         """
         ops = load_ops_library()
         self._ops = ops
@@ -107,8 +109,8 @@ class ExpertExchange(CollectivePart):
         options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, 0)
         length_bytes = int(load_ops_library().moe_workspace_bytes_across(ctypes.byref(options), ranks, hosts))
         if length_bytes == 0:
-            raise ValueError(f"there is no exchange of {ranks} ranks on {hosts} hosts with {experts} experts, {max_tokens} tokens, top-{top_k}, hidden {hidden}: "
-                             "docs/moe.md has the limits")
+            raise ValueError(f"an exchange of {ranks} ranks on {hosts} hosts with {experts} experts, {max_tokens} tokens, top-{top_k} and "
+                             f"hidden size {hidden} is not supported: docs/moe.md lists the limits")
         return length_bytes
 
     def free(self) -> None:
@@ -118,7 +120,7 @@ class ExpertExchange(CollectivePart):
             self._ops.check(self._ops.moe_destroy(handle))
 
     def check_error(self) -> None:
-        """Raises VerbenaError, which names the late rank, if an earlier call timed out, so that its result is not valid."""
+        """Raises VerbenaError if an earlier call timed out, so that its result is not valid. The error names the late rank."""
         raise_error(self._ops.moe_get_error, self.handle)
 
     def reset(self) -> None:
@@ -126,10 +128,12 @@ class ExpertExchange(CollectivePart):
         self._ops.check(self._ops.moe_reset(self.handle))
 
     def set_living(self, ranks: Iterable[int]) -> None:
-        """Leaves all other ranks of the team out of later calls: ids of their experts count as none, and no call waits for them. All of
-        `ranks` call it between the same two calls, with the same ranks; the others make no calls. Keeps to this rank's host. A graph keeps
-        the ranks of its capture. To go on without a rank that was late: reset(), then this. A rank that was left out of a call can take
-        part again after a reset() of all ranks."""
+        """Excludes all other ranks of the team from later calls. Calls then ignore the ids of their experts and do not wait for them. All
+        of `ranks` must call this method between the same two calls, with the same ranks; the excluded ranks make no calls. The method does
+        not communicate. A captured graph keeps the ranks of its capture.
+
+        To continue without a late rank, call reset() and then this method. An excluded rank can take part again after a reset() of all
+        ranks."""
         self._ops.check(self._ops.moe_set_mask(self.handle, sum(1 << rank for rank in set(ranks))))
 
     def get_living(self) -> list[int]:
@@ -141,40 +145,44 @@ class ExpertExchange(CollectivePart):
     def dispatch(self, x: Any, ids: Any, weights: Any = None, *, scales: Any = None, cast: str | None = None,
                  grouping: Grouping | str = Grouping.RANK, alignment: int = 1, exact_rows: bool = False, column_scales: bool = False,
                  out: Dispatched | None = None, blocks: int = 0, phase: Phase = Phase.BOTH) -> Dispatched:
-        """Sends each row of `x` [tokens, elements] to the ranks of its experts and receives those of all ranks.
+        """Sends each row of `x` [tokens, elements] to the ranks of its experts, and receives the rows of all ranks.
 
         Args:
-            ids: int32 or int64 [tokens, top_k]; ids that name no expert go nowhere. Or the result of an earlier dispatch of as many
-                tokens: the rows go where those went, with the same weights.
-            weights: float32 [tokens, top_k]; None: 1.
-            scales: [tokens, ...], go with the rows unchanged.
-            cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent" quantises BF16 or FP16 rows to e4m3 on the way, with a scale for
-                each 128 elements: a float, a float that is a power of two, or an exponent (UE8M0), four of them in an int32.
-            grouping: of the received rows.
-            alignment: of the groups of Grouping.RAGGED, in rows.
-            exact_rows: of Grouping.RAGGED: waits until the rows are counted and returns as many; not for graph capture. Otherwise there
-                are as many rows as any routing needs, and after the groups `row_experts` is -1.
-            column_scales: of a cast: scales are stored column by column; the result is a transposed view.
-            out: the result of an earlier dispatch with the same grouping, cast, shapes and types, to be reused.
-            phase: Phase.SEND and, with the same arguments and its result as `out`, Phase.RECEIVE: the call as two.
+            ids: int32 or int64 [tokens, top_k]; an id that names no expert is ignored. Alternatively the result of an earlier dispatch
+                with the same number of tokens: the rows then go to the same experts, with the same weights.
+            weights: float32 [tokens, top_k]; None for weights of 1.
+            scales: [tokens, ...]; sent with the rows, unchanged.
+            cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent": quantises BF16 or FP16 rows to e4m3 in the dispatch, with one
+                scale for each 128 elements. The scale is a float, a float that is a power of two, or an exponent (UE8M0); an int32 holds
+                four exponents.
+            grouping: the grouping of the received rows.
+            alignment: for Grouping.RAGGED: each group begins at a multiple of this number of rows.
+            exact_rows: for Grouping.RAGGED: waits until the rows are counted, and returns exactly this number of rows; cannot be captured
+                in a graph. If False, the result has the maximum number of rows that any routing needs, and `row_experts` is -1 for rows
+                after the groups.
+            column_scales: with `cast`: stores the scales in column-major order, and returns them as a transposed view.
+            out: the result of an earlier dispatch with the same grouping, cast, shapes and types, whose memory is reused.
+            phase: Phase.SEND for the first of two calls, then Phase.RECEIVE with the same arguments and the first call's result as `out`.
         """
         group_by = Grouping[grouping.upper()] if isinstance(grouping, str) else grouping
         if isinstance(ids, Dispatched):
             self._expect_handle(ids)
             if weights is not None or ids.tokens != x.shape[0]:
-                raise ValueError(f"an earlier dispatch of {ids.tokens} tokens has the routing of {ids.tokens} rows, and x has {x.shape[0]}")
+                raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows, or weights were "
+                                 "passed: pass as many rows, and no weights")
             ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
-            raise ValueError(f"x has to be [tokens, elements] and ids [tokens, {self.top_k}], with contiguous rows that do not overlap, not "
+            raise ValueError(f"x must have the shape [tokens, elements] and ids [tokens, {self.top_k}], with contiguous rows that do not overlap; "
+                             "the shapes are "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase in (Phase.RECEIVE, Phase.RECEIVE_IDS) and out is None:
             raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`: pass the result of the dispatch with Phase.SEND, whose "
                              "kernel has written to it")
         if exact_rows and (group_by != Grouping.RAGGED or phase == Phase.RECEIVE_IDS):
-            raise ValueError("exact_rows needs Grouping.RAGGED, and executes Phase.RECEIVE_IDS itself")
+            raise ValueError("exact_rows needs Grouping.RAGGED and cannot be combined with Phase.RECEIVE_IDS")
         if str(ids.dtype) not in ("torch.int32", "torch.int64"):
-            raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
+            raise TypeError(f"ids must be int32 or int64, not {ids.dtype}")
         _expect_weights(weights, [tokens, self.top_k])
         given = None if scales is None else expect_like(scales, [tokens, *scales.shape[1:]])
         if out is not None:
@@ -212,10 +220,14 @@ class ExpertExchange(CollectivePart):
 
     def combine(self, rows: Any, dispatched: Dispatched, order: Order | str = Order.REDUCED, *, weights: Any = None, out: Any = None,
                 blocks: int = 0, phase: Phase = Phase.BOTH) -> Any:
-        """Sends the experts' rows back, BF16 or FP16 in the shape that `order` says, and returns [tokens, hidden]: the sum
-        of each token's rows, zeros for a token without an expert. `dispatched` is the result of this rank's dispatch. Where that groups
-        by expert, the rows of Order.REDUCED and EXACT are grouped like its rows. `weights`: float32 [tokens, top_k] of Order.EXACT, instead
-        of those of the dispatch."""
+        """Sends the experts' rows back, and returns [tokens, hidden]: the sum of each token's rows; zeros for a token without an expert.
+
+        Args:
+            rows: BF16 or FP16 rows in the shape that `order` requires. If the dispatch groups by expert, the rows of Order.REDUCED and
+                Order.EXACT are grouped in the same way.
+            dispatched: the result of this rank's dispatch.
+            weights: for Order.EXACT: float32 [tokens, top_k]; None for the weights of the dispatch.
+        """
         order = Order[order.upper()] if isinstance(order, str) else order
         self._expect_handle(dispatched)
         place = [self.ranks, self.max_tokens] if order == Order.ROWS else [self.ranks, self.max_tokens, self.top_k]
@@ -231,26 +243,26 @@ class ExpertExchange(CollectivePart):
         return out
 
     def _launch(self, name: str, tensors: tuple[Any, ...], arguments: MoeDispatch | MoeCombine, stream: int) -> None:
-        """`tensors`: what the kernel reads and writes."""
+        """Launches a call. `tensors` are all tensors that the kernel reads and writes."""
         self._ops.check(getattr(self._ops, name)(self.handle, ctypes.byref(arguments), stream))
 
     def _find_place(self, grouping: Grouping, rows: int) -> list[int]:
-        """Returns the shape of the received rows, without that of a row; `rows`: of Grouping.RAGGED."""
+        """Returns the shape of the received rows, without the shape of a single row. `rows` is the number of rows of Grouping.RAGGED."""
         if grouping == Grouping.RAGGED:
             return [rows]
         return [self.ranks, self.max_tokens] if grouping == Grouping.RANK else [self.experts // self.ranks, self.ranks * self.max_tokens]
 
     def make_dispatched(self, x: Any, scales: Any = None, cast: str | None = None, grouping: Grouping = Grouping.RANK, alignment: int = 1,
                         column_scales: bool = False, rows: int | None = None, handle: Any = None) -> Dispatched:
-        """Returns empty tensors for the result of a dispatch. `rows`: of Grouping.RAGGED; None: as many as any routing needs. `handle`:
-        None for a new one."""
+        """Returns empty tensors for the result of a dispatch. `rows` is the number of rows of Grouping.RAGGED; None for the maximum that
+        any routing needs. If `handle` is None, creates a new handle."""
         import torch
         if self.ranks == 0:
             self._read_layout()  # raises
         if rows is None:
             rows = int(self._ops.moe_max_rows(ctypes.byref(self._options), self.ranks, grouping, alignment))
             if rows == 0:
-                raise ValueError(f"alignment {alignment} is not possible; docs/moe.md has the limits")
+                raise ValueError(f"alignment {alignment} is not supported; docs/moe.md lists the limits")
         place = self._find_place(grouping, rows)
         (shape, dtype), of_scales = _find_forms(place, x, scales, cast, column_scales)
         received = x.new_empty(shape, dtype=dtype)
@@ -261,40 +273,41 @@ class ExpertExchange(CollectivePart):
         return self.view_handle(received, factors, handle, x.shape[0], grouping, *of_rows)
 
     def _expect_result(self, out: Dispatched, x: Any, scales: Any, cast: str | None, grouping: Grouping, column_scales: bool) -> None:
-        """Raises ValueError if `out` has other tensors than make_dispatched() makes: the kernel trusts their forms."""
+        """Raises ValueError if the tensors of `out` differ from the tensors that make_dispatched() would create, because the kernel does
+        not check their shapes."""
         import torch
         try:
             self._expect_handle(out)
             if out.grouping != grouping:
-                raise ValueError(f"its rows are grouped by {Grouping(out.grouping).name}, and those of the call by {grouping.name}")
+                raise ValueError(f"its rows are grouped by {Grouping(out.grouping).name}, but the rows of this call by {grouping.name}")
             place = self._find_place(grouping, 0 if out.row_sources is None else out.row_sources.numel())
             rows, factors = _find_forms(place, x, scales, cast, column_scales)
             expect_like(out.rows, *rows)
             if (out.scales is None) != (factors is None):
-                raise ValueError(f"it has {'no' if out.scales is None else 'its'} scales")
+                raise ValueError(f"it has {'no scales, but this call returns some' if out.scales is None else 'scales, but this call returns none'}")
             if factors is not None:
                 expect_like(out.scales.transpose(-1, -2) if column_scales else out.scales, *factors)
             for one in () if grouping == Grouping.RANK else (out.row_sources, out.row_experts):
                 expect_like(one, place, torch.int32)
         except (TypeError, ValueError) as cause:
-            raise ValueError(f"`out` does not have the form of this call's result: {cause}; pass the result of a dispatch with the same "
+            raise ValueError(f"`out` does not match this call's result: {cause};  pass the result of a dispatch with the same "
                              "grouping, cast, shapes and types, or None") from None
 
     def _expect_handle(self, dispatched: Dispatched) -> None:
         handle, length = dispatched.handle, self._layout.bytes
         if handle.numel() * handle.element_size() != length or not handle.is_contiguous():
-            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, and those of this exchange have {length}: pass "
+            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, but handles of this exchange have {length} bytes: pass "
                              "the result of a dispatch of this exchange")
 
     def _view_routing(self, dispatched: Dispatched) -> tuple[Any, Any]:
-        """Returns the ids and weights of this rank's tokens, [tokens, top_k] each, as the handle has kept them."""
+        """Returns the ids and weights of this rank's tokens, each [tokens, top_k], from the handle."""
         import torch
         shape, layout = (dispatched.tokens, self.top_k), self._layout
         return _view(dispatched.handle, layout.own_ids, torch.int32, *shape), _view(dispatched.handle, layout.own_weights, torch.float32, *shape)
 
     def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int, grouping: Grouping = Grouping.RANK, row_sources: Any = None,
                     row_experts: Any = None) -> Dispatched:
-        """Returns a dispatch's result from its other tensors."""
+        """Returns the result of a dispatch. The handle and the other arguments contain all its tensors."""
         import torch
         place, layout = [self.ranks, self.max_tokens], self._layout
         view = functools.partial(_view, handle)
@@ -308,7 +321,7 @@ class ExpertExchange(CollectivePart):
 
 
 def _find_forms(place: list[int], x: Any, scales: Any, cast: str | None, column_scales: bool) -> tuple[Any, Any]:
-    """Returns shape and type of the received rows, and of their scales as they lie in memory; None: no scales."""
+    """Returns shape and type of the received rows, and shape and type of their scales in memory. The latter is None without scales."""
     import torch
     shape = [*place, x.shape[1]]
     if cast is None:
@@ -319,17 +332,18 @@ def _find_forms(place: list[int], x: Any, scales: Any, cast: str | None, column_
 
 
 def _view(handle: Any, offset: int, dtype: Any, *shape: int) -> Any:
-    """Returns a tensor of a handle, of elements of 4 bytes."""
+    """Returns a tensor of 4-byte elements at an offset of the handle."""
     return handle[offset:offset + 4 * math.prod(shape)].view(dtype).view(shape)
 
 
 def _expect_weights(weights: Any, shape: Any) -> None:
     if weights is not None and str(expect_like(weights, shape).dtype) != "torch.float32":
-        raise TypeError(f"weights are float32, not {weights.dtype}")
+        raise TypeError(f"weights must be float32, not {weights.dtype}")
 
 
 def _count_rows(ids: Any, experts: int, alignment: int) -> int:
-    """Returns the rows of all groups. Waits for the GPU. An expert that is twice in a row of `ids` has one row for both."""
+    """Returns the number of rows of all groups. Waits for the GPU. If an expert occurs twice in a row of `ids`, both occurrences share one
+    row."""
     import torch
     ordered = ids.sort(dim=1).values
     is_first = torch.ones_like(ordered, dtype=torch.bool)
@@ -339,7 +353,8 @@ def _count_rows(ids: Any, experts: int, alignment: int) -> int:
 
 
 def _has_rows(tensor: Any) -> bool:
-    """Whether rows are contiguous and not one row expanded: C takes a stride of 0 for contiguous rows. Strides of no row say nothing."""
+    """Returns whether rows are contiguous. False if one row is expanded, because a stride of 0 means contiguous rows in C. The strides of a
+    tensor without rows are ignored."""
     rows, elements = tensor.shape
     return bool(rows == 0 or ((elements == 1 or tensor.stride(1) == 1) and (rows == 1 or tensor.stride(0) != 0)))
 

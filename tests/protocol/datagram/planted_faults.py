@@ -40,7 +40,7 @@ FAULTS = {
         "receive_side.h", "void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }",
         "void add_idle(uint32_t pages, bool = false) { idle_ += pages; }"),
     "a message has pages of two kinds": (
-        "receive_side.h", "    if (message.received != 0 && message.is_short != packet.is_short())\n      return true;  // its pages are of a kind\n", ""),
+        "receive_side.h", "    if (message.received != 0 && message.is_short != packet.is_short())\n      return true;  // all its pages are of one kind\n", ""),
     "a short packet may be of any message": (
         "receive_side.h", "    if (packet.is_short() && !is_all_of_short(packet)) return {Verdict::kStray};\n", ""),
     "anything may be parked": ("page_budget.h", "return parked_ < shelf_;", "return true;"),
@@ -96,7 +96,7 @@ FAULTS = {
         "    if (may_be_refused) {\n    } else if (peer"),
     "a trial without an outcome doubles the next rest": (
         "path_table.h", "    if ((tried_ >> path & 1) != 0) rest(path, now);", "    if ((tried_ >> path & 1) != 0) rest(path, now), double_rest(path);"),
-    "a trial is many packets": ("path_table.h", "tried_ |= 1U << path;  // no second packet before this one's fate is known", ""),
+    "a trial is many packets": ("path_table.h", "tried_ |= 1U << path;  // sends no second packet before the result of this one is known", ""),
     "every peer has turns at once": (
         "grants.h", "turns.next == kNoObject || turns.served >= settings_.served_peers", "turns.next == kNoObject"),
     "one message is served until it is done": ("grants.h", "      turns.next = account.turns[length_class].next;\n", "      turns.next = peer;\n"),
@@ -108,7 +108,7 @@ FAULTS = {
         "grants.h", "if (account.outstanding + more <= share && left >= settings_.quantum) return false;",
         "if (account.outstanding + more <= share) return false;"),
     "a peer alone has a share, too": (
-        "grants.h", "return account.outstanding != outstanding_ || wanting_peers_ != 1;  // others have some, or want some", "return true;"),
+        "grants.h", "return account.outstanding != outstanding_ || wanting_peers_ != 1;  // other peers hold or want grants", "return true;"),
     "a peer that has its share keeps others from their turns": (
         "grants.h", "        if (++refused[length_class] >= turns.size) left.remove(length_class);\n        continue;", "        return;"),
     "grants that bring nothing stay": ("grants.h", "if (has_been_idle(message, account)) take_back(owner, id, message, account);", ""),
@@ -150,7 +150,7 @@ FAULTS = {
     "an old acknowledgement counts as news": (
         "send_side.h", "    if (is_before(peer.unacked, cumulative)) {", "    peer.unacked = cumulative;\n    if (false) {"),
     "timers of a coarse level are forgotten": (
-        "timer_wheel.h", "insert(id, at_ns, links);  // from a coarser level to a finer one", "static_cast<void>(at_ns);"),
+        "timer_wheel.h", "insert(id, at_ns, links);  // moves it from a coarse level to a finer one", "static_cast<void>(at_ns);"),
     "acknowledgements are due never": ("engine_core.h", "    if (peer.ack_ns <= now_ns) {", "    if (false) {"),
     "acknowledgements take any path": ("receive_side.h", "    return works ? peer.data_path : shared_.pick_control_path(peer);",
                                        "    return shared_.pick_control_path(peer);"),

@@ -7,4 +7,4 @@ __all__ = ["EventHandle", "EventOverlap", "check_nvlink_connections"]
 
 
 def check_nvlink_connections(group: Any) -> None:
-    """Does nothing: verbena.SymmetricContext tells which ranks do not reach each other."""
+    """Does nothing, because verbena.SymmetricContext itself reports ranks that cannot reach each other."""

@@ -93,7 +93,10 @@ Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap
 
 Outcome describe_failures(const symm::Context& context, std::string& text) {
   const auto failures = context.find_failures();
-  if (!failures) return failures.error();
+  if (!failures) {
+    text = base::last_failure();
+    return failures.error();
+  }
   if (failures->status == Status::kOk) return {};
   text = failures->text +
          " (VERBENA_SYMM_TIMEOUT_MS): after removing the cause, reset the team by verbena_team_reset() or "

@@ -175,8 +175,8 @@ verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* t
     const symm::Workspace& asked = *workspace->workspace;
     const auto failure = asked.team == nullptr ? base::Result<symm::TeamFailure>(symm::TeamFailure{})
                                                : asked.context->find_failure(*asked.team);
+    api::copy_text(failure ? failure->text : base::last_failure(), text, length);
     if (!failure) return failure.error();
-    api::copy_text(failure->text, text, length);
     if (failure->status == Status::kOk) return {};
     return base::Error{failure->status, 0};
   });

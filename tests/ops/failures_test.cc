@@ -484,6 +484,21 @@ TEST(OpsFailures, MoreThanSixteenRanks) {
             "");
   setenv("FAKE_GPUS", before.c_str(), 1);
 }
+// The error of a failed read of the GPU's memory is told.
+TEST(OpsFailures, AnErrorWordThatCannotBeRead) {
+  const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
+    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
+      return verbena_last_error();
+    if (number == 0) return "";
+    const std::string gpus = std::getenv("FAKE_GPUS");
+    setenv("FAKE_GPUS", "1", 1);  // this rank's GPU has gone
+    char text[512] = "";
+    const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
+    setenv("FAKE_GPUS", gpus.c_str(), 1);
+    return result == VERBENA_SUCCESS ? "no error" : text;
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("rank 1: ops: "), HasSubstr("no CUDA context for the GPU")));
+}
 TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
   const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
     verbena_ops_options options{};

@@ -54,7 +54,9 @@ TEST(MoeExchange, EveryCallOfRanks) {
       for (const MoeCast cast : {MoeCast::kNone, MoeCast::kBlocks, MoeCast::kPowers, MoeCast::kExponents}) {
         for (const bool has_phases : {false, true}) {
           ++seed;
-          if (emulator::kSanitizer && seed % 3 != 0) continue;
+          // Half of them, unless all numbers of ranks are asked for.
+          const bool is_left_out = Random(seed * 31 + ranks).between(0, emulator::kSanitizer ? 4 : 1) != 0;
+          if (is_left_out && !takes_all_rank_counts()) continue;
           MoeSetup setup{ranks, ranks * static_cast<uint32_t>(1 + seed % 3), 5, 4, 1 + ranks % 2,
                          32,    cast == MoeCast::kNone ? 48U : 288U};
           setup.scale_bytes = cast == MoeCast::kNone && seed % 2 == 0 ? 12 : 0;
@@ -155,7 +157,7 @@ TEST(MoeExchange, CallAfterCallOfRanks) {
     const auto count = static_cast<uint32_t>(turn < kSeeds ? 3 : counts[turn - kSeeds + 1]);
     const MoeSetup setup{count, 2 * count, 5, 2, 2, 32, 32, 4, true, MoeCast::kNone, seed % 2 == 1};
     MoeRanks<Bfloat16> ranks(setup);
-    for (uint64_t round = 0; round < (emulator::kSanitizer || count > 3 ? 2 : 12); ++round) {
+    for (uint64_t round = 0; round < (count > 3 ? 1 : emulator::kSanitizer ? 2 : 12); ++round) {
       Random random(seed * 100 + round);
       std::vector<MoePair<Bfloat16>> pairs;
       std::vector<MoeRanks<Bfloat16>::Step> steps;

@@ -17,6 +17,10 @@
 
 namespace verbena::device_test {
 
+inline bool takes_all_rank_counts() {
+  return std::getenv("RANKS_ALL") != nullptr;
+}
+
 // Returns `always`, and two of 3, 5, 6, 7, 8 and 16 (under sanitizers one of 3 to 8). The two are drawn from
 // the day, which is printed, and from the name of the running test. RANKS_SEED=20261129 repeats a day,
 // RANKS_ALL=1 returns all six. The name of the test must contain "Ranks": `tools/test --all` also runs these
@@ -26,7 +30,7 @@ inline std::vector<int32_t> list_rank_counts(std::vector<int32_t> always = {}) {
   const std::string name = std::string(test->test_suite_name()) + "." + test->name();
   EXPECT_NE(name.find("Ranks"), std::string::npos) << "the test's name must contain Ranks";
   std::vector<int32_t> counts = {3, 5, 6, 7, 8, 16};
-  if (std::getenv("RANKS_ALL") == nullptr) {
+  if (!takes_all_rank_counts()) {
     const char* const given = std::getenv("RANKS_SEED");
     const std::time_t now = std::time(nullptr);
     char today[16] = "";

@@ -366,7 +366,7 @@ typedef struct {
   const void* source;
   size_t length_bytes;
 } verbena_piece;
-/* Copies pieces to a peer, up to 16 per kernel. A later verbena_signal_on_stream() of the stream is behind all
+/* Copies pieces to a peer, up to 16 per kernel. A later verbena_signal_on_stream() of the stream follows all
  * of them. If any argument is invalid, nothing is enqueued.
  * @param pieces  `count` pieces in host memory, copied by the call; must not overlap at the peer
  * @param count   number of pieces; 0: the call does nothing

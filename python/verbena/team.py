@@ -107,7 +107,7 @@ class SymmetricTeam(ContextPart):
                                                         find_stream(stream)))
 
     def put_pieces(self, pieces: Any, peer: int, stream: Any = None) -> None:
-        """Copies several pieces of memory to a peer, up to 16 in one kernel. A later signal() on the stream is behind all of them.
+        """Copies several pieces of memory to a peer, up to 16 in one kernel. A later signal() on the stream follows all of them.
 
         Args:
             pieces: pairs (destination, source), as the arguments of put(). They must not overlap at the peer.

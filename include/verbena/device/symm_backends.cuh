@@ -74,10 +74,9 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
     });
   }
   VERBENA_DEVICE static WaitResult put_pieces(const Context& context, int32_t peer, const SymmPiece* pieces,
-                                              uint32_t count, const SymmPieceSignal* behind,
-                                              SymmQueue queue) {
+                                              uint32_t count, const SymmPieceSignal* after, SymmQueue queue) {
     return choose(context, kNone, [&](auto, const auto& on) {
-      return detail::put_pieces_remote(on, peer, pieces, count, behind, queue);
+      return detail::put_pieces_remote(on, peer, pieces, count, after, queue);
     });
   }
   VERBENA_DEVICE static WaitResult get_rows(const Context& context, int32_t peer, void* destination,

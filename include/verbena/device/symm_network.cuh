@@ -47,8 +47,8 @@ namespace verbena::device {
 //   WaitResult put_rows(context, peer, destination, source, rows, queue)
 //   WaitResult get_rows(context, peer, destination, source, rows, queue)
 //                            put and get rows (SymmRows); otherwise the same as put() and get()
-//   WaitResult put_pieces(context, peer, pieces, count, behind, queue)
-//                            puts SymmPieces, then signals the peer if `behind` (SymmPieceSignal) is not null.
+//   WaitResult put_pieces(context, peer, pieces, count, after, queue)
+//                            puts SymmPieces, then signals the peer if `after` (SymmPieceSignal) is not null.
 //                            Skips pieces of no bytes. Addresses may be registered ones (find_symmetric)
 //   WaitResult write_word(context, peer, word, value, queue)
 //   WaitResult add_word(context, peer, word, value, queue)
@@ -83,7 +83,7 @@ struct SymmRows {
   uint64_t stride_here, stride_there;  // bytes, in this rank's memory and in the peer's memory
 };
 
-// The signal behind pieces.
+// The signal that follows pieces.
 struct SymmPieceSignal {
   uint32_t signal;
   uint64_t value;

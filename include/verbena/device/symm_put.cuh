@@ -206,15 +206,15 @@ VERBENA_DEVICE void put_pieces_by_stores(const SymmContext& context, const Group
   }
   delay_put(context);
 }
-// Puts pieces to a member that only the network reaches, then signals it unless `behind` is null. Called by
+// Puts pieces to a member that only the network reaches, then signals it unless `after` is null. Called by
 // one thread.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_pieces_remote(const Context& context, int32_t peer, const SymmPiece* pieces,
-                                                uint32_t count, const SymmPieceSignal* behind,
+                                                uint32_t count, const SymmPieceSignal* after,
                                                 SymmQueue queue) {
   using Network = SymmNetwork<Context>;
   if constexpr (Network::kPieces) {
-    return Network::put_pieces(context, peer, pieces, count, behind, queue);
+    return Network::put_pieces(context, peer, pieces, count, after, queue);
   } else {
     WaitResult result = WaitResult::kReached;
     for (uint32_t i = 0; i < count && result == WaitResult::kReached; ++i) {
@@ -224,8 +224,8 @@ VERBENA_DEVICE_FAR WaitResult put_pieces_remote(const Context& context, int32_t 
       find_symmetric(context, &piece.source, piece.length_bytes);
       result = Network::put(context, peer, piece.destination, piece.source, piece.length_bytes, queue);
     }
-    if (result != WaitResult::kReached || behind == nullptr) return result;
-    return Network::signal(context, peer, behind->signal, behind->value, behind->operation, queue);
+    if (result != WaitResult::kReached || after == nullptr) return result;
+    return Network::signal(context, peer, after->signal, after->value, after->operation, queue);
   }
 }
 
@@ -322,9 +322,9 @@ VERBENA_DEVICE SymmStatus symm_put_pieces_signal(const Context& context, const S
   detail::replace_increment(operation, value);
   detail::record_signal(context, group, signal, peer, value);
   return detail::post_once(context, peer, group, [=, &context] {
-    const SymmPieceSignal behind{signal, value, operation};
+    const SymmPieceSignal after{signal, value, operation};
     const bool is_dropped = detail::take_fault(context, SymmFault::kDropSignal);
-    return detail::put_pieces_remote(context, peer, pieces, count, is_dropped ? nullptr : &behind, queue);
+    return detail::put_pieces_remote(context, peer, pieces, count, is_dropped ? nullptr : &after, queue);
   });
 }
 

@@ -92,7 +92,7 @@ struct SymmNetwork<SymmContext> {
   // Reserves positions for several pieces at a time, and publishes them by one fence.
   VERBENA_DEVICE static WaitResult put_pieces(const SymmContext& context, int32_t peer,
                                               const SymmPiece* pieces, uint32_t count,
-                                              const SymmPieceSignal* behind, SymmQueue queue) {
+                                              const SymmPieceSignal* after, SymmQueue queue) {
     constexpr uint32_t kBatch = 8;
     const uint32_t depth = uint32_t{1} << context.queues.depth_shift;
     const uint32_t most = kBatch < depth ? kBatch : depth;
@@ -113,8 +113,8 @@ struct SymmNetwork<SymmContext> {
                                                 piece.length_bytes);
       if (filled == most) flush();
     }
-    if (result == WaitResult::kReached && behind != nullptr)
-      requests[filled++] = detail::request_signal(context, behind->signal, behind->value, behind->operation);
+    if (result == WaitResult::kReached && after != nullptr)
+      requests[filled++] = detail::request_signal(context, after->signal, after->value, after->operation);
     if (result == WaitResult::kReached) flush();
     return result;
   }

@@ -21,8 +21,8 @@
 // all_reduce_lossless() and the other functions with Wire::kLossless encode what NICs carry by
 // codec_lossless.cuh: bfloat16 elements, and sums of bfloat16 and half with 4 bytes per element. All others
 // travel as they are. Every result has the same bits as without the codec. The GPU chooses the length of each
-// put. The receiver needs no length, because the headers of the tiles are part of the data behind which the
-// flag comes.
+// put. The receiver needs no length, because the headers of the tiles are part of the data, which the flag
+// follows.
 //
 // The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
 // and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
@@ -355,7 +355,7 @@ class AcrossHosts {
     return status_;
   }
   // Reduces a part of the messages within the host, and sends the sums to the counterparts. Sums to encode are
-  // first stored behind the encoded sums, in the same half of the slot.
+  // first stored after the encoded sums, in the same half of the slot.
   template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool send_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                  const Group& group) {

@@ -8,14 +8,14 @@
 //   14        exponent 0: zeros and denormal elements
 //   15        the element is an escape
 // The sign and the mantissa follow, in as many groups of 4 bits as the tile needs. An escape of a bfloat16
-// tile has its exponent in a list behind the groups; an escape of a float tile is in the list as a whole. If
+// tile has its exponent in a list after the groups; an escape of a float tile is in the list as a whole. If
 // the list would make a tile longer than its elements are, the tile is raw: it has the lower 4 bits of the
 // exponent in place of codes, and one more group, the upper 4 bits. A tile of zeros has no data. So bfloat16
 // tiles take 12 bits per element plus escapes, and at most 16.
 //
 // A message consists of the number of its vectors, a header of 8 bytes for each tile, and the tiles' data in
 // any order. Headers tell where the data of a tile begins, so a receiver needs no length of the message, and
-// never reads bytes that an earlier and longer message has left behind. A message is at most 24 bytes plus 8
+// never reads bytes that an earlier and longer message has left there. A message is at most 24 bytes plus 8
 // bytes per tile longer than its elements.
 //
 //   LosslessTiles<2> message(memory, elements);
@@ -79,12 +79,12 @@ class LosslessTiles {
       store_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_),
                                  static_cast<uint32_t>(head_bytes(elements_) / kVectorBytes));
   }
-  // Returns the length of the message, a multiple of 16. Called after a barrier behind all store().
+  // Returns the length of the message, a multiple of 16. Called after a barrier that follows all store().
   VERBENA_DEVICE uint64_t length_bytes() const {
     return uint64_t{load_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_))} * kVectorBytes;
   }
 
-  // Encodes a tile. All lanes of a warp call it together. Words behind the last element must be 0.
+  // Encodes a tile. All lanes of a warp call it together. Words after the last element must be 0.
   VERBENA_DEVICE void store(uint32_t tile, const TileWords& words) const {
     const Place place = find_place(tile);
     const uint32_t top = find_top(words);
@@ -145,7 +145,7 @@ class LosslessTiles {
     }
   }
 
-  // Decodes a tile. All lanes of a warp call it together, after they have acquired the message. Words behind
+  // Decodes a tile. All lanes of a warp call it together, after they have acquired the message. Words after
   // the last element have any value.
   VERBENA_DEVICE void load(uint32_t tile, TileWords& words) const {
     const Place place = find_place(tile);
@@ -431,7 +431,7 @@ VERBENA_DEVICE void for_units(uint32_t tile, uint32_t length_bytes, const Visit&
 }  // namespace detail
 
 // Load and store a tile of a tensor with any length and alignment (message_bytes.cuh), with all lanes of a
-// warp. Elements behind the end of the tensor are 0.
+// warp. Elements after the end of the tensor are 0.
 template <uint32_t kElementBytes, typename Place>
 VERBENA_DEVICE void load_tile_words(const Place& from, uint32_t tile, uint32_t length_bytes,
                                     TileWords& words) {

@@ -4,6 +4,7 @@
 #include "verbena/device/barrier.cuh"
 #include "verbena/device/collectives/codec_float8.cuh"
 #include "verbena/device/collectives/codec_integer.cuh"
+#include "verbena/device/collectives/codec_lossless.cuh"
 #include "verbena/device/rms_norm.cuh"
 #include "verbena/device/tilescale.cuh"
 
@@ -80,6 +81,28 @@ VERBENA_KERNEL use_codecs(const vd::Bfloat16* from, char* message, float* to, ui
   use_codec<vd::Int4>(from, message, to, count, vd::RoundStochastically(count));
   use_codec<vd::Float8>(from, message, to, count, vd::RoundStochastically(count));
   use_codec<vd::MxFloat8>(from, message, to, count, vd::RoundToNearest{});
+}
+
+template <uint32_t kBytes>
+VERBENA_DEVICE void use_lossless(const char* from, char* message, char* to, uint32_t length_bytes) {
+  const vd::LosslessTiles<kBytes> tiles(message, length_bytes / kBytes);
+  vd::TileWords words;
+  tiles.begin(vd::WarpGroup{});
+  vd::sync_warp();
+  for (uint32_t tile = 0; tile < tiles.tiles(); ++tile) {
+    vd::load_tile_words<kBytes>(from, tile, length_bytes, words);
+    tiles.store(tile, words);
+  }
+  vd::sync_warp();
+  for (uint32_t tile = 0; tile < tiles.tiles(); ++tile) {
+    vd::LosslessTiles<kBytes, const char>(message, length_bytes / kBytes).load(tile, words);
+    vd::store_tile_words<kBytes>(to, tile, length_bytes, words);
+  }
+}
+
+VERBENA_KERNEL use_lossless_codec(const char* from, char* message, char* to, uint32_t length_bytes) {
+  use_lossless<2>(from, message, to, length_bytes);
+  use_lossless<4>(from, message, to, length_bytes);
 }
 
 VERBENA_KERNEL use_norm(vd::RmsNorm<vd::Bfloat16> norm, const vd::Bfloat16* x) {

@@ -110,7 +110,7 @@ class LosslessTiles {
     store_plane(to, place, 0, codes);
     VERBENA_UNROLL
     for (uint32_t plane = 1; plane <= kMantissaPlanes; ++plane) {
-      if (plane >= shape.planes) break;
+      if (plane >= shape.planes) continue;
       uint32_t packed[kTileRows];
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
@@ -170,7 +170,7 @@ class LosslessTiles {
     if (is_raw) load_plane(from, place, kRawPlanes - 1, high);
     VERBENA_UNROLL
     for (uint32_t plane = 1; plane <= kMantissaPlanes; ++plane) {
-      if (plane >= planes) break;
+      if (plane >= planes) continue;
       uint32_t packed[kTileRows];
       load_plane(from, place, plane, packed);
       VERBENA_UNROLL

@@ -212,6 +212,39 @@ TEST(SymmBackend, UpdatesWordsAndCopiesRows) {
   EXPECT_EQ(*fleet.data<uint64_t>(3), uint64_t{kRanks});
 }
 
+TEST(SymmBackend, PutsPiecesOneByOneBeforeTheirSignal) {
+  StubFleet fleet;
+  EXPECT_EQ(run_on_all(6, 1,
+                       [&](int32_t rank) {
+                         const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
+                             static_cast<const SymmContext&>(fleet.context(rank)));
+                         const device::BlockGroup block;
+                         uint64_t* const words = fleet.data<uint64_t>(rank);
+                         const int32_t far = (rank + kDomain) % kRanks;
+                         for (uint64_t i = device::thread_index(); i < 8; i += kThreads)
+                           device::store_relaxed<Scope::kSystem>(words + 32 + i, 100 * rank + i + 1);
+                         block.sync();
+                         const SymmPiece pieces[] = {{words + 64, words + 34, 24},
+                                                     {words + 67, words + 32, 0},
+                                                     {words + 68, words + 32, 16}};
+                         require(device::symm_put_pieces_signal(mine, pieces, 3, far, 9, 2,
+                                                                SymmSignalOperation::kAdd,
+                                                                block) == SymmStatus::kDone,
+                                 "pieces");
+                         require(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kEqual, 2,
+                                                                         nullptr, block) == SymmStatus::kDone,
+                                 "signal");
+                         const auto first = static_cast<uint64_t>(100 * ((rank + kRanks - kDomain) % kRanks));
+                         for (const auto& [at, wanted] : {std::pair{64, first + 3},
+                                                          {66, first + 5},
+                                                          {67, uint64_t{0}},
+                                                          {68, first + 1},
+                                                          {69, first + 2}})
+                           require(look(words + at) == wanted, "what came");
+                       }),
+            "");
+}
+
 TEST(SymmBackend, TheTypeChooses) {
   StubFleet fleet;
   const auto code = [](SymmStatus status) { return static_cast<int32_t>(status); };

@@ -25,6 +25,7 @@ struct SymmNetwork<StubSymmContext> {
   static constexpr bool kGets = true;
   static constexpr bool kUpdates = true;
   static constexpr bool kRows = false;
+  static constexpr bool kPieces = false;
   static constexpr bool kArrivesAfterPuts = false;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmStub; }

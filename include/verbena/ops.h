@@ -163,7 +163,8 @@ typedef struct {
  *
  * Either all ranks of the team reach each other by loads and stores, or the team has the same number of ranks
  * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, all-reduces
- * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning file have no effect.
+ * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning file
+ * have no effect.
  * Calls whose `choice` has another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
  * VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,

@@ -106,8 +106,8 @@ typedef enum {
   /* BULK_TWO_SHOT across hosts, where what NICs carry is encoded without loss: the results have the same bits
    * and NICs carry fewer bytes. An all-reduce or a reduce-scatter encodes bfloat16, and the sums of the ranks
    * of a host for bfloat16 and float16; it sends other types as they are. All other calls encode their bytes
-   * as bfloat16 elements, so use LOSSLESS only for tensors of bfloat16. Within a host, LOSSLESS has the effect
-   * of AUTO. AUTO never chooses LOSSLESS, because no calibration measures the NICs' speed:
+   * as bfloat16 elements, so use LOSSLESS only for tensors of bfloat16. Within a host, LOSSLESS has the
+   * effect of AUTO. AUTO never chooses LOSSLESS, because no calibration measures the NICs' speed:
    * docs/collectives.md says when it pays. */
   VERBENA_OPS_LOSSLESS = 32
 } verbena_ops_algorithm;
@@ -163,8 +163,8 @@ typedef struct {
  *
  * Either all ranks of the team reach each other by loads and stores, or the team has the same number of ranks
  * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, all-reduces
- * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning file
- * have no effect.
+ * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning
+ * file have no effect.
  * Calls whose `choice` has another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
  * VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,

@@ -354,8 +354,8 @@ class AcrossHosts {
     due_ = number_;
     return status_;
   }
-  // Reduces a part of the messages within the host, and sends the sums to the counterparts. Sums to encode are
-  // first stored after the encoded sums, in the same half of the slot.
+  // Reduces a part of the messages within the host, and sends the sums to the counterparts. Sums to encode
+  // are first stored after the encoded sums, in the same half of the slot.
   template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool send_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                  const Group& group) {

@@ -26,8 +26,8 @@
 
 namespace verbena::device {
 
-// How messages travel to members that only a NIC reaches: as they are, or coded as bfloat16 elements, whatever
-// they are. The receiver gets the same bytes.
+// How messages travel to members that only a NIC reaches: as they are, or coded as bfloat16 elements,
+// whatever they are. The receiver gets the same bytes.
 enum class Wire : uint32_t { kPlain, kLossless };
 
 namespace detail {

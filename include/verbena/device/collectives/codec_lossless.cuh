@@ -2,8 +2,8 @@
 // elements, whose exponents hardly differ within a tile, and sums of such elements, which are floats with few
 // bits.
 //
-// A warp encodes a tile of 1,024 elements at a time, which it holds as floats (a bfloat16 is the upper half of
-// a float). Each element has an exponent code of 4 bits:
+// A warp encodes a tile of 1,024 elements at a time, which it holds as floats (a bfloat16 is the upper half
+// of a float). Each element has an exponent code of 4 bits:
 //   0 to 13   the distance of the exponent from the tile's largest finite exponent
 //   14        exponent 0: zeros and denormal elements
 //   15        the element is an escape
@@ -416,8 +416,8 @@ VERBENA_DEVICE void narrow_words(const uint32_t* unit, Vector16 (&vectors)[kUnit
     vectors[k] = __builtin_bit_cast(Vector16, words);
   }
 }
-// Calls `visit(row, offset)` for each of this lane's units of a tile; `offset` is that of the unit in a tensor
-// of `length_bytes` bytes.
+// Calls `visit(row, offset)` for each of this lane's units of a tile; `offset` is that of the unit in a
+// tensor of `length_bytes` bytes.
 template <uint32_t kElementBytes, typename Visit>
 VERBENA_DEVICE void for_units(uint32_t tile, uint32_t length_bytes, const Visit& visit) {
   VERBENA_UNROLL

@@ -623,6 +623,13 @@ TEST(Moe, WorkspaceIsWhatTheFormulaSays) {
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 8), 2 * (headers + rows + combined) * 24);
   EXPECT_LE(verbena_moe_workspace_bytes(&options, 8), 70'000'000U);
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 7), 0U) << "experts are not a multiple";
+  // On two hosts: four sums of a token within each, and chunks of 8 tokens.
+  const size_t sums = 128 * 4 * 7168 / 8, dispatched = 467 * 128, returned = 897 * 128;
+  EXPECT_EQ(verbena_moe_workspace_bytes_across(&options, 8, 2),
+            2 * (headers + rows + 8 + 2 * sums) * 24 + 2 * 16 * (2 * dispatched + 2 * returned + 16));
+  EXPECT_EQ(verbena_moe_workspace_bytes_across(&options, 8, 1), verbena_moe_workspace_bytes(&options, 8));
+  EXPECT_EQ(verbena_moe_workspace_bytes_across(&options, 8, 3), 0U) << "not the same number on each host";
+  EXPECT_EQ(verbena_moe_workspace_bytes_across(&options, 16, 16), 0U) << "too many hosts";
   options.experts = 1025;  // on one rank: too many to group rows by
   const size_t alone = 2 + 128 * (7168 / 16 + 14 + 4) + 1 + 128 * 7168 / 8;
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 1), 2 * alone * 24);

@@ -183,7 +183,8 @@ class MoeArea {
     if (trouble_ != 0) return false;
     for (uint32_t spins = 1;; ++spins) {
       if (load_acquire<Scope::kSystem>(word) == epoch_) return true;  // FAULT(old_word_counts)
-      if (spins % kDefaultSpinsPerCheck == 0 && !may_wait(member, waits_longer)) return false;
+      if (spins % kDefaultSpinsPerCheck != 0) continue;
+      if (!(waits_longer ? may_wait_longer(member) : may_wait(member))) return false;
     }
   }
   // Sends data to a rank that only a NIC reaches, followed by a word with the call's number; by one thread.
@@ -243,19 +244,24 @@ class MoeArea {
     noted.has_come = Packet::has_come(noted.data, note, epoch);
     return noted;
   }
-  VERBENA_DEVICE bool may_wait(uint32_t member, bool waits_longer = false) {
-    const Look seen = look(context_, deadline_ns_, member, waits_longer);
+  VERBENA_DEVICE bool may_wait(uint32_t member) {
+    return note_look(look<false>(context_, deadline_ns_, member));
+  }
+  VERBENA_DEVICE bool may_wait_longer(uint32_t member) {
+    return note_look(look<true>(context_, deadline_ns_, member));
+  }
+  VERBENA_DEVICE bool note_look(const Look& seen) {
     deadline_ns_ = seen.deadline_ns;
     trouble_ = seen.trouble;
     return trouble_ == 0;
   }
-  VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member,
-                                      bool waits_longer) {
+  // @tparam kLonger  waits a quarter longer, as between hosts in across_hosts.cuh
+  template <bool kLonger>
+  VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
     WaitLimits limits = detail::limit_wait(context);
     if (deadline_ns == 0) deadline_ns = limits.deadline_ns;
-    // A quarter longer, as between hosts in across_hosts.cuh.
-    const uint64_t longer_ns = deadline_ns + (waits_longer ? context.timeout_ns / 4 : 0);
-    limits.deadline_ns = longer_ns < deadline_ns ? ~uint64_t{0} : longer_ns;
+    const uint64_t last_ns = deadline_ns + (kLonger ? context.timeout_ns / 4 : 0);
+    limits.deadline_ns = last_ns < deadline_ns ? ~uint64_t{0} : last_ns;
     const auto result = static_cast<uint32_t>(limits.check());
     return {deadline_ns, result == 0 ? 0 : result | member << 8};
   }

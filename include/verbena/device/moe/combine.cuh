@@ -89,10 +89,20 @@ class MoeCombineKernel {
 
   // Whether a rank's number on its host is the slot of its row for a token; else the slot is the first of its
   // experts in top-k order, which takes fewer slots.
-  VERBENA_DEVICE bool has_slots_of_ranks() const { return shape_.ranks <= shape_.hosts * shape_.top_k; }
+  VERBENA_DEVICE bool has_slots_of_ranks() const {
+    return shape_.ranks <= (kSpansHosts ? shape_.hosts : 1) * shape_.top_k;
+  }
   VERBENA_DEVICE uint32_t find_slot(uint32_t rank) const {
     if constexpr (kSpansHosts) return far_.find_index(rank);
     return rank;
+  }
+  // Returns the slot of a row for a token.
+  // @param place  of a host (MoeFarHosts::find_place()), as the rank that adds the row counts hosts
+  VERBENA_DEVICE MoePlace find_combine_row(uint32_t place, uint32_t token, uint32_t slot) const {
+    if constexpr (kSpansHosts) {
+      if (place != 0) return far_.find_relay_row(area_.epoch(), place, token, slot);
+    }
+    return area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
   }
   // Returns the rank that receives this host's rows of a source rank's tokens, and its place for them.
   struct Adder {
@@ -210,7 +220,7 @@ class MoeCombineKernel {
         }
         Data data[kAtOnce] = {};
         find_partial(row, experts, first, end, data);
-        const MoePlace mine = area_.find(shape_.find_combine_row(area_.epoch(), token, slot, adder.place));
+        const MoePlace mine = find_combine_row(adder.place, token, slot);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)
           if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
@@ -231,7 +241,7 @@ class MoeCombineKernel {
 
   // A token of this rank or of a counterpart, whose rows this host's ranks send to this rank.
   struct Token {
-    uint32_t token, place;  // as in find_combine_row()
+    uint32_t token, place;  // of find_combine_row()
     uint64_t own_row;       // this rank's row
     uint32_t rank_of_lane;  // the rank of each lane's expert
     float weight_of_lane;
@@ -256,10 +266,15 @@ class MoeCombineKernel {
       const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
+        // As add_rows(), whose result would cost registers.
         bool is_first = true;
-        if (!add_rows(token, base + lane(), end, is_first, sums)) return;
+        for (uint32_t left = token.addends; left != 0;) {
+          const uint32_t some = take_some(left);
+          if (!add_values(token, some, base + lane(), end, is_first, sums)) return;
+          is_first = false;
+        }
         if constexpr (kSpansHosts) {
-          if (!add_hosts(token, base + lane(), end, is_first, sums)) return;
+          if (!add_hosts(token, base + lane(), end, sums)) return;
         }
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
@@ -272,8 +287,8 @@ class MoeCombineKernel {
     }
   }
   // Adds the rows of this host's ranks, or of the experts.
-  VERBENA_DEVICE bool add_rows(const Token& token, uint32_t first, uint32_t end, bool& is_first,
-                               Sum (&sums)[kAtOnce]) {
+  VERBENA_DEVICE bool add_rows(const Token& token, uint32_t first, uint32_t end, Sum (&sums)[kAtOnce]) {
+    bool is_first = true;
     for (uint32_t left = token.addends; left != 0;) {
       const uint32_t some = take_some(left);
       if (!add_values(token, some, first, end, is_first, sums)) return false;
@@ -282,8 +297,8 @@ class MoeCombineKernel {
     return true;
   }
   // Adds the sums of the other hosts.
-  VERBENA_DEVICE bool add_hosts(const Token& token, uint32_t first, uint32_t end, bool is_first,
-                                Sum (&sums)[kAtOnce]) {
+  VERBENA_DEVICE bool add_hosts(const Token& token, uint32_t first, uint32_t end, Sum (&sums)[kAtOnce]) {
+    bool is_first = token.addends == 0;
     const uint32_t chunk = token.token >> shape_.chunk_bits,
                    number = token.token & ((1U << shape_.chunk_bits) - 1);
     for (uint32_t host = 0; host < far_.count(); ++host) {
@@ -344,8 +359,7 @@ class MoeCombineKernel {
       char* const row = sent + MoeFarHosts::kHeaderBytes + uint64_t{number} * call_.row_bytes;
       for (uint32_t base = 0; base < row_packets_ && have_come; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
-        bool is_first = true;
-        have_come = add_rows(one, base + lane(), row_packets_, is_first, sums);
+        have_come = add_rows(one, base + lane(), row_packets_, sums);
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           const uint32_t at = base + lane() + i * kWarpLanes;
@@ -387,7 +401,7 @@ class MoeCombineKernel {
       uint32_t slot = kIsExact ? bit : find_slot(bit);
       if (!kIsExact && !has_slots_of_ranks())
         slot = find_lowest_moe_bit(ballot(kFullWarp, token.rank_of_lane == bit) | 1U << (kWarpLanes - 1));
-      places[i] = area_.find(shape_.find_combine_row(area_.epoch(), token.token, slot, token.place));
+      places[i] = find_combine_row(token.place, token.token, slot);
       if (is_used && members[i] != area_.me()) remote |= 1u << i;
     }
     const uint32_t own = used & ~remote;

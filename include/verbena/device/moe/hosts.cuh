@@ -67,6 +67,16 @@ class MoeFarHosts {
     return host == hosts_.mine ? 0 : 1 + count_far(hosts_.mine, host);
   }
 
+  // Returns the slot of a row that this rank adds for its counterpart on a host.
+  // @param place  find_place() of the host, not 0
+  VERBENA_DEVICE MoePlace find_relay_row(uint64_t epoch, uint32_t place, uint32_t token,
+                                         uint32_t slot) const {
+    char* const data = base_ + shape_.find_relay_packets();
+    const uint64_t packet = shape_.find_relay_row(epoch, place - 1, token, slot);
+    return {data + packet * Packet::kBytes,
+            data + shape_.relay_packets() * Packet::kBytes + packet * Packet::kNoteBytes};
+  }
+
   // Where a chunk is written before a NIC sends it to a host, and where one lies that has come from a host.
   VERBENA_DEVICE char* find_sent(uint64_t epoch, uint32_t host, uint32_t chunk) const {
     return base_ + shape_.find_chunk(epoch, kind_, true, count_far(hosts_.mine, host), chunk);

@@ -130,7 +130,7 @@ struct MoeShape {
     return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
-    return ranks + uint64_t{hosts} * max_tokens * rows_of_token * combine_packets;
+    return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
   }
   // Of the entries of groups, which come after all else.
   VERBENA_HOST_DEVICE constexpr uint64_t entry_packets() const {
@@ -139,33 +139,46 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t packets() const {
     return kMoeCopies * (dispatch_packets() + combine_copy_packets() + entry_packets());
   }
-  // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh), and by the chunks
-  // between hosts and their words.
+  // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh); of several hosts also
+  // packets and notes of the rows that relays add, then the chunks between hosts and their words.
   VERBENA_HOST_DEVICE constexpr uint64_t workspace_bytes() const {
     if (hosts == 1) return packets() * (kMoePacketBytes + kMoeNoteBytes);
-    return find_chunk(0, MoeKind::kDispatch, true, 0, 0) +
+    return find_copy(0, MoeKind::kDispatch) +
            kMoeCopies * (copy_bytes(MoeKind::kDispatch) + copy_bytes(MoeKind::kCombine));
   }
 
   // Between hosts. A chunk is a header of a packet, then the rows of its tokens that are sent, one after the
   // other. A dispatched row is followed by its scales, experts and weights as in dispatch_row_packets().
+  VERBENA_HOST_DEVICE static constexpr uint64_t align(uint64_t bytes) {
+    return moe_divide_up<uint64_t>(bytes, kMoeAlignment) * kMoeAlignment;
+  }
   VERBENA_HOST_DEVICE constexpr uint32_t chunks() const { return ((max_tokens - 1) >> chunk_bits) + 1; }
   VERBENA_HOST_DEVICE constexpr uint64_t chunk_bytes(MoeKind kind) const {
     const uint64_t row = kind == MoeKind::kDispatch ? dispatch_row_packets() : combine_packets;
-    return moe_divide_up<uint64_t>((1 + (row << chunk_bits)) * kMoePacketBytes, kMoeAlignment) *
-           kMoeAlignment;
+    return align((1 + (row << chunk_bits)) * kMoePacketBytes);
   }
   VERBENA_HOST_DEVICE constexpr uint64_t count_far_chunks() const { return uint64_t{hosts - 1} * chunks(); }
   // Of the chunks that are sent and those that come, and their words.
   VERBENA_HOST_DEVICE constexpr uint64_t copy_bytes(MoeKind kind) const {
-    return count_far_chunks() * 2 * chunk_bytes(kind) +
-           moe_divide_up<uint64_t>(count_far_chunks() * sizeof(uint64_t), kMoeAlignment) * kMoeAlignment;
+    return count_far_chunks() * 2 * chunk_bytes(kind) + align(count_far_chunks() * sizeof(uint64_t));
   }
-  // Return offsets in the workspace. `far` counts the hosts other than the rank's own.
+  // Counts the packets of the rows that a relay adds, of all copies.
+  VERBENA_HOST_DEVICE constexpr uint64_t relay_packets() const {
+    return kMoeCopies * uint64_t{hosts - 1} * max_tokens * rows_of_token * combine_packets;
+  }
+  // Returns the index of a packet among them; `far` counts the hosts other than the rank's own.
+  VERBENA_HOST_DEVICE constexpr uint64_t find_relay_row(uint64_t call, uint32_t far, uint32_t token,
+                                                        uint32_t row) const {
+    const uint64_t number = (call % kMoeCopies * (hosts - 1) + far) * max_tokens + token;
+    return (number * rows_of_token + row) * combine_packets;
+  }
+  // Return offsets in the workspace.
+  VERBENA_HOST_DEVICE constexpr uint64_t find_relay_packets() const {
+    return align(packets() * (kMoePacketBytes + kMoeNoteBytes));
+  }
   VERBENA_HOST_DEVICE constexpr uint64_t find_copy(uint64_t call, MoeKind kind) const {
-    const uint64_t begin =
-        moe_divide_up<uint64_t>(packets() * (kMoePacketBytes + kMoeNoteBytes), kMoeAlignment) * kMoeAlignment;
-    return begin + (kind == MoeKind::kDispatch ? 0 : kMoeCopies * copy_bytes(MoeKind::kDispatch)) +
+    return find_relay_packets() + align(relay_packets() * (kMoePacketBytes + kMoeNoteBytes)) +
+           (kind == MoeKind::kDispatch ? 0 : kMoeCopies * copy_bytes(MoeKind::kDispatch)) +
            call % kMoeCopies * copy_bytes(kind);
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_chunk(uint64_t call, MoeKind kind, bool is_sent, uint32_t far,
@@ -197,11 +210,8 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t find_combine_header(uint64_t call, uint32_t source) const {
     return kMoeCopies * dispatch_packets() + call % kMoeCopies * combine_copy_packets() + source;
   }
-  // @param relay  0: a token of the rank itself; 1 + far: of its counterpart on another host
-  VERBENA_HOST_DEVICE constexpr uint64_t find_combine_row(uint64_t call, uint32_t token, uint32_t row,
-                                                          uint32_t relay = 0) const {
-    return find_combine_header(call, 0) + ranks +
-           ((uint64_t{relay} * max_tokens + token) * rows_of_token + row) * combine_packets;
+  VERBENA_HOST_DEVICE constexpr uint64_t find_combine_row(uint64_t call, uint32_t token, uint32_t row) const {
+    return find_combine_header(call, 0) + ranks + (uint64_t{token} * rows_of_token + row) * combine_packets;
   }
 };
 

@@ -310,6 +310,27 @@ TEST(MoeAcrossHosts, TokensGoThereAndBack) {
   }
 }
 
+// Rails fail again and again: before a request is carried out, and after it.
+TEST(MoeAcrossHosts, RailsThatFailLoseNothing) {
+  setenv("SOFTVERBS_DEVICES", "2", 1);
+  setenv("SOFTVERBS_FAULTS",
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
+         "fail rail=1 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=60 work=done",
+         1);
+  EXPECT_EQ(run({0, 0, 1, 1},
+                [](Rank& rank, uint32_t number) {
+                  Moe moe(rank, number, 4, false);
+                  std::string wrong;
+                  for (uint32_t round = 0; round < 5 && wrong.empty(); ++round)
+                    wrong = run_steps(moe, 6 * round);
+                  return wrong;
+                }),
+            "");
+  unsetenv("SOFTVERBS_FAULTS");
+  unsetenv("SOFTVERBS_DEVICES");
+}
+
 TEST(MoeAcrossHosts, GraphIsReplayedWithOtherIds) {
   EXPECT_EQ(run({0, 0, 1, 1}, [](Rank& rank, uint32_t number) { return replay(rank, number, 4, false); }),
             "");

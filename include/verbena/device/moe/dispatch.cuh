@@ -445,7 +445,6 @@ class MoeDispatchKernel : MoeRows<Rows> {
     const bool is_last_but_one = block_index() + 1 == last || last == 0;
     if (is_last_but_one) placement_.send_counts(area_, ids, source, tokens);
     placement_.send_places(area_, ids, source, tokens);
-    sync_block();
   }
 
   // The scales of grouped rows come with the rows.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "verbena/device/bulk_unpack.cuh"
 #include "verbena/device/nccl_unpack.cuh"
 
@@ -60,8 +61,7 @@ class VisibilityTest : public testing::TestWithParam<std::tuple<Call, bool, uint
 TEST_P(VisibilityTest, AllThreadsReadAllBytes) {
   const auto [call, through_shared, length_bytes] = GetParam();
   Slot slot(length_bytes);
-  World world(1);
-  world.add_grid(0, 1, kThreads, [&, is_shared = through_shared] {
+  emulator::run_kernel(1, 1, kThreads, [&, is_shared = through_shared] {
     if (is_shared) {
       constexpr uint32_t kStages = 2;
       const uint32_t bytes = device::CopyThroughShared::count_shared_bytes(kThreads / 32, kStages);
@@ -73,7 +73,6 @@ TEST_P(VisibilityTest, AllThreadsReadAllBytes) {
       unpack_and_read(slot, copy);
     }
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(slot.data, slot.bounce);
 }
 
@@ -97,8 +96,7 @@ TEST(FinishKernel, SavesTheHeadsOfAllGroups) {
   arguments.receive_handles = pointers;
   arguments.groups = 2;
   arguments.peers = 1;
-  World world(1);
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(1, 1, kThreads, [&] {
     auto& state =
         *static_cast<State*>(device::emulation::shared_memory(&state_key, sizeof(State), alignof(State)));
     if (!device::start_kernel(state, &arguments)) return;
@@ -106,7 +104,6 @@ TEST(FinishKernel, SavesTheHeadsOfAllGroups) {
     if (device::thread_index() % 32 == 0) device::ncclNetDeviceIncrementHead(state, group, 0);
     device::finish_kernel(state);
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(handles[0].head, 4U);
   EXPECT_EQ(handles[1].head, 6U);
 }

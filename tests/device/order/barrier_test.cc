@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "device/support/run_kernel.h"
 #include "schedules.h"
 
 namespace verbena::device {
@@ -41,8 +42,7 @@ TEST_P(Barriers, AGridMeetsAgainAndAgainAndInTheNextKernel) {
 TEST_P(Barriers, WorkBetweenArrivalAndWaitIsAllowed) {
   uint64_t arrived = 0;
   uint32_t cells[4] = {};
-  World world(GetParam());
-  world.add_grid(0, 4, 1, [&] {
+  emulator::run_kernel(GetParam(), 4, 1, [&] {
     const GridBarrier barrier{&arrived, 4};
     const auto limits = WaitLimits::within(kLongEnough_ns);
     for (uint32_t round = 1; round < 10; ++round) {
@@ -54,22 +54,19 @@ TEST_P(Barriers, WorkBetweenArrivalAndWaitIsAllowed) {
       require(barrier.wait<BackOff>(barrier.arrive(), limits) == WaitResult::kReached, "reached again");
     }
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST_P(Barriers, ABlockThatNeverComesIsGivenUp) {
   uint64_t arrived = 0;
   uint32_t abort_word = 0;
   std::vector<WaitResult> timed(64), aborted(64);
-  World world(GetParam());
-  world.add_grid(0, 2, 32, [&] {
+  emulator::run_kernel(GetParam(), 2, 32, [&] {
     const GridBarrier barrier{&arrived, 3};
     const uint32_t rank = block_index() * 32 + thread_index();
     timed[rank] = barrier.sync<BackOff, 4>(WaitLimits::within(3000));
     if (rank == 0) store_relaxed<Scope::kSystem>(&abort_word, 1);
     aborted[rank] = barrier.sync<BackOff, 4>(WaitLimits::within(kLongEnough_ns, &abort_word));
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(timed, std::vector<WaitResult>(64, WaitResult::kTimedOut));
   // The second round's four arrivals complete the count of three that the first left open: out of step.
   arrived = 0;
@@ -85,8 +82,7 @@ TEST_P(Barriers, TheBlocksOfAGridAreAGroup) {
   uint64_t arrived = 0, words[GridGroup::kWords] = {};
   std::vector<uint32_t> cells(kBlocks * kThreads);
   uint32_t elected = 0;
-  World world(GetParam());
-  world.add_grid(0, kBlocks, kThreads, [&] {
+  emulator::run_kernel(GetParam(), kBlocks, kThreads, [&] {
     const GridGroup group{{&arrived, kBlocks}, words, WaitLimits::within(kLongEnough_ns)};
     if (group.elect()) reduce_add<Order::kRelaxed, Scope::kGpu>(&elected, 1);
     for (uint32_t round = 0; round < 6; ++round) {
@@ -101,14 +97,12 @@ TEST_P(Barriers, TheBlocksOfAGridAreAGroup) {
       require(group.share(is_giver ? 70 + round : 0, is_giver) == 70 + round, "what one has");
     }
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(elected, 1u);
 }
 
 TEST_P(Barriers, AGroupOfBlocksRemembersThatItBroke) {
   uint64_t arrived = 0, words[GridGroup::kWords] = {};
-  World world(GetParam());
-  world.add_grid(0, 2, 32, [&] {
+  emulator::run_kernel(GetParam(), 2, 32, [&] {
     GridGroup group{{&arrived, 2}, words, WaitLimits::within(kLongEnough_ns)};
     require(group.size() == 64 && group.rank() == block_index() * 32 + thread_index(), "places");
     group.sync();
@@ -119,7 +113,6 @@ TEST_P(Barriers, AGroupOfBlocksRemembersThatItBroke) {
     require(group.is_broken() && group.result == WaitResult::kTimedOut, "the other block is gone");
     require(group.any(false), "at once, and no wait has reached its end");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(arrived, 3u);
 }
 

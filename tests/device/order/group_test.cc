@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "device/support/run_kernel.h"
 #include "schedules.h"
 #include "verbena/device/atomic.cuh"
 
@@ -55,12 +56,10 @@ TEST_P(Groups, AThreadIsAGroupOfItsOwn) {
 
 TEST_P(Groups, WarpsMeetByThemselves) {
   std::array<Board, 3> boards;
-  World world(GetParam());
-  world.add_grid(0, 1, 96, [&] {
+  emulator::run_kernel(GetParam(), 1, 96, [&] {
     Board& board = boards[thread_index() / 32];
     check_group(WarpGroup{}, board.ranks.data(), &board.elected, board.cells.data());
   });
-  EXPECT_EQ(world.run(), "");
   for (const Board& board : boards) board.expect(32);
 }
 
@@ -76,15 +75,13 @@ TEST_P(Groups, ABlockOfAnySizeMeets) {
 
 TEST_P(Groups, WarpsOfABlockMeetOnBarriersOfTheirOwn) {
   Board small, large;
-  World world(GetParam());
-  world.add_grid(0, 1, 128, [&] {
+  emulator::run_kernel(GetParam(), 1, 128, [&] {
     if (thread_index() < 32) {
       check_group(WarpsGroup{0, 32, 1}, small.ranks.data(), &small.elected, small.cells.data());
     } else {
       check_group(WarpsGroup{32, 96, 15}, large.ranks.data(), &large.elected, large.cells.data());
     }
   });
-  EXPECT_EQ(world.run(), "");
   small.expect(32);
   large.expect(96);
 }

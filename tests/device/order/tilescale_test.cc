@@ -7,27 +7,27 @@
 #include <vector>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 
 namespace {
 
 using verbena::device::WaitLimits;
 using verbena::device::WaitResult;
 using verbena::emulator::require;
+using verbena::emulator::run_kernel;
 using verbena::emulator::World;
 
 constexpr uint64_t kLongEnough_ns = 3'600'000'000'000;
 
 TEST(Tilescale, LoadsAndStoresByPointerAndByAddress) {
   float memory[2] = {1.5f, 0};
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  run_kernel(0, 1, 1, [&] {
     float value = 0;
     tl::ld<Semantic::WEAK, Scope::GPU, false, false>(reinterpret_cast<uint64_t>(memory), value);
     tl::st<Semantic::RELEASE, Scope::SYS, true>(memory + 1, value + 1);
     tl::ld<Semantic::ACQUIRE, Scope::SYS, false, true>(memory + 1, value);
     require(value == 2.5f, "the value");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(memory[1], 2.5f);
 }
 
@@ -51,15 +51,13 @@ TEST(Tilescale, ABarrierWaitsForTheWholeWorkOfItsBlocks) {
 
 TEST(Tilescale, NamesPlacesWithinABlock) {
   uint32_t elected = 0, elected_of_64 = 0;
-  World world;
-  world.add_grid(0, 1, 256, [&] {
+  run_kernel(0, 1, 256, [&] {
     const auto thread = static_cast<int>(verbena::device::thread_index());
     require(tl::get_lane_idx() == thread % 32 && tl::get_warp_idx() == thread / 32, "lane and warp");
     require(tl::get_warp_group_idx() == thread / 128 && tl::get_lane_idx(-1) == thread % 32, "warp group");
     if (tl::tl_shuffle_elect<0>()) tl::atomic_add_release_gpu_u32(&elected, 1);
     if (tl::tl_shuffle_elect<64>()) tl::atomic_add_release_gpu_u32(&elected_of_64, 1);
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(elected, 1u);
   EXPECT_EQ(elected_of_64, 4u);
 }
@@ -91,8 +89,7 @@ TEST(Tilescale, WithoutLimits) {
   uint32_t barrier = tl::kBarrierStart<2>;
   int32_t flag = 0;
   uint64_t wide = 0;
-  World world;
-  world.add_grid(0, 2, 32, [&] {
+  run_kernel(0, 2, 32, [&] {
     if (verbena::device::block_index() == 0) {
       tl::arrive_barrier_gpu(&barrier);
       tl::wait_barrier_gpu(&barrier);
@@ -110,7 +107,6 @@ TEST(Tilescale, WithoutLimits) {
       tl::st<Semantic::RELEASE, Scope::SYS, false>(&wide, uint64_t{7});
     }
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 // A thread's data is there for another one that has seen its flag: `send(flag)` and `has_come(flag)`.
@@ -191,8 +187,7 @@ TEST(Tilescale, CopiesElements) {
   // Copies read whole vectors of 16 bytes.
   std::vector<uint16_t> from(104), by_warp(100), by_block(100);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(i * 7 + 1);
-  World world;
-  world.add_grid(0, 1, 64, [&] {
+  run_kernel(0, 1, 64, [&] {
     if (verbena::device::thread_index() < 32) {
       tl::cp_warp<97, 4>(by_warp.data() + 1, from.data());
       tl::cp_warp<1, 4, true>(reinterpret_cast<uint64_t>(by_warp.data()), from.data());
@@ -204,7 +199,6 @@ TEST(Tilescale, CopiesElements) {
     tl::warpgroup_reg_dealloc<24>();
     tl::warpgroup_reg_alloc<240>();
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_TRUE(std::equal(from.begin(), from.begin() + 97, by_warp.begin() + 1));
   EXPECT_EQ(by_warp[0], from[0]);
   EXPECT_EQ(by_warp[98], 0) << "not an element more";
@@ -214,8 +208,7 @@ TEST(Tilescale, CopiesElements) {
 
 TEST(Tilescale, AddsReturnTheValueBefore) {
   uint32_t word = 5;
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  run_kernel(0, 1, 1, [&] {
     const uint32_t* const place = &word;
     uint32_t expected = 5;
     for (const auto add :
@@ -224,22 +217,19 @@ TEST(Tilescale, AddsReturnTheValueBefore) {
           &tl::ptx_atom_add_release_sys, &tl::ptx_atom_add_acq_rel_sys, &tl::atomic_add_release_gpu_u32})
       require(add(place, 3) == std::exchange(expected, expected + 3), "before");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(word, 5u + 27);
 }
 
 TEST(Tilescale, WaitsTakeSignedAndUnsignedWords) {
   const int32_t small = -2;
   const uint64_t large = ~uint64_t{0};
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  run_kernel(0, 1, 1, [&] {
     const auto limits = WaitLimits::within(1000);
     require(tl::wait_lt(&small, 0, limits) == WaitResult::kReached, "signed");
     require(tl::wait_gt(&large, 1, limits) == WaitResult::kReached, "unsigned");
     require(tl::wait_eq(&small, 5, limits) == WaitResult::kTimedOut, "a deadline");
     require(tl::wait_ne(&small, 5, limits) == WaitResult::kReached, "other");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 }  // namespace

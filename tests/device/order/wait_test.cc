@@ -1,5 +1,6 @@
 #include "verbena/device/wait.cuh"
 
+#include "device/support/run_kernel.h"
 #include "schedules.h"
 #include "verbena/device/group.cuh"
 
@@ -29,14 +30,12 @@ TEST(Wait, ComparesByTheWordsSign) {
 TEST(Wait, PausesLongerAndLonger) {
   PauseLongerAndLonger<32, 200> back_off;
   std::vector<uint32_t> pauses;
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     for (int i = 0; i < 6; ++i) {
       pauses.push_back(back_off.next_ns);
       back_off.pause();
     }
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(pauses, (std::vector<uint32_t>{32, 64, 128, 200, 200, 200}));
 }
 
@@ -71,8 +70,7 @@ TEST_P(Waiting, EveryRelationIsReached) {
 TEST_P(Waiting, WhatTheWriterDidIsThereForTheWholeBlock) {
   std::vector<uint32_t> data(64);
   uint32_t flag = 0;
-  World world(GetParam());
-  world.add_grid(0, 2, 64, [&] {
+  emulator::run_kernel(GetParam(), 2, 64, [&] {
     const uint32_t rank = thread_index();
     if (block_index() == 0) {
       store<Order::kWeak, Scope::kThreads>(&data[rank], rank + 1);
@@ -85,18 +83,15 @@ TEST_P(Waiting, WhatTheWriterDidIsThereForTheWholeBlock) {
     require(result == WaitResult::kReached, "reached");
     require(load<Order::kWeak, Scope::kThreads>(&data[63 - rank]) == 64 - rank, "the data");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST_P(Waiting, ADeadlineEndsItForAll) {
   uint32_t flag = 0;
   std::vector<WaitResult> results(64, WaitResult::kReached);
-  World world(GetParam());
-  world.add_grid(0, 1, 64, [&] {
+  emulator::run_kernel(GetParam(), 1, 64, [&] {
     results[thread_index()] = wait_together<Relation::kEqual, Scope::kGpu, PauseLongerAndLonger<>, 4>(
         BlockGroup{}, &flag, 1, WaitLimits::within(5000));
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(results, std::vector<WaitResult>(64, WaitResult::kTimedOut));
 }
 
@@ -120,11 +115,9 @@ TEST_P(Waiting, AnAbortEndsItForAll) {
 TEST(Wait, AReachedValueComesBeforeAbortAndDeadline) {
   const uint32_t flag = 1, abort_word = 1;
   WaitResult result{};
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     result = wait_until<Relation::kEqual, Scope::kGpu, SpinWithoutPause, 1>(&flag, 1, {0, &abort_word});
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(result, WaitResult::kReached);
 }
 
@@ -140,8 +133,7 @@ TEST_P(Waiting, AGroupAgreesOnTheWorstResult) {
   const WaitResult cases[3][2] = {{WaitResult::kReached, WaitResult::kReached},
                                   {WaitResult::kTimedOut, WaitResult::kTimedOut},
                                   {WaitResult::kAborted, WaitResult::kAborted}};
-  World world(GetParam());
-  world.add_grid(0, 1, 64, [&] {
+  emulator::run_kernel(GetParam(), 1, 64, [&] {
     for (const auto& one : cases) {
       require(agree(BlockGroup{}, thread_index() == 40 ? one[0] : WaitResult::kReached) == one[1],
               "one thread");
@@ -149,7 +141,6 @@ TEST_P(Waiting, AGroupAgreesOnTheWorstResult) {
     const auto mine = thread_index() == 3 ? WaitResult::kTimedOut : WaitResult::kAborted;
     require(agree(BlockGroup{}, mine) == WaitResult::kAborted, "an abort is said first");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "device/symm/stub_backend.cuh"
 
 #define VERBENA_SYMM_CONTEXTS verbena::SymmContext, verbena::StubSymmContext
+#include "device/support/run_kernel.h"
 #include "verbena/device/symm_c.cuh"
 
 namespace verbena {
@@ -248,8 +249,7 @@ TEST(SymmBackend, PutsPiecesOneByOneBeforeTheirSignal) {
 TEST(SymmBackend, TheTypeChooses) {
   StubFleet fleet;
   const auto code = [](SymmStatus status) { return static_cast<int32_t>(status); };
-  World world;
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(0, 1, kThreads, [&] {
     StubSymmContext& context = fleet.context(0);
     const int64_t mine = fleet.number(0), place = StubFleet::as_number(fleet.data<char>(0));
     require(symm_put_async(mine, place, place, 1, 8, 2) == 0, "by the stub");
@@ -268,20 +268,17 @@ TEST(SymmBackend, TheTypeChooses) {
             "nor for signals");
     require(symm_team_size(mine) == kRanks && symm_lsa_ptr(mine, place, 1) != 0, "what all have");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmBackend, IsNotThere) {
   StubFleet fleet;
   fleet.context(0).far_deltas = nullptr;
-  World world;
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(0, 1, kThreads, [&] {
     require(device::symm_signal(fleet.context(0), 0, 2, 1, SymmSignalOperation::kAdd, device::BlockGroup{}) ==
                 SymmStatus::kUnreachable,
             "far");
     require(device::symm_barrier(fleet.context(0), 0) == SymmStatus::kUnreachable, "barrier");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 }  // namespace

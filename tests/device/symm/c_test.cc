@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -72,8 +73,7 @@ TEST(SymmC, ManyBlocksMeet) {
 
 TEST(SymmC, TellsWhereAndWho) {
   Fleet fleet(3, 2);
-  World world;
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(0, 1, kThreads, [&] {
     const int64_t mine = context_of(fleet, 0);
     require(symm_lsa_ptr(mine, number(fleet.data(0, 8)), 1) == number(fleet.data(1, 8)), "pointer");
     require(symm_lsa_ptr(mine, number(fleet.data(0)), 2) == 0, "out of reach");
@@ -84,15 +84,13 @@ TEST(SymmC, TellsWhereAndWho) {
     require(symm_get(mine, number(fleet.data(0, 64)), number(fleet.data(0, 128)), 4, 4, 1) == 0, "get");
     for (int32_t scope = 0; scope < 3; ++scope) require(symm_fence(mine, scope) == 0, "fence");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmC, SaysWhatCannotBe) {
   Fleet fleet(3, 2);
   fleet.context(0).timeout_ns = 5'000;
   const auto code = [](SymmStatus status) { return static_cast<int32_t>(status); };
-  World world;
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(0, 1, kThreads, [&] {
     const int64_t mine = context_of(fleet, 0), place = number(fleet.data(0));
     require(
         symm_barrier(0) == code(SymmStatus::kInvalid) && symm_team_size(0) == 0 && symm_lsa_ptr(0, 1, 0) == 0,
@@ -110,7 +108,6 @@ TEST(SymmC, SaysWhatCannotBe) {
     }
     require(symm_signal_wait_until(mine, 0, 3, 5) == 0, "as it was");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmC, FarOperations) {

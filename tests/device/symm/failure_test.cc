@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 #include "device/symm/host_proxy.h"
 #include "verbena/device/symm.cuh"
@@ -95,8 +96,7 @@ TEST(SymmFailure, AskingTheProxyIsToldToo) {
     uint64_t* const failure = proxy.data<uint64_t>(4096);
     context.failure = failure;
     context.timeout_ns = 20'000;
-    World world;
-    world.add_grid(0, 1, 1, [&] {
+    emulator::run_kernel(0, 1, 1, [&] {
       auto* const data = proxy.data();
       require(device::symm_put_async(context, data, data, 8, 1) == SymmStatus::kDone, "one of two");
       if (is_full) {
@@ -106,7 +106,6 @@ TEST(SymmFailure, AskingTheProxyIsToldToo) {
         require(device::symm_quiet(context) == SymmStatus::kTimedOut, "not complete");
       }
     });
-    EXPECT_EQ(world.run(), "");
     EXPECT_EQ(Failure(*failure), is_full ? Failure(SymmWait::kRequest, 0, 1, 0)
                                          : Failure(SymmWait::kCompletion, 0, kSymmNobody, 0));
     proxy.take(0);

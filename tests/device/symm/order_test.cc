@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 #include "device/symm/host_proxy.h"
 #include "verbena/device/symm_c.cuh"
@@ -149,13 +150,11 @@ TEST_P(SymmOrderTest, WhatWasGotIsThereForAllThreads) {
     Fleet fleet(2);
     std::vector<uint64_t> got(kThreads * kRows);
     for (size_t i = 0; i < got.size(); ++i) fleet.data<uint64_t>(1)[i] = i + 1;
-    World world(GetParam());
-    world.add_grid(0, 1, kThreads, [&] {
+    emulator::run_kernel(GetParam(), 1, kThreads, [&] {
       require(way(fleet.context(0), got.data(), fleet.data<uint64_t>(0)) == SymmStatus::kDone, "get");
       for (uint64_t i = kThreads - 1 - device::thread_index(); i < got.size(); i += kThreads)
         require(read(got.data() + i) == i + 1, "what was got");
     });
-    EXPECT_EQ(world.run(), "");
   };
   check(get);
   check(get_rows);
@@ -166,15 +165,13 @@ TEST_P(SymmOrderTest, TheSourceOfRowsIsAllThreadsAgain) {
   constexpr uint64_t kRows = 8, kRowBytes = kThreads * 8;
   Fleet fleet(2);
   std::vector<uint64_t> source(kThreads * kRows, 7);
-  World world(GetParam());
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(GetParam(), 1, kThreads, [&] {
     require(device::symm_put_rows(fleet.context(0), fleet.data(0), kRowBytes, source.data(), kRowBytes,
                                   kRowBytes, kRows, 1, BlockGroup{}) == SymmStatus::kDone,
             "put");
     for (uint64_t i = kThreads - 1 - device::thread_index(); i < source.size(); i += kThreads)
       write(source.data() + i, 9);
   });
-  EXPECT_EQ(world.run(), "");
   for (uint64_t i = 0; i < source.size(); ++i) ASSERT_EQ(fleet.data<uint64_t>(1)[i], 7U) << i;
 }
 
@@ -182,13 +179,11 @@ TEST_P(SymmOrderTest, TheSourceOfRowsIsAllThreadsAgain) {
 TEST_P(SymmOrderTest, AResetIsBehindWhatTheBlockDid) {
   Fleet fleet(1);
   fleet.context(0).signals[9] = 42;
-  World world(GetParam());
-  world.add_grid(0, 1, kThreads, [&] {
+  emulator::run_kernel(GetParam(), 1, kThreads, [&] {
     const SymmContext& mine = fleet.context(0);
     require(device::symm_signal_read(mine, 9) == 42, "not yet");
     require(device::symm_signal_reset(mine, 9, BlockGroup{}) == SymmStatus::kDone, "reset");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(fleet.context(0).signals[9], 0U);
 }
 

@@ -7,6 +7,7 @@
 #include "device/emulator/world.h"
 #include "device/support/guarded_buffer.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 #include "verbena/device/symm.cuh"
 
@@ -69,13 +70,11 @@ TEST_P(SymmPutTest, AndGotBack) {
   const std::vector<uint8_t> bytes = make_bytes(GetParam());
   std::copy_n(bytes.begin(), GetParam(), fleet.data(1, 64));
   GuardedBuffer got(GetParam(), 3);
-  World world;
-  world.add_grid(0, 1, 64, [&] {
+  emulator::run_kernel(0, 1, 64, [&] {
     require(device::symm_get(fleet.context(0), got.data(), fleet.data(0, 64), GetParam(), 1,
                              device::BlockGroup{}) == SymmStatus::kDone,
             "get");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(got.compare({bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(GetParam())}), "");
 }
 
@@ -140,8 +139,7 @@ TEST(SymmPut, EveryRankToEveryOther) {
 TEST(SymmPut, RefusesWhatIsNotSymmetric) {
   Fleet fleet(3, 2);
   uint8_t other[16] = {};
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext& mine = fleet.context(0);
     const uint64_t whole = Fleet::kDataBytes;
     require(device::symm_put_async(mine, other, other, 1, 1) == SymmStatus::kInvalid, "not in the heap");
@@ -156,7 +154,6 @@ TEST(SymmPut, RefusesWhatIsNotSymmetric) {
     require(device::symm_lsa_ptr(mine, other, 1) == nullptr, "no pointer");
     require(device::symm_lsa_multicast_ptr(mine, fleet.data(0)) == nullptr, "no multicast");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(*fleet.data(1), 0) << "nothing was written";
 }
 
@@ -186,8 +183,7 @@ template <typename Group>
 void overwrite_behind_a_put(bool has_signal, uint64_t length_bytes, uint64_t seed) {
   Fleet fleet(2);
   std::vector<uint8_t> source(length_bytes, 7);
-  World world(seed);
-  world.add_grid(0, 1, 96, [&] {
+  emulator::run_kernel(seed, 1, 96, [&] {
     const Group group{};
     if (device::thread_index() >= group.size()) return;
     const SymmContext& mine = fleet.context(0);
@@ -199,7 +195,6 @@ void overwrite_behind_a_put(bool has_signal, uint64_t length_bytes, uint64_t see
     for (uint64_t i = group.size() - 1 - group.rank(); i < length_bytes; i += group.size())
       device::store<device::Order::kWeak, device::Scope::kThreads>(source.data() + i, uint8_t{9});
   });
-  EXPECT_EQ(world.run(), "");
   for (uint64_t i = 0; i < length_bytes; ++i)
     ASSERT_EQ(*fleet.data(1, 64 + i), 7) << "byte " << i << " of " << length_bytes << ", seed " << seed;
 }
@@ -257,8 +252,7 @@ TEST(SymmPut, AWordIsThereAsAWhole) {
 TEST(SymmPut, UpdatesNoWordThatThereIsNot) {
   Fleet fleet(12, 10);  // more than have their deltas in the context
   alignas(8) uint64_t outside = 0;
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext& mine = fleet.context(0);
     const auto add = [&](uint64_t* word, int32_t peer) {
       return device::symm_lsa_update<device::Operation::kAdd>(mine, word, 1, peer);
@@ -270,7 +264,6 @@ TEST(SymmPut, UpdatesNoWordThatThereIsNot) {
     require(add(fleet.data<uint64_t>(0, Fleet::kDataBytes), 1) == SymmStatus::kInvalid, "behind it");
     require(add(fleet.data<uint64_t>(0), 9) == SymmStatus::kDone, "in reach");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(*fleet.data<uint64_t>(9), 1U);
   EXPECT_EQ(outside, 0U);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/host_proxy.h"
 #include "verbena/device/barrier.cuh"
 #include "verbena/device/symm.cuh"
@@ -176,13 +177,11 @@ TEST_P(SymmQueueTest, QuietCoversAllQueues) {
 TEST(SymmQueue, BlocksBeginWithTheContextsQueue) {
   HostProxy proxy(2, 3);
   proxy.context().first_queue = 3;
-  World world(1);
-  world.add_grid(0, 2, 1, [&] {
+  emulator::run_kernel(1, 2, 1, [&] {
     require(device::symm_put_async(proxy.context(), proxy.data(64 * device::block_index()), proxy.data(), 8,
                                    1) == SymmStatus::kDone,
             "put");
   });
-  EXPECT_EQ(world.run(), "");
   for (const uint32_t queue : {0U, 1U}) {
     const auto one = proxy.take(queue);
     ASSERT_TRUE(one);
@@ -311,15 +310,13 @@ TEST_P(SymmQueueTest, RepliesAreUsedAgain) {
 TEST(SymmQueue, WhoGivesUpLeavesTheReply) {
   HostProxy proxy(1, 2);
   proxy.context().timeout_ns = 20'000;
-  World world(3);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(3, 1, 32, [&] {
     uint64_t before = 77;
     require(device::symm_fetch_add(proxy.context(), proxy.data<uint64_t>(), 1, 1, &before,
                                    device::BlockGroup{}) == SymmStatus::kTimedOut,
             "time");
     require(before == 77, "nothing came");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(proxy.told(0, 0), 1 | kPutReplyLeft);
   proxy.context().queues.swaps_words = 0;
   World other(4);
@@ -527,8 +524,7 @@ TEST(SymmQueue, TheCallerNamesAQueue) {
   const SymmContext& context = proxy.context();
   auto* const word = proxy.data<uint64_t>(64);
   const device::SymmQueue third{5};  // modulo 3
-  World world(1);
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(1, 1, 1, [&] {
     const device::ThreadGroup alone;
     device::SymmRequest asked;
     bool is_right = device::symm_put_async(context, word, word, 8, 1, alone, third) == SymmStatus::kDone;
@@ -542,7 +538,6 @@ TEST(SymmQueue, TheCallerNamesAQueue) {
     is_right &= device::symm_signal_after_puts(context, 0, 1, 1, kAdd, alone, third) == SymmStatus::kDone;
     require(is_right, "all of them");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_FALSE(proxy.take(0));
   EXPECT_FALSE(proxy.take(1));
   std::vector<PutOperation> asked;
@@ -734,8 +729,7 @@ TEST(SymmQueue, RefusesWhatIsNotInTheHeap) {
   HostProxy proxy(1, 2);
   SymmContext& context = proxy.context();
   uint8_t other[16] = {};
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     require(device::symm_put_async(context, proxy.data(), other, 8, 1) == SymmStatus::kInvalid, "source");
     require(device::symm_put_async(context, other, proxy.data(), 8, 1) == SymmStatus::kInvalid,
             "destination");
@@ -766,7 +760,6 @@ TEST(SymmQueue, RefusesWhatIsNotInTheHeap) {
             "no queues");
     require(device::symm_barrier(context, 0, device::ThreadGroup{}) == SymmStatus::kUnreachable, "no queues");
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_FALSE(proxy.take(0)) << "nothing was asked for";
 }
 

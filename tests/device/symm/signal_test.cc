@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 #include "verbena/device/symm.cuh"
 
@@ -17,15 +18,9 @@ using enum SymmCompare;
 
 constexpr auto kSet = SymmSignalOperation::kSet, kAdd = SymmSignalOperation::kAdd;
 
-void run_alone(const std::function<void()>& kernel) {
-  World world;
-  world.add_grid(0, 1, 1, kernel);
-  EXPECT_EQ(world.run(), "");
-}
-
 TEST(SymmSignal, SetAddAndReset) {
   Fleet fleet(2);
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext &mine = fleet.context(0), &his = fleet.context(1);
     require(symm_signal(mine, 9, 1, 40, kSet) == SymmStatus::kDone, "set");
     require(symm_signal(mine, 9, 1, 2, kAdd) == SymmStatus::kDone, "add");
@@ -40,7 +35,7 @@ TEST(SymmSignal, SetAddAndReset) {
 
 TEST(SymmSignal, IsTheSumOfBothWords) {
   Fleet fleet(3, 2);
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext &mine = fleet.context(0), &his = fleet.context(1);
     his.remote_signals[4] = 100;  // as a NIC does
     require(symm_signal(mine, 4, 1, 11, kAdd) == SymmStatus::kDone, "add");
@@ -56,7 +51,7 @@ TEST(SymmSignal, IsTheSumOfBothWords) {
 TEST(SymmSignal, EveryComparisonInBothWidths) {
   Fleet fleet(1);
   fleet.context(0).timeout_ns = 5'000;
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext& mine = fleet.context(0);
     const struct {
       SymmCompare compare;
@@ -155,7 +150,7 @@ TEST(SymmSignal, WhatEndedAWaitIsEverybodys) {
 TEST(SymmSignal, WaitsInVainEnd) {
   Fleet fleet(1);
   fleet.context(0).timeout_ns = 5'000;
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     int64_t seen = -1;
     require(symm_signal_wait_until<int64_t>(fleet.context(0), 0, kEqual, 1, &seen) == SymmStatus::kTimedOut,
             "time");
@@ -168,7 +163,7 @@ TEST(SymmSignal, WaitsInVainEnd) {
 
 TEST(SymmSignal, RefusesWhatThereIsNot) {
   Fleet fleet(3, 2);
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext& mine = fleet.context(0);
     require(symm_signal(mine, kSymmSignals, 1, 1, kAdd) == SymmStatus::kInvalid, "signal");
     require(symm_signal(mine, 0, 3, 1, kAdd) == SymmStatus::kInvalid, "rank");

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 #include "verbena/device/symm.cuh"
 
@@ -29,12 +30,6 @@ void write(uint64_t* word, uint64_t value) {
 uint64_t read(const uint64_t* word) {
   return device::load<Order::kWeak, Scope::kThreads>(word);
 }
-void run_alone(const std::function<void()>& kernel) {
-  World world;
-  world.add_grid(0, 1, 1, kernel);
-  EXPECT_EQ(world.run(), "");
-}
-
 class SymmWordTest : public testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, SymmWordTest, testing::Range<uint64_t>(0, 5));
 
@@ -200,7 +195,7 @@ TEST(SymmWord, WaitsInVainEnd) {
   };
   uint32_t which = 0;
   int64_t seen = -1;
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     uint64_t* const words = fleet.data<uint64_t>(0);
     require_late(device::symm_wait_until<int64_t>(mine, words, kEqual, 1, &seen), SymmWait::kWord);
     require(seen == 0, "as it was");
@@ -216,7 +211,7 @@ TEST(SymmWord, RefusesWhatThereIsNot) {
   Fleet fleet(3, 2);
   uint64_t other = 0, before = 0;
   uint32_t which = 0;
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext& mine = fleet.context(0);
     uint64_t* const word = fleet.data<uint64_t>(0);
     auto* const odd = reinterpret_cast<uint64_t*>(fleet.data(0, 4));
@@ -283,7 +278,7 @@ TEST(SymmRows, AreCopiedBothWays) {
 TEST(SymmRows, RefusesRowsThatDoNotFit) {
   Fleet fleet(3, 2);
   uint8_t other[64] = {};
-  run_alone([&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext& mine = fleet.context(0);
     uint8_t* const place = fleet.data(0);
     const auto put = [&](uint64_t stride, uint64_t row_bytes, uint64_t rows) {

@@ -1,5 +1,4 @@
 // libverbena_ops.so: verbena/ops.h. No exception passes through C.
-#include <optional>
 
 #include "device/ops/communicator.h"
 #include "device/ops/guard.h"

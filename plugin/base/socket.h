@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "base/file_descriptor.h"
 #include "base/hmac.h"

@@ -1,7 +1,6 @@
 #include "bootstrap/bootstrap.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "base/parameters.h"

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // Implements listen, connect, accept, close and memory registration.
 #include <cstring>
-#include <map>
 #include <utility>
 
 #include "base/log.h"

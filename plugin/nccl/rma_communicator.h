@@ -23,7 +23,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "base/status.h"

@@ -1,7 +1,6 @@
 #include "observe/prometheus.h"
 
 #include <utility>
-#include <vector>
 
 #include "base/text.h"
 

@@ -1,7 +1,6 @@
 #include "observe/trace.h"
 
 #include <map>
-#include <utility>
 
 #include "base/text.h"
 

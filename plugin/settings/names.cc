@@ -1,7 +1,6 @@
 #include "settings/names.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <iterator>
 #include <string>
 

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/job_key.h"
-#include "base/log.h"
 #include "base/random.h"
 
 namespace verbena::transport {

@@ -1,7 +1,6 @@
 // Collectives, algorithms and protocols by NCCL's numbers, and their names in the tuning file.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string_view>
 

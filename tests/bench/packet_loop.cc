@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "protocol/datagram/engine_core.h"

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <thread>
 
 #include "bootstrap/support/ranks.h"

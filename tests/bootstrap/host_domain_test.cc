@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdio>
 
-#include "base/clock.h"
 #include "base/parameters.h"
 #include "bootstrap/host_domain.h"
 #include "bootstrap/support/ranks.h"

@@ -1,9 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "chaos/traffic.h"

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <memory>
 
-#include "device/emulator/world.h"
 #include "device/support/run_kernel.h"
 #include "verbena/device/nccl_unpack.cuh"
 
@@ -17,7 +16,6 @@ using device::ErrorWord;
 using device::Fault;
 using device::KernelArguments;
 using device::WaitResult;
-using emulator::World;
 using State = device::KernelState<1, 1, 32>;
 
 constexpr uint32_t kThreads = 64;

@@ -13,7 +13,6 @@ namespace {
 using device::Bfloat16;
 using device::Half;
 using device::Operation;
-using device::Packed;
 using emulator::require;
 using emulator::World;
 

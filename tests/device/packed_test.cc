@@ -22,7 +22,6 @@ using device::Bfloat16;
 using device::E4m3;
 using device::E5m2;
 using device::Half;
-using emulator::require;
 using emulator::World;
 
 // A format by its definition: (-1)^sign 2^(exponent - bias) (1 + mantissa / 2^bits).

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,6 @@ namespace verbena::device_test {
 namespace {
 
 using device::Bfloat16;
-using device::E4m3;
 using device::Half;
 using device::RmsNorm;
 using device::RowQuantisation;

@@ -2,20 +2,16 @@
 // next launch. The threads read with plain loads, and ThreadSanitizer judges.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "device/emulator/world.h"
 #include "device/support/run_kernel.h"
 #include "verbena/device/bulk_unpack.cuh"
 #include "verbena/device/nccl_unpack.cuh"
 
 namespace verbena::device_test {
 namespace {
-
-using emulator::World;
 
 constexpr uint32_t kThreads = 64;
 const char scratch_key = 0, stages_key = 0, state_key = 0;

@@ -11,7 +11,6 @@
 #include <array>
 #include <csignal>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>

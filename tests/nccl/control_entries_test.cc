@@ -1,5 +1,4 @@
 // Life cycle, devices, connections and memory: what each version's entry hands to the core and brings back.
-#include <algorithm>
 #include <cstring>
 
 #include "nccl/adapters_fixture.h"

@@ -1,7 +1,6 @@
 // What the built library shows and wants: only NCCL's tables, only libraries that every machine has.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 

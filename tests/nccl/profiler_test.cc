@@ -1,6 +1,5 @@
 // NCCL's profiler: the events that it gets, by the tables that have its callback. Without VERBENA_PROFILER
 // the plugin does not call it.
-#include <atomic>
 #include <cstring>
 
 #include "nccl/live_fixture.h"

@@ -1,5 +1,4 @@
 // Every tuner table over a double of the network: what it offers and what was measured are the test's.
-#include "base/parameters.h"
 #include "nccl/log_capture.h"
 #include "nccl/logger_adapter.h"
 #include "nccl/tuner_tables.h"

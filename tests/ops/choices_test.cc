@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>

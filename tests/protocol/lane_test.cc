@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 
 #include "protocol/lane_simulation/run.h"
 #include "tests/base/scoped_environment.h"

@@ -1,5 +1,4 @@
 #include <cstring>
-#include <thread>
 
 #include "datagrams.h"
 #include "fixture.h"

@@ -1,5 +1,4 @@
 #include <cstdlib>
-#include <cstring>
 #include <thread>
 
 #include "fixture.h"

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <functional>
-#include <memory>
 
 #include "gpu_fixture.h"
 

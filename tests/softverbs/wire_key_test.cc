@@ -1,7 +1,6 @@
 #include <sched.h>
 #include <sys/stat.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 

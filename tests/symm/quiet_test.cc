@@ -1,5 +1,4 @@
 // What kernels have asked NICs for when they end, and what is freed behind them: windows, teams, contexts.
-#include <cstring>
 
 #include "symm/support/asker.h"
 #include "symm/support/contexts.h"

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "base/log.h"
 #include "symm/support/contexts.h"

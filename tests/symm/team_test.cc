@@ -1,7 +1,6 @@
 // Teams: their members, the order of these, and that teams do not share words.
 #include <array>
 #include <atomic>
-#include <numeric>
 #include <set>
 #include <thread>
 

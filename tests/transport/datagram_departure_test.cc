@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "transport/datagram/engine.h"
 #include "transport/datagram/meeting.h"

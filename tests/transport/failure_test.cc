@@ -1,8 +1,6 @@
 // A peer that dies in the middle: the other process learns it in time and is none the worse for it.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "transport/support/pool_probe.h"
 #include "transport/support/processes.h"
 

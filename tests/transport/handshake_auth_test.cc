@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/log_capture.h"
 #include "transport/support/job_key.h"
 
 namespace verbena::transport {

@@ -12,7 +12,6 @@
 namespace verbena::transport {
 namespace {
 
-using protocol::ChunkTag;
 using protocol::encode_tag;
 
 constexpr uint32_t kPageBytes = 4096, kWindowPages = 40;

@@ -6,7 +6,6 @@
 
 #include <cstring>
 
-#include "base/parameters.h"
 #include "transport/datagram/engine.h"
 #include "transport/datagram/meeting.h"
 #include "transport/setup/page_choice.h"

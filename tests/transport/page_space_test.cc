@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "transport/datagram/page_pool.h"
-#include "transport/support/connection.h"
 #include "transport/support/host.h"
 
 namespace verbena::transport::datagram {

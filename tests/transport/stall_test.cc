@@ -18,7 +18,6 @@ namespace {
 using testing::Contains;
 using testing::ContainsRegex;
 using testing::HasSubstr;
-using testing::Not;
 
 // Before softverbs reads its environment, once. Rail 2 never says what became of the first writes, a whole
 // queue of them, 3 of some messages, 1 of the one with which its port goes down, 0 of the first write; no

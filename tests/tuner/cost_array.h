@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <ostream>
 
 #include "tuner/cost_table.h"

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <optional>
 
 #include "base/clock.h"

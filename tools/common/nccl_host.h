@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "common/cpu_unpack.h"
 #include "common/net_plugin.h"

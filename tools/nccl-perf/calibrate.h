@@ -1,6 +1,5 @@
 #pragma once
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "nccl-perf/run.h"

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/error.h"
 #include "common/table.h"
 #include "nccl-perf/element.h"
 

@@ -1,6 +1,5 @@
 #include "nccl-perf/run.h"
 
-#include <cstdlib>
 #include <deque>
 #include <future>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,4 @@
 #pragma once
-#include <string>
-#include <vector>
 
 #include "common/tcp.h"
 #include "verbena-perf/options.h"

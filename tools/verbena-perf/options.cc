@@ -1,7 +1,6 @@
 #include "verbena-perf/options.h"
 
 #include <CLI/CLI.hpp>
-#include <map>
 
 #include "common/error.h"
 #include "common/option_style.h"

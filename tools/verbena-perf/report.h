@@ -1,8 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <vector>
 
 #include "common/result.h"
 #include "common/table.h"

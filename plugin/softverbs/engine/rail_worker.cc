@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 #include "softverbs/engine/queue_pair.h"
 #include "softverbs/shared/clock.h"

@@ -6,7 +6,6 @@
 // Works only between processes of one host. A WRITE with GPU memory is placed as a whole.
 #pragma once
 
-#include <deque>
 #include <vector>
 
 #include "softverbs/engine/send_runner.h"

@@ -1,7 +1,6 @@
 #include "softverbs/gpu/gpu_staging.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "softverbs/engine/queue_pair.h"

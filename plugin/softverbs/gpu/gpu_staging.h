@@ -1,7 +1,6 @@
 // A rail's pinned memory, for copies of GPU memory that cannot be mapped.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <mutex>
 #include <vector>

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <vector>
 
 #include "softverbs/shared/config.h"
 #include "softverbs/shared/job_folder.h"

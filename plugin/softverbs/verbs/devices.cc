@@ -1,7 +1,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <new>
 
 #include "softverbs/engine/objects.h"
 #include "softverbs/faults/setup.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "softverbs/engine/queue_pair.h"
 #include "softverbs/engine/queue_pair_state.h"

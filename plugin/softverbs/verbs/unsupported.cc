@@ -1,5 +1,4 @@
 #include <cerrno>
-#include <cstring>
 
 #include "softverbs/engine/objects.h"
 

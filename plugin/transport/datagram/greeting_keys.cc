@@ -8,7 +8,6 @@
 namespace verbena::transport::datagram {
 namespace {
 
-using base::as_bytes;
 using base::as_whole;
 
 // Derives a key from the job's key and `secrets` or, without a job key, from `secrets` alone.

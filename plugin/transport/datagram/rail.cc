@@ -1,7 +1,6 @@
 #include "transport/datagram/rail.h"
 
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "base/hot_path.h"

@@ -4,8 +4,6 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "base/log.h"
-#include "transport/service/observation.h"
 
 namespace verbena::transport {
 

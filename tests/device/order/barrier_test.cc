@@ -1,7 +1,5 @@
 #include "verbena/device/barrier.cuh"
 
-#include <memory>
-
 #include "device/support/run_kernel.h"
 #include "schedules.h"
 

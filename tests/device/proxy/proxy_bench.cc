@@ -2,7 +2,6 @@
 // endpoint that completes everything at once, and the same over softverbs in host memory. Asserts nothing.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <vector>
 

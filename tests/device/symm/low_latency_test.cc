@@ -16,7 +16,6 @@
 namespace verbena::device_test {
 namespace {
 
-using device::BlockGroup;
 using device::Heard;
 using device::LowLatency;
 using device::Order;

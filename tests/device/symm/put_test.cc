@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <numeric>
 
 #include "device/emulator/world.h"
 #include "device/support/guarded_buffer.h"

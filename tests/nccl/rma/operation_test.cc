@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <random>
-#include <set>
 
 #include "nccl/rma/group.h"
 
 namespace verbena::nccl::testing {
 namespace {
 
-using tools::RmaAdd;
 using tools::RmaCopy;
 
 class RmaOperationTest : public RmaTest {};

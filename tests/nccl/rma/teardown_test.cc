@@ -5,15 +5,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
 #include <deque>
 
 #include "nccl/rma/group.h"
 
 namespace verbena::nccl::testing {
 namespace {
-
-using tools::RmaCopy;
 
 class RmaTeardownTest : public RmaTest {};
 INSTANTIATE_TEST_SUITE_P(Tables, RmaTeardownTest, every_table(), name_table);

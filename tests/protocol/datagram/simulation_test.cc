@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 #include "protocol/datagram/simulation/scenario.h"
 #include "tests/base/scoped_environment.h"

@@ -1,7 +1,6 @@
 // One direction of the control socket: records in order, nothing lost, but late; it may end at any time.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <initializer_list>
 
 namespace verbena::transport {
 

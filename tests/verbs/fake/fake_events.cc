@@ -1,7 +1,6 @@
 // Async events of the fake: a pipe for each open context.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>

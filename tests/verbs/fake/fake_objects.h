@@ -1,8 +1,6 @@
 // The fake's objects: what ibv_open_device and the create calls hand out.
 #pragma once
 
-#include <atomic>
-
 #include "fake_ibverbs.h"
 
 namespace verbena::verbs::fake {

@@ -1,6 +1,5 @@
 // A device that fails for good, as a NIC whose firmware has crashed: its queue pairs are flushed, nothing can
 // be created on it or asked of it any more, and its events say IBV_EVENT_DEVICE_FATAL.
-#include <algorithm>
 #include <mutex>
 #include <set>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "verbena-bench/coll/contenders.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "common/error.h"
 #include "verbena-bench/coll/numbers.h"

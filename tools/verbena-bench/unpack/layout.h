@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "verbena-bench/unpack/test_case.h"
 #include "verbena-bench/unpack/unpack_run.h"

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "protocol/datagram/simulation/scenario.h"
 

@@ -1,7 +1,6 @@
 #include "protocol/datagram/simulation/scenario.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>

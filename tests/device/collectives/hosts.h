@@ -145,7 +145,7 @@ class Hosts {
       put(there, reinterpret_cast<const char*>(fleet_.context(rank).heap_begin) + slot.operand, slot.extent,
           random);
       wire_bytes_ += slot.extent;
-      if (repeats_puts_) one.open[queue].push_back(slot);
+      if (repeats_puts_) one.open[queue].push_back({slot.operand, slot.extent, place, action});
     } else {
       emulator::require(operation == PutOperation::kWriteWord, "what the NIC does not know");
       for (const PutDescriptor& before : one.open[queue]) {

@@ -102,8 +102,9 @@ typedef enum {
    * rounded; the source rank adds these sums to the sum of its own host, in the order of hosts. */
   VERBENA_MOE_ROWS = 0,
   /* `rows` has one row for each expert of each row that came: [ranks][max_tokens][top_k][hidden]; slots whose
-   * id is -1 are not read. After a dispatch that groups by expert, `rows` is grouped like its output. The experts' rank adds them with their weights in top-k order, and rounds; the
-   * source rank adds these sums as VERBENA_MOE_ROWS does. */
+   * id is -1 are not read. After a dispatch that groups by expert, `rows` is grouped like its output. The
+   * experts' rank adds the rows with their weights in top-k order, and rounds. The source rank adds these sums
+   * as VERBENA_MOE_ROWS does. */
   VERBENA_MOE_REDUCED = 1,
   /* The same rows; each goes to the source rank, which adds them with their weights in top-k order. Takes up
    * to top_k / ranks times the bytes. Of ranks on one host only. */
@@ -244,8 +245,9 @@ VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 const verbena_moe_dispatch_arguments* arguments,
                                                 verbena_stream stream);
 /* Sends the experts' rows back, and adds up the rows of this rank's tokens. Returns as
- * verbena_moe_dispatch(). If no dispatch of this exchange has written the handle, or one with another number of
- * tokens or another grouping, the kernel sends nothing, all ranks' calls fail, and the next call on each rank returns an error. */
+ * verbena_moe_dispatch(). If no dispatch of this exchange has written the handle, or a dispatch with another
+ * number of tokens or another grouping, the kernel sends nothing, all ranks' calls fail, and the next call on
+ * each rank returns an error. */
 VERBENA_API verbena_result verbena_moe_combine(verbena_moe* moe,
                                                const verbena_moe_combine_arguments* arguments,
                                                verbena_stream stream);

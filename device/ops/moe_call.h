@@ -25,8 +25,8 @@ struct MoeFarLaunch : MoeLaunch {
 using MoeFarDispatchLaunch = MoeFarLaunch<MoeDispatchLaunch>;
 using MoeFarCombineLaunch = MoeFarLaunch<MoeCombineLaunch>;
 
-// The symbol of the kernel verbena::ops::moe::`name`, or verbena::ops::moe_far::`name` of teams across hosts. The
-// kernels are members of a namespace because timers of profiles, such as DeepEP's, look for kernels by
+// The symbol of the kernel verbena::ops::moe::`name`, or verbena::ops::moe_far::`name` of teams across hosts.
+// The kernels are members of a namespace because timers of profiles, such as DeepEP's, look for kernels by
 // "::dispatch" and "::combine".
 inline std::string mangle_moe_kernel(const std::string& name, bool is_far = false) {
   const auto write = [](const std::string& word) { return std::to_string(word.size()) + word; };

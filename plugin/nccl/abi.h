@@ -242,7 +242,8 @@ static_assert(offsetof(ncclNetProperties_v9_t, net_device_version) == 60 &&
 static_assert(offsetof(ncclNetProperties_v9_t, max_p2p_bytes) == 88 &&
               offsetof(ncclNetProperties_v9_t, max_coll_bytes) == 96);
 
-// The members that a version adds lie behind those of the version before it: a base has no padding at its end.
+// The members that a version adds lie behind those of the version before it: a base has no padding at its
+// end.
 struct ncclNetProperties_v11_t : ncclNetProperties_v9_t {  // ncclNetProperties_v11_t
   int max_multi_request_size;
 };

@@ -40,8 +40,8 @@ struct ncclTuner_v2_t {  // ncclTuner_v2_t
 };
 
 // From here on NCCL shows its costs in microseconds: `costs`, whatever its declared type, is the address of
-// float[algorithms][protocols]; -1 excludes an entry. Since v4 NCCL also tells whether the user's buffers can be
-// registered (`Registered`).
+// float[algorithms][protocols]; -1 excludes an entry. Since v4 NCCL also tells whether the user's buffers can
+// be registered (`Registered`).
 template <typename... Registered>
 struct TunerTableWithCosts {
   const char* name;

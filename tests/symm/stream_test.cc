@@ -102,8 +102,8 @@ TEST_P(StreamTest, WorkIsInTheOrderOfTheStream) {
   });
 }
 
-// More pieces than a kernel takes, with a signal behind them; and a list with a piece that cannot be, of which
-// nothing is put.
+// More pieces than a kernel takes, with a signal behind them; and a list with a piece that cannot be, of
+// which nothing is put.
 TEST_P(StreamTest, PiecesComeBeforeTheSignalBehindThem) {
   constexpr uint32_t kRanks = 2, kPieces = 37;
   constexpr uint64_t kBytes = 1000;

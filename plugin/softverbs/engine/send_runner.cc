@@ -72,7 +72,8 @@ bool keep_waiting(Qp& qp, const StepOutcome& outcome) {
 
 namespace {
 
-// As a NIC does, moves the queue pair to the error state before the completion of a failed request can be seen.
+// As a NIC does, moves the queue pair to the error state before the completion of a failed request can be
+// seen.
 void complete_request(Qp& qp, const SendRequest& request, const StepOutcome& outcome) {
   // A queue pair that is reset forgets its requests: their failure is no error of the queue pair.
   if (outcome.step == Step::kFail && !qp.transition && get_state(*qp.shared) != IBV_QPS_RESET)

@@ -1,5 +1,5 @@
-// Dispatch and combine between hosts on emulated GPUs and NICs: any routing against the oracle, with NICs that
-// take their time and carry out puts twice; bytes between hosts; a rank that does not come.
+// Dispatch and combine between hosts on emulated GPUs and NICs: any routing against the oracle, with NICs
+// that take their time and carry out puts twice; bytes between hosts; a rank that does not come.
 #include <gtest/gtest.h>
 
 #include <atomic>

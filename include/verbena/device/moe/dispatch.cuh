@@ -132,8 +132,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
   // Sends entries of a source rank that this call does not need, empty, by all threads of a block: those of a
-  // token, or the counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag is a later
-  // call's.
+  // token, or the counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag
+  // is a later call's.
   VERBENA_DEVICE void renew_entries(uint32_t source, uint32_t tokens) const {
     const uint32_t token = static_cast<uint32_t>(area_.epoch() / kMoeCopies) % (shape_.max_tokens + 1);
     const bool are_counts = token == shape_.max_tokens;

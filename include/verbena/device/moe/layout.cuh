@@ -33,16 +33,16 @@
 // and numbers of all ranks after the kernels of all ranks have ended. tests/device/moe/turns_test.cc
 // explores this rule.
 //
-// Several hosts (hosts.cuh). The counterparts of a rank have the same index on the other hosts. A rank sends a
-// token's row once to each other host, to its counterpart there, which relays the row to the ranks of its
+// Several hosts (hosts.cuh). The counterparts of a rank have the same index on the other hosts. A rank sends
+// a token's row once to each other host, to its counterpart there, which relays the row to the ranks of its
 // host: it sends the header and the packets in place of the source rank. In a combine the relay receives the
-// rows of its host's ranks, adds them and sends one row back. So each slot has one sender as before, and a
-// to c hold within a host, where a rank hears from every other rank by its own header.
-// Between counterparts p and q chunks of rows lie in copy k modulo kMoeCopies, each followed by a word with
-// the call's number k, which counts all calls since a reset: the word alone says that a chunk has come, since a
-// NIC may write a chunk again until it writes the word. p begins call k after it has ended call k-1, so after
-// it has received q's first chunk of call k-1, which q sent after it had ended call k-2: so q has read the
-// chunks of call k-2, p may overwrite them and, as they have arrived, also the memory that p's NIC read.
+// rows of its host's ranks, adds them and sends one row back. So each slot has one sender as before, and a to
+// c hold within a host, where a rank hears from every other rank by its own header. Between counterparts p
+// and q chunks of rows lie in copy k modulo kMoeCopies, each followed by a word with the call's number k,
+// which counts all calls since a reset: the word alone says that a chunk has come, since a NIC may write a
+// chunk again until it writes the word. p begins call k after it has ended call k-1, so after it has received
+// q's first chunk of call k-1, which q sent after it had ended call k-2: so q has read the chunks of call
+// k-2, p may overwrite them and, as they have arrived, also the memory that p's NIC read.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 

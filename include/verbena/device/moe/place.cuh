@@ -34,8 +34,8 @@ struct MoeGroups {
   uint32_t firsts[kPairs];
 };
 
-// An entry for an expert of a token: empty, or the local expert and the row's number. Of the entries of a token
-// that name the same expert, the first has kIsFirst: one lane stores the row.
+// An entry for an expert of a token: empty, or the local expert and the row's number. Of the entries of a
+// token that name the same expert, the first has kIsFirst: one lane stores the row.
 struct MoePlaceEntry {
   static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31, kIsFirst = 1U << 30;
   static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (30 - kNumberBits));

@@ -12,9 +12,7 @@ constexpr const char* kPluginName = "Verbena";
 // none.
 template <typename Table>
 constexpr Table make_rma_table() {
-  constexpr bool kHasContexts = requires(Table table) {
-    table.iget;
-  };
+  constexpr bool kHasContexts = requires(Table table) { table.iget; };
   Table table{};
   table.name = kPluginName;
   table.init = &rma_entries::init;

@@ -52,8 +52,9 @@ NO_SHELL = [
     (r"^\w+ [^#]*[;{]( *//.*)?$", "C++"),
     (r"^(import|from) \w|^@\w|^(torch\.|print\()|^\w+\[\(|^\w+ = ", "Python"),
     (r"^rank 0 of 2, ", "what an example prints; the test of groups runs it"),
-    (r"^unique id -> |^writer -> |^nccl +NCCL's tables|^sender +receiver|^rank 0: tokens|^by rank |^ +application \(", "a drawing"),
-    (r"^2 x \[", "a formula"),
+    (r"^unique id -> |^writer -> |^nccl +NCCL's tables|^sender +receiver|^rank 0: tokens|^by rank |^ +application \(|^ +host A +host B$|"
+     r"^chunk of a dispatch ", "a drawing"),
+    (r"^2 x [\[(]|^dispatch: +n \(", "a formula"),
 ]
 # Runs in a separate folder, shortened to seconds: fewer messages, and sizes where none are given.
 SHORTENED = {"verbena-perf": "--sizes 4k:16k --iters 20"}

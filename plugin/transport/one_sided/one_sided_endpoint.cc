@@ -4,7 +4,6 @@
 #include <cstdarg>
 #include <cstdio>
 
-
 namespace verbena::transport {
 
 using protocol::kWordBytes;

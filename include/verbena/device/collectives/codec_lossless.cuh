@@ -387,7 +387,7 @@ namespace detail {
 
 // Convert between a lane's unit of elements in memory (one vector of bfloat16, two of floats) and words.
 template <uint32_t kElementBytes>
-inline constexpr uint32_t kUnitVectors = kUnitElements* kElementBytes / kVectorBytes;
+inline constexpr uint32_t kUnitVectors = kUnitElements * kElementBytes / kVectorBytes;
 
 template <uint32_t kElementBytes>
 VERBENA_DEVICE void widen_vectors(const Vector16 (&vectors)[kUnitVectors<kElementBytes>], uint32_t* unit) {

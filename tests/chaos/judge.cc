@@ -13,7 +13,7 @@ constexpr const char* kReported =
 // A listener whose caller was killed before its hello knows no peer.
 constexpr const char* kReportedOfDatagrams = "WARN .*(engine [0-9a-f]{16} at .{8,}|accept on [^ ]+): .{8,}";
 constexpr const char* kInjected = "^softverbs: fault: ";
-constexpr const char* kTelling = "WARN|softverbs:|used again|terminate";
+constexpr const char* kTelling = "WARN|softverbs:|works again|terminate";
 constexpr size_t kShownLines = 20;
 
 std::string name_end(size_t end) {

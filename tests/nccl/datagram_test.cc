@@ -454,12 +454,14 @@ TEST_P(DatagramFaultTest, EveryMessageArrivesWhole) {
 INSTANTIATE_TEST_SUITE_P(
     Plans, DatagramFaultTest,
     ::testing::Values(
-        Plan{"FewLost", "lose chance=0.001", "again "}, Plan{"SomeLost", "lose chance=0.01", "again "},
-        Plan{"ManyLost", "lose chance=0.1", "again "}, Plan{"HalfLost", "lose chance=0.5", "again "},
+        Plan{"FewLost", "lose chance=0.001", "retransmitted "},
+        Plan{"SomeLost", "lose chance=0.01", "retransmitted "},
+        Plan{"ManyLost", "lose chance=0.1", "retransmitted "},
+        Plan{"HalfLost", "lose chance=0.5", "retransmitted "},
         Plan{"Reordered", "reorder by=64 chance=0.25", "received "},
-        Plan{"LostAndReordered", "lose chance=0.01; reorder by=64 chance=0.25", "again "},
-        Plan{"Doubled", "duplicate chance=0.05", "twice "},
-        Plan{"All", "lose chance=0.03; reorder by=16 chance=0.1; duplicate chance=0.03", "twice "},
+        Plan{"LostAndReordered", "lose chance=0.01; reorder by=64 chance=0.25", "retransmitted "},
+        Plan{"Doubled", "duplicate chance=0.05", "duplicates "},
+        Plan{"All", "lose chance=0.03; reorder by=16 chance=0.1; duplicate chance=0.03", "duplicates "},
         Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths quarantined "},
         // Of empty messages all that is damaged is what a tag or a MAC covers. Data has the
         // network's own checksum, which softverbs' plan goes round.

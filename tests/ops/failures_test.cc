@@ -458,19 +458,19 @@ TEST(OpsFailures, SettingsThatDifferAreNamed) {
       said, AllOf(HasSubstr("rank 0: ops: ranks 0 and 2 differ in has_windows"),
                   HasSubstr("rank 2: ops: ranks 0 and 2 differ in has_windows"), Not(HasSubstr("was made"))));
 }
-// Sixteen ranks are the most. Every rank is told, of a communicator and of an exchange of tokens.
-TEST(OpsFailures, MoreThanSixteenRanks) {
+// A communicator has at most 16 ranks, an exchange of tokens 32. Every rank gets the error.
+TEST(OpsFailures, TooManyRanks) {
   const char* const gpus = std::getenv("FAKE_GPUS");
   const std::string before = gpus == nullptr ? "" : gpus;
-  setenv("FAKE_GPUS", "17", 1);
-  EXPECT_EQ(run(std::vector<int>(17, 0),
+  setenv("FAKE_GPUS", "33", 1);
+  EXPECT_EQ(run(std::vector<int>(33, 0),
                 [](Rank& rank, uint32_t) -> std::string {
                   const verbena_team* const world = verbena_team_world(rank.context().handle());
                   if (rank.create(world) != VERBENA_INVALID_ARGUMENT) return "a communicator";
                   std::string said = verbena_last_error();
-                  if (said.find("a team of 17 ranks: at most 16") == std::string::npos) return said;
+                  if (said.find("a team of 33 ranks: at most 16") == std::string::npos) return said;
                   verbena_moe_options options{};
-                  options.experts = options.max_tokens = 17;
+                  options.experts = options.max_tokens = 33;
                   options.top_k = 1;
                   options.hidden = 8;
                   verbena_moe* moe = nullptr;
@@ -478,8 +478,8 @@ TEST(OpsFailures, MoreThanSixteenRanks) {
                       VERBENA_INVALID_ARGUMENT)
                     return "an exchange";
                   said = verbena_last_error();
-                  if (said.find("the number of ranks is 17") == std::string::npos) return said;
-                  return verbena_moe_workspace_bytes(&options, 17) == 0 ? "" : "a workspace";
+                  if (said.find("the number of ranks is 33") == std::string::npos) return said;
+                  return verbena_moe_workspace_bytes(&options, 33) == 0 ? "" : "a workspace";
                 }),
             "");
   setenv("FAKE_GPUS", before.c_str(), 1);

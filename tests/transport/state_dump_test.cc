@@ -72,15 +72,15 @@ TEST_F(StateReportTest, AConnectionThatRestsIsLookedAt) {
   raise(SIGUSR1);
   const std::string text = await_report();
   EXPECT_THAT(text, HasSubstr("state of 2 connections and handshakes, process " + std::to_string(getpid())));
-  EXPECT_THAT(text, ContainsRegex("send to 127.0.0.1:[0-9]+, communicator 0x5eed, open for [^\n]*, rests\n"));
-  EXPECT_THAT(text, ContainsRegex("receive from 127.0.0.1:[0-9]+, open for [^\n]*, rests\n"));
+  EXPECT_THAT(text, ContainsRegex("send to 127.0.0.1:[0-9]+, communicator 0x5eed, open for [^\n]*, idle\n"));
+  EXPECT_THAT(text, ContainsRegex("receive from 127.0.0.1:[0-9]+, open for [^\n]*, idle\n"));
   EXPECT_THAT(text, HasSubstr("messages: next 10, posted before 10"));
   EXPECT_THAT(text, HasSubstr("messages: next 10, granted before 10, consumed before 10"));
   EXPECT_THAT(text, ContainsRegex("complete: staged 10 messages 200000 bytes"));
   EXPECT_THAT(
       text, ContainsRegex("queue pair 1: rail softverbs[01]:1, qp [0-9]+: live, port up, credits [0-9]+ of"));
-  EXPECT_THAT(text,
-              ContainsRegex("pages of the host: [0-9]+ of [0-9]+ in use, 16384 bytes each; rail softverbs"));
+  EXPECT_THAT(
+      text, ContainsRegex("pages in host memory: [0-9]+ of [0-9]+ in use, 16384 bytes each; rail softverbs"));
   EXPECT_THAT(text, Not(HasSubstr("another thread read")));
 }
 
@@ -94,7 +94,7 @@ TEST_F(StateReportTest, AConnectionAtWorkTellsItself) {
   EXPECT_THAT(text, HasSubstr("message 0, 100000 bytes, no path yet: waits for a grant"));
   EXPECT_THAT(text, HasSubstr("message 0, buffer 100000 bytes, arrived 0 bytes, slot 0: waits for data"));
   EXPECT_EQ(count(text, ", 1 requests open"), 2U);
-  EXPECT_EQ(count(text, ", rests"), 2U);
+  EXPECT_EQ(count(text, ", idle"), 2U);
   EXPECT_THAT(text, Not(HasSubstr("another thread read")));
 }
 
@@ -168,7 +168,7 @@ TEST_F(StateReportTest, WithoutAFileTheLogHasIt) {
     return !log.warnings().empty() && log.warnings().back() == "verbena: end of the state";
   };
   EXPECT_TRUE(poll_until(is_told));
-  EXPECT_THAT(log.warnings(), testing::Contains(ContainsRegex("^verbena: receive from .*, rests$")));
+  EXPECT_THAT(log.warnings(), testing::Contains(ContainsRegex("^verbena: receive from .*, idle$")));
 }
 
 // Any number of times, while connections come, work and go.

@@ -228,7 +228,8 @@ TEST(OneSidedEndTest, ARequestThatIsWrongEndsThePeerOnBothSides) {
   run_processes({[](Channel& channel) {
                   const std::string error =
                       fail_for_good("2", "fail nth=40 opcode=ATOMIC_FETCH_AND_ADD status=REM_ACCESS");
-                  EXPECT_THAT(error, AllOf(HasSubstr("remote access error"), HasSubstr("closed its connection to this rank")));
+                  EXPECT_THAT(error, AllOf(HasSubstr("remote access error"),
+                                           HasSubstr("closed its connection to this rank")));
                   channel.meet();
                 }},
                 {[](Channel& channel) { channel.meet(); }});

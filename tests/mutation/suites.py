@@ -110,7 +110,7 @@ def device(root, build):
 def simulation(faults, name, sources, test_filter, seeds_variable, seeds):
     """The cores of plugin/protocol, judged by a simulation whose first seeds are tried."""
     def make(root, _build):
-        program = Program(name, sources, ["plugin", "include", "tests", "tools"], GTEST, [f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
+        program = Program(name, sources, ["plugin", "include", "tests", "tools", "."], GTEST, [f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
                           {seeds_variable: str(seeds)}, ["-DVERBENA_IS_SANITIZED=0"], memory_bytes=3 << 30)
         return planted_suite(list_sources(root, "plugin/protocol", ".h", ".cc"), ["plugin/protocol"], faults, [program], ["-std=c++20", "-O1"])
     return make

@@ -78,7 +78,7 @@ Outcome Context::enqueue(const Team& team, const StreamCall& call, void* stream)
   StreamCall given = call;
   given.destination = aliases_->find(call.destination);
   given.source = aliases_->find(call.source);
-  return enqueue_call(team, given, stream);
+  return enqueue_calls(team, {&given, 1}, stream);
 }
 
 Outcome Context::enqueue_pieces(const Team& team, std::span<const SymmPiece> pieces, uint32_t peer,
@@ -93,11 +93,7 @@ Outcome Context::enqueue_pieces(const Team& team, std::span<const SymmPiece> pie
              reinterpret_cast<const void*>(aliases_->find(reinterpret_cast<uint64_t>(piece.source))),
              piece.length_bytes};
   }
-  for (const StreamCall& call : calls)
-    if (auto possible = check_call(team, call); !possible) return possible;
-  for (const StreamCall& call : calls)
-    if (auto enqueued = enqueue_call(team, call, stream); !enqueued) return enqueued;
-  return {};
+  return enqueue_calls(team, calls, stream);
 }
 
 Outcome Context::barrier() {

@@ -89,8 +89,6 @@ Outcome check_range(const Team& team, const Range& range, bool needs_network) {
       static_cast<unsigned long long>(range.source), static_cast<unsigned long long>(range.destination));
 }
 
-}  // namespace
-
 // Checks everything for which the kernel would return kInvalid or kUnreachable, because nobody reads its
 // result.
 Outcome check_call(const Team& team, const StreamCall& call) {
@@ -128,8 +126,6 @@ Outcome check_call(const Team& team, const StreamCall& call) {
   return {};
 }
 
-namespace {
-
 uint32_t count_blocks(const Team& team, const StreamCall& call) {
   // One request to a NIC is enough.
   if (!is_copy_call(call) || !reaches(team.context(), team, call.peer)) return 1;
@@ -138,10 +134,7 @@ uint32_t count_blocks(const Team& team, const StreamCall& call) {
   return static_cast<uint32_t>(std::clamp<uint64_t>(parts, 1, kStreamBlocks));
 }
 
-}  // namespace
-
-Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream) {
-  if (auto possible = check_call(team, call); !possible) return possible;
+Outcome launch(const Team& team, const StreamCall& call, void* stream) {
   const base::CudaApi* const cuda = base::find_cuda();
   if (cuda == nullptr || cuda->cuLaunchKernel == nullptr || cuda->cuModuleLoadDataEx == nullptr ||
       cuda->cuModuleGetFunction == nullptr)
@@ -157,6 +150,16 @@ Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream) {
   if (result == CUDA_SUCCESS) return {};
   return fail(Status::kCuda, "symm: a call on a stream of %s: %s", team.name().c_str(),
               base::describe_cuda(result));
+}
+
+}  // namespace
+
+Outcome enqueue_calls(const Team& team, std::span<const StreamCall> calls, void* stream) {
+  for (const StreamCall& call : calls)
+    if (auto possible = check_call(team, call); !possible) return possible;
+  for (const StreamCall& call : calls)
+    if (auto launched = launch(team, call, stream); !launched) return launched;
+  return {};
 }
 
 }  // namespace verbena::symm

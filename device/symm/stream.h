@@ -2,16 +2,16 @@
 // no kernel of their own. May be captured in a CUDA graph.
 #pragma once
 
+#include <span>
+
 #include "base/status.h"
 #include "device/symm/stream_call.h"
 #include "device/symm/team.h"
 
 namespace verbena::symm {
 
-// Enqueues a call of a member on a CUstream of the current GPU. Fails for operations that need the network of
-// a borrowed heap. Any thread may call.
-base::Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream);
-// Fails if enqueue_call() would refuse the call's arguments.
-base::Outcome check_call(const Team& team, const StreamCall& call);
+// Enqueues calls of a member on a CUstream of the current GPU. If any call is invalid, enqueues none. Fails
+// for operations that need the network of a borrowed heap. Any thread may call.
+base::Outcome enqueue_calls(const Team& team, std::span<const StreamCall> calls, void* stream);
 
 }  // namespace verbena::symm

@@ -317,6 +317,17 @@ VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #endif
 }
 
+// Returns the inclusive prefix sum over the lanes of a warp. All lanes must call it.
+VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
+  VERBENA_UNROLL
+  for (int distance = 1; distance < kWarpLanes; distance *= 2) {
+    const int from = static_cast<int>(lane) - distance;
+    const uint32_t below = shuffle(kFullWarp, value, from < 0 ? 0 : from);
+    if (from >= 0) value += below;
+  }
+  return value;
+}
+
 // Returns true in exactly one lane, the lowest lane of the mask. On sm_90, the function uses an instruction
 // from which the compiler knows that only one lane continues.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {

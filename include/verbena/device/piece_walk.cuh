@@ -49,17 +49,6 @@ struct Batch {
   uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first one of a descriptor also has the head
 };
 
-// Returns the inclusive prefix sum over the lanes of a warp.
-VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
-  VERBENA_UNROLL
-  for (int distance = 1; distance < kWarpLanes; distance *= 2) {
-    const int from = static_cast<int>(lane) - distance;
-    const uint32_t below = shuffle(kFullWarp, value, from < 0 ? 0 : from);
-    if (from >= 0) value += below;
-  }
-  return value;
-}
-
 // Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a
 // batch has fewer than half as many pieces as there are warps, the batch is split into single rows instead.
 template <int kPieceShift, int kBatch, typename Group>

@@ -270,15 +270,7 @@ class LosslessTiles {
     return combine_lanes(value, [](uint32_t a, uint32_t b) { return a + b; });
   }
   // Returns the sum of the values of the lanes before this one.
-  VERBENA_DEVICE static uint32_t count_before(uint32_t value) {
-    uint32_t sum = value;
-    VERBENA_UNROLL
-    for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
-      const uint32_t before = shuffle(kFullWarp, sum, static_cast<int>((lane() - step) % kWarpLanes));
-      if (lane() >= step) sum += before;
-    }
-    return sum - value;
-  }
+  VERBENA_DEVICE static uint32_t count_before(uint32_t value) { return add_up_lanes(value, lane()) - value; }
 
   VERBENA_DEVICE static uint32_t find_exponent(uint32_t word) { return word >> 23 & 0xff; }
   // Returns the largest exponent of a finite element.

@@ -496,11 +496,17 @@ class AcrossHosts {
          offset += group.size() * kVectorBytes) {
       Sums all = add_hosts(number, offset, vectors, reduce);
       const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
-      for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
-        detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
-      detail::store_vector(output, offset, length, result);
+      send_result(sums, output, offset, length, result);
     }
     return SymmStatus::kDone;
+  }
+
+  // Stores a vector of the result, also for the other ranks of this host.
+  VERBENA_DEVICE static void send_result(const BulkChunk& sums, char* output, uint32_t offset,
+                                         uint32_t length, const Vector16& result) {
+    for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
+      detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
+    detail::store_vector(output, offset, length, result);
   }
 
   // send_sums() and receive_sums() for encoded host sums. Each warp encodes one tile at a time.
@@ -566,9 +572,7 @@ class AcrossHosts {
         const uint32_t offset = tile * kTileBytes + row * kRowBytes + lane_offset;
         if (offset >= length) break;
         const auto result = __builtin_bit_cast(Vector16, narrow_unit(reduce.type, numbers.of[row]));
-        for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
-          detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
-        detail::store_vector(output, offset, length, result);
+        send_result(sums, output, offset, length, result);
       }
     }
     return SymmStatus::kDone;
@@ -621,11 +625,7 @@ class AcrossHosts {
     char* const output = addends.output + addends.begin(host_.team_rank);
     add_tiles<kBytes>(
         number, length, false, reduce,
-        [&](uint32_t offset, const Vector16& result) {
-          for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
-            detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
-          detail::store_vector(output, offset, length, result);
-        },
+        [&](uint32_t offset, const Vector16& result) { send_result(sums, output, offset, length, result); },
         group);
     return SymmStatus::kDone;
   }

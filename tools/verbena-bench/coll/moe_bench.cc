@@ -48,7 +48,7 @@ class MoeBench {
   uint64_t check_replay(uint64_t seed);
   std::vector<double> measure();
   size_t workspace_bytes() const {
-    return ground_.library.verbena_moe_workspace_bytes(&options_, plan_.count_ranks);
+    return ground_.library.verbena_moe_workspace_bytes_across(&options_, plan_.count_ranks, plan_.hosts);
   }
 
  private:
@@ -91,6 +91,7 @@ class MoeBench {
   uint64_t count_wrong_groups(const std::vector<Ids>& ids, const std::vector<uint32_t>& tokens);
   uint64_t count_wrong_words(size_t row, uint32_t source, uint32_t token) const;
   uint64_t count_wrong_rows(uint32_t source, const Ids& ids, uint32_t tokens);
+  float add_experts(const Ids& ids, uint32_t token, uint32_t rank, uint32_t number, uint32_t i) const;
   uint64_t count_wrong_sums(const Ids& ids, uint32_t tokens);
   void tell_wrong(const std::string& what) {
     if (told_++ < kGivenLines) std::fprintf(stderr, "rank %u: moe: %s\n", plan_.rank, what.c_str());
@@ -283,7 +284,22 @@ uint64_t MoeBench::count_wrong_groups(const std::vector<Ids>& ids, const std::ve
   return wrong;
 }
 
+// Returns what a rank gives for an element of a token: of its row `number`, or the sum of its experts' rows.
+float MoeBench::add_experts(const Ids& ids, uint32_t token, uint32_t rank, uint32_t number,
+                            uint32_t i) const {
+  if (!is_grouped()) return make_expert_value(rank, number, i);
+  float sum = 0;
+  for (uint32_t k = 0; k < plan_.moe_top_k; ++k)
+    if (is_at(ids[size_t{token} * plan_.moe_top_k + k], rank)) sum += make_expert_value(rank, 0, i);
+  return widen_bfloat16(round_to_bfloat16(sum));
+}
+
+// The sum of this rank's host comes first and is not rounded. Other hosts round their sums.
 uint64_t MoeBench::count_wrong_sums(const Ids& ids, uint32_t tokens) {
+  const uint32_t of_host = ranks() / plan_.hosts;
+  std::vector<uint32_t> hosts = {plan_.rank / of_host};
+  for (uint32_t host = 0; host < plan_.hosts; ++host)
+    if (host != hosts[0]) hosts.push_back(host);
   std::vector<uint32_t> numbers(ranks());
   uint64_t wrong = 0;
   for (uint32_t token = 0; token < tokens; ++token) {
@@ -292,15 +308,11 @@ uint64_t MoeBench::count_wrong_sums(const Ids& ids, uint32_t tokens) {
       if (goes_to(ids, token, rank)) givers.push_back(rank);
     for (uint32_t i = 0; i < plan_.hidden; ++i) {
       float sum = 0;
-      for (const uint32_t rank : givers) {
-        if (!is_grouped()) {
-          sum += make_expert_value(rank, numbers[rank], i);
-          continue;
-        }
-        float partial = 0;
-        for (uint32_t k = 0; k < plan_.moe_top_k; ++k)
-          if (is_at(ids[size_t{token} * plan_.moe_top_k + k], rank)) partial += make_expert_value(rank, 0, i);
-        sum += widen_bfloat16(round_to_bfloat16(partial));
+      for (const uint32_t host : hosts) {
+        float of_ranks = 0;
+        for (const uint32_t rank : givers)
+          if (rank / of_host == host) of_ranks += add_experts(ids, token, rank, numbers[rank], i);
+        sum += host == hosts[0] ? of_ranks : widen_bfloat16(round_to_bfloat16(of_ranks));
       }
       wrong += got_combined_[size_t{token} * plan_.hidden + i] != round_to_bfloat16(sum);
     }

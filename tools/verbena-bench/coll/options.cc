@@ -110,12 +110,13 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option(
       "--soak", plan.soak,
       "afterwards replay one graph this number of times with changing data, and check every result");
-  app.add_option("--random", plan.random,
-                 "afterwards make this number of random calls, with tensors of up to the largest of --sizes, "
-                 "and check every element; operation, type, size, algorithm and grouping are the same on all "
-                 "ranks; alignment, in-place use, delay, graph and stream differ between ranks. Ranks of one "
-                 "host then make an eighth as many dispatches and combines of mixtures of experts whose "
-                 "shapes, layouts and routes are random");
+  app.add_option(
+      "--random", plan.random,
+      "afterwards make this number of random calls, with tensors of up to the largest of --sizes, "
+      "and check every element; operation, type, size, algorithm and grouping are the same on all "
+      "ranks; alignment, in-place use, delay, graph and stream differ between ranks. The ranks then "
+      "make an eighth as many dispatches and combines of mixtures of experts whose "
+      "shapes, layouts and routes are random");
   app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();
   app.add_option("--chain", plan.chain,
                  "operations in the shorter of the two graphs; the longer one has twice as many")

@@ -665,8 +665,7 @@ void Rank::call_at_random() {
   expect_no_error();
   tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.random) + " random calls, seed " +
        std::to_string(plan_.seed) + ", in " + std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
-  // Exchanges are within one host.
-  if (plan_.hosts == 1) run_random_moe(make_moe_ground(), plan_.random / kCallsPerMoeRound);
+  run_random_moe(make_moe_ground(), plan_.random / kCallsPerMoeRound);
 }
 
 MoeGround Rank::make_moe_ground() {

@@ -16,11 +16,7 @@ struct verbena_moe {
 extern "C" {
 
 size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks) {
-  try {
-    return make_moe_shape(*options, ranks, 1).workspace_bytes();
-  } catch (const std::exception&) {
-    return 0;
-  }
+  return verbena_moe_workspace_bytes_across(options, ranks, 1);
 }
 
 size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,

@@ -17,7 +17,7 @@ struct MoeCombineLaunch : Launch {
   device::MoeCombine call;
 };
 
-// Of a team across hosts, which has kernels of its own. Others take the base.
+// The arguments of the kernels for teams across hosts. The kernels for teams on one host take the base class.
 template <typename MoeLaunch>
 struct MoeFarLaunch : MoeLaunch {
   device::MoeHosts hosts;

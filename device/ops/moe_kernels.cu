@@ -26,7 +26,7 @@ VERBENA_OPS_COMBINE(exact, kExact, MoeCombineLaunch)
 
 }  // namespace verbena::ops::moe
 
-// Of teams across hosts.
+// The kernels for teams across hosts.
 namespace verbena::ops::moe_far {
 
 VERBENA_OPS_DISPATCH(dispatch, false, MoeFarDispatchLaunch)

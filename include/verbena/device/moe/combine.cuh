@@ -17,8 +17,8 @@ namespace verbena::device {
 
 // @tparam Far  MoeOneHost, or MoeFarHosts: ranks are on several hosts. Then a token's rows of a host are
 // added there, by the counterpart of the token's rank, in the order of ranks, and the sum is rounded; the
-// token's rank adds the rows of its own host, then the other hosts' sums in the order of hosts. Not for
-// kExact.
+// token's rank adds the rows of its own host, then the other hosts' sums in the order of hosts. kExact is
+// not supported.
 template <typename T, MoeOrder kOrder, typename Far = MoeOneHost>
 class MoeCombineKernel {
  public:

@@ -92,11 +92,10 @@ show_missing_address() {
 }
 
 restore_addresses() {
-  local status=0
+  local address status=0
   "$@" || status=$?
-  sysctl -qw net.ipv6.conf.h0r0.addr_gen_mode=0
   ip addr replace 10.0.0.1/24 dev h0r0
-  ip -6 addr replace fd00:0::1/64 dev h0r0 nodad
+  for address in fd00:0::1 fe80::ff:fe00:0; do ip -6 addr replace $address/64 dev h0r0 nodad; done
   heal
   return $status
 }

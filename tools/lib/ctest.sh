@@ -31,10 +31,15 @@ ctest_preset() {
 part_of() {
   [ -z "$long" ] || return 0
   case $1 in
-    asan | tsan) echo "$((day % 2 + 1))/2" ;;
+    asan | tsan) echo "$((day / 2 % 2 + 1))/2" ;;
     vm) echo "$((day % 3 + 1))/3" ;;
     arm64) echo "$((day % 4 + 1))/4" ;;
   esac
+}
+
+# The sanitizers of this day: one of them, so that a slow machine has time for each of them in turn; for --long both.
+sanitizers() {
+  if [ -n "$long" ]; then echo asan tsan; elif [ $((day % 2)) = 0 ]; then echo asan; else echo tsan; fi
 }
 
 # test_preset PRESET: runs all its tests. With a $stage_deadline (seconds since 1970), a sanitizer's or an emulator's preset runs

@@ -20,6 +20,7 @@ namespace verbena {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -484,7 +485,7 @@ TEST(OpsFailures, TooManyRanks) {
             "");
   setenv("FAKE_GPUS", before.c_str(), 1);
 }
-// The error of a failed read of the GPU's memory is told.
+// The reason is reported, by the operations and by their context.
 TEST(OpsFailures, AnErrorWordThatCannotBeRead) {
   const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
     if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
@@ -492,12 +493,15 @@ TEST(OpsFailures, AnErrorWordThatCannotBeRead) {
     if (number == 0) return "";
     const std::string gpus = std::getenv("FAKE_GPUS");
     setenv("FAKE_GPUS", "1", 1);  // this rank's GPU has gone
-    char text[512] = "";
-    const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
+    char ops[512] = "", context[512] = "";
+    const bool fails =
+        verbena_ops_get_error(rank.ops(), ops, sizeof(ops)) != VERBENA_SUCCESS &&
+        verbena_context_get_error(rank.context().handle(), context, sizeof(context)) != VERBENA_SUCCESS;
     setenv("FAKE_GPUS", gpus.c_str(), 1);
-    return result == VERBENA_SUCCESS ? "no error" : text;
+    return fails ? std::string(ops) + "; context: " + context : "no error";
   });
-  EXPECT_THAT(said, AllOf(HasSubstr("rank 1: ops: "), HasSubstr("no CUDA context for the GPU")));
+  EXPECT_THAT(said,
+              ContainsRegex("rank 1: ops: .*no CUDA context for the GPU.*; context: .*no CUDA context"));
 }
 TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
   const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {

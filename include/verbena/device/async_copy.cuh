@@ -109,8 +109,8 @@ VERBENA_DEVICE void wait_bulk_groups_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
 }
 
-// Order this thread's accesses to shared memory, or to all memory, before the accesses of bulk copies that
-// the thread starts later.
+// Order this thread's earlier accesses to shared memory, or to all memory, before the accesses of bulk copies
+// that the thread starts later.
 VERBENA_DEVICE void fence_async_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

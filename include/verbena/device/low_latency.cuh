@@ -19,12 +19,12 @@
 // kernels see that the workspace's failure word is set, and neither send nor receive until the hosts have
 // reset the workspace (verbena_workspace_reset).
 //
-// Why no barrier is needed between calls: for each block, every member has four slots in the memory of every
-// other member, and call k uses slot k % 4. Four slots are enough if the kernel follows two rules. First, in
-// each call, every rank receives a message (which may be empty) from every other rank. Second, each rank
-// executes a fence or ends its kernel at least once every two calls. The fence orders the rank's reading and
-// emptying of slots before its next sends. Assume that rank p starts to write the packets of call k+4 into
-// its slot at rank q. Let f be the last call before rank p's most recent fence:
+// No barrier is needed between calls, for the following reason. For each block, every member has four slots
+// in the memory of every other member, and call k uses slot k % 4. Four slots are enough if the kernel
+// follows two rules. First, in each call, every rank receives a message (which may be empty) from every other
+// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence orders
+// the rank's reading and emptying of slots before its next sends. Assume that rank p starts to write the
+// packets of call k+4 into its slot at rank q. Let f be the last call before rank p's most recent fence:
 //   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. Rank p has finished call f, so it has received q's message of call f.
 //   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
@@ -68,7 +68,7 @@ class Patience {
 
  private:
   const SymmContext& context_;
-  uint64_t deadline_ns_ = 0;  // 0: not set yet
+  uint64_t deadline_ns_ = 0;  // 0 if not set yet
   WaitResult result_ = WaitResult::kReached;
   int32_t member_ = 0;
 };
@@ -335,7 +335,7 @@ class LowLatency {
   // take their arguments by value, which keeps the loops short and their variables in registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
-  // sender. 0: the packet arrived.
+  // sender. The value is 0 if the packet arrived.
   using Trouble = uint32_t;
   // Returns a value other than 0 if the team had failed before load_epoch(). A peer may set the failure word
   // at any moment, so threads of a group may get different results, which conclude() combines.

@@ -71,7 +71,7 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, C
 
 // Unpacks the message at the head of queue p to data[p], for each set bit p of `mask`. Called by all threads
 // of the group. They must have acquired the messages; NCCL's kernels do so by reading their steps. Does
-// nothing for sends (kReceive is 0).
+// nothing if kReceive is 0, that is, for sends.
 template <int kReceive, typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                         uint32_t mask, void* const* data) {

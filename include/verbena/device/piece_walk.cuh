@@ -46,7 +46,7 @@ VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
 // The pieces of a batch. All threads of the group have the same values.
 struct Batch {
   uint32_t pieces;       // number of pieces
-  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first one of a descriptor also has the head
+  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first piece of a descriptor also has the head
 };
 
 // Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a

@@ -49,15 +49,15 @@ struct QuantisedRows {
 };
 
 // The tensors of a norm. Rows have `hidden` elements; strides are distances between the starts of rows, in
-// elements. A tensor whose pointer is null is left out. residual_out may equal residual_in; apart from that,
-// no output may overlap another tensor.
+// elements. A tensor whose pointer is null is left out. residual_out may equal residual_in; otherwise, no
+// output may overlap another tensor.
 template <typename T>
 struct RmsNorm {
   uint64_t rows, hidden;
-  const T* weight;  // [hidden]; null: all weights are 1
+  const T* weight;  // [hidden]; if null, all weights are 1
   float epsilon = 1e-6F, weight_offset = 0;
-  // rounds_sum: h is rounded to T before it is squared. rounds_normed: h / sqrt(...) is rounded to T before
-  // it is multiplied by the weight.
+  // If rounds_sum is true, h is rounded to T before it is squared. If rounds_normed is true, h / sqrt(...) is
+  // rounded to T before it is multiplied by the weight.
   bool rounds_sum = false, rounds_normed = false;
 
   const T* residual_in = nullptr;
@@ -83,8 +83,9 @@ struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Returns the words of two turns; consecutive turns use them alternately. This is enough, because a thread
-// that has received all words of one turn knows that all threads have read the words of the previous turn.
+// Returns two sets of words; consecutive turns alternate between the sets. Two sets are enough, because a
+// thread that has received all words of one turn knows that all threads have read the words of the previous
+// turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED

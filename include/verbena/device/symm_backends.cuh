@@ -1,4 +1,4 @@
-// SymmAnyContext: a context whose backend is known only at run time, for use from Python, Triton and C.
+// Defines SymmAnyContext, a context whose backend is known only at run time. Python, Triton and C use it.
 #ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
 #define VERBENA_DEVICE_SYMM_BACKENDS_CUH
 
@@ -218,8 +218,8 @@ namespace detail {
 template <typename... Contexts>
 struct NetworkTraits<SymmAnyContext<Contexts...>> : SymmNetwork<SymmAnyContext<Contexts...>> {};
 
-// Selects the context type for the given backends: if there is only one backend, its own context type, and
-// otherwise SymmAnyContext.
+// Selects the context type for the given backends. For a single backend, this is the backend's own context
+// type; for several backends, it is SymmAnyContext.
 template <typename... Contexts>
 struct ChosenContext {
   using Type = SymmAnyContext<Contexts...>;

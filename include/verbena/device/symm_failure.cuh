@@ -17,7 +17,7 @@ struct Awaited {
   SymmWait wait;
   uint32_t number = 0;          // number of the barrier or signal
   uint32_t peer = kSymmNobody;  // the member for which the rank waits
-  uint64_t begun_ns = 0;        // result of begin_wait(); 0: the wait is not recorded
+  uint64_t begun_ns = 0;        // result of begin_wait(); 0 if the wait is not recorded
 };
 
 VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& awaited) {

@@ -283,10 +283,10 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                 });
 }
 
-// Puts pieces into the peer's memory, in any order, as one batch: the NIC gets the requests together. Pieces
-// must not overlap at the peer.
-// @param pieces  `count` pieces in memory that all threads of the group can read; a piece of no bytes is
-//                skipped. The addresses are those of symm_put_async()
+// Puts pieces into the peer's memory, in any order. If a NIC copies the data, it gets the requests for all
+// pieces as one batch. Pieces must not overlap at the peer.
+// @param pieces  `count` pieces in memory that all threads of the group can read; a piece of 0 bytes is
+//                skipped. The same rules apply to the addresses as in symm_put_async()
 // @return kInvalid if the peer or an address of any piece is invalid; then nothing is put
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_pieces(const Context& context, const SymmPiece* pieces, uint32_t count,
@@ -466,7 +466,8 @@ VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address
   return SymmStatus::kDone;
 }
 
-// Orders this thread's earlier memory accesses before its later ones, at the given scope. Not a barrier.
+// Orders this thread's earlier memory accesses before its later memory accesses, at the given scope. The call
+// is not a barrier: it does not wait for other threads.
 template <Scope scope>
 VERBENA_DEVICE void symm_fence() {
   fence<Order::kAcquireRelease, scope>();

@@ -2,7 +2,7 @@
 // block always uses the same queue of a context, so its signals take effect after its earlier puts to the
 // same peer. Internal to symm_*.
 //
-// Every wait ends within the context's timeout. A producer that gives up has not reserved any position.
+// Every wait ends within the context's timeout. A producer that gives up has not reserved any positions.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
 #define VERBENA_DEVICE_SYMM_QUEUE_CUH
 
@@ -19,7 +19,7 @@ inline constexpr uint32_t kLooksPerCheck = 64;  // polls between checks of the t
 struct PutRequest {
   PutOperation operation;
   uint64_t operand, extent, place;  // as in PutDescriptor, but without the turn
-  bool tells = false;               // sets the flag kPutReports
+  bool tells = false;               // true to set the flag kPutReports
 };
 
 VERBENA_DEVICE bool has_queues(const SymmContext& context) {
@@ -114,7 +114,7 @@ VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor*
 // Enqueues `count` consecutive requests. Called by one thread. Everything that this thread has observed at
 // system scope is ordered before the requests.
 // @param peer   a rank of the team
-// @param waits  false: returns kTimedOut if the queue is full
+// @param waits  true to wait for free slots; if false, the call returns kTimedOut if the queue is full
 // @param asked  receives the last request; may be null
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, SymmQueue by, int32_t peer,

@@ -61,7 +61,7 @@ VERBENA_DEVICE vd::WaitLimits limit_by_default() {
   return vd::WaitLimits::within(VERBENA_TILESCALE_TIMEOUT_NS);
 }
 
-// The size of the type that a pointer points to; 0 for an address that is an integer.
+// The size of the type to which a pointer points, or 0 if the address is an integer.
 template <typename T>
 inline constexpr uint32_t kElementBytes = 0;
 template <typename T>
@@ -132,9 +132,9 @@ VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
 }
 
-// A barrier that kExpected blocks can use once. Call init_barrier_gpu() in an earlier kernel, because in the
-// same kernel another block might arrive before the initialisation. Instead of this call, the host may write
-// kBarrierStart.
+// A single-use barrier for kExpected thread blocks. Call init_barrier_gpu() in an earlier kernel, because in
+// the same kernel another block might arrive before the initialisation. Alternatively, the host may write
+// kBarrierStart to the word.
 template <uint32_t kExpected>
 inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
 template <const uint32_t kExpected>
@@ -216,8 +216,8 @@ VERBENA_DEVICE int get_warp_idx(int warp_size = 32) {
 VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 4) {
   return get_warp_idx(warp_size) / (warps_per_group > 0 ? warps_per_group : 4);
 }
-// Returns true in one of every `thread_extent` threads of a block. thread_extent is a multiple of 32; 0
-// stands for the whole block.
+// Returns true in one thread of each `thread_extent` consecutive threads of a block. thread_extent is a
+// multiple of 32; 0 stands for the whole block.
 template <int thread_extent>
 VERBENA_DEVICE bool tl_shuffle_elect() {
   static_assert(thread_extent >= 0 && thread_extent % 32 == 0,

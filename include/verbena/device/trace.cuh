@@ -44,7 +44,7 @@ static_assert(sizeof(TraceEntry) == 32, "the host relies on this layout");
 // the same entry is dropped. To clear the ring, the host must set the whole ring to zero, including `tail`,
 // between launches.
 struct alignas(16) TraceRing {
-  uint64_t tail;  // number of events so far, including dropped ones
+  uint64_t tail;  // number of events so far, including dropped events
   uint64_t entries;
 
   VERBENA_DEVICE TraceEntry* slots() { return reinterpret_cast<TraceEntry*>(this + 1); }

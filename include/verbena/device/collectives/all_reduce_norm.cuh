@@ -67,7 +67,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const T* from = keep(input + first * norm.hidden);
   T* to = keep(sum + first * norm.hidden);
   const uint64_t step = keep(clusters * norm.hidden);
-  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0: the output would overwrite the sum
+  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0 if the output would overwrite the sum
   SymmStatus status = SymmStatus::kDone;
   for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
     // This is called inside the loop, so that compilers compute the values of the iteration before the wait

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class SymmetricPool(CollectivePart):
-    """Symmetric memory for PyTorch's allocator. Tensors created under `torch.cuda.use_mem_pool(pool.mem_pool)` lie in it.
+    """Symmetric memory for PyTorch's allocator. Tensors that are created inside `torch.cuda.use_mem_pool(pool.mem_pool)` lie in the pool.
 
     A tensor has the same offset on all ranks only if all ranks allocate and free tensors in the same order and with the same
-    sizes; check() compares this. free(), the end of a `with` block or closing the context frees the pool; each is collective.
+    sizes; check() checks this. free(), the end of a `with` block or closing the context frees the pool; each is collective.
     Delete all tensors of the pool first."""
 
     _name = "pool"
@@ -44,7 +44,7 @@ class SymmetricPool(CollectivePart):
         self._allocator = None
 
     def check(self) -> None:
-        """Raises VerbenaError if ranks have allocated or freed differently. Collective."""
+        """Raises VerbenaError if the ranks have made different allocations. Collective."""
         self._library.check(self._library.pool_check(self.handle))
 
     @property

@@ -17,7 +17,7 @@ class SymmetricWindow(CollectivePart):
 
     @property
     def address(self) -> int:
-        """The address of this rank's part of the window. Kernels and copies use it, also to refer to the same offset in a peer's
+        """The address of this rank's part of the window. Kernels and copies also use this address to refer to the same offset in a peer's
         part."""
         return int(self._library.window_address(self.handle))
 
@@ -62,7 +62,7 @@ def _is_on_gpu(address: int) -> bool:
     except OSError:
         return False
     kind = ctypes.c_uint(0)
-    # Memory that the driver does not know is host memory.
+    # If the driver does not know the memory, it is host memory.
     result = driver.cuPointerGetAttribute(ctypes.byref(kind), _CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                           ctypes.c_uint64(address))
     return bool(result == 0 and kind.value == _CU_MEMORYTYPE_DEVICE)

@@ -16,8 +16,8 @@
 //
 // A message consists of the number of its vectors, a header of 8 bytes for each tile, and the data of the
 // tiles in any order. The headers say where the data of each tile begins. So a receiver does not need the
-// length of the message, and never reads bytes that an earlier, longer message has left behind. A message is
-// longer than its unencoded elements by at most 24 bytes plus 8 bytes per tile.
+// length of the message, and never reads leftover bytes of an earlier, longer message. A message is longer
+// than its unencoded elements by at most 24 bytes plus 8 bytes per tile.
 //
 //   LosslessTiles<2> message(memory, elements);
 //   message.begin(group); group.sync();

@@ -1,5 +1,5 @@
-// The body of the kernels: all blocks of the grid carry out a launch's calls, one after the other. Also
-// compiled for the emulated GPU.
+// The body of the kernels. All blocks of the grid carry out a launch's calls, one after the other. This
+// header is also compiled for the emulated GPU.
 #pragma once
 
 #include "device/ops/call.h"
@@ -16,7 +16,8 @@ VERBENA_DEVICE GridStart start_of(const Launch& launch) {
   return {launch.programmatic_launch, launch.pause_before_ns, launch.pause_after_ns};
 }
 
-// Chooses how a block sends its data. kRanks is the team's size, or 0 if unknown at compile time.
+// ByPackets and ByChunks carry out a block's part of a call, in packets or in chunks. kRanks is the team's
+// size, or 0 if it is not known at compile time.
 template <int kRanks>
 struct ByPackets {
   template <typename Reduce>
@@ -209,7 +210,8 @@ VERBENA_DEVICE void fill_entry(const Call& call, int32_t me, int32_t member, Exc
   entry.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};
 }
 
-// All threads of a block call it. Returns false if the counts in memory are invalid.
+// Fills the plan of a call. All threads of a block must call it. Returns false if the counts in memory are
+// invalid.
 VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePlan& plan) {
   const SymmContext& context = launch.workspace.context;
   const auto member = static_cast<int32_t>(thread_index());
@@ -314,8 +316,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
   }
 }
 
-// Reports a failed call to the host. Reports invalid arguments to the peers too, which would otherwise wait
-// for this rank until their timeout.
+// Reports a failed call to the host. Also reports invalid arguments to the peers, which would otherwise wait
+// for this rank until they time out.
 VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
   if (thread_index() != 0) return;
   store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
@@ -328,8 +330,8 @@ VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
                       {SymmWait::kCall, 0, static_cast<uint32_t>(launch.host->context.team_rank)});
 }
 
-// The frame of each kernel. `body` returns a SymmStatus and must call start_of() before it accesses memory
-// that other kernels use. If `body` fails, `spoil_all()` fills the outputs.
+// Runs a kernel's body. `body` returns a SymmStatus and must call start_of() before it accesses memory that
+// other kernels use. If `body` fails, `spoil_all()` fills the outputs.
 template <typename Body, typename SpoilAll>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body, const SpoilAll& spoil_all) {
   const SymmStatus status = body();

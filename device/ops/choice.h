@@ -104,7 +104,7 @@ class Chooser {
 constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
   return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
 }
-// The maximum number of blocks of a kernel of a team across hosts. It is small because each block makes NIC
+// The maximum number of blocks of kernels for teams across hosts. It is small because each block makes NIC
 // requests for its part, and long parts are faster.
 constexpr uint32_t count_host_blocks(uint32_t blocks) {
   return blocks < 16 ? blocks : 16;

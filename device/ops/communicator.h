@@ -112,7 +112,7 @@ class Communicator {
  private:
   // The distribution of a team over hosts (HostPlaces in across_hosts.cuh).
   struct Hosts {
-    uint32_t count, of_this_one;  // number of hosts, and number of ranks per host
+    uint32_t count, of_this_one;  // number of hosts; number of ranks on this host
     std::vector<uint8_t> members;
   };
   struct Local {

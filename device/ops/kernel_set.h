@@ -47,7 +47,7 @@ class KernelSet {
   KernelSet& operator=(const KernelSet&) = delete;
 
   // Returns the KernelSet of the current GPU, which is shared: kernels are loaded once and unloaded with the
-  // last reference. Any thread may call.
+  // last reference. Any thread may call this function.
   static std::shared_ptr<KernelSet> share();
   // Waits for all work of the GPU's CUDA context.
   void synchronize() const;
@@ -58,7 +58,7 @@ class KernelSet {
   // Launches one quantised all-reduce.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
-  // Loads the MoE kernels. Call it before the first launch_moe(). Any thread may call.
+  // Loads the MoE kernels. Call this function before the first launch_moe(). Any thread may call it.
   void load_moe();
   // If the shape has several hosts, `launch` must be a MoeFarLaunch. `type` is the verbena_ops_type of rows
   // that are cast: float16 or bfloat16.

@@ -106,9 +106,9 @@ class Context {
   // Creates a team. Collective over the world. Members pass the same list of ranks; all other ranks pass an
   // empty list and get null.
   base::Result<Team*> make_team(std::span<const uint32_t> ranks);
-  // Resets a team's words to those of a new team, which clears timeouts. Collective over the world. Members
-  // pass the team, other ranks null. Waits for earlier requests of kernels. No kernel of any member may be
-  // using the team.
+  // Resets a team's words to the values that they have in a new team. This clears timeouts. Collective over
+  // the world. Members pass the team, other ranks null. Waits for earlier requests of kernels. No kernel of
+  // any member may be using the team.
   base::Outcome reset_team(Team* team);
   // Frees a team. Not collective. No kernel of any member may still be using the team.
   void free_team(const Team& team);
@@ -197,7 +197,7 @@ class Context {
   Multicast multicast_;
   std::optional<AliasTable> aliases_;                    // for registered memory
   std::mutex windows_mutex_;                             // guards windows_
-  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first one contains the teams' words
+  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first window contains the teams' words
   bool meets_twice_ = false;                             // see SymmContext
   std::unique_ptr<Remote> remote_;            // null if all memory is mapped, or the heap is borrowed
   mutable std::mutex teams_mutex_;            // guards teams_ and workspaces_; any thread may free a team

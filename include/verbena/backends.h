@@ -71,7 +71,7 @@ VERBENA_API verbena_result verbena_context_gather(verbena_context* context, cons
 typedef struct {
   const char* tuning_file; /* VERBENA_TUNING_FILE; "" if it is "none" or "auto". A static string */
   uint32_t algorithm;      /* VERBENA_OPS_ALGORITHM, a verbena_ops_algorithm */
-  uint32_t checks_calls;   /* VERBENA_OPS_CHECK; 1: the ranks compare the arguments of each call */
+  uint32_t checks_calls;   /* VERBENA_OPS_CHECK; 1 if the ranks compare the arguments of each call */
 } verbena_ops_settings;
 VERBENA_API verbena_result verbena_get_ops_settings(verbena_ops_settings* settings);
 /* Returns 1 if ranks may access each other's memory by loads and stores, or 0 if VERBENA_SYMM_PATH is

@@ -17,9 +17,9 @@
 // all rails; every other operation uses a single rail. If a rail fails, its operations continue on the other
 // rails, or on the same rail once it recovers. Each write or add to a word takes effect exactly once; if this
 // cannot be guaranteed, the peer is marked as failed. Once the effect of an operation on a word is visible,
-// no put that was posted before it is repeated. If an add takes effect but its result is lost, its completion
-// reports this (is_answer_lost). Failover needs a TCP connection between the two ends, and both ends must
-// call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
+// the puts that were posted earlier are not repeated. If an add takes effect but its result is lost, its
+// completion reports this (is_answer_lost). Failover needs a TCP connection between the two ends, and both
+// ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
 //
 // Atomicity: all adds to the memory of one rank are atomic with respect to each other, whichever rank and
 // lane they come from, because a single device of that rank executes them one at a time. They are not atomic

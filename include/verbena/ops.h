@@ -66,7 +66,7 @@ typedef enum {
   VERBENA_OPS_MAX = 3
 } verbena_ops_reduction;
 
-/* The algorithm of a call. All algorithms give bitwise identical results, except the quantised ones.
+/* The algorithm of a call. All algorithms give bitwise identical results, except the quantised algorithms.
  *
  * AUTO             the library chooses: see verbena_ops_choose()
  * ONE_SHOT         each rank sends its whole tensor to every other rank, in packets
@@ -163,10 +163,10 @@ typedef struct {
  *         VERBENA_INVALID_USAGE if options or settings differ between the ranks;
  *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
- * Either all ranks of the team reach each other by loads and stores, or the team has the same number of ranks
- * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, all-reduces
- * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning
- * file have no effect.
+ * Loads and stores must connect all ranks of the team, unless the team spans hosts. A team across hosts needs
+ * the same number of ranks on every host, and a context that verbena_context_create() has created. Across
+ * hosts, all-reduces use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and
+ * VERBENA_OPS_ALGORITHM and the tuning file have no effect.
  * Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice` has any other algorithm, and
  * verbena_ops_reduce_scatter_norm_all_gather() always does. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
@@ -249,8 +249,8 @@ typedef enum {
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
-/* Parameters of an RMSNorm of a tensor x with [rows][hidden] elements of float16 or bfloat16. A residual may
- * be added before the norm, and the output may be quantised after it:
+/* Parameters of an RMSNorm. It is computed for a tensor x with [rows][hidden] elements, which are float16 or
+ * bfloat16. A residual may be added before the norm, and the output may be quantised after it:
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
  * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is left out; if
@@ -261,8 +261,9 @@ typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
   float epsilon, weight_offset;
-  uint32_t rounds_sum;    /* 1: rounds h to the type of x before it is squared */
-  uint32_t rounds_normed; /* 1: rounds h / sqrt(...) to the type of x before it is multiplied by the weight */
+  uint32_t rounds_sum;    /* 1 to round h to the type of x before it is squared */
+  uint32_t rounds_normed; /* 1 to round h / sqrt(...) to the type of x before the multiplication by the
+                             weight */
   const void* residual_in;
   void* residual_out;
   void* output;

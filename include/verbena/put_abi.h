@@ -75,9 +75,10 @@ struct alignas(128) PutCursors {
 
 // Written by the proxy, in pinned host memory. Each counter has its own cache line.
 struct alignas(128) PutProgress {
-  // The slots of positions below this one are free.
+  // The slots of all positions below this number are free.
   alignas(64) uint64_t consumed;
-  // Positions below this one are complete at the peer, and the data of their gets has arrived.
+  // The operations at all positions below this number are complete at the peer, and the data of gets has
+  // arrived.
   alignas(64) uint64_t completed;
 };
 

@@ -77,7 +77,7 @@ enum class SymmWait : uint8_t {
   kCompletion = 5,  // symm_quiet, symm_flush, or the first half of a barrier
   kPacket = 6,      // packet of low_latency.cuh; the number is the block index
   kWord = 7,        // word in a window
-  kCall = 8,        // not a wait, but a call whose arguments are invalid or differ from those of the peers
+  kCall = 8,        // not a wait, but a call whose arguments are invalid or differ from the peers' arguments
 };
 inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
 inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;

@@ -7,7 +7,7 @@ from verbena.constants import Backend
 
 @dataclasses.dataclass(frozen=True)
 class VendorLibrary:
-    """The library of a backend's vendor, and where the vendor's wheel or package installs it."""
+    """The library of a backend's vendor. The fields say where the vendor's wheel or package installs the library."""
 
     wheel: str = ""     # nvidia/WHEEL/lib in site-packages
     variable: str = ""  # an environment variable that names the folder instead

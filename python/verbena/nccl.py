@@ -147,7 +147,7 @@ def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buff
     if (context.rank, context.size) != (rank, world_size):
         places = (f"rank {rank} of {world_size} is rank {context.rank} of {context.size} in the communicator: pass the "
                   "communicator's rank and size")
-        context.abort()  # abort() is used because it is not collective: the arguments of other ranks may be valid
+        context.abort()  # abort() is not collective, which matters because the arguments of the other ranks may be valid
         context.close()
         raise ValueError(places)
     address = context.world.device_context

@@ -102,7 +102,7 @@ class NVSHMEMSymmContextBuilder(SymmContextBuilder):
         context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
         places = (ranks.rank, ranks.size), (context.rank, context.size)
         if places[0] != places[1]:
-            # abort() is used because it is not collective: the ranks of other processes may be valid.
+            # abort() is not collective, which matters because the ranks of the other processes may be valid.
             context.abort()
             context.close()
             raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator must have the same ranks".format(

@@ -15,7 +15,7 @@ _TABLE_WORDS = 1024
 class SymmetricTeam(ContextPart):
     """A team of ranks with its own signals and barriers. Kernels take it as an argument.
 
-    free(), the end of a `with` block or closing the context frees the team. Freeing a team is not collective.
+    The team is freed by free(), at the end of a `with` block, or when the context is closed. Freeing a team is not collective.
 
     The calls from barrier() to quiet() enqueue work on a stream of the context's GPU and return at once. `stream` is an
     integer, a torch.cuda.Stream, or None for PyTorch's current stream (the default stream without PyTorch). These calls are not collective,

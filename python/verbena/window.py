@@ -11,7 +11,8 @@ _CU_MEMORYTYPE_DEVICE = 2
 class SymmetricWindow(CollectivePart):
     """A window: memory that every rank has at the same offset of its symmetric heap.
 
-    free(), the end of a `with` block or closing the context frees the window; each is collective."""
+    The window is freed by free(), at the end of a `with` block, or when the context is closed. In all three cases, freeing is
+    collective."""
 
     _name = "window"
 

@@ -12,9 +12,9 @@ _ERROR_TEXT_BYTES = 512
 class SymmetricWorkspace(CollectivePart):
     """A team's signals, barriers and slots for one stream. Kernels take a workspace in place of a team.
 
-    Kernels that run at the same time do not interfere if each has its own workspace. free(), the end of a `with` block or
-    closing the context frees the workspace; each is collective. On ranks that are not members of the team, only the
-    collective methods (reset, free) and is_member may be used."""
+    Kernels that run at the same time do not interfere if each has its own workspace. The workspace is freed by free(), at the end of a
+    `with` block, or when the context is closed. In all three cases, freeing is collective. On ranks that are not members of the team, only
+    the collective methods (reset, free) and is_member may be used."""
 
     _name = "workspace"
 

@@ -24,7 +24,7 @@ void sync_block();
 void sync_named(int barrier, int count_threads);
 void sync_cluster();
 void sync_warp(uint32_t lanes);
-// Programmatic dependent launch: wait and trigger (griddepcontrol). Any thread may call.
+// Programmatic dependent launch: wait and trigger (griddepcontrol). Any thread may call these functions.
 void wait_for_earlier_grids();
 void let_next_grid_start();
 uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);

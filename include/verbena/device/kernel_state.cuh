@@ -48,7 +48,7 @@ struct alignas(16) KernelArguments {
   const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be NULL
   ErrorWord* error;                            // may be NULL
   TraceRing* trace;                            // may be NULL
-  uint32_t groups, peers;                      // dimensions of receive_handles, at most those of the
+  uint32_t groups, peers;                      // dimensions of receive_handles, at most the dimensions of the
                                                // KernelState
   uint64_t timeout_ns;                         // timeout of each wait
   uint64_t faults;                             // bits of Fault

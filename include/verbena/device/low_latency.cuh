@@ -221,8 +221,8 @@ class LowLatency {
   // contains the packet's sender. Call conclude() after receiving. When conclude() returns, all packets of
   // the group have been read.
 
-  // Packets of several members, in rank order. If kRanks is not 0, these are the packets of all members, and
-  // otherwise the packets of up to 4 members.
+  // Packets of several members, in rank order. If kRanks is 0, these are packets of up to 4 members,
+  // otherwise of all members.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;

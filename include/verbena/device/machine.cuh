@@ -150,7 +150,7 @@ VERBENA_DEVICE void sync_block() {
 #endif
 }
 
-// The two halves of a barrier of all threads of the cluster. The lanes of a warp must call each half
+// The two halves of a barrier for all threads of the cluster. The lanes of a warp must call each half
 // together. Everything that a thread has stored before the first half is visible to all threads after the
 // second half.
 VERBENA_DEVICE void arrive_at_cluster() {

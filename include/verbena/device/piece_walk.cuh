@@ -103,8 +103,8 @@ class PieceWalk {
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // Each lane reads the number of the first piece of one of the next 32 descriptors. The descriptors that
-      // start at or before the wanted piece are in consecutive lanes, starting with lane 0.
+      // Each lane looks at one of the next 32 descriptors, and reads the number of its first piece. The
+      // descriptors that start at or before the wanted piece are in consecutive lanes, starting with lane 0.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));
       if (begun != kFullWarp) break;

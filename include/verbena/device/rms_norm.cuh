@@ -198,7 +198,7 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
 // The vectors of a row that a thread handles.
 struct RowVectors {
   uint32_t first, step;    // the thread's first vector, and the number of threads that share the row
-  uint64_t hidden, whole;  // the numbers of elements and of full vectors of the row
+  uint64_t hidden, whole;  // number of elements in the row, and number of full vectors
 
   VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
   template <uint32_t kElements>

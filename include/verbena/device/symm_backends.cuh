@@ -6,8 +6,9 @@
 
 namespace verbena {
 
-// Stands for a context of one of the types `Contexts`; the `type` member says which. Use it by reference
-// only, because a copy would not include the members that the backend's type adds.
+// Stands for a context of one of the types `Contexts`. The member `type` says which type the context has.
+// Pass the context by reference only, because a copy would not include the members that the backend's type
+// adds.
 template <typename... Contexts>
 struct SymmAnyContext : SymmContext {};
 

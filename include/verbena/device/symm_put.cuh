@@ -27,7 +27,7 @@ VERBENA_DEVICE void copy_together(const ThreadGroup&, void* destination, const v
                                   uint64_t length_bytes) {
   copy_thread(destination, source, length_bytes);
 }
-// For groups of whole warps.
+// This overload is for groups of whole warps.
 template <typename Group>
 VERBENA_DEVICE void copy_together(const Group& group, void* destination, const void* source,
                                   uint64_t length_bytes) {

@@ -67,9 +67,9 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
   value = 1;
 }
 
-// Calls `ask()` by one thread of the group, for a member that is reachable only over the network. `ask`
-// should capture everything except the context by value. A variable captured by reference is kept in memory
-// instead of registers, even when the member is reachable by loads and stores.
+// Posts a request for a member that is reachable only over the network: one thread of the group calls
+// `ask()`. `ask` should capture everything except the context by value. A variable captured by reference is
+// kept in memory instead of registers, even when the member is reachable by loads and stores.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, const Group& group,
                                         const Ask& ask) {

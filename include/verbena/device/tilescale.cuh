@@ -4,9 +4,9 @@
 // TileScale's file names; tilescale_ranks.cuh has the functions for communication between ranks.
 //
 // Differences from TileScale: weak loads compile to valid PTX (TileScale's do not). Waits and barriers have
-// acquire semantics, end at a time limit, and return a result. A block arrives at a barrier only after the
-// work of all its threads. If a wait is called without limits, as in generated code, it ends after
-// VERBENA_TILESCALE_TIMEOUT_NS.
+// acquire semantics, end at a time limit, and return a result. A block arrives at a barrier only after all
+// its threads have finished their work. If a wait is called without limits, as in generated code, it ends
+// after VERBENA_TILESCALE_TIMEOUT_NS.
 //
 // Loads and stores move 1, 2, 4, 8 or 16 bytes. `na` selects L1::no_allocate, and `nc` selects the
 // non-coherent path. The scope of a weak or volatile access is ignored, as in TileScale, because these

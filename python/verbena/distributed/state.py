@@ -62,8 +62,7 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
                   prefill_context_model_parallel_size: int = 1, decode_context_model_parallel_size: int = 1,
                   custom_groups: Mapping[str, Sequence[Any]] | None = None, use_message_queue_broadcaster: bool = True,
                   members: Sequence[int] | None = None, timeout: float | None = None, exchange: Exchange | None = None) -> None:
-    """Calls init_distributed_environment() and initialize_model_parallel(). If one of them fails, neither has an effect.
-    Collective.
+    """Calls init_distributed_environment() and initialize_model_parallel(). If either call fails, nothing changes. Collective.
 
     The launcher's environment variables give the rank and the number of ranks. With `rankID`, the rank and the number of ranks are computed
     from the position in the grid DP x PP x PCP x TP instead. A second call only checks that its sizes are the same as in the first call."""

@@ -120,7 +120,7 @@ def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _M
 
 
 def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
-    """Returns all arguments by name, defaults included; None if the fused operator lacks one of them."""
+    """Returns all arguments by name, including defaults. Returns None if the fused operator lacks any of these arguments."""
     schema = norm.target._schema.arguments
     given = {one.name: value for one, value in zip(schema, norm.args)} | norm.kwargs
     known = {rule.x, rule.residual, "weight", "epsilon", *rule.options, *rule.ignored}

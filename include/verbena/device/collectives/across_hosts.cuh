@@ -667,7 +667,8 @@ class AcrossHosts {
       });
     }
   }
-  // Returns the number of elements in the message of a chunk of `length_bytes` bytes of a 2-byte type.
+  // Returns the number of elements in a chunk's message, if the chunk has `length_bytes` bytes of a 2-byte
+  // type.
   VERBENA_DEVICE static uint32_t count_elements(uint32_t length_bytes) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kUnitElements;
   }

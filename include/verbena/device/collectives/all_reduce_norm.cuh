@@ -7,7 +7,7 @@
 //   status = calls.finish();
 //
 // The number of rows, the length of a row and the grid must be the same on all ranks. The results have the
-// same bits as those of the collective followed by norm_rows() in another kernel.
+// same bits as if the collective were followed by norm_rows() in another kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 

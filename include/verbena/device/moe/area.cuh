@@ -67,8 +67,7 @@ class MoeArea {
   // Returns true if an earlier call or a wait of this warp has failed. All lanes must call it.
   VERBENA_DEVICE bool has_trouble() const { return ballot(kFullWarp, trouble_ != 0) != 0; }
 
-  // Returns the number of bytes to add to an address of this rank to get the address of the same data on
-  // `rank`.
+  // Returns the difference in bytes between addresses on `rank` and the corresponding addresses on this rank.
   VERBENA_DEVICE int64_t find_delta(uint32_t rank) const {
     return detail::get_delta(context_, static_cast<int32_t>(rank));
   }
@@ -211,9 +210,9 @@ class MoeArea {
     if (trouble_ != 0) trouble_ = (trouble_ & 0xff) | member << 8;
   }
 
-  // Combines the results of the waits of all threads of the block. The block calls this after its last store.
-  // If a thread of the block has waited for a long time, another block may have given up in the meantime, so
-  // the call checks this, too.
+  // Combines the results of all waits of the block's threads. The block calls this after its last store. If a
+  // thread of the block has waited for a long time, another block may have given up in the meantime, so the
+  // call checks this, too.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
     if (__builtin_expect(block.any((trouble_ != 0) | (deadline_ns_ != 0)), 0))
